@@ -1,0 +1,30 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+
+namespace ddrun {
+
+using Clock = std::chrono::steady_clock;
+/// Deadlines travel inwards as points in time, so that retries cannot add up.
+using Deadline = Clock::time_point;
+using Milliseconds = std::chrono::milliseconds;
+
+/// "30" (seconds), "1.5", "500ms", "20s", "2m", "1h", "1h30m". Never negative.
+/// Fails with `invalid_argument` and says what is allowed.
+[[nodiscard]] Result<Milliseconds> parse_duration(std::string_view text);
+
+/// "0.35 s", "12.3 s", "2 min 5 s", "3 h 2 min": for people.
+[[nodiscard]] std::string format_duration(std::chrono::nanoseconds duration);
+
+/// "4096", "64K", "10M", "1G", "64KiB", "10MB"; K, M, G, T are powers of 1024, with or without "B" or "iB".
+[[nodiscard]] Result<std::uint64_t> parse_size(std::string_view text);
+
+/// The whole text as a decimal integer in [low, high]; no blanks, no sign but '-', no hexadecimal.
+[[nodiscard]] Result<long long> parse_integer(std::string_view text, long long low, long long high);
+
+}  // namespace ddrun

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace ddrun {
+
+/// ddrun's own messages to its user: one line each on stderr, "ddrun: error: …". Never mixed into a worker's line.
+enum class Level { error, warning, notice, info, debug };
+
+/// How much is shown and whether it is coloured. Set once by main, before any thread starts.
+struct MessageSettings {
+  Level shown = Level::notice;  ///< -q: warning, -v: info, -v -v: debug
+  bool color = false;
+};
+void set_message_settings(MessageSettings settings);
+[[nodiscard]] MessageSettings message_settings();
+
+/// Where finished lines (with their '\n') go. By default they are written to stderr at once, which may block
+/// on a slow terminal; while workers run, the agent puts the console's queue here so that it never waits.
+/// An empty function restores the default. Called on the thread that says something.
+void set_message_sink(std::function<void(std::string_view line)> sink);
+
+void say(Level level, std::string_view message);
+inline void say_error(std::string_view message) { say(Level::error, message); }
+
+/// Text that is already formatted (a report): written as it is, to the same place.
+void say_text(std::string_view text);
+
+}  // namespace ddrun

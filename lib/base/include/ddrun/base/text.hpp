@@ -1,0 +1,41 @@
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace ddrun {
+
+namespace detail {
+inline void append(std::string& to, std::string_view text) { to += text; }
+inline void append(std::string& to, char c) { to += c; }
+template <class T>
+requires(std::is_arithmetic_v<T> && !std::same_as<T, char>) void append(std::string& to, T number) {
+  to += std::to_string(number);
+}
+}  // namespace detail
+
+/// Texts, characters and numbers one after the other.
+template <class... Parts>
+[[nodiscard]] std::string concat(const Parts&... parts) {
+  std::string text;
+  (detail::append(text, parts), ...);
+  return text;
+}
+
+[[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
+[[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
+[[nodiscard]] std::string_view trim(std::string_view text);
+
+/// As a POSIX shell would need it typed; plain words stay plain.
+[[nodiscard]] std::string shell_quote(std::string_view word);
+
+/// Of `candidates`, the one that `word` was most likely meant to be; empty if none is near.
+[[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+/// Ranks folded for people: {0,1,2,4} -> "0-2,4". Needs no order, keeps no doubles.
+[[nodiscard]] std::string fold_ranks(std::vector<int> ranks);
+
+}  // namespace ddrun

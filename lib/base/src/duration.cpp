@@ -1,0 +1,121 @@
+#include "ddrun/base/duration.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun {
+
+namespace {
+
+struct Number {
+  double value;
+  std::size_t length;
+};
+
+/// A plain decimal number at the start of `text`; length 0 if there is none. ("inf", "nan" and "1e3" are not numbers
+/// here.)
+Number leading_number(std::string_view text) {
+  const std::size_t length = text.find_first_not_of("0123456789.") == std::string_view::npos
+                                 ? text.size()
+                                 : text.find_first_not_of("0123456789.");
+  double value = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + length, value);
+  if (err != std::errc() || end != text.data() + length) return {0, 0};
+  return {value, length};
+}
+
+}  // namespace
+
+Result<Milliseconds> parse_duration(std::string_view text) {
+  const auto bad = [&] {
+    return fail(Errc::invalid_argument,
+                concat("'", text, "' is not a time: give seconds (30, 1.5) or a unit (500ms, 20s, 2m, 1h30m)"));
+  };
+  double total_ms = 0;
+  std::string_view rest = text;
+  if (rest.empty()) return bad();
+  while (!rest.empty()) {
+    const Number number = leading_number(rest);
+    if (number.length == 0) return bad();
+    rest.remove_prefix(number.length);
+    const std::size_t unit_length = std::min(rest.find_first_of("0123456789."), rest.size());
+    const std::string_view unit = rest.substr(0, unit_length);
+    rest.remove_prefix(unit_length);
+    if (unit == "ms") total_ms += number.value;
+    else if (unit == "s" || (unit.empty() && number.length == text.size())) total_ms += number.value * 1e3;
+    else if (unit == "m" || unit == "min") total_ms += number.value * 60e3;
+    else if (unit == "h") total_ms += number.value * 3600e3;
+    else if (unit == "d") total_ms += number.value * 86400e3;
+    else return bad();
+  }
+  if (total_ms > 1e14) return bad();
+  return Milliseconds(std::llround(total_ms));
+}
+
+std::string format_duration(std::chrono::nanoseconds duration) {
+  const double seconds = std::chrono::duration<double>(duration).count();
+  char text[64];
+  if (seconds < 0.0995) {
+    std::snprintf(text, sizeof text, "%.2g s", seconds);
+    if (seconds < 0.001) std::snprintf(text, sizeof text, "%.1f ms", seconds * 1e3);
+    else std::snprintf(text, sizeof text, "%.0f ms", seconds * 1e3);
+  } else if (seconds < 60) {
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+  } else if (seconds < 3600) {
+    const long whole = std::lround(seconds);
+    std::snprintf(text, sizeof text, "%ld min %ld s", whole / 60, whole % 60);
+  } else {
+    const long minutes = std::lround(seconds / 60);
+    std::snprintf(text, sizeof text, "%ld h %ld min", minutes / 60, minutes % 60);
+  }
+  return text;
+}
+
+Result<std::uint64_t> parse_size(std::string_view text) {
+  const auto bad = [&] {
+    return fail(Errc::invalid_argument,
+                concat("'", text, "' is not a size: give bytes (4096) or a unit (64K, 10M, 1G)"));
+  };
+  const Number number = leading_number(text);
+  if (number.length == 0) return bad();
+  std::string_view unit = text.substr(number.length);
+  double factor = 1;
+  if (!unit.empty()) {
+    switch (unit.front()) {
+      case 'b':
+      case 'B': factor = 1; break;
+      case 'k':
+      case 'K': factor = 1024.0; break;
+      case 'm':
+      case 'M': factor = 1024.0 * 1024; break;
+      case 'g':
+      case 'G': factor = 1024.0 * 1024 * 1024; break;
+      case 't':
+      case 'T': factor = 1024.0 * 1024 * 1024 * 1024; break;
+      default: return bad();
+    }
+    const std::string_view tail = unit.substr(1);
+    const bool plain = unit.front() == 'b' || unit.front() == 'B';
+    if (!tail.empty() && (plain || (tail != "B" && tail != "iB" && tail != "b" && tail != "ib"))) return bad();
+  }
+  const double bytes = number.value * factor;
+  if (bytes > 9e18) return bad();
+  return static_cast<std::uint64_t>(std::llround(bytes));
+}
+
+Result<long long> parse_integer(std::string_view text, long long low, long long high) {
+  long long value = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || err != std::errc() || end != text.data() + text.size()) {
+    return fail(Errc::invalid_argument, concat("'", text, "' is not a whole number"));
+  }
+  if (value < low || value > high) {
+    return fail(Errc::invalid_argument, concat(text, " is not in the range ", low, " to ", high));
+  }
+  return value;
+}
+
+}  // namespace ddrun

@@ -1,0 +1,42 @@
+#include "ddrun/base/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace ddrun {
+
+void UniqueFd::reset(int fd) noexcept {
+  // Linux closes the descriptor even when close() is interrupted: never retry.
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = fd;
+}
+
+Result<Pipe> make_pipe(int flags) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) return fail_errno(Errc::unavailable, "cannot make a pipe", errno);
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+Result<UniqueFd> duplicate(int fd, int lowest) {
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, lowest);
+  if (copy < 0) return fail_errno(Errc::unavailable, "cannot duplicate a file descriptor", errno);
+  return UniqueFd(copy);
+}
+
+bool write_all(int fd, const void* data, std::size_t size) noexcept {
+  const char* at = static_cast<const char*>(data);
+  while (size > 0) {
+    const ssize_t n = ::write(fd, at, size);
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    at += n;
+    size -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+}  // namespace ddrun

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+
+namespace ddrun {
+
+// Everything a user can ask for, as plain data: what `lib/cli` produces and everybody else reads.
+// Defaults stand in the initialisers and are the only place where they are written.
+
+/// How the program named on the command line is run.
+enum class ProgramKind {
+  executable,     ///< executed itself, PATH searched
+  python_script,  ///< `$PYTHON -u name args…`
+  python_module,  ///< `$PYTHON -u -m name args…`
+};
+
+struct ProgramSpec {
+  ProgramKind kind = ProgramKind::executable;
+  std::string name;
+  std::vector<std::string> args;  ///< untouched but for ${local_rank} and ${rank}
+};
+
+/// --nproc-per-node
+struct NprocSpec {
+  enum class Kind { count, automatic, cpu, gpu };
+  Kind kind = Kind::count;
+  int count = 1;  ///< for Kind::count
+};
+
+/// torchrun's digits: 0 none, 1 stdout, 2 stderr, 3 both.
+enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
+[[nodiscard]] constexpr bool has_out(Streams s) { return (static_cast<unsigned>(s) & 1U) != 0; }
+[[nodiscard]] constexpr bool has_err(Streams s) { return (static_cast<unsigned>(s) & 2U) != 0; }
+
+/// The value of --redirects or --tee: one digit for everybody, or a digit per local rank (others: none).
+struct StreamSelection {
+  Streams everyone = Streams::none;
+  std::map<int, Streams> by_local_rank;
+  [[nodiscard]] Streams of(int local_rank) const;
+  [[nodiscard]] bool any() const;
+  bool operator==(const StreamSelection&) const = default;
+};
+
+/// What stands before a worker's line on the console.
+enum class Label {
+  automatic,  ///< "[rank] " if there is more than one worker; torchrun's "[role local_rank]:" for tee'd streams
+  rank,       ///< "[3] "
+  local,      ///< "[local 1] "
+  host,       ///< "[host:3] " with the short host name and the rank
+  none,
+};
+
+struct LogSpec {
+  /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, made only if something has to be written.
+  /// "/dev/null" switches files off.
+  std::optional<std::string> dir;
+  StreamSelection redirects;
+  StreamSelection tee;
+  std::string line_prefix_template;  ///< ${role_name} ${local_rank} ${rank} ${hostname}; empty: see label
+  Label label = Label::automatic;
+  bool timestamps = false;  ///< local time with milliseconds before each console line
+  /// Local ranks whose output the console shows; unset: all. Files are not affected.
+  std::optional<std::set<int>> local_ranks_filter;
+  std::vector<std::string> duplicate_stdout_filters;
+  std::vector<std::string> duplicate_stderr_filters;
+  std::uint64_t rotate_bytes = 0;  ///< a log file is rotated when it would grow over this; 0: never
+};
+
+/// A set of exit codes, as "0,3,100-120" on the command line.
+using CodeSet = std::set<int>;
+
+struct RestartPolicy {
+  int max_restarts = 0;                ///< restarts of the whole group
+  Milliseconds backoff{0};             ///< pause before the first restart; doubles up to 60 s
+  std::optional<Milliseconds> window;  ///< set: max_restarts counts only restarts within this period
+  CodeSet no_restart_on;               ///< a first failure with one of these codes ends the job
+  CodeSet success_on{0};               ///< exit codes that count as success
+};
+
+/// How a worker group is taken down.
+struct StopPolicy {
+  /// From the first signal until SIGKILL. Zero: SIGKILL at once.
+  Milliseconds grace{30'000};
+  /// Signals that end the job in order; they are passed on once. Others are passed through.
+  std::set<int> ending_signals;  ///< default set in launch_spec.cpp: TERM INT HUP QUIT
+  StopPolicy();
+};
+
+struct StdinSpec {
+  enum class Kind { rank, all, none };
+  Kind kind = Kind::rank;
+  int rank = 0;  ///< for Kind::rank: the only worker that has ddrun's stdin; others read end-of-file
+};
+
+enum class BindMode { none, cores, numa };
+
+/// What torchrun calls rendezvous, as far as one machine goes.
+struct RendezvousSpec {
+  std::string backend = "static";
+  std::string endpoint;
+  std::string id = "none";
+  std::map<std::string, std::string> conf;
+  bool standalone = false;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int node_rank = 0;
+  std::optional<std::string> master_addr;
+  std::optional<int> master_port;  ///< unset: a free port
+  std::optional<std::string> local_addr;
+};
+
+struct LaunchSpec {
+  ProgramSpec program;
+  NprocSpec nproc;
+  RendezvousSpec rendezvous;
+  RestartPolicy restart;
+  StopPolicy stop;
+  LogSpec log;
+  StdinSpec stdin_;
+  BindMode bind = BindMode::none;
+  bool report_bindings = false;
+  std::string role = "default";
+  bool virtual_local_rank = false;
+  std::optional<std::string> chdir;
+  std::vector<std::pair<std::string, std::string>> env;  ///< --env NAME=VALUE, in order
+  std::optional<Milliseconds> timeout;                   ///< the whole job
+  std::optional<std::string> report_file;
+  std::optional<std::uint64_t> seed;
+  bool dry_run = false;
+  std::string event_log_handler = "null";  ///< "null" or "console"
+};
+
+}  // namespace ddrun

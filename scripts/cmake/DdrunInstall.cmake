@@ -1,0 +1,1 @@
+# Manual page, completions and documents; programs are installed where they are declared.

@@ -1,0 +1,81 @@
+# How a module, a program and a test are declared. Flags live in two interface targets that are linked
+# privately by our own code and never exported.
+
+add_library(ddrun_settings INTERFACE)
+add_library(ddrun_warnings INTERFACE)
+target_compile_options(ddrun_warnings INTERFACE -Wall -Wextra $<$<BOOL:${DDRUN_WERROR}>:-Werror>)
+target_compile_definitions(ddrun_settings INTERFACE
+  BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ALL_NO_LIB)
+if(DDRUN_SANITIZE)
+  target_compile_options(ddrun_settings INTERFACE
+    -fsanitize=${DDRUN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<IN_LIST:thread,${DDRUN_SANITIZE}>>>:-Wno-tsan>)
+  target_link_options(ddrun_settings INTERFACE -fsanitize=${DDRUN_SANITIZE})
+endif()
+
+# ddrun_module(store SOURCES src/a.cpp … DEPS base)
+#
+# One static library `ddrun_store`, alias `ddrun::store`, with its own public include directory
+# (`include/ddrun/store/…`). What is not in DEPS cannot be included: that is how the arrows of the
+# architecture are kept.
+function(ddrun_module name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  set(target ddrun_${name})
+  if(arg_SOURCES)
+    add_library(${target} STATIC ${arg_SOURCES})
+    target_include_directories(${target} PUBLIC include PRIVATE src)
+    target_link_libraries(${target} PRIVATE ddrun_warnings ddrun_settings)
+    set(scope PUBLIC)
+  else()
+    add_library(${target} INTERFACE)
+    target_include_directories(${target} INTERFACE include)
+    set(scope INTERFACE)
+  endif()
+  add_library(ddrun::${name} ALIAS ${target})
+  foreach(dep IN LISTS arg_DEPS)
+    target_link_libraries(${target} ${scope} ddrun::${dep})
+  endforeach()
+  target_link_libraries(${target} ${scope} ${arg_LIBRARIES})
+endfunction()
+
+# ddrun_program(ddrun SOURCES main.cpp DEPS cli agent)   — installed into bin/
+function(ddrun_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  string(REPLACE "-" "_" target "${name}_program")
+  add_executable(${target} ${arg_SOURCES})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  target_link_libraries(${target} PRIVATE ddrun_warnings ddrun_settings ${arg_LIBRARIES})
+  foreach(dep IN LISTS arg_DEPS)
+    target_link_libraries(${target} PRIVATE ddrun::${dep})
+  endforeach()
+  if(DDRUN_LINK STREQUAL "partial")
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  elseif(DDRUN_LINK STREQUAL "static")
+    target_link_options(${target} PRIVATE -static-pie)
+  endif()
+  if(DDRUN_SPLIT_DEBUG)
+    add_custom_command(TARGET ${target} POST_BUILD VERBATIM
+      COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${target}> $<TARGET_FILE:${target}>.debug
+      COMMAND ${CMAKE_OBJCOPY} --strip-unneeded --add-gnu-debuglink=$<TARGET_FILE:${target}>.debug $<TARGET_FILE:${target}>)
+  endif()
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# ddrun_test(store_unit LABELS unit SOURCES a.cpp … DEPS store [TIMEOUT seconds])
+#
+# One Catch2 program of tests; every TEST_CASE becomes a CTest test of its own, with a time limit.
+function(ddrun_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
+  set(target ddrun_test_${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 60)
+  endif()
+  add_executable(${target} ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE ddrun_warnings ddrun_settings ddrun_test_support ${arg_LIBRARIES})
+  foreach(dep IN LISTS arg_DEPS)
+    target_link_libraries(${target} PRIVATE ddrun::${dep})
+  endforeach()
+  target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
+  catch_discover_tests(${target} TEST_PREFIX "${name}: "
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" SKIP_REGULAR_EXPRESSION "SKIPPED:")
+endfunction()

@@ -1,0 +1,34 @@
+#include "ddrun/base/text.hpp"
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+
+TEST_CASE("ranks are folded into ranges") {
+  CHECK(fold_ranks({}) == "");
+  CHECK(fold_ranks({5}) == "5");
+  CHECK(fold_ranks({0, 1}) == "0,1");
+  CHECK(fold_ranks({7, 0, 1, 2, 4, 5, 6, 4}) == "0-2,4-7");
+}
+
+TEST_CASE("the nearest word is suggested, a far one is not") {
+  const std::vector<std::string> options = {"--nproc-per-node", "--nnodes", "--tee", "--timeout"};
+  CHECK(nearest("--nproc-per-nod", options) == "--nproc-per-node");
+  CHECK(nearest("--nprocs-per-node", options) == "--nproc-per-node");
+  CHECK(nearest("--nproc", options) == "--nproc-per-node");
+  CHECK(nearest("--completely-different", options) == "");
+}
+
+TEST_CASE("shell quoting gives back the word") {
+  CHECK(shell_quote("plain-1.2/x") == "plain-1.2/x");
+  CHECK(shell_quote("") == "''");
+  CHECK(shell_quote("a b") == "'a b'");
+  CHECK(shell_quote("it's") == "'it'\\''s'");
+}
+
+TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
+  CHECK(split("a,,b", ',') == std::vector<std::string>{"a", "", "b"});
+  CHECK(split("", ',') == std::vector<std::string>{""});
+  CHECK(trim("  x y\t") == "x y");
+  CHECK(trim(" ") == "");
+}
