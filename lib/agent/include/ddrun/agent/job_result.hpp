@@ -1,0 +1,86 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/exit_status.hpp"
+
+namespace ddrun::agent {
+
+/// What the kernel charged to one worker and the children it waited for.
+struct ResourceUse {
+  long max_rss_kib = 0;
+  std::chrono::microseconds user_time{0};
+  std::chrono::microseconds system_time{0};
+};
+
+/// What a worker said about its own failure in error.json (PyTorch's `record`).
+struct WorkerError {
+  std::string message;
+  std::string traceback;  ///< may be empty
+  std::string file;       ///< path of the error.json it was read from
+};
+
+/// How one worker of one attempt ended.
+struct WorkerEnd {
+  int rank = 0;
+  int local_rank = 0;
+  pid_t pid = 0;
+  ExitStatus status;
+  bool success = false;           ///< its code is one of --success-on
+  bool stopped_by_ddrun = false;  ///< it ended after ddrun had begun to take the group down
+  std::chrono::system_clock::time_point started;
+  std::chrono::system_clock::time_point ended;
+  std::chrono::nanoseconds ran{0};
+  ResourceUse use;
+  std::string why;  ///< the reason behind the status where it can be known ("out of memory: …"); else empty
+  std::optional<WorkerError> error;
+  std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first
+  bool stderr_was_shown = false;         ///< the console has shown them already
+  std::string stdout_log;                ///< paths; empty if there is no file
+  std::string stderr_log;
+};
+
+struct AttemptResult {
+  int attempt = 0;  ///< TORCHELASTIC_RESTART_COUNT of its workers
+  std::vector<WorkerEnd> workers;             ///< in order of rank
+  std::optional<std::size_t> first_failure;   ///< index into workers: the cause
+  std::chrono::nanoseconds ran{0};
+};
+
+enum class Verdict {
+  success,
+  worker_failed,      ///< the budget of restarts is used up, or the policy says no
+  timed_out,          ///< --timeout
+  stopped_by_signal,  ///< SIGTERM, Ctrl-C …
+  launcher_failed,    ///< ddrun itself could not do its work
+};
+
+/// The end of a job: what the report and the exit code are made from.
+struct JobResult {
+  Verdict verdict = Verdict::success;
+  int signal = 0;             ///< for stopped_by_signal
+  std::string signal_sender;  ///< "pid 4711 (slurmstepd)" if known
+  std::string message;        ///< for launcher_failed: what went wrong and what to do
+  int launcher_code = 125;    ///< for launcher_failed: 125, 126 or 127
+  std::string run_id;
+  std::string host;     ///< short host name
+  std::string program;  ///< as the user named it
+  std::string log_dir;  ///< empty if nothing was written
+  int world_size = 0;
+  int max_restarts = 0;
+  std::chrono::milliseconds timeout{0};  ///< for timed_out
+  std::chrono::system_clock::time_point started;
+  std::chrono::nanoseconds ran{0};
+  std::vector<AttemptResult> attempts;
+  /// Bytes that could not be written to log files (disk full …) and the first error; 0 if none.
+  std::uint64_t log_bytes_lost = 0;
+  std::string log_error;
+};
+
+}  // namespace ddrun::agent
