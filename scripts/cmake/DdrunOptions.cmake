@@ -7,6 +7,14 @@ set(DDRUN_LINK dynamic CACHE STRING
 set_property(CACHE DDRUN_LINK PROPERTY STRINGS dynamic partial static)
 set(DDRUN_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined")
 
+if(NOT DDRUN_LINK MATCHES "^(dynamic|partial|static)$")
+  message(FATAL_ERROR "DDRUN_LINK is '${DDRUN_LINK}': choose dynamic, partial or static")
+endif()
+if(DDRUN_SANITIZE AND NOT DDRUN_LINK STREQUAL "dynamic")
+  message(FATAL_ERROR "DDRUN_SANITIZE needs DDRUN_LINK=dynamic: the sanitizers' run-time libraries cannot be linked "
+    "into a ${DDRUN_LINK} program")
+endif()
+
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
@@ -15,3 +23,12 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+# ccache makes the second build short; the first one does not need it.
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER AND NOT DEFINED ENV{CMAKE_CXX_COMPILER_LAUNCHER})
+  find_program(DDRUN_CCACHE ccache)
+  mark_as_advanced(DDRUN_CCACHE)
+  if(DDRUN_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${DDRUN_CCACHE}")
+  endif()
+endif()

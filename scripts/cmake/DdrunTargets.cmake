@@ -39,31 +39,39 @@ function(ddrun_module name)
 endfunction()
 
 # ddrun_program(ddrun SOURCES main.cpp DEPS cli agent)   — installed into bin/
+#
+# The target is `<name>_program` with '-' as '_'; it may call ddrun::build_info().
 function(ddrun_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
   string(REPLACE "-" "_" target "${name}_program")
   add_executable(${target} ${arg_SOURCES})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-  target_link_libraries(${target} PRIVATE ddrun_warnings ddrun_settings ${arg_LIBRARIES})
+  target_link_libraries(${target} PRIVATE ddrun_warnings ddrun_settings ddrun::build_info ${arg_LIBRARIES})
   foreach(dep IN LISTS arg_DEPS)
     target_link_libraries(${target} PRIVATE ddrun::${dep})
   endforeach()
   if(DDRUN_LINK STREQUAL "partial")
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
   elseif(DDRUN_LINK STREQUAL "static")
+    # Everything in it must be position-independent: our code is, and so are the distributions' static libraries.
     target_link_options(${target} PRIVATE -static-pie)
   endif()
   if(DDRUN_SPLIT_DEBUG)
-    add_custom_command(TARGET ${target} POST_BUILD VERBATIM
-      COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${target}> $<TARGET_FILE:${target}>.debug
-      COMMAND ${CMAKE_OBJCOPY} --strip-unneeded --add-gnu-debuglink=$<TARGET_FILE:${target}>.debug $<TARGET_FILE:${target}>)
+    # Part of the link itself, so a program never lies beside the symbols of an older one.
+    set(debug_file "${CMAKE_BINARY_DIR}/bin/${name}.debug")
+    add_custom_command(TARGET ${target} POST_BUILD VERBATIM BYPRODUCTS "${debug_file}"
+      COMMAND ${CMAKE_OBJCOPY} --only-keep-debug $<TARGET_FILE:${target}> "${debug_file}"
+      COMMAND ${CMAKE_OBJCOPY} --strip-unneeded "--add-gnu-debuglink=${debug_file}" $<TARGET_FILE:${target}>)
+    # In .debug/ a debugger finds the file under any prefix, and it is out of the way of a search along PATH.
+    install(FILES "${debug_file}" DESTINATION "${CMAKE_INSTALL_BINDIR}/.debug" COMPONENT debug)
   endif()
-  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 endfunction()
 
 # ddrun_test(store_unit LABELS unit SOURCES a.cpp … DEPS store [TIMEOUT seconds])
 #
 # One Catch2 program of tests; every TEST_CASE becomes a CTest test of its own, with a time limit.
+# `ninja ddrun_tests_unit` builds all programs with the label `unit`.
 function(ddrun_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBRARIES;DEFINITIONS" ${ARGN})
   set(target ddrun_test_${name})
@@ -76,6 +84,14 @@ function(ddrun_test name)
     target_link_libraries(${target} PRIVATE ddrun::${dep})
   endforeach()
   target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
+  foreach(label IN LISTS arg_LABELS)
+    if(NOT TARGET ddrun_tests_${label})
+      add_custom_target(ddrun_tests_${label})
+    endif()
+    add_dependencies(ddrun_tests_${label} ${target})
+  endforeach()
   catch_discover_tests(${target} TEST_PREFIX "${name}: "
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" SKIP_REGULAR_EXPRESSION "SKIPPED:")
 endfunction()
+
+include(DdrunBuildInfo) # ddrun::build_info, for whoever prints the version
