@@ -1,0 +1,155 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/restart_budget.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::agent {
+
+/// The life of a worker group, in order. A restart goes from `closing` through `backing_off` back to `starting`.
+enum class State {
+  idle,
+  starting,     ///< workers are being spawned
+  running,      ///< all were spawned, not all have ended
+  stopping,     ///< they were told to end and have their grace time; also what they left behind
+  killing,      ///< SIGKILL was sent
+  closing,      ///< no process is left; the rest of their output is being written
+  backing_off,  ///< pause before a restart
+  finished,
+};
+[[nodiscard]] const char* describe(State state);
+
+// What happens to a group.
+namespace event {
+struct Start {};
+struct Spawned {};  ///< every worker of the attempt runs, or has run
+struct SpawnFailed {
+  std::string message;
+  int code = 125;
+};
+struct WorkerEnded {
+  int local_rank = 0;
+  ExitStatus status;
+};
+struct GroupGone {};      ///< no worker and nothing that a worker started is left
+struct OnlyStraysLeft {}; ///< no worker and nobody in a worker's process group is left, only what moved out of them
+struct GraceExpired {};
+struct KillExpired {};    ///< SIGKILL has not helped for long: processes hang in the kernel
+struct OutputClosed {};
+struct BackoffExpired {};
+struct JobTimeout {};
+struct EndingSignal {
+  int signal = 0;
+  std::string sender;
+};
+struct ParentLost {       ///< guard or sweeper was killed
+  std::string message;
+};
+}  // namespace event
+
+using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
+                           event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
+                           event::BackoffExpired, event::JobTimeout, event::EndingSignal, event::ParentLost>;
+
+// What is to be done about it, in the order given.
+namespace action {
+struct SpawnWorkers {
+  int attempt = 0;
+};
+struct SignalGroup {  ///< to every worker's process group, then SIGCONT so that stopped ones hear it
+  int signal = 0;
+};
+struct StartGrace {
+  Milliseconds duration{0};
+};
+struct KillGroup {};    ///< SIGKILL to every worker's process group and to whatever else descends from us
+struct CheckGone {};    ///< say GroupGone, now or as soon as it is true
+struct CloseOutput {};
+struct StartBackoff {
+  Milliseconds duration{0};
+};
+struct Finish {};
+}  // namespace action
+
+using Action = std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup,
+                            action::CheckGone, action::CloseOutput, action::StartBackoff, action::Finish>;
+
+/// Decides; does nothing itself. Whoever owns it carries the actions out and tells it what happens. No processes, sockets
+/// or clocks in here: a test walks it with plain values.
+class GroupMachine {
+ public:
+  GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size);
+
+  [[nodiscard]] std::vector<Action> on(const Event& event, Clock::time_point now);
+
+  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] int attempt() const { return attempt_; }
+  /// True from the moment that the group is being taken down: who ends now was stopped by ddrun.
+  [[nodiscard]] bool taking_down() const { return state_ == State::stopping || state_ == State::killing; }
+  /// While spawning: stop, the attempt is lost already.
+  [[nodiscard]] bool spawn_is_pointless() const { return state_ == State::starting && stop_wanted_; }
+  /// Local rank of the attempt's first failure.
+  [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
+  [[nodiscard]] bool will_restart() const { return restart_wanted_; }
+  [[nodiscard]] int restarts_used() const { return budget_.used(); }
+
+  // The outcome, valid in `finished`.
+  [[nodiscard]] Verdict verdict() const { return verdict_; }
+  [[nodiscard]] int ending_signal() const { return ending_signal_; }
+  [[nodiscard]] const std::string& signal_sender() const { return signal_sender_; }
+  [[nodiscard]] const std::string& message() const { return message_; }
+  [[nodiscard]] int launcher_code() const { return launcher_code_; }
+
+ private:
+  using Actions = std::vector<Action>;
+  Actions handle(const event::Start&, Clock::time_point);
+  Actions handle(const event::Spawned&, Clock::time_point);
+  Actions handle(const event::SpawnFailed&, Clock::time_point);
+  Actions handle(const event::WorkerEnded&, Clock::time_point);
+  Actions handle(const event::GroupGone&, Clock::time_point);
+  Actions handle(const event::OnlyStraysLeft&, Clock::time_point);
+  Actions handle(const event::GraceExpired&, Clock::time_point);
+  Actions handle(const event::KillExpired&, Clock::time_point);
+  Actions handle(const event::OutputClosed&, Clock::time_point);
+  Actions handle(const event::BackoffExpired&, Clock::time_point);
+  Actions handle(const event::JobTimeout&, Clock::time_point);
+  Actions handle(const event::EndingSignal&, Clock::time_point);
+  Actions handle(const event::ParentLost&, Clock::time_point);
+
+  Actions start_attempt();
+  Actions end_job(Verdict verdict, int signal_for_workers);
+  Actions take_down(int signal);
+  Actions kill();
+
+  RestartPolicy restart_;
+  StopPolicy stop_;
+  RestartBudget budget_;
+  int local_world_size_;
+
+  State state_ = State::idle;
+  int attempt_ = 0;
+  std::set<int> running_;  ///< local ranks that have not ended
+  std::optional<int> first_failure_;
+  ExitStatus cause_;
+  bool stop_wanted_ = false;  ///< the attempt is to be taken down once spawning is over
+  int stop_signal_ = 0;
+  bool restart_wanted_ = false;
+  Verdict verdict_ = Verdict::success;
+  bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself: no restart whatever happens
+  int ending_signal_ = 0;
+  std::string signal_sender_;
+  std::string message_;
+  int launcher_code_ = 125;
+};
+
+}  // namespace ddrun::agent

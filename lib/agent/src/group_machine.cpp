@@ -1,0 +1,204 @@
+#include "ddrun/agent/group_machine.hpp"
+
+#include <signal.h>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::agent {
+
+const char* describe(State state) {
+  switch (state) {
+    case State::idle: return "idle";
+    case State::starting: return "starting";
+    case State::running: return "running";
+    case State::stopping: return "stopping";
+    case State::killing: return "killing";
+    case State::closing: return "closing";
+    case State::backing_off: return "backing off";
+    case State::finished: return "finished";
+  }
+  return "?";
+}
+
+GroupMachine::GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size)
+    : restart_(restart), stop_(stop), budget_(restart), local_world_size_(local_world_size) {}
+
+std::vector<Action> GroupMachine::on(const Event& event, Clock::time_point now) {
+  return std::visit([&](const auto& what) { return handle(what, now); }, event);
+}
+
+GroupMachine::Actions GroupMachine::start_attempt() {
+  state_ = State::starting;
+  running_.clear();
+  for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
+  first_failure_.reset();
+  stop_wanted_ = false;
+  restart_wanted_ = false;
+  return {action::SpawnWorkers{attempt_}};
+}
+
+GroupMachine::Actions GroupMachine::take_down(int signal) {
+  stop_signal_ = signal;
+  if (state_ == State::starting) {  // once the spawning is over
+    stop_wanted_ = true;
+    return {};
+  }
+  if (stop_.grace.count() == 0) return kill();
+  state_ = State::stopping;
+  return {action::SignalGroup{signal}, action::StartGrace{stop_.grace}, action::CheckGone{}};
+}
+
+GroupMachine::Actions GroupMachine::kill() {
+  state_ = State::killing;
+  return {action::KillGroup{}, action::CheckGone{}};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::Start&, Clock::time_point) {
+  if (state_ != State::idle) return {};
+  return start_attempt();
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_point) {
+  if (state_ != State::starting) return {};
+  state_ = State::running;
+  if (stop_wanted_) return take_down(stop_signal_);
+  if (running_.empty()) return take_down(SIGTERM);  // all ended well meanwhile: clear up behind them
+  return {};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed, Clock::time_point) {
+  if (state_ != State::starting) return {};
+  // Those that were never started will not end.
+  job_is_ending_ = true;
+  restart_wanted_ = false;
+  verdict_ = Verdict::launcher_failed;
+  message_ = failed.message;
+  launcher_code_ = failed.code;
+  state_ = State::running;
+  return take_down(SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Clock::time_point now) {
+  running_.erase(ended.local_rank);
+  const bool success = is_success(ended.status, restart_);
+  if (state_ != State::starting && state_ != State::running) return {};
+  if (success) {
+    // What the last one left behind gets the same stop as a running group.
+    return running_.empty() && state_ == State::running ? take_down(SIGTERM) : Actions{};
+  }
+  if (first_failure_ || job_is_ending_) return {};
+  first_failure_ = ended.local_rank;
+  cause_ = ended.status;
+  restart_wanted_ = budget_.allows(cause_, now);
+  if (!restart_wanted_) verdict_ = Verdict::worker_failed;
+  return take_down(SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::GroupGone&, Clock::time_point) {
+  if (!taking_down()) return {};
+  state_ = State::closing;
+  return {action::CloseOutput{}};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&, Clock::time_point) {
+  if (state_ != State::stopping) return {};
+  return kill();
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&, Clock::time_point) {
+  if (state_ != State::stopping) return {};
+  return kill();
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::time_point) {
+  if (state_ != State::killing) return {};
+  state_ = State::closing;
+  if (restart_wanted_) {
+    // A new group beside the remains of the old one would be two jobs.
+    restart_wanted_ = false;
+    job_is_ending_ = true;
+    verdict_ = Verdict::launcher_failed;
+    message_ = "workers cannot be killed: they hang inside the kernel (state D); not restarting beside them";
+  }
+  return {action::CloseOutput{}};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&, Clock::time_point now) {
+  if (state_ != State::closing) return {};
+  if (restart_wanted_ && !job_is_ending_) {
+    const Milliseconds pause = budget_.spend(now);
+    ++attempt_;
+    if (pause.count() == 0) return start_attempt();
+    state_ = State::backing_off;
+    return {action::StartBackoff{pause}};
+  }
+  state_ = State::finished;
+  return {action::Finish{}};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::time_point) {
+  if (state_ != State::backing_off) return {};
+  return start_attempt();
+}
+
+GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
+  const bool workers_failed_for_good = verdict_ == Verdict::worker_failed;
+  job_is_ending_ = true;
+  restart_wanted_ = false;
+  if (!workers_failed_for_good) verdict_ = verdict;
+  switch (state_) {
+    case State::idle:
+    case State::backing_off: state_ = State::finished; return {action::Finish{}};
+    case State::starting:
+    case State::running: return take_down(signal_for_workers);
+    case State::stopping:
+    case State::killing:
+    case State::closing:
+    case State::finished: return {};
+  }
+  return {};
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time_point) {
+  if (job_is_ending_ || state_ == State::finished) return {};
+  // Taken down because all went well: the time is up, but so is the job.
+  if (taking_down() && !first_failure_) return {};
+  return end_job(Verdict::timed_out, SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
+  if (state_ == State::finished || state_ == State::closing) {
+    job_is_ending_ = job_is_ending_ || restart_wanted_;
+    if (state_ == State::closing && restart_wanted_) {
+      restart_wanted_ = false;
+      verdict_ = Verdict::stopped_by_signal;
+      ending_signal_ = ending.signal;
+      signal_sender_ = ending.sender;
+    }
+    return {};
+  }
+  if (ending_signal_ != 0) {  // the second one: at once
+    if (state_ == State::starting) {
+      stop_.grace = Milliseconds{0};
+      return {};
+    }
+    return state_ == State::killing ? Actions{} : kill();
+  }
+  ending_signal_ = ending.signal;
+  signal_sender_ = ending.sender;
+  const bool was_taking_down = taking_down();
+  const bool all_went_well = was_taking_down && !first_failure_ && !job_is_ending_;
+  if (all_went_well) return {};  // only clearing up; the next signal kills
+  if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
+  Actions actions = end_job(Verdict::stopped_by_signal, ending.signal);
+  if (was_taking_down && state_ == State::stopping) actions.emplace_back(action::SignalGroup{ending.signal});
+  return actions;
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {
+  if (job_is_ending_ || state_ == State::finished) return {};
+  message_ = lost.message;
+  return end_job(Verdict::launcher_failed, SIGTERM);
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <unordered_map>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/process/child.hpp"
+
+namespace ddrun::process {
+
+struct ChildEnd {
+  pid_t pid = 0;
+  ExitStatus status;
+  rusage use{};
+};
+
+/// Learns of the end of children and reaps them, workers and adopted orphans alike.
+///
+/// A watched child's end is seen through its pidfd, all of which sit in one epoll set of our own, so that Asio has one
+/// descriptor to look at. Children without a pidfd, and orphans that this process adopts as a subreaper, are seen
+/// when the owner of SIGCHLD calls reap(). Everything happens on the executor's thread; nothing blocks.
+class ChildWatcher {
+ public:
+  using OnEnd = std::function<void(const ChildEnd&)>;
+
+  /// `on_end` is called for watched children, `on_orphan` after an adopted one was reaped.
+  ChildWatcher(boost::asio::any_io_executor executor, OnEnd on_end, std::function<void()> on_orphan);
+
+  /// Must be called once before watch().
+  Result<void> open();
+  /// From now on the end of `child` is reported. `child` must outlive that report.
+  Result<void> watch(const Child& child);
+  /// SIGCHLD has come: reap whoever has ended.
+  void reap();
+
+  /// True while this process has any child, dead or alive.
+  [[nodiscard]] static bool any_child_left();
+
+ private:
+  void wait_for_pidfds();
+  void take_pidfd_events();
+  bool reap_one(pid_t pid);
+
+  boost::asio::posix::stream_descriptor epoll_;
+  OnEnd on_end_;
+  std::function<void()> on_orphan_;
+  std::unordered_map<pid_t, int> watched_;  // pid -> pidfd or -1
+};
+
+}  // namespace ddrun::process

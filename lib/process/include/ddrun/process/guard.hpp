@@ -1,0 +1,62 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::process {
+
+// ddrun is three processes, each the parent of the next, so that one SIGKILL, or two, leave nothing behind:
+//
+//   guard    the process that the user started. Passes signals on and the exit code back.
+//   sweeper  does nothing until guard or agent is gone; then it ends what is left. Its own session and name, so that
+//            neither a signal to the user's process group nor `pkill ddrun` meets it together with the other two.
+//   agent    does all the work, and is the parent of the workers.
+//
+// Each is a child subreaper: what loses its parent becomes a child of the nearest of the three that lives, whatever it
+// did to hide (double fork, setsid, an emptied environment), and can then be found and killed. That is why the sweeper
+// stands in the line of descent instead of looking for marked processes in /proc. Life and death are told by pipes:
+// the end of a process closes its ends, on any kernel and without a race.
+
+/// What the guard writes to the agent: a signal that it received.
+struct SignalMessage {
+  int signal = 0;
+  pid_t sender = 0;
+  uid_t sender_user = 0;
+};
+
+/// What the three share (one anonymous page).
+struct SharedState {
+  std::atomic<pid_t> guard_pid{0};
+  std::atomic<pid_t> sweeper_pid{0};
+  std::atomic<pid_t> agent_pid{0};
+  /// How long the agent may take for an orderly stop; the sweeper waits a little longer before it kills the agent.
+  std::atomic<long> grace_ms{30'000};
+  /// Set by the sweeper when the agent was killed: the signal.
+  std::atomic<int> agent_killed_by{0};
+  /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
+  std::atomic<int> unkillable{0};
+  /// The job's own cgroup if there is one, else empty. Written before the agent starts.
+  char cgroup[512] = {};
+};
+
+/// The agent's view of the other two.
+struct AgentContext {
+  UniqueFd guard_messages;  ///< non-blocking; SignalMessage records; end-of-file: the guard is dead
+  UniqueFd sweeper_life;    ///< end-of-file: the sweeper is dead
+  /// False if stdin is a terminal that belongs to another job of the shell: a worker must not read from it.
+  bool stdin_usable = true;
+  SharedState* shared = nullptr;
+};
+
+/// Splits into guard, sweeper and agent and runs `agent_main` in the agent, in a session of its own. Returns, in the
+/// guard only, the exit code for the whole program: the agent's, or 125 with a message if the agent was killed.
+/// Must be called before any thread is started and before much memory is touched: the guard stays as small as it is
+/// now. `argv` is main's own: the sweeper writes its name over its copy.
+int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main);
+
+}  // namespace ddrun::process

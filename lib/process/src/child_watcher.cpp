@@ -1,0 +1,101 @@
+#include "ddrun/process/child_watcher.hpp"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace ddrun::process {
+
+ChildWatcher::ChildWatcher(boost::asio::any_io_executor executor, OnEnd on_end, std::function<void()> on_orphan)
+    : epoll_(std::move(executor)), on_end_(std::move(on_end)), on_orphan_(std::move(on_orphan)) {}
+
+Result<void> ChildWatcher::open() {
+  const int fd = ::epoll_create1(EPOLL_CLOEXEC);
+  if (fd < 0) return fail_errno(Errc::unavailable, "cannot watch processes", errno);
+  boost::system::error_code ec;
+  epoll_.assign(fd, ec);
+  if (ec) {
+    ::close(fd);
+    return fail(Errc::unavailable, "cannot watch processes: " + ec.message(), ec);
+  }
+  wait_for_pidfds();
+  return {};
+}
+
+Result<void> ChildWatcher::watch(const Child& child) {
+  if (child.pidfd() >= 0) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = static_cast<std::uint64_t>(child.pid());
+    if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, child.pidfd(), &event) != 0) {
+      return fail_errno(Errc::unavailable, "cannot watch a process", errno);
+    }
+  }
+  watched_.emplace(child.pid(), child.pidfd());
+  return {};
+}
+
+void ChildWatcher::wait_for_pidfds() {
+  epoll_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (ec) return;
+    take_pidfd_events();
+    wait_for_pidfds();
+  });
+}
+
+void ChildWatcher::take_pidfd_events() {
+  epoll_event events[64];
+  while (true) {
+    const int count = ::epoll_wait(epoll_.native_handle(), events, 64, 0);
+    if (count <= 0) return;
+    for (int i = 0; i < count; ++i) reap_one(static_cast<pid_t>(events[i].data.u64));
+    if (count < 64) return;
+  }
+}
+
+void ChildWatcher::reap() {
+  bool orphans = false;
+  while (true) {
+    siginfo_t info{};
+    // Look first: only a watched child's usage is wanted, and its report must come through one place.
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
+    if (info.si_pid == 0) break;
+    if (!reap_one(info.si_pid)) {
+      ::waitpid(info.si_pid, nullptr, WNOHANG);
+      orphans = true;
+    }
+  }
+  if (orphans && on_orphan_) on_orphan_();
+}
+
+bool ChildWatcher::reap_one(pid_t pid) {
+  const auto found = watched_.find(pid);
+  if (found == watched_.end()) return false;
+  int wait_status = 0;
+  ChildEnd end;
+  pid_t reaped;
+  do {
+    reaped = ::wait4(pid, &wait_status, WNOHANG, &end.use);
+  } while (reaped < 0 && errno == EINTR);
+  if (reaped == 0) return true;
+  if (found->second >= 0) ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, found->second, nullptr);
+  watched_.erase(found);
+  end.pid = pid;
+  end.status = exit_status_from_wait(wait_status);
+  on_end_(end);
+  return true;
+}
+
+bool ChildWatcher::any_child_left() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+}  // namespace ddrun::process

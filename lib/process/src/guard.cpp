@@ -1,0 +1,147 @@
+#include "ddrun/process/guard.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/process/signal_source.hpp"
+#include "job_cgroup.hpp"
+#include "sweeper.hpp"
+
+namespace ddrun::process {
+
+namespace {
+
+/// Missing standard descriptors would be given to our pipes, and then to the workers as their stdout.
+void open_missing_standard_streams() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+      [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);
+    }
+  }
+}
+
+/// A job in the background must leave the terminal to the shell.
+bool stdin_is_ours() {
+  if (::isatty(STDIN_FILENO) == 0) return true;
+  const pid_t foreground = ::tcgetpgrp(STDIN_FILENO);
+  return foreground < 0 || foreground == ::getpgrp();
+}
+
+bool ends_the_job(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
+
+/// The guard's loop: sleeps until a signal comes.
+class Guard {
+ public:
+  Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared)
+      : sweeper_(sweeper), to_agent_(std::move(to_agent)), to_sweeper_(std::move(to_sweeper)), shared_(shared) {}
+
+  /// Until neither sweeper nor agent is left.
+  int run() {
+    const sigset_t set = handled_signals();
+    while (!reap()) {
+      siginfo_t info{};
+      const int signal = ::sigwaitinfo(&set, &info);
+      if (signal < 0 || signal == SIGCHLD) continue;
+      const SignalMessage message{signal, info.si_code <= 0 ? info.si_pid : 0, info.si_uid};
+      [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
+      if (ends_the_job(signal)) n = ::write(to_sweeper_.get(), "", 1);
+    }
+    return exit_code_;
+  }
+
+ private:
+  /// True when all is over. If the sweeper was killed, the agent becomes a child of ours, and what it says counts.
+  bool reap() {
+    int status = 0;
+    pid_t pid;
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) != 0) {
+      if (pid < 0) {
+        if (errno == EINTR) continue;
+        return true;
+      }
+      if (pid == shared_.agent_pid || (pid == sweeper_ && WIFEXITED(status))) {
+        exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 125;
+        if (pid == shared_.agent_pid && WIFSIGNALED(status)) shared_.agent_killed_by = WTERMSIG(status);
+        agent_is_gone_ = true;
+      }
+      if (pid == sweeper_) sweeper_is_gone_ = true;
+      // Without both, what is left is to be killed, not waited for.
+      if (agent_is_gone_ && sweeper_is_gone_) return true;
+      if (agent_is_gone_ && pid == shared_.agent_pid) return true;
+      if (sweeper_is_gone_ && ::kill(shared_.agent_pid, 0) != 0) return true;
+    }
+    return false;
+  }
+
+  pid_t sweeper_;
+  UniqueFd to_agent_;
+  UniqueFd to_sweeper_;
+  SharedState& shared_;
+  int exit_code_ = 125;
+  bool agent_is_gone_ = false;
+  bool sweeper_is_gone_ = false;
+};
+
+}  // namespace
+
+int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
+  open_missing_standard_streams();
+  void* page = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto agent_pipe = make_pipe(O_NONBLOCK);
+  auto sweeper_pipe = make_pipe(O_NONBLOCK);
+  if (page == MAP_FAILED || !agent_pipe || !sweeper_pipe) {
+    say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
+    return 125;
+  }
+  auto* shared = new (page) SharedState;
+  shared->guard_pid = ::getpid();
+  AgentContext context;
+  context.shared = shared;
+  context.stdin_usable = stdin_is_ours();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGPIPE, SIG_IGN);
+  block_handled_signals();
+
+  const pid_t sweeper = ::fork();
+  if (sweeper < 0) {
+    say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message(),
+                     " (the limit of processes may be reached: see 'ulimit -u')"));
+    return 125;
+  }
+  if (sweeper == 0) {
+    agent_pipe->write.reset();
+    sweeper_pipe->write.reset();
+    context.guard_messages = std::move(agent_pipe->read);
+    ::_exit(run_sweeper(argc, argv, std::move(sweeper_pipe->read), std::move(context), agent_main));
+  }
+  agent_pipe->read.reset();
+  sweeper_pipe->read.reset();
+  const int code = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
+
+  // Whatever outlived agent and sweeper has become our child.
+  if (shared->cgroup[0] != '\0') JobCgroup::kill_and_remove(shared->cgroup);
+  const std::size_t left = kill_all_descendants(std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  const std::size_t unkillable = left + static_cast<std::size_t>(shared->unkillable.load());
+  if (const int signal = shared->agent_killed_by; signal != 0) {
+    say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
+                     signal_name(signal), "; all workers have been ended"));
+  }
+  if (unkillable > 0) {
+    say_error(concat(unkillable, " process(es) of the job cannot be killed: they hang inside the kernel ",
+                     "(see 'ps -eo pid,stat,wchan,cmd', state D)"));
+  }
+  return code;
+}
+
+}  // namespace ddrun::process

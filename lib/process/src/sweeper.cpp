@@ -1,0 +1,157 @@
+#include "sweeper.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/process/signal_source.hpp"
+#include "job_cgroup.hpp"
+
+namespace ddrun::process {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// After a second ending signal, or after its grace time when the guard is dead, the agent has this long.
+constexpr auto agent_margin = std::chrono::seconds(5);
+constexpr auto sweep_limit = std::chrono::seconds(10);
+
+/// `pkill ddrun` and `pkill -f` look at these two.
+void take_own_name(int argc, char** argv, pid_t guard) {
+  ::prctl(PR_SET_NAME, "job-sweeper");
+  if (argc < 1) return;
+  char* const begin = argv[0];
+  char* const end = argv[argc - 1] + ::strlen(argv[argc - 1]) + 1;
+  ::memset(begin, 0, static_cast<std::size_t>(end - begin));
+  ::snprintf(begin, static_cast<std::size_t>(end - begin), "job-sweeper of %d", static_cast<int>(guard));
+}
+
+/// What the sweeper knows and waits for.
+class Sweeper {
+ public:
+  Sweeper(pid_t agent, UniqueFd guard_pipe, UniqueFd signals, SharedState& shared)
+      : agent_(agent), guard_pipe_(std::move(guard_pipe)), signals_(std::move(signals)), shared_(shared) {}
+
+  /// Until the agent is gone. Gives back its wait status.
+  int wait_for_agent() {
+    int status = 0;
+    while (true) {
+      const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
+      if (reaped == agent_) return status;
+      if (reaped < 0 && errno != EINTR) return 0;
+      if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
+      wait_for_event();
+    }
+  }
+
+ private:
+  void wait_for_event() {
+    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
+    int timeout = -1;
+    if (kill_at_) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
+      timeout = static_cast<int>(std::clamp<long long>(left + 1, 100, 60'000));
+    }
+    ::poll(fds, guard_pipe_ ? 2 : 1, timeout);
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+      // Somebody has aimed at this process: the agent knows what to do.
+      if (info.ssi_signo != SIGCHLD) ::kill(agent_, static_cast<int>(info.ssi_signo));
+    }
+    if (guard_pipe_ && fds[1].revents != 0) read_guard_pipe();
+  }
+
+  void read_guard_pipe() {
+    char byte;
+    const ssize_t n = ::read(guard_pipe_.get(), &byte, 1);
+    if (n < 0) return;
+    // Whatever comes next, a stopped agent must hear of it.
+    ::kill(agent_, SIGCONT);
+    if (n == 0) {
+      // The agent sees the same end-of-file and stops in order; if it does not, it is killed after its grace time.
+      guard_pipe_.reset();
+      arm(std::chrono::milliseconds(shared_.grace_ms.load()) + agent_margin);
+    } else if (++ending_signals_ >= 2) {
+      arm(agent_margin);
+    }
+  }
+
+  void arm(std::chrono::milliseconds from_now) {
+    const auto at = Clock::now() + from_now;
+    if (!kill_at_ || at < *kill_at_) kill_at_ = at;
+  }
+
+  pid_t agent_;
+  UniqueFd guard_pipe_;
+  UniqueFd signals_;
+  SharedState& shared_;
+  int ending_signals_ = 0;
+  std::optional<Clock::time_point> kill_at_;
+};
+
+}  // namespace
+
+int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
+                const std::function<int(AgentContext&)>& agent_main) {
+  ::setsid();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  SharedState& shared = *context.shared;
+  shared.sweeper_pid = ::getpid();
+
+  auto life = make_pipe();
+  if (!life) {
+    say_error(life.error().message);
+    return 125;
+  }
+  JobCgroup cgroup = JobCgroup::create_if_delegated(shared.cgroup, sizeof shared.cgroup);
+  const pid_t agent = cgroup.fork_into();
+  if (agent < 0) {
+    say_error(fail_errno(Errc::unavailable, "cannot start the agent", errno).value().message);
+    cgroup.remove();
+    return 125;
+  }
+  if (agent == 0) {
+    guard_pipe.reset();
+    life->write.reset();
+    cgroup.forget();
+    context.sweeper_life = std::move(life->read);
+    ::setsid();
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    shared.agent_pid = ::getpid();
+    // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
+    ::_exit(agent_main(context));
+  }
+  life->read.reset();
+  context.guard_messages.reset();
+  shared.agent_pid = agent;
+  take_own_name(argc, argv, shared.guard_pid);
+
+  const sigset_t set = handled_signals();
+  UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  // The workers' pipes and the user's terminal must not stay open because of us.
+  if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {
+    for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+    ::close(null);
+  }
+  const int status = Sweeper(agent, std::move(guard_pipe), std::move(signals), shared).wait_for_agent();
+  if (WIFSIGNALED(status)) shared.agent_killed_by = WTERMSIG(status);
+  cgroup.kill();
+  shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
+  cgroup.remove();
+  return WIFSIGNALED(status) ? 125 : WEXITSTATUS(status);
+}
+
+}  // namespace ddrun::process

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "ddrun/spec/rank_assignment.hpp"
+
+namespace ddrun::store {
+class TcpServer;
+}
+
+namespace ddrun::rendezvous {
+
+/// Where the workers meet, as decided from the options alone.
+struct MeetingPlace {
+  std::string advertised;                 ///< MASTER_ADDR
+  std::vector<std::string> listen_on;     ///< addresses, never a wildcard
+  std::uint16_t port = 0;                 ///< 0: any free one
+  std::string run_id;                     ///< TORCHELASTIC_RUN_ID
+};
+
+/// Pure but for the random run id. A host name other than localhost is not resolved: on one machine it can only
+/// mean this one, and 127.0.0.1 is advertised. Fails with `invalid_argument` for an endpoint that cannot be meant.
+[[nodiscard]] Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec);
+
+/// The rendezvous of a job on one machine: nobody to wait for, so a round is complete at once. It owns the worker
+/// store, on the loopback unless the user named another address of this machine.
+class LocalRendezvous {
+ public:
+  LocalRendezvous(const LaunchSpec& spec, int local_world_size);
+  ~LocalRendezvous();
+
+  /// Opens the worker store. Fails with `unavailable` if the wanted port is taken. Before any other call.
+  Result<void> open();
+
+  /// The next round: an empty key space, nobody of the round before connected. Blocks for well under a millisecond.
+  RankAssignment next_round(int restart_count);
+
+ private:
+  const LaunchSpec& spec_;
+  int local_world_size_;
+  MeetingPlace place_;
+  std::unique_ptr<store::TcpServer> store_;
+  bool used_ = false;
+};
+
+}  // namespace ddrun::rendezvous
