@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::worker_env {
+
+/// Finds the program and makes sure, as far as that can be told without starting it, that it can be executed:
+/// so a mistake is one sentence before anything starts, and never a thousand workers that "exited with 127".
+///
+/// `name` with a '/' is a path, from `cwd` (the workers' directory); else `path`, the value of PATH, is searched.
+/// Returns an absolute path; symbolic links in it stay (a virtual environment is known by its link).
+/// Fails with `not_found` (exit code 127) or `not_executable` (126); the message is in the shell's words, with what
+/// to do about it. Reads a few file system entries; blocks as long as the file system does.
+[[nodiscard]] Result<std::string> find_program(std::string_view name, std::string_view path, const std::string& cwd);
+
+/// For a script that Python runs: it has to be there and readable, no more. Returns its path from `cwd`.
+[[nodiscard]] Result<std::string> find_script(std::string_view name, const std::string& cwd);
+
+/// PATH where the environment has none.
+inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";
+
+}  // namespace ddrun::worker_env

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/worker_env/parent_environment.hpp"
+
+namespace ddrun::worker_env {
+
+/// What only the agent knows when it starts the workers of one attempt. Empty: there is none.
+struct WorkerFacts {
+  std::string version;      ///< DDRUN_VERSION
+  std::string attempt_dir;  ///< DDRUN_ATTEMPT_DIR: directory of this attempt's logs
+  /// Where workers may leave `<local_rank>/error.json` (the directories must be there: PyTorch makes none).
+  /// Usually the same as `attempt_dir`. Empty: TORCHELASTIC_ERROR_FILE is empty, as with torchrun and no log files.
+  std::string error_dir;
+  std::string timer_file;  ///< TORCHELASTIC_TIMER_FILE; empty: what was inherited stays
+  std::string job_tag;     ///< DDRUN_JOB_TAG: the same for every process of this job
+};
+
+/// Whether the workers' store is the agent's (TORCHELASTIC_USE_AGENT_STORE=True). False only where the user asked
+/// for it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 outside of the static rendezvous; then the worker with rank 0
+/// opens a store of its own at MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
+[[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent);
+
+/// The environments of all workers of one attempt. What is common to them is prepared once and not copied: thousands
+/// of workers share the strings of ddrun's own environment.
+///
+/// Order: what was inherited, in its order; --env; ours. Not for use from several threads at once.
+class WorkerEnvironment {
+ public:
+  /// `parent` must outlive the result. Fails with `invalid_argument` when --env names a variable that ddrun sets
+  /// itself or is not a variable's name, and when CUDA_VISIBLE_DEVICES is too short for --virtual-local-rank.
+  [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
+                                                         const ParentEnvironment& parent, const WorkerFacts& facts);
+
+  /// The null-terminated block for execve() of one worker, 0 <= local_rank < local_world_size.
+  /// Valid until the next call on this object or its end.
+  [[nodiscard]] char* const* block(int local_rank);
+
+  /// The same as text: for --dry-run and tests.
+  [[nodiscard]] std::vector<std::string> list(int local_rank);
+
+ private:
+  WorkerEnvironment() = default;
+
+  RankAssignment ranks_;
+  bool virtual_local_rank_ = false;
+  std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
+  std::optional<std::uint64_t> seed_;
+  std::string error_dir_;
+  /// The common strings that are not inherited. On the heap as arrays, so that moving this object moves no string.
+  std::vector<std::unique_ptr<char[]>> common_;
+  std::vector<std::string> own_;  ///< the strings that differ between workers, written anew by every block()
+  std::vector<char*> pointers_;   ///< inherited, common, own, null
+  std::size_t first_own_ = 0;     ///< index into pointers_
+};
+
+/// One worker's environment, "NAME=VALUE" each: prepare() and list() in one.
+[[nodiscard]] Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks,
+                                                                  int local_rank, const ParentEnvironment& parent,
+                                                                  const WorkerFacts& facts);
+
+}  // namespace ddrun::worker_env

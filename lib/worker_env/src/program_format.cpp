@@ -1,0 +1,179 @@
+#include "program_format.hpp"
+
+#include <dirent.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/worker_env/program_path.hpp"
+
+namespace ddrun::worker_env {
+
+namespace {
+
+#if defined(__x86_64__)
+constexpr unsigned own_machine = EM_X86_64;
+constexpr unsigned own_machine_32 = EM_386;
+#elif defined(__aarch64__)
+constexpr unsigned own_machine = EM_AARCH64;
+constexpr unsigned own_machine_32 = EM_ARM;
+#elif defined(__powerpc64__)
+constexpr unsigned own_machine = EM_PPC64;
+constexpr unsigned own_machine_32 = EM_PPC;
+#elif defined(__riscv)
+constexpr unsigned own_machine = EM_RISCV;
+constexpr unsigned own_machine_32 = EM_RISCV;
+#else
+constexpr unsigned own_machine = EM_NONE;  // not judged
+constexpr unsigned own_machine_32 = EM_NONE;
+#endif
+
+std::string machine_name(unsigned machine) {
+  switch (machine) {
+    case EM_X86_64: return "x86-64";
+    case EM_386: return "32-bit x86";
+    case EM_AARCH64: return "arm64";
+    case EM_ARM: return "32-bit ARM";
+    case EM_PPC64: return "ppc64";
+    case EM_RISCV: return "RISC-V";
+    case EM_S390: return "s390x";
+    default: return concat("machine type ", machine);
+  }
+}
+
+/// Whether the kernel hands foreign formats to somebody (qemu, wine …): then only trying can tell.
+bool foreign_formats_are_handled() {
+  DIR* dir = ::opendir("/proc/sys/fs/binfmt_misc");
+  if (dir == nullptr) return false;
+  bool found = false;
+  while (const dirent* entry = ::readdir(dir)) {
+    const std::string_view name = entry->d_name;
+    found = found || (name != "." && name != ".." && name != "register" && name != "status");
+  }
+  ::closedir(dir);
+  return found;
+}
+
+tl::unexpected<Error> cannot_run(std::string_view name, std::string_view why) {
+  return fail(Errc::not_executable, concat(name, ": ", why));
+}
+
+Result<void> check_script(std::string_view name, std::string_view head, std::string_view path, const std::string& cwd) {
+  constexpr std::string_view blanks = " \t";
+  std::string_view line = head.substr(2, head.substr(2).find('\n'));
+  const bool dos = line.ends_with('\r');
+  if (dos) line.remove_suffix(1);
+  line = trim(line);
+  const std::size_t blank = line.find_first_of(blanks);
+  const std::string interpreter(line.substr(0, blank));
+  const std::string argument(blank == std::string_view::npos ? std::string_view() : trim(line.substr(blank)));
+  if (interpreter.empty()) return cannot_run(name, "its first line, '#!', names no interpreter");
+  if (dos) {
+    return cannot_run(name,
+                      "its first line ends as on Windows, so its interpreter cannot be found; convert the file "
+                      "with dos2unix or sed -i 's/\\r$//'");
+  }
+  // The kernel takes the interpreter's path from the working directory; PATH plays no part.
+  const std::string file = interpreter.front() == '/' ? interpreter : concat(cwd, "/", interpreter);
+  struct stat info {};
+  if (::stat(file.c_str(), &info) != 0) {
+    return cannot_run(name, concat("its first line asks for ", interpreter, ", which does not exist"));
+  }
+  if (!S_ISREG(info.st_mode) || ::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) != 0) {
+    return cannot_run(name, concat("its first line asks for ", interpreter, ", which is not executable"));
+  }
+  const bool by_env = interpreter == "/usr/bin/env" || interpreter == "/bin/env";
+  const bool one_word = !argument.empty() && argument.find_first_of("-= \t") == std::string::npos;
+  if (by_env && one_word) {
+    if (const auto found = find_program(argument, path, cwd); !found && found.error().code == Errc::not_found) {
+      return fail(Errc::not_found, concat(name, ": its first line asks for ", argument, ", which is not in PATH"));
+    }
+  }
+  return {};
+}
+
+/// The dynamic loader that a 64-bit ELF file of our own byte order asks for; empty if none or not understood.
+std::string dynamic_loader(int fd, const Elf64_Ehdr& header) {
+  if (header.e_phentsize != sizeof(Elf64_Phdr)) return {};
+  for (unsigned i = 0; i < std::min<unsigned>(header.e_phnum, 128); ++i) {
+    Elf64_Phdr part;
+    const auto at = static_cast<off_t>(header.e_phoff + i * sizeof part);
+    if (::pread(fd, &part, sizeof part, at) != static_cast<ssize_t>(sizeof part)) return {};
+    if (part.p_type != PT_INTERP) continue;
+    char text[512] = {};
+    const std::size_t size = std::min<std::size_t>(part.p_filesz, sizeof text - 1);
+    if (::pread(fd, text, size, static_cast<off_t>(part.p_offset)) != static_cast<ssize_t>(size)) return {};
+    return text;
+  }
+  return {};
+}
+
+Result<void> check_elf(std::string_view name, int fd, std::string_view head) {
+  if (head.size() < sizeof(Elf32_Ehdr)) return cannot_run(name, "the file is cut off: an ELF header and nothing more");
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(head[at]); };
+  const bool little = byte(EI_DATA) == ELFDATA2LSB;
+  const auto half = [&](std::size_t at) {
+    return little ? byte(at) | byte(at + 1) << 8U : byte(at + 1) | byte(at) << 8U;
+  };
+  const unsigned type = half(offsetof(Elf64_Ehdr, e_type));
+  const unsigned machine = half(offsetof(Elf64_Ehdr, e_machine));
+  if (type != ET_EXEC && type != ET_DYN) {
+    return cannot_run(name, type == ET_REL ? "an object file, not a program: link it first" : "not a program");
+  }
+  const bool own_order = little == (std::endian::native == std::endian::little);
+  const bool ours = own_order && (machine == own_machine || machine == own_machine_32);
+  if (own_machine != EM_NONE && !ours) {
+    if (foreign_formats_are_handled()) return {};
+    return cannot_run(name,
+                      concat("built for ", machine_name(machine), ", but this machine is ", machine_name(own_machine)));
+  }
+  if (!own_order || byte(EI_CLASS) != ELFCLASS64 || head.size() < sizeof(Elf64_Ehdr)) return {};
+  Elf64_Ehdr header;
+  std::memcpy(&header, head.data(), sizeof header);
+  const std::string loader = dynamic_loader(fd, header);
+  if (!loader.empty() && loader.front() == '/' && ::access(loader.c_str(), F_OK) != 0) {
+    return cannot_run(name, concat("needs the dynamic loader ", loader,
+                                   ", which this machine does not have (built for another distribution?)"));
+  }
+  return {};
+}
+
+bool looks_like_text(std::string_view head) {
+  return std::none_of(head.begin(), head.end(), [](char c) {
+    const auto u = static_cast<unsigned char>(c);
+    return u < 0x20 && u != '\n' && u != '\t' && u != '\r' && u != '\f' && u != 0x1b;
+  });
+}
+
+}  // namespace
+
+Result<void> check_program_format(std::string_view name, const std::string& file, std::string_view path,
+                                  const std::string& cwd) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return {};
+  char buffer[512];
+  const ssize_t size = ::pread(fd.get(), buffer, sizeof buffer, 0);
+  if (size < 0) return {};
+  const std::string_view head(buffer, static_cast<std::size_t>(size));
+  if (head.empty()) return cannot_run(name, "the file is empty");
+  if (head.starts_with("#!")) return check_script(name, head, path, cwd);
+  if (head.starts_with(ELFMAG)) return check_elf(name, fd.get(), head);
+  if (looks_like_text(head)) {
+    return cannot_run(name, name.ends_with(".py")
+                                ? "exec format error: a script without a '#!' line; leave out --no-python, or make "
+                                  "'#!/usr/bin/env python3' its first line"
+                                : "exec format error: a script without a '#!' line; make '#!/bin/sh', or what runs "
+                                  "it, its first line");
+  }
+  if (foreign_formats_are_handled()) return {};
+  return cannot_run(name, "exec format error: neither a program for this machine nor a script");
+}
+
+}  // namespace ddrun::worker_env

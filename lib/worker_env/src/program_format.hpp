@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::worker_env {
+
+/// Looks into an executable file as the kernel will: the interpreter of a script, the machine of an ELF file, its
+/// dynamic loader. `name` is what the user called it, `file` is its path. A file that may be executed but not read
+/// passes. Fails with `not_executable`, or `not_found` for what `#!/usr/bin/env` will look for in vain.
+[[nodiscard]] Result<void> check_program_format(std::string_view name, const std::string& file, std::string_view path,
+                                                const std::string& cwd);
+
+}  // namespace ddrun::worker_env

@@ -1,0 +1,222 @@
+#include "ddrun/worker_env/worker_environment.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <string_view>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/worker_env/seed.hpp"
+
+namespace ddrun::worker_env {
+
+namespace {
+
+/// Variables that tell a worker who it is. They are ddrun's alone: a different value could only break the job.
+struct OwnVariable {
+  std::string_view name;
+  std::string_view instead;  ///< what to use in place of --env
+};
+constexpr std::array<OwnVariable, 22> own_variables{{
+    {"RANK", ""},
+    {"LOCAL_RANK", ""},
+    {"WORLD_SIZE", "--nproc-per-node"},
+    {"LOCAL_WORLD_SIZE", "--nproc-per-node"},
+    {"GROUP_RANK", "--node-rank"},
+    {"GROUP_WORLD_SIZE", "--nnodes"},
+    {"ROLE_NAME", "--role"},
+    {"ROLE_RANK", ""},
+    {"ROLE_WORLD_SIZE", ""},
+    {"MASTER_ADDR", "--master-addr"},
+    {"MASTER_PORT", "--master-port"},
+    {"TORCHELASTIC_RESTART_COUNT", ""},
+    {"TORCHELASTIC_MAX_RESTARTS", "--max-restarts"},
+    {"TORCHELASTIC_RUN_ID", "--rdzv-id"},
+    {"TORCHELASTIC_USE_AGENT_STORE", ""},
+    {"TORCHELASTIC_ERROR_FILE", "--log-dir"},
+    {"TORCHELASTIC_SIGNALS_TO_HANDLE", "--signals-to-handle"},
+    {"TORCHELASTIC_TIMER_FILE", ""},
+    {"DDRUN_VERSION", ""},
+    {"DDRUN_SEED", "--seed"},
+    {"DDRUN_ATTEMPT_DIR", "--log-dir"},
+    {"DDRUN_JOB_TAG", ""},
+}};
+
+const OwnVariable* own_variable(std::string_view name) {
+  const auto* found = std::find_if(own_variables.begin(), own_variables.end(),
+                                   [&](const OwnVariable& variable) { return variable.name == name; });
+  return found == own_variables.end() ? nullptr : found;
+}
+
+Result<void> check_env_options(const LaunchSpec& spec) {
+  for (const auto& [name, value] : spec.env) {
+    if (name.empty() || name.find('=') != std::string::npos) {
+      return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
+    }
+    if (const OwnVariable* own = own_variable(name)) {
+      std::string message = concat("--env ", name, ": ddrun sets ", name, " itself");
+      if (!own->instead.empty()) message += concat("; use ", own->instead);
+      return fail(Errc::invalid_argument, std::move(message));
+    }
+  }
+  return {};
+}
+
+/// The value a variable has before ddrun adds its own: the last --env of that name, else what was inherited.
+std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const ParentEnvironment& parent,
+                                                  std::string_view name) {
+  for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
+    if (it->first == name) return it->second;
+  }
+  return parent.get(name);
+}
+
+/// torchrun's default order first, so that an unchanged default is spelled as torchrun spells it.
+std::string signals_to_handle(const std::set<int>& signals) {
+  std::vector<std::string> names;
+  const std::array<int, 4> first{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  for (const int signal : first) {
+    if (signals.contains(signal)) names.push_back(signal_name(signal));
+  }
+  for (const int signal : signals) {
+    if (std::find(first.begin(), first.end(), signal) == first.end()) names.push_back(signal_name(signal));
+  }
+  return join(names, ",");
+}
+
+void assign(std::string& entry, std::string_view name, long long number) {
+  std::array<char, 24> digits;  // NOLINT: written by to_chars
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+  entry.assign(name).append(digits.data(), end);
+}
+
+}  // namespace
+
+bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
+  const RendezvousSpec& rendezvous = spec.rendezvous;
+  // torchrun turns a static rendezvous that names no meeting point into a standalone c10d one.
+  const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
+                             (!rendezvous.endpoint.empty() || rendezvous.master_port || rendezvous.max_nodes > 1);
+  return really_static || value_before_ours(spec, parent, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE") != "1";
+}
+
+Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
+                                                     const ParentEnvironment& parent, const WorkerFacts& facts) {
+  if (auto ok = check_env_options(spec); !ok) return tl::unexpected(ok.error());
+
+  WorkerEnvironment result;
+  result.ranks_ = ranks;
+  result.virtual_local_rank_ = spec.virtual_local_rank;
+  result.seed_ = spec.seed;
+  result.error_dir_ = facts.error_dir;
+
+  if (spec.virtual_local_rank) {
+    if (const auto visible = value_before_ours(spec, parent, "CUDA_VISIBLE_DEVICES")) {
+      for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
+      const auto count = static_cast<int>(result.visible_devices_.size());
+      if (count < ranks.local_world_size) {
+        return fail(Errc::invalid_argument,
+                    concat("CUDA_VISIBLE_DEVICES=", *visible, " names ", count, count == 1 ? " device" : " devices",
+                           ", too few for ", ranks.local_world_size,
+                           " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
+                           "--nproc-per-node"));
+      }
+    }
+  }
+
+  // Ours, the same for all workers.
+  std::vector<std::pair<std::string, std::string>> ours = {
+      {"WORLD_SIZE", std::to_string(ranks.world_size)},
+      {"LOCAL_WORLD_SIZE", std::to_string(ranks.local_world_size)},
+      {"GROUP_RANK", std::to_string(ranks.node_rank)},
+      {"GROUP_WORLD_SIZE", std::to_string(ranks.node_count)},
+      {"ROLE_NAME", spec.role},
+      {"ROLE_WORLD_SIZE", std::to_string(ranks.role_world_size)},
+      {"MASTER_ADDR", ranks.master_addr},
+      {"MASTER_PORT", std::to_string(ranks.master_port)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(ranks.restart_count)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(ranks.max_restarts)},
+      {"TORCHELASTIC_RUN_ID", ranks.run_id},
+      {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, parent) ? "True" : "False"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
+      {"DDRUN_VERSION", facts.version},
+  };
+  const auto unset = [&](std::string_view name) { return !value_before_ours(spec, parent, name).has_value(); };
+  if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) ours.emplace_back("OMP_NUM_THREADS", "1");
+  if (!facts.attempt_dir.empty()) ours.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
+  if (!facts.timer_file.empty()) ours.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
+  if (!facts.job_tag.empty()) ours.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
+
+  // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
+  // of another ddrun).
+  std::vector<std::string_view> replaced = {
+      "RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
+  if (spec.virtual_local_rank) replaced.emplace_back("CUDA_VISIBLE_DEVICES");
+  for (const auto& entry : ours) replaced.emplace_back(entry.first);
+  for (const auto& entry : spec.env) replaced.emplace_back(entry.first);
+  std::sort(replaced.begin(), replaced.end());
+
+  for (const char* entry : parent.entries()) {
+    const std::string_view name = entry_name(entry);
+    if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
+    // execve() takes char*, and changes nothing.
+    result.pointers_.push_back(const_cast<char*>(entry));
+  }
+  const auto add = [&](std::string_view name, std::string_view value) {
+    const std::string entry = concat(name, "=", value);
+    auto& copy = result.common_.emplace_back(new char[entry.size() + 1]);
+    std::memcpy(copy.get(), entry.c_str(), entry.size() + 1);
+    result.pointers_.push_back(copy.get());
+  };
+  for (auto it = spec.env.begin(); it != spec.env.end(); ++it) {
+    const bool again = std::any_of(std::next(it), spec.env.end(), [&](const auto& e) { return e.first == it->first; });
+    if (again || (spec.virtual_local_rank && it->first == "CUDA_VISIBLE_DEVICES")) continue;  // the last one counts
+    add(it->first, it->second);
+  }
+  for (const auto& [name, value] : ours) add(name, value);
+
+  result.first_own_ = result.pointers_.size();
+  result.own_.resize(4 + (spec.virtual_local_rank ? 1 : 0) + (spec.seed ? 1 : 0));
+  result.pointers_.resize(result.first_own_ + result.own_.size() + 1, nullptr);
+  return result;
+}
+
+char* const* WorkerEnvironment::block(int local_rank) {
+  const int rank = ranks_.rank_of(local_rank);
+  assign(own_[0], "RANK=", rank);
+  assign(own_[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
+  assign(own_[2], "ROLE_RANK=", ranks_.role_base_rank + local_rank);
+  own_[3].assign("TORCHELASTIC_ERROR_FILE=");
+  if (!error_dir_.empty()) {
+    own_[3].append(error_dir_).append(1, '/').append(std::to_string(local_rank)).append("/error.json");
+  }
+  std::size_t next = 4;
+  if (virtual_local_rank_) {
+    std::string& entry = own_[next++];
+    if (visible_devices_.empty()) assign(entry, "CUDA_VISIBLE_DEVICES=", local_rank);
+    else entry.assign("CUDA_VISIBLE_DEVICES=").append(visible_devices_[static_cast<std::size_t>(local_rank)]);
+  }
+  if (seed_) own_[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
+  for (std::size_t i = 0; i < own_.size(); ++i) pointers_[first_own_ + i] = own_[i].data();
+  return pointers_.data();
+}
+
+std::vector<std::string> WorkerEnvironment::list(int local_rank) {
+  std::vector<std::string> entries;
+  for (char* const* entry = block(local_rank); *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks, int local_rank,
+                                                    const ParentEnvironment& parent, const WorkerFacts& facts) {
+  return WorkerEnvironment::prepare(spec, ranks, parent, facts).map([&](WorkerEnvironment environment) {
+    return environment.list(local_rank);
+  });
+}
+
+}  // namespace ddrun::worker_env

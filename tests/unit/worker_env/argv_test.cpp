@@ -1,0 +1,30 @@
+#include "ddrun/test/catch.hpp"
+#include "ddrun/worker_env/worker_argv.hpp"
+
+using namespace ddrun;
+using worker_env::argv_depends_on_rank;
+using worker_env::worker_argv;
+using Words = std::vector<std::string>;
+
+TEST_CASE("an executable is called as the user named it") {
+  CHECK(worker_argv({ProgramKind::executable, "./train", {"--lr", "0.1"}}, 3, 1, "/usr/bin/python3") ==
+        Words{"./train", "--lr", "0.1"});
+}
+
+TEST_CASE("Python scripts and modules run unbuffered") {
+  CHECK(worker_argv({ProgramKind::python_script, "train.py", {"-x"}}, 0, 0, "/venv/bin/python") ==
+        Words{"/venv/bin/python", "-u", "train.py", "-x"});
+  CHECK(worker_argv({ProgramKind::python_module, "pkg.train", {"-x"}}, 0, 0, "/venv/bin/python") ==
+        Words{"/venv/bin/python", "-u", "-m", "pkg.train", "-x"});
+}
+
+TEST_CASE("rank and local rank are replaced in arguments and nothing else is touched") {
+  const ProgramSpec program{ProgramKind::executable,
+                            "dir-${rank}/x",
+                            {"${rank}:${local_rank}", "out.${rank}${rank}", "$$ $rank ${RANK} ${x} ${", "$${rank}", "",
+                             "${rank", "${ rank }", "${local_rank}.log"}};
+  CHECK(worker_argv(program, 11, 3, "") == Words{"dir-${rank}/x", "11:3", "out.1111", "$$ $rank ${RANK} ${x} ${", "$11",
+                                                 "", "${rank", "${ rank }", "3.log"});
+  CHECK(argv_depends_on_rank(program));
+  CHECK_FALSE(argv_depends_on_rank({ProgramKind::executable, "${rank}", {"$rank", "${RANK}", "$${x}"}}));
+}

@@ -1,0 +1,259 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+
+using namespace ddrun;
+using namespace ddrun::worker_env;
+using Entries = std::vector<std::string>;
+
+namespace {
+
+/// The inputs of one case: two nodes of which this is the second, four workers each.
+struct Case {
+  LaunchSpec spec;
+  RankAssignment ranks;
+  WorkerFacts facts;
+  std::vector<const char*> parent = {"PATH=/bin", "HOME=/root"};
+
+  Case() {
+    ranks.run_id = "job7";
+    ranks.restart_count = 2;
+    ranks.max_restarts = 5;
+    ranks.node_rank = 1;
+    ranks.node_count = 2;
+    ranks.base_rank = 4;
+    ranks.local_world_size = 4;
+    ranks.world_size = 8;
+    ranks.role_base_rank = 4;
+    ranks.role_world_size = 8;
+    ranks.master_addr = "127.0.0.1";
+    ranks.master_port = 29501;
+    facts.version = "1.2.3";
+  }
+
+  [[nodiscard]] ParentEnvironment parent_environment() const {
+    std::vector<const char*> entries = parent;
+    entries.push_back(nullptr);
+    return ParentEnvironment(entries.data());
+  }
+  [[nodiscard]] Entries list(int local_rank) const {
+    auto entries = worker_environment(spec, ranks, local_rank, parent_environment(), facts);
+    if (!entries) return {"error: " + entries.error().message};
+    return *entries;
+  }
+  [[nodiscard]] std::map<std::string, std::string> values(int local_rank) const {
+    std::map<std::string, std::string> values;
+    for (const auto& entry : list(local_rank)) {
+      const auto equals = entry.find('=');
+      const bool fresh = values.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second;
+      INFO(entry);
+      CHECK(fresh);
+    }
+    return values;
+  }
+  [[nodiscard]] std::string error() const {
+    const auto entries = worker_environment(spec, ranks, 0, parent_environment(), facts);
+    REQUIRE_FALSE(entries);
+    CHECK(entries.error().code == Errc::invalid_argument);
+    return entries.error().message;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
+  Case c;
+  c.spec.role = "trainer";
+  c.spec.seed = 1234567;
+  c.facts.attempt_dir = "/logs/attempt_2";
+  c.facts.error_dir = "/logs/attempt_2";
+  c.facts.timer_file = "/tmp/timer";
+  c.facts.job_tag = "t4g";
+  CHECK(c.list(3) == Entries{"PATH=/bin",
+                             "HOME=/root",
+                             "WORLD_SIZE=8",
+                             "LOCAL_WORLD_SIZE=4",
+                             "GROUP_RANK=1",
+                             "GROUP_WORLD_SIZE=2",
+                             "ROLE_NAME=trainer",
+                             "ROLE_WORLD_SIZE=8",
+                             "MASTER_ADDR=127.0.0.1",
+                             "MASTER_PORT=29501",
+                             "TORCHELASTIC_RESTART_COUNT=2",
+                             "TORCHELASTIC_MAX_RESTARTS=5",
+                             "TORCHELASTIC_RUN_ID=job7",
+                             "TORCHELASTIC_USE_AGENT_STORE=True",
+                             "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+                             "DDRUN_VERSION=1.2.3",
+                             "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                             "OMP_NUM_THREADS=1",
+                             "DDRUN_ATTEMPT_DIR=/logs/attempt_2",
+                             "TORCHELASTIC_TIMER_FILE=/tmp/timer",
+                             "DDRUN_JOB_TAG=t4g",
+                             "RANK=7",
+                             "LOCAL_RANK=3",
+                             "ROLE_RANK=7",
+                             "TORCHELASTIC_ERROR_FILE=/logs/attempt_2/3/error.json",
+                             "DDRUN_SEED=5078158048327840177"});
+}
+
+TEST_CASE("what is not there is not set but the error file is empty") {
+  const auto values = Case().values(0);
+  CHECK(values.at("TORCHELASTIC_ERROR_FILE").empty());
+  for (const char* name :
+       {"DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG", "TORCHELASTIC_TIMER_FILE", "CUDA_VISIBLE_DEVICES"}) {
+    INFO(name);
+    CHECK(values.count(name) == 0);
+  }
+}
+
+TEST_CASE("OMP_NUM_THREADS is 1 only if it is unset and there are several workers") {
+  Case c;
+  SECTION("several workers") { CHECK(c.values(0).at("OMP_NUM_THREADS") == "1"); }
+  SECTION("one worker") {
+    c.ranks.local_world_size = 1;
+    CHECK(c.values(0).count("OMP_NUM_THREADS") == 0);
+  }
+  SECTION("inherited") {
+    c.parent.push_back("OMP_NUM_THREADS=8");
+    CHECK(c.values(0).at("OMP_NUM_THREADS") == "8");
+  }
+  SECTION("inherited empty is set") {
+    c.parent.push_back("OMP_NUM_THREADS=");
+    CHECK(c.values(0).at("OMP_NUM_THREADS").empty());
+  }
+  SECTION("given with env") {
+    c.spec.env = {{"OMP_NUM_THREADS", "3"}};
+    CHECK(c.values(0).at("OMP_NUM_THREADS") == "3");
+  }
+}
+
+TEST_CASE("NCCL error handling is inherited or 1") {
+  Case c;
+  CHECK(c.values(0).at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "1");
+  c.parent.push_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=3");
+  CHECK(c.values(0).at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "3");
+}
+
+TEST_CASE("the agent store is shared unless the user says no outside of the static rendezvous") {
+  Case c;
+  c.parent.push_back("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1");
+  const auto value = [&] { return c.values(0).at("TORCHELASTIC_USE_AGENT_STORE"); };
+  CHECK(value() == "False");  // standalone by itself
+  c.spec.rendezvous.backend = "c10d";
+  CHECK(value() == "False");
+  c.spec.rendezvous.backend = "static";
+  c.spec.rendezvous.master_port = 29500;
+  CHECK(value() == "True");
+  c.spec.rendezvous.standalone = true;
+  CHECK(value() == "False");
+  c.parent.back() = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=0";
+  CHECK(value() == "True");
+}
+
+TEST_CASE("signals to handle come in torchrun's order and then by number") {
+  Case c;
+  c.spec.stop.ending_signals = {10, 1, 15, 12};
+  CHECK(c.values(0).at("TORCHELASTIC_SIGNALS_TO_HANDLE") == "SIGTERM,SIGHUP,SIGUSR1,SIGUSR2");
+}
+
+TEST_CASE("the rest is inherited unchanged with doubles and odd entries") {
+  Case c;
+  c.parent = {"A=1", "no equals", "A=2", "=C:=dir", "", "RANK=9", "B=x=y", "RANK=8", "RANKS=all", "WORLD_SIZE"};
+  const Entries entries = c.list(0);
+  const Entries first(entries.begin(), entries.begin() + 8);
+  CHECK(first == Entries{"A=1", "no equals", "A=2", "=C:=dir", "", "B=x=y", "RANKS=all", "WORLD_SIZE"});
+  CHECK(std::count(entries.begin(), entries.end(), "RANK=4") == 1);
+  CHECK(std::count_if(entries.begin(), entries.end(), [](const auto& e) { return e.starts_with("RANK="); }) == 1);
+}
+
+TEST_CASE("what an outer ddrun said about itself is not inherited") {
+  Case c;
+  c.parent = {"DDRUN_ATTEMPT_DIR=/outer", "DDRUN_SEED=5", "DDRUN_JOB_TAG=outer", "TORCHELASTIC_ERROR_FILE=/outer.json",
+              "DDRUN_VERSION=0"};
+  const auto values = c.values(1);
+  CHECK(values.count("DDRUN_ATTEMPT_DIR") == 0);
+  CHECK(values.count("DDRUN_SEED") == 0);
+  CHECK(values.count("DDRUN_JOB_TAG") == 0);
+  CHECK(values.at("TORCHELASTIC_ERROR_FILE").empty());
+  CHECK(values.at("DDRUN_VERSION") == "1.2.3");
+}
+
+TEST_CASE("env options replace what is inherited and the last one counts") {
+  Case c;
+  c.parent = {"A=1", "B=2", "A=3"};
+  c.spec.env = {{"A", "x"}, {"C", ""}, {"A", "y=z"}};
+  const Entries entries = c.list(0);
+  CHECK(Entries(entries.begin(), entries.begin() + 3) == Entries{"B=2", "C=", "A=y=z"});
+}
+
+TEST_CASE("env options cannot change who a worker is") {
+  Case c;
+  c.spec.env = {{"RANK", "5"}};
+  CHECK(c.error() == "--env RANK: ddrun sets RANK itself");
+  c.spec.env = {{"MASTER_PORT", "1"}};
+  CHECK(c.error() == "--env MASTER_PORT: ddrun sets MASTER_PORT itself; use --master-port");
+  c.spec.env = {{"", "x"}};
+  CHECK(c.error() == "--env =x: give it as NAME=VALUE");
+}
+
+TEST_CASE("virtual local rank gives each worker one device of the list") {
+  Case c;
+  c.spec.virtual_local_rank = true;
+  SECTION("no list: the local rank itself") {
+    CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "2");
+    CHECK(c.values(2).at("LOCAL_RANK") == "0");
+    CHECK(c.values(2).at("RANK") == "6");
+  }
+  SECTION("from the parent") {
+    c.parent.push_back("CUDA_VISIBLE_DEVICES=7,GPU-1a2b, 3,1");
+    CHECK(c.values(0).at("CUDA_VISIBLE_DEVICES") == "7");
+    CHECK(c.values(1).at("CUDA_VISIBLE_DEVICES") == "GPU-1a2b");
+    CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "3");
+  }
+  SECTION("from an env option") {
+    c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1,2,3");
+    c.spec.env = {{"CUDA_VISIBLE_DEVICES", "9,8,7,6"}};
+    CHECK(c.values(3).at("CUDA_VISIBLE_DEVICES") == "6");
+  }
+  SECTION("too short a list") {
+    c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1");
+    CHECK(c.error() ==
+          "CUDA_VISIBLE_DEVICES=0,1 names 2 devices, too few for 4 workers with --virtual-local-rank, where each gets "
+          "one; give a longer list or a smaller --nproc-per-node");
+  }
+  SECTION("switched off: inherited") {
+    c.spec.virtual_local_rank = false;
+    c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1");
+    CHECK(c.values(3).at("CUDA_VISIBLE_DEVICES") == "0,1");
+    CHECK(c.values(3).at("LOCAL_RANK") == "3");
+  }
+}
+
+TEST_CASE("the inherited part is shared by all workers and survives a move") {
+  Case c;
+  c.spec.env = {{"X", "1"}};
+  c.ranks.local_world_size = 10'000;
+  const ParentEnvironment parent = c.parent_environment();
+  auto prepared = WorkerEnvironment::prepare(c.spec, c.ranks, parent, c.facts);
+  REQUIRE(prepared);
+  WorkerEnvironment environment = std::move(*prepared);
+  char* const* block = environment.block(0);
+  CHECK(block[0] == c.parent[0]);
+  CHECK(block[1] == c.parent[1]);
+  const char* shared = block[2];
+  CHECK(std::string(shared) == "X=1");
+  std::set<std::string> ranks;
+  for (int local_rank = 0; local_rank < 10'000; ++local_rank) {
+    block = environment.block(local_rank);
+    REQUIRE(block[2] == shared);
+    for (; *block != nullptr; ++block) {
+      if (std::string_view(*block).starts_with("RANK=")) ranks.insert(*block);
+    }
+  }
+  CHECK(ranks.size() == 10'000);
+}

@@ -1,0 +1,29 @@
+#include "ddrun/worker_env/seed.hpp"
+
+#include <set>
+
+#include "ddrun/test/catch.hpp"
+
+using ddrun::worker_env::worker_seed;
+
+TEST_CASE("the seeds are the outputs of SplitMix64") {
+  CHECK(worker_seed(0, 0) == 0xE220A8397B1DCDAFU);
+  CHECK(worker_seed(0, 1) == 0x6E789E6AA1B965F4U);
+  CHECK(worker_seed(0, 2) == 0x06C45D188009454FU);
+  CHECK(worker_seed(1234567, 0) == 6457827717110365317U);
+  CHECK(worker_seed(1234567, 1) == 3203168211198807973U);
+  CHECK(worker_seed(1234567, 2) == 9817491932198370423U);
+  CHECK(worker_seed(1234567, 3) == 4593380528125082431U);
+  CHECK(worker_seed(1234567, 4) == 16408922859458223821U);
+}
+
+TEST_CASE("no two ranks have the same seed and neighbours differ in about half of the bits") {
+  std::set<std::uint64_t> seen;
+  int least = 64;
+  for (int rank = 0; rank < 10'000; ++rank) {
+    seen.insert(worker_seed(42, rank));
+    least = std::min(least, __builtin_popcountll(worker_seed(42, rank) ^ worker_seed(42, rank + 1)));
+  }
+  CHECK(seen.size() == 10'000);
+  CHECK(least >= 10);
+}
