@@ -14,6 +14,7 @@ foreach(shell IN ITEMS bash zsh fish)
   list(APPEND completion_files "${file}")
 endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
+add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program) # all that is installed
 install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 install(FILES "${completion_dir}/ddrun.zsh" RENAME _ddrun COMPONENT programs

@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# Which packages ddrun needs, by their names on Debian 12, Debian 13 and Ubuntu, and how to install them.
+# Needs common.sh.
+
+need_apt() {
+  command -v apt-get >/dev/null || die "this is not a Debian or Ubuntu system: apt-get is missing" \
+    "Install g++ 12 or newer, CMake 3.25, Ninja, Boost 1.81 or newer, CLI11, nlohmann-json 3.11, toml++ and \
+tl-expected yourself, then call the script with --no-install"
+}
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    die "installing packages needs root, and sudo is not there" "Run as root: $*"
+  fi
+}
+
+# Several versions of Boost lie side by side in a release; unversioned packages may be an old one. The newest that has
+# Process v2 and is built against in our tests is taken. DDRUN_BOOST_VERSION chooses another.
+boost_version() {
+  local version
+  if [ -n "${DDRUN_BOOST_VERSION:-}" ]; then
+    echo "$DDRUN_BOOST_VERSION"
+    return
+  fi
+  case "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" in
+    bookworm) echo 1.81 ;;
+    trixie) echo 1.88 ;;
+    *)
+      for version in 1.88 1.83 1.81; do
+        if apt-cache show "libboost-filesystem$version-dev" >/dev/null 2>&1; then
+          echo "$version"
+          return
+        fi
+      done
+      echo 1.83
+      ;;
+  esac
+}
+
+build_packages() {
+  local boost
+  boost=$(boost_version)
+  echo g++ cmake ninja-build "libboost$boost-dev" "libboost-filesystem$boost-dev" \
+    libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libexpected-dev
+  case $boost in
+    1.8[0-5]) ;; # Process v2 is compiled by ourselves
+    *) echo "libboost-process$boost-dev" ;;
+  esac
+}
+test_packages() { echo catch2 python3 zsh fish procps; }
+clang_packages() { echo clang; }
+lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
+rival_packages() { echo mpich openmpi-bin parallel python3-venv time; }
+
+missing_packages() {
+  local package
+  for package in "$@"; do
+    case "$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null)" in
+      *' ok installed') ;;
+      *) echo "$package" ;;
+    esac
+  done
+}
+
+_apt_install() {
+  # What apt knows may be old or empty: ask for news only then.
+  local lists=0 package
+  for package in "$@"; do
+    apt-cache show "$package" >/dev/null 2>&1 || lists=1
+  done
+  [ "$lists" -eq 0 ] || as_root apt-get update
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" && return
+  [ "$lists" -eq 0 ] || return 1
+  as_root apt-get update # a package of the old list may be gone from the mirror
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+}
+
+# install_packages WHAT PACKAGE…   installs those that are missing; says nothing if none is.
+install_packages() {
+  local what=$1 missing
+  shift
+  need_apt
+  mapfile -t missing < <(missing_packages "$@")
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  say "Packages to install for $what: ${missing[*]}"
+  # sudo asks for its password here, where it can be seen.
+  if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then sudo -v; fi
+  step "Installing packages for $what" "install-${what// /-}" _apt_install "${missing[@]}"
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# totals.sh SOURCE_DIR CMAKE: the closing lines of scripts/test, from a small project with every way for a test to end.
+set -euo pipefail
+source_dir=$1
+PATH=$(dirname "$2"):$PATH
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+fail() { echo "FAILED: $*"; exit 1; }
+
+cat >"$dir/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(totals LANGUAGES NONE)
+enable_testing()
+add_test(NAME "one: goes well" COMMAND true)
+add_test(NAME "two: says <failure & SKIPPED> but goes well" COMMAND echo "failed, skipped")
+add_test(NAME "three: fails" COMMAND false)
+add_test(NAME "four: takes too long" COMMAND sleep 60)
+add_test(NAME "five: is skipped" COMMAND sh -c "echo noise; echo SKIPPED: no \\\"GPU\\\" \\& no driver; echo more")
+add_test(NAME "six: program is missing" COMMAND ${CMAKE_SOURCE_DIR}/missing)
+add_test(NAME "seven: crashes" COMMAND sh -c "kill -SEGV $$")
+set_tests_properties("four: takes too long" PROPERTIES TIMEOUT 1)
+set_tests_properties("five: is skipped" PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED:")
+END
+cat >"$dir/CMakePresets.json" <<'END'
+{"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", "binaryDir": "${sourceDir}/build/dev"}],
+ "testPresets": [{"name": "dev", "configurePreset": "dev"}]}
+END
+mkdir -p "$dir/scripts/lib"
+cp "$source_dir"/scripts/lib/*.sh "$dir/scripts/lib/"
+cat >"$dir/scripts/totals" <<'END'
+set -euo pipefail
+. "$(dirname "$0")/lib/common.sh"
+. "$(dirname "$0")/lib/ctest.sh"
+run_ctest dev "$@"
+count pass lint
+print_totals
+END
+(cd "$dir" && cmake --preset dev >/dev/null)
+
+status=0
+bash "$dir/scripts/totals" >"$dir/all" 2>&1 || status=$?
+[ "$status" -eq 1 ] || fail "the status is $status"
+expected='skipped: dev: five: is skipped: no "GPU" & no driver
+failed: dev: three: fails
+failed: dev: four: takes too long
+failed: dev: six: program is missing
+failed: dev: seven: crashes
+3 passed, 4 failed, 1 skipped'
+[ "$(tail -n 6 "$dir/all")" = "$expected" ] || { cat "$dir/all"; fail "the closing lines are not: $expected"; }
+
+bash "$dir/scripts/totals" -R '^(one|two|five)' >"$dir/good" 2>&1 || { cat "$dir/good"; fail "the good ones fail"; }
+[ "$(tail -n 1 "$dir/good")" = '3 passed, 0 failed, 1 skipped' ] || { cat "$dir/good"; fail "closing line"; }
