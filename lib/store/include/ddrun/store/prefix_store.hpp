@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+
+#include "ddrun/store/store.hpp"
+
+namespace ddrun::store {
+
+/// A part of another store: key `k` is `prefix/k` there. Of nested ones the outermost acts first, as in PyTorch.
+/// num_keys() counts the whole store. Does not own `store`, which must outlive it.
+class PrefixStore final : public Store {
+ public:
+  PrefixStore(std::string_view prefix, Store& store);
+
+  Result<void> set(std::string_view key, std::string_view value, Deadline deadline) override;
+  Result<std::string> get(std::string_view key, Deadline deadline) override;
+  Result<std::int64_t> add(std::string_view key, std::int64_t delta, Deadline deadline) override;
+  Result<void> wait(std::span<const std::string> keys, Deadline deadline) override;
+  Result<bool> check(std::span<const std::string> keys, Deadline deadline) override;
+  Result<std::string> compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                                  Deadline deadline) override;
+  Result<bool> delete_key(std::string_view key, Deadline deadline) override;
+  Result<std::int64_t> num_keys(Deadline deadline) override;
+  Result<void> append(std::string_view key, std::string_view value, Deadline deadline) override;
+  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
+  Result<void> multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                         Deadline deadline) override;
+
+ private:
+  [[nodiscard]] std::string full(std::string_view key) const;
+  [[nodiscard]] std::vector<std::string> full(std::span<const std::string> keys) const;
+
+  std::string prefix_;  // with the slash
+  Store* store_;
+};
+
+}  // namespace ddrun::store

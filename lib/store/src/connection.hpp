@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/unique_fd.hpp"
+#include "session.hpp"
+
+namespace ddrun::store {
+
+/// What the server's connections share, all on its one thread.
+struct ServerShared {
+  static constexpr std::size_t buffer_size = 64 * 1024;
+
+  KeySpace space;
+  /// Where input arrives; only what is not a whole request yet is kept by its connection. Not zeroed, so that an idle
+  /// server does not own these pages.
+  std::unique_ptr<char[]> buffer{new char[buffer_size]};
+  std::string replies;                   ///< of the batch in hand, sent as one
+  std::vector<class Connection*> woken;  ///< their waits have ended; to be flushed after this round of events
+};
+
+/// One client of the server: its socket, what it has sent of an unfinished request, what it has not yet taken.
+///
+/// While anything is left to be sent, nothing more is read from it: that bounds its memory. The functions that return
+/// bool say false when the connection is to be closed.
+class Connection final : public Waiter {
+ public:
+  Connection(UniqueFd fd, ServerShared& shared) : fd_(std::move(fd)), shared_(&shared), session_(shared.space, *this) {}
+  ~Connection() { shared_->space.cancel(*this); }
+
+  /// One read, and everything it completed.
+  [[nodiscard]] bool on_readable();
+  /// Sends what is left over; then carries on with requests that had to stop for it.
+  [[nodiscard]] bool on_writable();
+  /// Sends what is left over.
+  [[nodiscard]] bool flush();
+
+  [[nodiscard]] bool has_unsent() const { return !out_.empty(); }
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  /// Hangs up at once, even if a child that was just cloned still holds a copy of the descriptor.
+  void close();
+
+  // For the loop that owns it.
+  std::size_t index = 0;         ///< its place in the loop's list
+  bool watched_for_out = false;  ///< what the loop waits for: room to send, or else input
+
+ private:
+  void keys_exist() override;
+  [[nodiscard]] bool serve(std::string_view input);
+  [[nodiscard]] bool send_replies();
+  void keep(std::string_view rest);
+
+  UniqueFd fd_;
+  ServerShared* shared_;
+  Session session_;
+  bool stopped_early_ = false;  // `pending_` may begin with whole requests
+  std::string pending_;         // input not carried out yet
+  std::string out_;             // replies not sent yet, from out_begin_ on
+  std::size_t out_begin_ = 0;
+};
+
+}  // namespace ddrun::store

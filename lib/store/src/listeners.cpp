@@ -1,0 +1,120 @@
+#include "listeners.hpp"
+
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <climits>
+#include <optional>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::store {
+
+namespace {
+
+/// An address that stands for its whole family, on a machine that was booted without that family. Any other one that is
+/// not this machine's is a mistake of whoever asked for it.
+bool lacks_family(const Endpoint& at, int error) {
+  return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.stands_for_family());
+}
+
+tl::unexpected<Error> cannot_listen(const Endpoint& at, int error) {
+  if (error == EADDRINUSE) {
+    const auto text = at.text();
+    return fail(Errc::unavailable,
+                concat("cannot listen on ", text, ": port ", at.port(),
+                       " is in use by another program; choose another port, or 0 for any free one"),
+                std::error_code(error, std::generic_category()));
+  }
+  return fail_errno(Errc::unavailable, concat("cannot listen on ", at.text()), error);
+}
+
+Result<Listener> listen_on(const Endpoint& at) {
+  Listener listener{UniqueFd(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), at};
+  const int fd = listener.fd.get();
+  if (fd < 0) return cannot_listen(at, errno);
+  const int on = 1;
+  // Connections of an earlier server that the system still remembers must not keep the port from us, nor those of
+  // the last round when we begin to listen anew. Two listeners on one port are not possible even so.
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (at.family() == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  if (::bind(fd, at.get(), at.size) != 0) return cannot_listen(at, errno);
+  if (::listen(fd, INT_MAX) != 0) return cannot_listen(at, errno);  // the system cuts it to its maximum
+  return listener;
+}
+
+/// A number that is free at this moment. Bound again by number afterwards: a port that the system chose at bind()
+/// would be given up when the listener restarts.
+Result<std::uint16_t> free_port(Endpoint at) {
+  at.set_port(0);
+  const UniqueFd fd(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::bind(fd.get(), at.get(), at.size) != 0) return cannot_listen(at, errno);
+  const auto chosen = local_endpoint(fd.get());
+  if (!chosen) return cannot_listen(at, errno);
+  return chosen->port();
+}
+
+/// One attempt on a given port.
+Result<std::vector<Listener>> listen_on_all(std::vector<Endpoint> endpoints, std::uint16_t port) {
+  std::vector<Listener> listeners;
+  std::optional<Error> lacking;
+  for (auto& endpoint : endpoints) {
+    endpoint.set_port(port);
+    auto listener = listen_on(endpoint);
+    if (listener) {
+      listeners.push_back(std::move(*listener));
+    } else if (lacks_family(endpoint, listener.error().cause.value())) {
+      lacking = std::move(listener.error());
+    } else {
+      return tl::unexpected(std::move(listener.error()));
+    }
+  }
+  if (listeners.empty() && lacking) return tl::unexpected(std::move(*lacking));
+  return listeners;
+}
+
+}  // namespace
+
+Result<void> Listener::restart() {
+  // shutdown() throws away the queues and keeps the port, since it was bound by number.
+  ::shutdown(fd.get(), SHUT_RD);
+  if (::listen(fd.get(), INT_MAX) == 0) {
+    if (const auto now = local_endpoint(fd.get()); now && now->port() == at.port()) return {};
+  }
+  // Not every kernel knows that way.
+  fd.reset();
+  auto again = listen_on(at);
+  if (!again) return tl::unexpected(std::move(again.error()));
+  *this = std::move(*again);
+  return {};
+}
+
+Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& addresses, std::uint16_t port) {
+  std::vector<Endpoint> endpoints;
+  for (const auto& address : addresses) {
+    const auto endpoint = parse_endpoint(address, port);
+    if (!endpoint) {
+      return fail(Errc::invalid_argument,
+                  concat("'", address, "' is not an IP address; give addresses such as 127.0.0.1 or ::1"));
+    }
+    endpoints.push_back(*endpoint);
+  }
+  if (endpoints.empty()) return fail(Errc::invalid_argument, "no address to listen on; give at least one");
+  if (port != 0) return listen_on_all(std::move(endpoints), port);
+
+  constexpr int attempts = 100;
+  for (int attempt = 1;; ++attempt) {
+    Result<std::uint16_t> chosen = fail(Errc::unavailable, "");
+    for (const auto& endpoint : endpoints) {
+      chosen = free_port(endpoint);
+      if (chosen || !lacks_family(endpoint, chosen.error().cause.value())) break;
+    }
+    if (!chosen) return tl::unexpected(std::move(chosen.error()));
+    auto listeners = listen_on_all(endpoints, *chosen);
+    const bool taken = !listeners && listeners.error().cause == std::errc::address_in_use;
+    if (!taken || attempt == attempts) return listeners;
+  }
+}
+
+}  // namespace ddrun::store

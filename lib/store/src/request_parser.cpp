@@ -1,0 +1,128 @@
+#include "request_parser.hpp"
+
+namespace ddrun::store {
+
+namespace {
+
+using Status = RequestParser::Status;
+
+/// Reads fields from the start of a request; remembers how many bytes would help when they run out.
+class FieldReader {
+ public:
+  explicit FieldReader(std::string_view input) : input_(input) {}
+
+  template <class Integer>
+  Status integer(Integer& out) {
+    if (input_.size() - at_ < sizeof out) return short_of(sizeof out);
+    out = wire::load<Integer>(input_.data() + at_);
+    at_ += sizeof out;
+    return Status::complete;
+  }
+
+  Status bytes(std::uint64_t limit, std::string_view& out) {
+    constexpr std::size_t prefix = sizeof(std::uint64_t);
+    if (input_.size() - at_ < prefix) return short_of(prefix);
+    const auto size = wire::load<std::uint64_t>(input_.data() + at_);
+    if (size > limit) return Status::refused;
+    if (input_.size() - at_ - prefix < size) return short_of(prefix + size);
+    out = input_.substr(at_ + prefix, size);
+    at_ += prefix + size;
+    return Status::complete;
+  }
+
+  [[nodiscard]] std::size_t at() const { return at_; }
+  [[nodiscard]] std::size_t needed() const { return needed_; }
+
+ private:
+  Status short_of(std::size_t more) {
+    needed_ = at_ + more;
+    return Status::incomplete;
+  }
+
+  std::string_view input_;
+  std::size_t at_ = 1;  // the opcode is known
+  std::size_t needed_ = 0;
+};
+
+Status read_fields(FieldReader& in, Request& request) {
+  using wire::Opcode;
+  Status status = Status::complete;
+  const auto key = [&] { return (status = in.bytes(wire::max_key, request.key)) == Status::complete; };
+  const auto value = [&](std::string_view& out) {
+    return (status = in.bytes(wire::max_value, out)) == Status::complete;
+  };
+  switch (request.op) {
+    case Opcode::validate:
+    case Opcode::ping: return in.integer(request.number);
+    case Opcode::get:
+    case Opcode::delete_key: key(); return status;
+    case Opcode::add:
+      if (key()) status = in.integer(request.delta);
+      return status;
+    case Opcode::set:
+    case Opcode::append:
+      if (key()) value(request.value);
+      return status;
+    case Opcode::compare_set:
+      if (key() && value(request.value)) value(request.desired);
+      return status;
+    case Opcode::num_keys:
+    case Opcode::cancel_wait: return status;
+    case Opcode::check:
+    case Opcode::wait:
+    case Opcode::multi_get:
+    case Opcode::multi_set: break;  // of any length: next_items()
+  }
+  return Status::refused;
+}
+
+}  // namespace
+
+Status RequestParser::next(std::string_view input, Request& request, std::size_t& consumed) {
+  if (input.empty()) return wait_for(1);
+  request.op = static_cast<wire::Opcode>(input.front());
+  switch (request.op) {
+    case wire::Opcode::check:
+    case wire::Opcode::wait:
+    case wire::Opcode::multi_get: return next_items(input, false, request, consumed);
+    case wire::Opcode::multi_set: return next_items(input, true, request, consumed);
+    default: break;
+  }
+  FieldReader in(input);
+  const Status status = read_fields(in, request);
+  if (status == Status::incomplete) return wait_for(in.needed());
+  if (status == Status::complete) {
+    consumed = in.at();
+    needed_ = 1;
+  }
+  return status;
+}
+
+Status RequestParser::next_items(std::string_view input, bool pairs, Request& request, std::size_t& consumed) {
+  constexpr std::size_t head = 1 + sizeof(std::uint64_t);
+  constexpr std::size_t prefix = sizeof(std::uint64_t);
+  if (input.size() < head) return wait_for(head);
+  const auto count = wire::load<std::uint64_t>(input.data() + 1);
+  if (scanned_ == 0) {
+    if (count > wire::max_keys) return Status::refused;
+    scanned_ = head;
+    items_left_ = pairs ? 2 * count : count;
+  }
+  for (; items_left_ > 0; --items_left_) {
+    if (input.size() - scanned_ < prefix) return wait_for(scanned_ + prefix);
+    const auto size = wire::load<std::uint64_t>(input.data() + scanned_);
+    const bool is_value = pairs && items_left_ % 2 == 1;
+    if (size > (is_value ? wire::max_value : wire::max_key)) return Status::refused;
+    if (scanned_ + prefix + size > wire::max_message) return Status::refused;
+    if (input.size() - scanned_ - prefix < size) return wait_for(scanned_ + prefix + size);
+    scanned_ += prefix + size;
+  }
+  request.count = count;
+  request.items = input.substr(head, scanned_ - head);
+  consumed = scanned_;
+  scanned_ = 0;
+  needed_ = 1;
+  return Status::complete;
+}
+
+}  // namespace ddrun::store

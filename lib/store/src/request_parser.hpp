@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "wire.hpp"
+
+namespace ddrun::store {
+
+/// One whole request. Its views point into the parser's input.
+struct Request {
+  wire::Opcode op{};
+  std::string_view key;
+  std::string_view value;    ///< SET, APPEND; the expected value of COMPARE_SET
+  std::string_view desired;  ///< COMPARE_SET
+  std::int64_t delta = 0;    ///< ADD
+  std::uint32_t number = 0;  ///< VALIDATE: magic, PING: nonce
+  std::uint64_t count = 0;   ///< keys or pairs in `items`
+  std::string_view items;    ///< CHECK, WAIT, MULTI_GET, MULTI_SET: the fields after the count; read with ItemReader
+};
+
+/// Walks `Request::items`, which the parser has checked.
+class ItemReader {
+ public:
+  explicit ItemReader(std::string_view items) : at_(items.data()) {}
+  [[nodiscard]] std::string_view next() {
+    const auto size = wire::load<std::uint64_t>(at_);
+    const std::string_view item(at_ + sizeof size, size);
+    at_ += sizeof size + size;
+    return item;
+  }
+
+ private:
+  const char* at_;
+};
+
+/// Takes requests off a stream of bytes that may be cut anywhere.
+///
+/// Call `next` with all bytes not consumed yet. After `incomplete`, call it again with the same bytes and more behind
+/// them, best once there are `needed()`: a request is scanned once, however small the pieces it comes in.
+class RequestParser {
+ public:
+  enum class Status {
+    complete,    ///< `request` is filled, `consumed` bytes belonged to it
+    incomplete,  ///< nothing consumed
+    refused,     ///< unknown opcode or a limit exceeded: close the connection
+  };
+
+  [[nodiscard]] Status next(std::string_view input, Request& request, std::size_t& consumed);
+
+  /// With fewer bytes than this `next` would be `incomplete` again.
+  [[nodiscard]] std::size_t needed() const { return needed_; }
+
+ private:
+  [[nodiscard]] Status next_items(std::string_view input, bool pairs, Request& request, std::size_t& consumed);
+  [[nodiscard]] Status wait_for(std::size_t bytes) {
+    needed_ = bytes;
+    return Status::incomplete;
+  }
+
+  std::size_t needed_ = 1;
+  // Progress within a request of many items, so that no item is looked at twice.
+  std::size_t scanned_ = 0;
+  std::uint64_t items_left_ = 0;
+};
+
+}  // namespace ddrun::store

@@ -1,0 +1,330 @@
+#include "ddrun/store/tcp_server.hpp"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "connection.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "listeners.hpp"
+
+namespace ddrun::store {
+
+namespace {
+
+/// How long to look for the next request before sleeping. Waking a sleeping thread takes longer than a client needs to
+/// answer, so a short look makes a series of requests much faster.
+constexpr std::chrono::microseconds spin_time{50};
+/// After so many looks in a row for nothing there is no more looking, until requests come close together again.
+constexpr int spins_in_vain = 4;
+
+bool has_several_cpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  // Fails where there are more CPUs than the set holds, which is several.
+  return ::sched_getaffinity(0, sizeof cpus, &cpus) != 0 || CPU_COUNT(&cpus) > 1;
+}
+
+}  // namespace
+
+/// The server's thread and everything on it. Level-triggered epoll by hand: a request costs one recv, one send and its
+/// share of one epoll_wait, nothing else; a general event loop adds a system call or two to each.
+class TcpServer::Loop {
+ public:
+  explicit Loop(std::vector<Listener> listeners) : listeners_(std::move(listeners)) {}
+  ~Loop();
+
+  Result<void> start();
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  Result<void> new_round();
+
+ private:
+  // What an event is about: small numbers for these, else the address of a Connection.
+  static constexpr std::uint64_t command_token = 0;
+  static constexpr std::uint64_t first_listener_token = 1;
+
+  enum class Command { none, new_round, stop };
+  Result<void> command(Command what);
+
+  void run();
+  int wait_for_events();
+  void on_event(const epoll_event& event);
+  void on_command();
+  void accept_from(Listener& listener);
+  bool turn_one_away(int listener);
+  void pause_listening(bool paused);
+  void adopt(UniqueFd fd);
+  void settle(Connection& connection, bool keep);
+  void close(Connection& connection);
+  Result<void> clear();
+  bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
+
+  // Given to the thread by start().
+  std::vector<Listener> listeners_;
+  std::uint16_t port_ = 0;
+  UniqueFd epoll_;
+  UniqueFd command_event_;
+  UniqueFd spare_;  // closed to have one descriptor left when there are no more
+  std::thread thread_;
+
+  // The thread's own.
+  std::array<epoll_event, 512> events_;
+  ServerShared shared_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<Connection>> closed_;  // kept until no event in hand can mean them
+  bool listening_paused_ = false;
+  bool stopping_ = false;
+  const bool may_spin_ = has_several_cpus();
+  bool spinning_ = false;
+  int vain_spins_ = 0;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable done_;
+  Command command_ = Command::none;
+  Result<void> outcome_;
+  std::mutex callers_;  // one command at a time
+};
+
+Result<void> TcpServer::Loop::start() {
+  port_ = listeners_.front().at.port();
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  command_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  bool ok = epoll_ && command_event_ && watch(EPOLL_CTL_ADD, command_event_.get(), EPOLLIN, command_token);
+  for (std::size_t i = 0; ok && i < listeners_.size(); ++i) {
+    ok = watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i);
+  }
+  if (!ok) return fail_errno(Errc::unavailable, "cannot start the store", errno);
+
+  // The new thread has the mask of the one that makes it: no signal of the process may land there, not for a moment.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  Result<void> started;
+  try {
+    thread_ = std::thread([this] {
+      ::pthread_setname_np(::pthread_self(), "ddrun-store");
+      run();
+    });
+  } catch (const std::system_error& error) {
+    started =
+        fail(Errc::unavailable, concat("cannot start the store's thread: ", error.code().message()), error.code());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
+}
+
+TcpServer::Loop::~Loop() {
+  if (thread_.joinable()) {
+    (void)command(Command::stop);
+    thread_.join();
+  }
+  // At once, even if a child that was just cloned still holds copies of the descriptors.
+  for (auto& listener : listeners_) ::shutdown(listener.fd.get(), SHUT_RDWR);
+}
+
+Result<void> TcpServer::Loop::command(Command what) {
+  const std::lock_guard caller(callers_);
+  std::unique_lock lock(mutex_);
+  command_ = what;
+  const std::uint64_t one = 1;
+  while (::write(command_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  done_.wait(lock, [this] { return command_ == Command::none; });
+  return std::exchange(outcome_, {});
+}
+
+Result<void> TcpServer::Loop::new_round() { return command(Command::new_round); }
+
+bool TcpServer::Loop::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = token;
+  return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+}
+
+void TcpServer::Loop::run() {
+  while (!stopping_) {
+    const int count = wait_for_events();
+    for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
+    for (Connection* connection : shared_.woken) {
+      if (connection->fd() >= 0) settle(*connection, connection->flush());
+    }
+    shared_.woken.clear();
+    closed_.clear();
+  }
+}
+
+int TcpServer::Loop::wait_for_events() {
+  const auto wait = [this](int timeout) {
+    return ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), timeout);
+  };
+  if (spinning_) {
+    const auto end = Clock::now() + spin_time;
+    do {
+      if (const int count = wait(0); count != 0) {
+        vain_spins_ = 0;
+        return count;
+      }
+    } while (Clock::now() < end);
+    spinning_ = ++vain_spins_ < spins_in_vain;
+  }
+  const auto asleep = Clock::now();
+  const int count = wait(-1);
+  if (!spinning_ && may_spin_ && Clock::now() - asleep < spin_time) {
+    spinning_ = true;
+    vain_spins_ = 0;
+  }
+  return count;
+}
+
+void TcpServer::Loop::on_event(const epoll_event& event) {
+  const std::uint64_t token = event.data.u64;
+  if (token == command_token) return on_command();
+  if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
+
+  auto& connection = *reinterpret_cast<Connection*>(static_cast<std::uintptr_t>(token));
+  if (connection.fd() < 0) return;  // closed by an earlier event of this batch
+  // A reset shows when one reads or writes, so there is nothing to do for EPOLLERR and EPOLLHUP of their own.
+  settle(connection, connection.watched_for_out ? connection.on_writable() : connection.on_readable());
+}
+
+void TcpServer::Loop::settle(Connection& connection, bool keep) {
+  if (!keep) return close(connection);
+  const bool wants_out = connection.has_unsent();
+  if (wants_out == connection.watched_for_out) return;
+  connection.watched_for_out = wants_out;
+  if (!watch(EPOLL_CTL_MOD, connection.fd(), wants_out ? EPOLLOUT : EPOLLIN,
+             reinterpret_cast<std::uintptr_t>(&connection))) {
+    close(connection);
+  }
+}
+
+void TcpServer::Loop::close(Connection& connection) {
+  // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
+  connection.close();
+  auto& place = connections_[connection.index];
+  closed_.push_back(std::move(place));
+  if (&place != &connections_.back()) {
+    place = std::move(connections_.back());
+    place->index = closed_.back()->index;
+  }
+  connections_.pop_back();
+  if (listening_paused_) pause_listening(false);
+}
+
+void TcpServer::Loop::accept_from(Listener& listener) {
+  // Some at a time: those who are served already have their turn too.
+  for (int left = 64; left > 0; --left) {
+    UniqueFd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd) {
+      adopt(std::move(fd));
+      continue;
+    }
+    switch (errno) {
+      case EAGAIN: return;
+      case EMFILE:
+      case ENFILE:
+        // Left in the queue it would wake us without end. Cut off, a client can see that something is wrong.
+        if (turn_one_away(listener.fd.get())) continue;
+        [[fallthrough]];
+      case ENOBUFS:
+      case ENOMEM: return pause_listening(true);
+      case EBADF:
+      case EINVAL: return;  // a listener that could not be opened again
+      default: continue;    // that one client's trouble
+    }
+  }
+}
+
+bool TcpServer::Loop::turn_one_away(int listener) {
+  if (!spare_) return false;
+  spare_.reset();
+  UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).reset();
+  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return true;
+}
+
+void TcpServer::Loop::pause_listening(bool paused) {
+  listening_paused_ = paused;
+  if (!paused && !spare_) spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    (void)watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), paused ? 0 : std::uint32_t{EPOLLIN}, first_listener_token + i);
+  }
+}
+
+void TcpServer::Loop::adopt(UniqueFd fd) {
+  auto connection = std::make_unique<Connection>(std::move(fd), shared_);
+  if (!watch(EPOLL_CTL_ADD, connection->fd(), EPOLLIN, reinterpret_cast<std::uintptr_t>(connection.get()))) return;
+  connection->index = connections_.size();
+  connections_.push_back(std::move(connection));
+}
+
+void TcpServer::Loop::on_command() {
+  std::uint64_t count = 0;
+  (void)!::read(command_event_.get(), &count, sizeof count);
+  Command what;
+  {
+    const std::lock_guard lock(mutex_);
+    what = command_;
+  }
+  Result<void> outcome;
+  if (what == Command::new_round) outcome = clear();
+  if (what == Command::stop) {
+    while (!connections_.empty()) close(*connections_.back());
+    stopping_ = true;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    command_ = Command::none;
+    outcome_ = std::move(outcome);
+    done_.notify_all();
+  }
+}
+
+Result<void> TcpServer::Loop::clear() {
+  Result<void> outcome;
+  // The queues first, so that nobody gets in between.
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listeners_[i].fd.get(), nullptr);
+    if (auto ok = listeners_[i].restart(); !ok) {
+      outcome = std::move(ok);
+      continue;
+    }
+    if (!watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
+      outcome = fail_errno(Errc::unavailable, "cannot watch the store's address", errno);
+    }
+  }
+  listening_paused_ = false;
+  while (!connections_.empty()) close(*connections_.back());
+  shared_.space.clear();
+  return outcome;
+}
+
+TcpServer::TcpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+TcpServer::~TcpServer() = default;
+
+Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
+  auto listeners = open_listeners(options.addresses, options.port);
+  if (!listeners) return tl::unexpected(std::move(listeners.error()));
+  auto loop = std::make_unique<Loop>(std::move(*listeners));
+  if (auto ok = loop->start(); !ok) return tl::unexpected(std::move(ok.error()));
+  return std::unique_ptr<TcpServer>(new TcpServer(std::move(loop)));
+}
+
+std::uint16_t TcpServer::port() const { return loop_->port(); }
+
+Result<void> TcpServer::new_round() { return loop_->new_round(); }
+
+}  // namespace ddrun::store

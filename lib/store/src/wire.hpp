@@ -1,0 +1,67 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+// Numbers of the protocol and how its fields are written; PROTOCOL.md says what they mean.
+namespace ddrun::store::wire {
+
+static_assert(std::endian::native == std::endian::little,
+              "the wire order is little-endian; add swaps for this machine");
+
+enum class Opcode : std::uint8_t {
+  validate = 0x00,
+  set = 0x01,
+  compare_set = 0x02,
+  get = 0x03,
+  add = 0x04,
+  check = 0x05,
+  wait = 0x06,
+  num_keys = 0x07,
+  delete_key = 0x08,
+  append = 0x09,
+  multi_get = 0x0a,
+  multi_set = 0x0b,
+  cancel_wait = 0x0c,
+  ping = 0x0d,
+};
+
+inline constexpr std::uint32_t magic = 0x3c85f7ce;
+
+inline constexpr char check_ready = 0;
+inline constexpr char check_not_ready = 1;
+inline constexpr char wait_stopped = 0;
+inline constexpr char wait_cancelled = 1;
+
+inline constexpr std::uint64_t max_key = 8192;
+inline constexpr std::uint64_t max_value = 8 * 1024 * 1024;
+inline constexpr std::uint64_t max_keys = 131072;
+/// One whole request, one whole reply, one stored value. Ours: the protocol itself sets no bound to their sum.
+inline constexpr std::size_t max_message = 256 * 1024 * 1024;
+
+template <class Integer>
+[[nodiscard]] Integer load(const char* from) {
+  Integer number;
+  std::memcpy(&number, from, sizeof number);
+  return number;
+}
+
+template <class Integer>
+void put(std::string& to, Integer number) {
+  char bytes[sizeof number];
+  std::memcpy(bytes, &number, sizeof number);
+  to.append(bytes, sizeof bytes);
+}
+
+inline void put(std::string& to, Opcode op) { to.push_back(static_cast<char>(op)); }
+
+inline void put_bytes(std::string& to, std::string_view bytes) {
+  put(to, static_cast<std::uint64_t>(bytes.size()));
+  to.append(bytes);
+}
+
+}  // namespace ddrun::store::wire
