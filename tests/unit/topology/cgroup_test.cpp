@@ -1,0 +1,83 @@
+#include "ddrun/topology/cgroup.hpp"
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/topology/small_file.hpp"
+#include "test_directory.hpp"
+
+using namespace ddrun::topology;
+using ddrun::test::TestDirectory;
+
+namespace {
+
+SystemRoots roots_of(const TestDirectory& dir) {
+  return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
+}
+
+}  // namespace
+
+TEST_CASE("version 2 limits are the lowest on the way up") {
+  const TestDirectory dir;
+  dir.file("proc/self/cgroup", "0::/user.slice/job\n");
+  dir.file("sys/fs/cgroup/cgroup.procs", "");
+  dir.file("sys/fs/cgroup/user.slice/cpu.max", "250000 100000\n");
+  dir.file("sys/fs/cgroup/user.slice/memory.max", "4294967296\n");
+  dir.file("sys/fs/cgroup/user.slice/job/cpu.max", "max 100000\n");
+  dir.file("sys/fs/cgroup/user.slice/job/memory.max", "max\n");
+  const SystemRoots roots = roots_of(dir);
+  const auto group = own_cgroup("memory", roots);
+  REQUIRE(group);
+  CHECK(group->v2);
+  CHECK(group->directory == dir.path() + "/sys/fs/cgroup/user.slice/job");
+  CHECK(group->levels().size() == 3);
+  CHECK(cpu_quota(roots) == 2.5);
+  REQUIRE(memory_limit(roots));
+  CHECK(memory_limit(roots)->bytes == 4294967296);
+  CHECK(memory_limit(roots)->cgroup == "/user.slice");
+}
+
+TEST_CASE("version 1 controllers are found by name") {
+  const TestDirectory dir;
+  dir.file("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n");
+  dir.file("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n");
+  dir.file("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
+  dir.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+  dir.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  dir.file("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1073741824\n");
+  dir.file("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  const SystemRoots roots = roots_of(dir);
+  CHECK(cpu_quota(roots) == 0.5);
+  REQUIRE(memory_limit(roots));
+  CHECK(memory_limit(roots)->bytes == 1073741824);
+  CHECK(memory_limit(roots)->cgroup == "/job");
+}
+
+TEST_CASE("a container that sees only its own cgroup reads the limits there") {
+  const TestDirectory dir;
+  dir.file("proc/self/cgroup", "0::/docker/0123\n");
+  dir.file("sys/fs/cgroup/cgroup.procs", "");
+  dir.file("sys/fs/cgroup/memory.max", "1048576\n");
+  const auto limit = memory_limit(roots_of(dir));
+  REQUIRE(limit);
+  CHECK(limit->bytes == 1048576);
+  CHECK(limit->cgroup == "/docker/0123");
+}
+
+TEST_CASE("without limits or cgroups there is none") {
+  const TestDirectory dir;
+  CHECK_FALSE(own_cgroup("memory", roots_of(dir)));
+  CHECK_FALSE(cpu_quota(roots_of(dir)));
+  dir.file("proc/self/cgroup", "0::/\n");
+  dir.file("sys/fs/cgroup/cgroup.procs", "");
+  CHECK(own_cgroup("memory", roots_of(dir)));
+  CHECK_FALSE(cpu_quota(roots_of(dir)));
+  CHECK_FALSE(memory_limit(roots_of(dir)));
+}
+
+TEST_CASE("numbers are found by their key") {
+  const TestDirectory dir;
+  const std::string file = dir.file("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 1\n");
+  CHECK(read_keyed_number(file, "oom_kill") == 2);
+  CHECK(read_keyed_number(file, "oom") == 3);
+  CHECK_FALSE(read_keyed_number(file, "oom_k"));
+  CHECK_FALSE(read_keyed_number(dir.path() + "/none", "oom"));
+}
