@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::collectives {
+
+/// What decides whether two processes can share memory, and on how many processors they run.
+struct HostIdentity {
+  std::string host;        ///< host name
+  std::string place;       ///< equal for processes that can open each other's /proc/<pid>/fd; empty: cannot be known
+  std::string processors;  ///< those this process may use, as hexadecimal digits, lowest four first
+  int pid = 0;
+
+  /// Of this process.
+  [[nodiscard]] static HostIdentity mine();
+
+  /// One line of text and back; `protocol` if it is not such a line.
+  [[nodiscard]] std::string line() const;
+  [[nodiscard]] static Result<HostIdentity> parse(const std::string& line);
+};
+
+/// Processors that any of them may use.
+[[nodiscard]] int count_processors(const std::vector<HostIdentity>& all);
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,54 @@
+#include "peer_watch.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "ddrun/base/text.hpp"
+#include "shm_gate.hpp"
+
+namespace ddrun::collectives {
+
+Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) {
+  for (const Peer& peer : peers) {
+    if (peer.pid == getpid()) continue;
+    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+    if (!pidfd) return fail_errno(Errc::unavailable, concat("cannot watch rank ", peer.rank, " (pidfd_open)"), errno);
+    ranks_.push_back(peer.rank);
+    pidfds_.push_back(std::move(pidfd));
+  }
+  if (pidfds_.empty()) return {};
+  auto stop = make_pipe();
+  if (!stop) return tl::unexpected(stop.error());
+  stop_ = std::move(*stop);
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this, &control] { run(control); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return {};
+}
+
+PeerWatch::~PeerWatch() {
+  if (!thread_.joinable()) return;
+  stop_.write.reset();
+  thread_.join();
+}
+
+void PeerWatch::run(Control& control) {
+  std::vector<pollfd> watched{{stop_.read.get(), POLLIN, 0}};
+  for (const UniqueFd& pidfd : pidfds_) watched.push_back({pidfd.get(), POLLIN, 0});
+  while (poll(watched.data(), watched.size(), -1) < 0 && errno == EINTR) {
+  }
+  if (watched[0].revents != 0) return;
+  for (std::size_t i = 1; i < watched.size(); ++i) {
+    if (watched[i].revents != 0) return report_lost(control, ranks_[i - 1]);
+  }
+}
+
+}  // namespace ddrun::collectives

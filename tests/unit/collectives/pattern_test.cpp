@@ -1,0 +1,73 @@
+#include "ddrun/collectives/pattern.hpp"
+
+#include <algorithm>
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun::collectives;
+
+namespace {
+
+constexpr std::size_t kCount = 50000;
+
+std::vector<float> contribution(int rank, int size) {
+  std::vector<float> data(kCount);
+  ExactPattern(rank, size).fill(data);
+  return data;
+}
+
+/// The sum of the named ranks' contributions.
+std::vector<float> sum_of(const std::vector<int>& ranks, int size) {
+  std::vector<float> sum(kCount);
+  for (const int rank : ranks) {
+    const auto one = contribution(rank, size);
+    std::transform(sum.begin(), sum.end(), one.begin(), sum.begin(), std::plus<>());
+  }
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("the right sum has no wrong element") {
+  const ExactPattern pattern(1, 4);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 3}, 4)) == 0);
+  CHECK(pattern.count_wrong(sum_of({3, 1, 0, 2}, 4)) == 0);
+}
+
+TEST_CASE("sums stay exact for many ranks") {
+  const int size = 100;
+  std::vector<int> ranks(size);
+  for (int rank = 0; rank < size; ++rank) ranks[static_cast<std::size_t>(rank)] = rank;
+  const auto sum = sum_of(ranks, size);
+  CHECK(ExactPattern(7, size).count_wrong(sum) == 0);
+  CHECK(*std::max_element(sum.begin(), sum.end()) <= 16777216.0F);
+}
+
+TEST_CASE("a missing or doubled contribution makes every element wrong") {
+  const ExactPattern pattern(0, 4);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2}, 4)) == kCount);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 3, 3}, 4)) == kCount);
+}
+
+TEST_CASE("another rank's contribution in place of one makes nearly every element wrong") {
+  const ExactPattern pattern(0, 4);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 2}, 4)) > kCount * 99 / 100);
+  CHECK(pattern.count_wrong(sum_of({0, 0, 3, 3}, 4)) > kCount * 99 / 100);
+}
+
+TEST_CASE("data from another place is wrong") {
+  const ExactPattern pattern(0, 2);
+  const auto sum = sum_of({0, 1}, 2);
+  for (const std::size_t shift : {std::size_t{1}, std::size_t{16}, std::size_t{4096}, std::size_t{8191}}) {
+    const std::span<const float> shifted(sum.data() + shift, kCount - shift);
+    CHECK(pattern.count_wrong(shifted) > shifted.size() * 99 / 100);
+    CHECK(pattern.count_wrong(shifted, shift) == 0);
+  }
+}
+
+TEST_CASE("a single wrong element is counted once") {
+  const ExactPattern pattern(0, 2);
+  auto sum = sum_of({0, 1}, 2);
+  sum[12345] += 1;
+  CHECK(pattern.count_wrong(sum) == 1);
+}
