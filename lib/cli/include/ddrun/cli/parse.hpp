@@ -1,0 +1,46 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/cli/environment_view.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::cli {
+
+/// What the build knows about itself.
+struct VersionInfo {
+  std::string version;  ///< "1.2.3"
+  std::string commit;   ///< short hash; empty if unknown
+  /// What was compiled in, in the order of showing: {"Boost", "1.81.0"}, {"linked", "static"}…
+  std::vector<std::pair<std::string, std::string>> features;
+};
+
+/// The user wants workers started (or, with spec.dry_run, to see what would be started).
+struct Launch {
+  LaunchSpec spec;
+  MessageSettings messages;
+  std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
+};
+
+/// The answer is a text: --help, --version, `config show`, `completion`, or one line about wrong usage.
+struct PrintAndExit {
+  std::string text;  ///< complete, with its last newline
+  bool to_stderr = false;
+  int code = 0;  ///< 2 for wrong usage
+};
+
+using Parsed = std::variant<Launch, PrintAndExit>;
+
+/// Understands a command line. `arguments` are without the program's own name.
+///
+/// Every value is taken from the command line, else from a variable (DDRUN_* before PET_*), else from the file named
+/// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Never throws; nothing
+/// is checked against the machine (programs, directories, GPUs): that is for those who use the result.
+[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment,
+                           const VersionInfo& version, bool stderr_is_tty);
+
+}  // namespace ddrun::cli

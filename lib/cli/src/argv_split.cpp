@@ -1,0 +1,150 @@
+#include "argv_split.hpp"
+
+#include <algorithm>
+#include <cctype>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+[[nodiscard]] tl::unexpected<Error> bad(std::string message) {
+  return fail(Errc::invalid_argument, std::move(message));
+}
+
+[[nodiscard]] tl::unexpected<Error> unknown_long(std::string_view typed) {
+  std::vector<std::string> names;
+  for (const Option* option : all_options()) names.push_back(concat("--", option->name));
+  const std::string near = nearest(with_dashes(typed), names);
+  return bad(near.empty() ? concat("unknown option '", typed, "' (see 'ddrun --help')")
+                          : concat("unknown option '", typed, "'; did you mean '", near, "'?"));
+}
+
+[[nodiscard]] tl::unexpected<Error> unknown_short(char letter) {
+  const auto c = static_cast<unsigned char>(letter);
+  const char other = static_cast<char>(std::isupper(c) ? std::tolower(c) : std::toupper(c));
+  if (other != letter && find_short(other) != nullptr) {
+    return bad(concat("unknown option '-", letter, "'; did you mean '-", other, "'?"));
+  }
+  return bad(concat("unknown option '-", letter, "' (see 'ddrun --help')"));
+}
+
+/// Whether a word can be the value of the option before it. What looks like an option is taken for a forgotten value.
+bool can_be_value(std::string_view word) {
+  return word.size() < 2 || word[0] != '-' || std::isdigit(static_cast<unsigned char>(word[1])) != 0 || word[1] == '.';
+}
+
+class Splitter {
+ public:
+  explicit Splitter(std::span<const std::string> arguments) : rest_(arguments) {}
+
+  Result<Argv> run() {
+    while (!rest_.empty()) {
+      const std::string& word = rest_.front();
+      if (word == "--") {
+        rest_ = rest_.subspan(1);
+        break;
+      }
+      if (word.size() < 2 || word[0] != '-') break;
+      rest_ = rest_.subspan(1);
+      const auto done = word[1] == '-' ? long_option(word) : short_options(word);
+      if (!done) return tl::unexpected<Error>(done.error());
+      if (argv_.action != nullptr) return std::move(argv_);
+    }
+    argv_.program.assign(rest_.begin(), rest_.end());
+    return std::move(argv_);
+  }
+
+ private:
+  Result<void> long_option(std::string_view word) {
+    const std::size_t equals = word.find('=');
+    const std::string_view typed = word.substr(0, equals);
+    const Option* option = find_option(typed.substr(2));
+    if (option == nullptr) return unknown_long(typed);
+    if (option->kind == Kind::action) {
+      if (equals != std::string_view::npos) return bad(concat(typed, " takes no value"));
+      argv_.action = option;
+      return {};
+    }
+    note(*option);
+    if (equals != std::string_view::npos) return add(typed, "=", word.substr(equals + 1));
+    if (!option->takes_value()) {
+      argv_.ours.emplace_back(typed);
+      return {};
+    }
+    return add_next(typed, "=", *option);
+  }
+
+  Result<void> short_options(std::string_view word) {
+    // -np is mpirun's spelling of -n.
+    if (word == "-np") {
+      const Option& option = *find_short('n');
+      note(option);
+      return add_next("-n", "", option);
+    }
+    if (word.starts_with("-np=")) {
+      note(*find_short('n'));
+      return add("-n", "", word.substr(4));
+    }
+    if (const std::string_view name = word.substr(1, word.find('=') - 1);
+        name.size() > 1 && find_option(name) != nullptr) {
+      return bad(concat("unknown option '-", name, "'; did you mean '--", with_dashes(name), "'?"));
+    }
+    for (std::size_t i = 1; i < word.size(); ++i) {
+      const Option* option = find_short(word[i]);
+      if (option == nullptr) return unknown_short(word[i]);
+      if (option->kind == Kind::action) {
+        argv_.action = option;
+        return {};
+      }
+      note(*option);
+      const std::string typed = concat('-', word[i]);
+      if (!option->takes_value()) {
+        argv_.ours.push_back(typed);
+        continue;
+      }
+      std::string_view value = word.substr(i + 1);
+      if (value.empty()) return add_next(typed, "", *option);
+      if (value.front() == '=') value.remove_prefix(1);
+      return add(typed, "", value);
+    }
+    return {};
+  }
+
+  void note(const Option& option) {
+    if (std::find(argv_.used.begin(), argv_.used.end(), &option) == argv_.used.end()) argv_.used.push_back(&option);
+  }
+
+  /// An empty value goes as a word of its own: CLI11 takes "--name=" for a value that is still to come.
+  Result<void> add(std::string_view typed, std::string_view between, std::string_view value) {
+    if (value.empty()) {
+      argv_.ours.emplace_back(typed);
+      argv_.ours.emplace_back();
+    } else {
+      argv_.ours.push_back(concat(typed, between, value));
+    }
+    return {};
+  }
+
+  Result<void> add_next(std::string_view typed, std::string_view between, const Option& option) {
+    if (rest_.empty() || !can_be_value(rest_.front())) {
+      return bad(concat(
+          typed, " needs a value (", option.metavar, ")",
+          rest_.empty() ? std::string()
+                        : concat("; if it is to be '", rest_.front(), "', write --", option.name, "=", rest_.front())));
+    }
+    const std::string& value = rest_.front();
+    rest_ = rest_.subspan(1);
+    return add(typed, between, value);
+  }
+
+  std::span<const std::string> rest_;
+  Argv argv_;
+};
+
+}  // namespace
+
+Result<Argv> split_argv(std::span<const std::string> arguments) { return Splitter(arguments).run(); }
+
+}  // namespace ddrun::cli

@@ -1,0 +1,145 @@
+#include "checks.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+using Warnings = std::vector<std::string>;
+
+/// Variables and files are often set once for many jobs: only what was typed now is worth a warning.
+bool typed(const Settings& settings, std::string_view name) {
+  return settings.of(name).source == Source::command_line && settings.is_on(name);
+}
+
+Result<void> check_restart(const Draft& draft, const Settings& settings, Warnings& warnings) {
+  const RestartPolicy& policy = draft.spec.restart;
+  CodeSet both;
+  std::set_intersection(policy.success_on.begin(), policy.success_on.end(), policy.no_restart_on.begin(),
+                        policy.no_restart_on.end(), std::inserter(both, both.begin()));
+  if (!both.empty()) {
+    return fail(Errc::invalid_argument,
+                concat("exit code ", *both.begin(),
+                       " is in --success-on and in --no-restart-on; a code is either a success or a failure"));
+  }
+  if (policy.max_restarts == 0) {
+    for (const std::string_view name : {"restart-backoff", "restart-window", "no-restart-on"}) {
+      if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --max-restarts"));
+    }
+  }
+  return {};
+}
+
+Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings& warnings) {
+  if (draft.spec.nproc.kind != NprocSpec::Kind::count) return {};
+  const int count = draft.spec.nproc.count;
+  const auto warn = [&](std::string_view name, int rank) {
+    if (rank >= count && typed(settings, name)) {
+      warnings.push_back(concat("--", name, " names local rank ", rank, ", but there ",
+                                count == 1 ? "is only local rank 0" : concat("are only 0 to ", count - 1)));
+    }
+  };
+  const LogSpec& log = draft.spec.log;
+  if (!log.redirects.by_local_rank.empty()) warn("redirects", log.redirects.by_local_rank.rbegin()->first);
+  if (!log.tee.by_local_rank.empty()) warn("tee", log.tee.by_local_rank.rbegin()->first);
+  if (log.local_ranks_filter) warn("local-ranks-filter", *log.local_ranks_filter->rbegin());
+  const StdinSpec& input = draft.spec.stdin_;
+  if (input.kind == StdinSpec::Kind::rank && input.rank >= count) {
+    return fail(Errc::invalid_argument,
+                concat("--stdin=", input.rank, ": there is no such rank, the highest is ", count - 1));
+  }
+  return {};
+}
+
+void check_filters(const Draft& draft, const Settings& settings, Warnings& warnings) {
+  if (draft.spec.log.tee.any()) return;
+  for (const std::string_view name : {"duplicate-stdout-filters", "duplicate-stderr-filters"}) {
+    if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --tee"));
+  }
+}
+
+void check_rendezvous(const Draft& draft, const Settings& settings, Warnings& warnings) {
+  const RendezvousSpec& meeting = draft.spec.rendezvous;
+  if (meeting.standalone) {
+    for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
+      if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
+    }
+  }
+  if (meeting.node_rank != 0 && typed(settings, "node-rank")) {
+    warnings.push_back(concat("--node-rank=", meeting.node_rank, " is ignored: with one machine its rank is 0"));
+  }
+  const std::vector<std::string> known{
+      "timeout",   "join_timeout",      "last_call_timeout",   "close_timeout",
+      "heartbeat", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+      "is_host",   "read_timeout",      "store_type",          "rank",
+      "use_libuv"};
+  for (const auto& [key, value] : meeting.conf) {
+    if (std::find(known.begin(), known.end(), key) != known.end() || !typed(settings, "rdzv-conf")) continue;
+    const std::string near = nearest(key, known);
+    warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
+                              near.empty() ? std::string() : concat("; did you mean '", near, "'?")));
+  }
+}
+
+/// torchrun's names for binding, with the nearest that ddrun has.
+void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings) {
+  const std::string how = std::exchange(draft.numa_binding, "");
+  if (how.empty()) return;
+  const bool whole_node = how == "node" || how == "socket";
+  const std::string ours = whole_node ? "numa" : "cores";
+  if ((how == "socket" || how == "core-complex") && typed(settings, "numa-binding")) {
+    warnings.push_back(concat("--numa-binding=", how, " is done as --bind=", ours));
+  }
+  draft.spec.bind = whole_node ? BindMode::numa : BindMode::cores;
+  settings.move("numa-binding", "bind", ours);
+}
+
+}  // namespace
+
+Result<void> settle_exclusions(Settings& settings) {
+  constexpr std::pair<std::string_view, std::string_view> pairs[] = {
+      {"verbose", "quiet"}, {"label", "log-line-prefix-template"}, {"bind", "numa-binding"}};
+  for (const auto& [one, other] : pairs) {
+    if (auto settled = settings.exclude(one, other); !settled) return settled;
+  }
+  if (!settings.is_on("run-path")) return settings.exclude("no-python", "module");
+  return {};
+}
+
+Result<void> check_together(Draft& draft, Settings& settings, Warnings& warnings) {
+  if (auto done = check_restart(draft, settings, warnings); !done) return done;
+  if (auto done = check_ranks(draft, settings, warnings); !done) return done;
+  check_filters(draft, settings, warnings);
+  check_rendezvous(draft, settings, warnings);
+  translate_numa_binding(draft, settings, warnings);
+  if (typed(settings, "start-method")) {
+    warnings.emplace_back("--start-method has no effect: ddrun has one way to start a process");
+  }
+  if (typed(settings, "monitor-interval")) {
+    warnings.emplace_back("--monitor-interval has no effect: ddrun is told at once when a worker ends");
+  }
+  return {};
+}
+
+void choose_program_kind(Draft& draft, const Settings& settings, Warnings& warnings) {
+  ProgramSpec& program = draft.spec.program;
+  if (draft.run_path) {
+    program.kind = ProgramKind::python_script;
+    for (const std::string_view name : {"module", "no-python"}) {
+      if (typed(settings, name)) warnings.push_back(concat("--run-path wins over --", name));
+    }
+  } else if (draft.module) {
+    program.kind = ProgramKind::python_module;
+  } else if (!draft.no_python && std::string_view(program.name).ends_with(".py")) {
+    program.kind = ProgramKind::python_script;
+  } else {
+    program.kind = ProgramKind::executable;
+  }
+}
+
+}  // namespace ddrun::cli

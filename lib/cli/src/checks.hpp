@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "settings.hpp"
+
+namespace ddrun::cli {
+
+/// Settles options that exclude each other; before values are applied.
+[[nodiscard]] Result<void> settle_exclusions(Settings& settings);
+
+/// Looks at the options together: what contradicts is refused, what has no effect is said in `warnings`, and options
+/// that torchrun names otherwise are translated into ddrun's.
+[[nodiscard]] Result<void> check_together(Draft& draft, Settings& settings, std::vector<std::string>& warnings);
+
+/// What kind of program it is: a Python script, a module, or something to execute.
+void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);
+
+}  // namespace ddrun::cli

@@ -1,0 +1,129 @@
+#include "completion.hpp"
+#include "ddrun/base/text.hpp"
+#include "texts.hpp"
+
+namespace ddrun::cli {
+
+std::string short_help(const Option& option) {
+  const std::string_view help = option.help;
+  return std::string(help.substr(0, help.find_first_of(":;(")).substr(0, 70));
+}
+
+std::string escaped(std::string_view text, std::string_view special) {
+  std::string out;
+  for (const char c : text) {
+    if (special.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string single_quoted(std::string_view text, std::string_view quote) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') out += quote;
+    else out += c;
+  }
+  return out + "'";
+}
+
+std::string completion_script(std::string_view shell) {
+  if (shell == "bash") return bash_completion();
+  if (shell == "zsh") return zsh_completion();
+  if (shell == "fish") return fish_completion();
+  return {};
+}
+
+namespace {
+
+/// Walks the words before the cursor as ddrun itself does; `=` is a word of its own to bash.
+constexpr std::string_view walk = R"(
+_ddrun() {
+    local cur=${COMP_WORDS[COMP_CWORD]} word='' want='' prefix='' program=0 i=1
+    COMPREPLY=()
+    case ${COMP_WORDS[1]} in
+        config)
+            if ((COMP_CWORD == 2)); then
+                mapfile -t COMPREPLY < <(compgen -W 'show' -- "$cur")
+                return
+            fi
+            ((COMP_CWORD > 2)) && i=3 ;;
+        completion)
+            if ((COMP_CWORD > 1)); then
+                mapfile -t COMPREPLY < <(compgen -W 'bash zsh fish' -- "$cur")
+                return
+            fi ;;
+        version)
+            if ((COMP_CWORD > 1)); then
+                mapfile -t COMPREPLY < <(compgen -W '--json' -- "$cur")
+                return
+            fi ;;
+    esac
+    for ((; i < COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if [[ $word == '=' ]]; then continue; fi
+        if [[ -n $want ]]; then want=''; continue; fi
+        case $word in
+            --) program=1; ((i++)); break ;;
+            --*=*) ;;
+            -*) want=$(_ddrun_wants "$word") ;;
+            *) program=1; break ;;
+        esac
+    done
+    if ((program)); then
+        if ((i == COMP_CWORD)); then _ddrun_program "$cur"; else _ddrun_files -f "$cur"; fi
+        return
+    fi
+    if [[ $cur == '=' ]]; then
+        cur=''
+    elif [[ -z $want && $cur == --*=* ]]; then
+        want=$(_ddrun_wants "${cur%%=*}") prefix=${cur%%=*}= cur=${cur#*=}
+    fi
+    if [[ -n $want ]]; then
+        _ddrun_value "$want" "$cur"
+        COMPREPLY=("${COMPREPLY[@]/#/$prefix}")
+    elif [[ $cur == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$_ddrun_options" -- "${cur//_/-}")
+    else
+        _ddrun_program "$cur"
+        if ((COMP_CWORD == 1)); then
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion version' -- "$cur")
+        fi
+    fi
+}
+
+_ddrun_files() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen "$1" -- "$2")
+}
+
+_ddrun_program() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <({ [[ $1 == */* ]] || compgen -c -- "$1"; compgen -f -- "$1"; } | sort -u)
+}
+)";
+
+}  // namespace
+
+std::string bash_completion() {
+  std::string text = "# bash completion for ddrun; made by: ddrun completion bash\n\n_ddrun_options='";
+  for (const Option* option : all_options()) text += concat(text.back() == '\'' ? "" : " ", "--", option->name);
+  text +=
+      "'\n\n# The option itself if it takes a value from the next word.\n_ddrun_wants() {\n    case ${1//_/-} in\n     "
+      "   ";
+  text += patterns_of([](const Option&) { return true; });
+  text += ") printf '%s' \"${1//_/-}\" ;;\n    esac\n}\n\n_ddrun_value() {\n    case $1 in\n";
+  for (const Option* option : all_options()) {
+    if (option->choices.empty()) continue;
+    text += concat("        ", patterns_of([&](const Option& other) { return &other == option; }),
+                   ") mapfile -t COMPREPLY < <(compgen -W '", option->choices, "' -- \"$2\") ;;\n");
+  }
+  text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::file; }),
+                 ") _ddrun_files -f \"$2\" ;;\n");
+  text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
+                 ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
+  text += walk;
+  return text + "\ncomplete -F _ddrun ddrun\n";
+}
+
+}  // namespace ddrun::cli

@@ -1,0 +1,73 @@
+#include "completion.hpp"
+#include "ddrun/base/text.hpp"
+#include "texts.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+std::string value_action(const Option& option) {
+  switch (option.kind) {
+    case Kind::file: return "_files";
+    case Kind::directory: return "_files -/";
+    default: return option.choices.empty() ? std::string(" ") : concat("(", option.choices, ")");
+  }
+}
+
+/// One line for _arguments: '(-n --nproc-per-node)'{-n+,--nproc-per-node=}'[help]:value:action'
+std::string specification(const Option& option) {
+  const bool repeatable = option.kind == Kind::count || option.kind == Kind::assignments;
+  const std::string name = concat("--", option.name, option.takes_value() ? "=" : "");
+  std::string text = "    ";
+  if (option.shorts.empty()) {
+    text += concat(repeatable ? "'*'" : "", name);
+  } else {
+    text += repeatable ? std::string("'*'") : concat("'(-", option.shorts[0], " --", option.name, ")'");
+    text += concat("{-", option.shorts[0], option.takes_value() ? "+" : "", ",", name, "}");
+  }
+  std::string rest = concat("[", escaped(short_help(option), "[]\\"), "]");
+  if (option.takes_value()) rest += concat(":", escaped(option.metavar, ":\\"), ":", value_action(option));
+  return text + single_quoted(rest, "'\\''");
+}
+
+}  // namespace
+
+std::string zsh_completion() {
+  std::string text = R"(#compdef ddrun
+# zsh completion for ddrun; made by: ddrun completion zsh
+
+_ddrun_program() {
+  _alternative 'commands:program:_command_names -e' 'files:file:_files'
+}
+
+_ddrun() {
+  if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
+    compadd -- config completion version
+    _ddrun_program
+    return
+  fi
+  case $words[2] in
+    config)
+      if (( CURRENT == 3 )); then compadd -- show; return; fi
+      shift 2 words
+      (( CURRENT -= 2 )) ;;
+    completion) compadd -- bash zsh fish; return ;;
+    version) compadd -- --json; return ;;
+  esac
+  _arguments -s -S -A '-*' \
+)";
+  for (const Option* option : all_options()) text += specification(*option) + " \\\n";
+  text += R"(    '(-)1:program:_ddrun_program' \
+    '*::arguments:_normal'
+}
+
+if [ "$funcstack[1]" = _ddrun ]; then
+  _ddrun "$@"
+else
+  compdef _ddrun ddrun
+fi
+)";
+  return text;
+}
+
+}  // namespace ddrun::cli

@@ -1,0 +1,271 @@
+#include "config_file.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+// The library's own copy of its code: a shared library of toml++ is not on every machine.
+#undef TOML_HEADER_ONLY
+#undef TOML_SHARED_LIB
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#define TOML_ENABLE_FORMATTERS 0
+#if __has_include(<toml++/toml.hpp>)
+#include <toml++/toml.hpp>
+#else
+#include <toml++/toml.h>
+#endif
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "values.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+constexpr std::size_t largest_file = std::size_t{1} << 20;
+
+Result<std::string> read_all(const std::string& path) {
+  const auto failed = [&](int err) {
+    return fail_errno(Errc::invalid_argument, concat("cannot read the settings file '", path, "'"), err);
+  };
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return failed(errno);
+  std::string text;
+  char buffer[8192];
+  while (true) {
+    const ssize_t got = ::read(fd.get(), buffer, sizeof buffer);
+    if (got == 0) return text;
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return failed(errno);
+    text.append(buffer, static_cast<std::size_t>(got));
+    if (text.size() > largest_file) {
+      return fail(Errc::invalid_argument, concat("the settings file '", path, "' is larger than 1 MiB"));
+    }
+  }
+}
+
+std::string_view type_name(toml::node_type type) {
+  switch (type) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "a list";
+    case toml::node_type::string: return "a text";
+    case toml::node_type::integer: return "a whole number";
+    case toml::node_type::floating_point: return "a number";
+    case toml::node_type::boolean: return "true or false";
+    default: return "a date or time";
+  }
+}
+
+/// What TOML types an option takes, for its message.
+std::string_view wanted(Kind kind) {
+  switch (kind) {
+    case Kind::flag: return "true or false";
+    case Kind::count: return "a whole number or true or false";
+    case Kind::number: return "a number";
+    case Kind::duration: return "a number of seconds or a text such as \"90s\"";
+    case Kind::integer:
+    case Kind::size:
+    case Kind::word_or_int: return "a whole number or a text";
+    case Kind::streams: return "a whole number, a text or a table";
+    case Kind::numbers: return "a whole number, a text or a list of them";
+    case Kind::names: return "a text or a list of texts";
+    case Kind::pairs: return "a text or a table";
+    case Kind::assignments: return "a list of \"NAME=VALUE\" or a table";
+    default: return "a text";
+  }
+}
+
+/// A number or text as one would type it; nothing for other types.
+std::optional<std::string> scalar(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  if (const auto* number = node.as_floating_point()) return number_text(number->get());
+  return std::nullopt;
+}
+
+std::optional<std::vector<std::string>> list_of(const toml::node& node) {
+  const auto* array = node.as_array();
+  if (array == nullptr) return std::nullopt;
+  std::vector<std::string> items;
+  for (const toml::node& item : *array) {
+    auto text = scalar(item);
+    if (!text || item.is_floating_point()) return std::nullopt;
+    items.push_back(std::move(*text));
+  }
+  return items;
+}
+
+/// {a = 1, b = "x"} -> "a<between>1", "b<between>x"
+std::optional<std::vector<std::string>> table_of(const toml::node& node, std::string_view between) {
+  const auto* table = node.as_table();
+  if (table == nullptr) return std::nullopt;
+  std::vector<std::string> items;
+  for (auto&& [key, item] : *table) {
+    const auto text = scalar(item);
+    if (!text) return std::nullopt;
+    items.push_back(concat(key.str(), between, *text));
+  }
+  return items;
+}
+
+std::optional<std::vector<std::string>> one(std::optional<std::string> text) {
+  if (!text) return std::nullopt;
+  return std::vector<std::string>{std::move(*text)};
+}
+
+std::optional<std::vector<std::string>> joined(std::optional<std::vector<std::string>> items) {
+  if (!items) return std::nullopt;
+  return std::vector<std::string>{join(*items, ",")};
+}
+
+/// The values that the option would have been given on a command line; nothing if the type does not fit.
+std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& node) {
+  switch (kind) {
+    case Kind::flag:
+    case Kind::count:
+      if (const auto* yes = node.as_boolean()) return one(yes->get() ? "1" : "0");
+      if (kind == Kind::count && node.is_integer()) return one(scalar(node));
+      return std::nullopt;
+    case Kind::number:
+      if (node.is_string()) return std::nullopt;
+      return one(scalar(node));
+    case Kind::duration: return one(scalar(node));
+    case Kind::streams:
+      if (node.is_table()) return joined(table_of(node, ":"));
+      break;
+    case Kind::numbers:
+      if (node.is_array()) return joined(list_of(node));
+      break;
+    case Kind::names:
+      if (node.is_integer()) return std::nullopt;
+      if (node.is_array()) {
+        auto items = list_of(node);
+        if (!items) return std::nullopt;
+        return std::vector<std::string>{filters_text(*items)};
+      }
+      break;
+    case Kind::pairs:
+      if (node.is_integer()) return std::nullopt;
+      if (node.is_table()) return joined(table_of(node, "="));
+      break;
+    case Kind::assignments: return node.is_table() ? table_of(node, "=") : list_of(node);
+    case Kind::choice:
+    case Kind::file:
+    case Kind::directory:
+      if (!node.is_string()) return std::nullopt;
+      break;
+    default: break;
+  }
+  if (node.is_floating_point()) return std::nullopt;
+  return one(scalar(node));
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  Result<ConfigFile> read() {
+    const auto text = read_all(path_);
+    if (!text) return tl::unexpected<Error>(text.error());
+    const toml::parse_result parsed = toml::parse(std::string_view(*text), std::string_view(path_));
+    if (!parsed) {
+      const auto& error = parsed.error();
+      return wrong(where(error.source().begin), std::string(error.description()));
+    }
+    for (const Entry& entry : entries(parsed.table())) {
+      if (const auto taken = take(entry); !taken) return tl::unexpected<Error>(taken.error());
+    }
+    file_.program.insert(file_.program.end(), args_.begin(), args_.end());
+    if (!args_.empty() && file_.program_where.empty()) {
+      return wrong(args_where_, "args without program; add program = \"…\"");
+    }
+    return std::move(file_);
+  }
+
+ private:
+  struct Entry {
+    std::string key;
+    const toml::node* node;
+    toml::source_position position;
+  };
+
+  /// In the order of the file, so that the first mistake is named first.
+  static std::vector<Entry> entries(const toml::table& table) {
+    std::vector<Entry> all;
+    for (auto&& [key, node] : table) all.push_back({std::string(key.str()), &node, key.source().begin});
+    std::sort(all.begin(), all.end(), [](const Entry& a, const Entry& b) { return a.position < b.position; });
+    return all;
+  }
+
+  [[nodiscard]] std::string where(const toml::source_position& position) const {
+    return concat(path_, ":", position.line, ":", position.column);
+  }
+
+  static tl::unexpected<Error> wrong(const std::string& where, const std::string& what) {
+    return fail(Errc::invalid_argument, concat(where, ": ", what));
+  }
+
+  static tl::unexpected<Error> wrong_type(const Entry& entry, const std::string& where, std::string_view wanted) {
+    return wrong(where, concat(entry.key, " must be ", wanted, ", not ",
+                               entry.node->is_array() ? "this list" : type_name(entry.node->type())));
+  }
+
+  Result<void> take(const Entry& entry) {
+    const std::string at = where(entry.position);
+    if (entry.key == "program" || entry.key == "args") return take_program(entry, at);
+    const Option* option = find_option(entry.key);
+    if (option == nullptr) return unknown(entry, at);
+    if (!option->is_setting()) return wrong(at, concat("'", entry.key, "' is only for the command line"));
+    for (const FileValue& other : file_.values) {
+      if (other.option == option) {
+        return wrong(at, concat("'", entry.key, "' is '", other.key, "' again, which ", other.where, " has set"));
+      }
+    }
+    auto values = values_of(option->kind, *entry.node);
+    if (!values) return wrong_type(entry, at, wanted(option->kind));
+    file_.values.push_back({option, std::move(*values), entry.key, at});
+    return {};
+  }
+
+  Result<void> take_program(const Entry& entry, const std::string& at) {
+    auto words = list_of(*entry.node);
+    const bool is_program = entry.key == "program";
+    if (is_program && entry.node->is_string()) words = one(scalar(*entry.node));
+    if (!words) return wrong_type(entry, at, is_program ? "a text or a list of texts" : "a list of texts");
+    if (is_program) {
+      if (words->empty() || words->front().empty()) return wrong(at, "program must not be empty");
+      file_.program = std::move(*words);
+      file_.program_where = at;
+    } else {
+      args_ = std::move(*words);
+      args_where_ = at;
+    }
+    return {};
+  }
+
+  static Result<void> unknown(const Entry& entry, const std::string& at) {
+    std::vector<std::string> names{"program", "args"};
+    for (const Option* option : all_options()) {
+      if (option->is_setting()) names.emplace_back(option->name);
+    }
+    const std::string near = nearest(with_dashes(entry.key), names);
+    return wrong(at, concat("unknown key '", entry.key, "'",
+                            near.empty() ? std::string(" (keys are long options without dashes in front)")
+                                         : concat("; did you mean '", near, "'?")));
+  }
+
+  const std::string& path_;
+  ConfigFile file_;
+  std::vector<std::string> args_;
+  std::string args_where_;
+};
+
+}  // namespace
+
+Result<ConfigFile> read_config(const std::string& path) { return Reader(path).read(); }
+
+}  // namespace ddrun::cli

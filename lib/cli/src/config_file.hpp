@@ -1,0 +1,30 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "option_table.hpp"
+
+namespace ddrun::cli {
+
+struct FileValue {
+  const Option* option;
+  std::vector<std::string> values;  ///< as the option would take them on the command line
+  std::string key;                  ///< as written
+  std::string where;                ///< "FILE:LINE:COLUMN"
+};
+
+struct ConfigFile {
+  std::vector<FileValue> values;  ///< in the order of the file
+  std::vector<std::string> program;
+  std::string program_where;
+};
+
+/// Reads a TOML file of settings. Keys are long option names; `program` (a text or a list) and `args` (a list) name
+/// what is run. Fails with one line, "FILE:LINE:COLUMN: …", on bad syntax, an unknown key or a wrong type; values
+/// themselves are not judged here. Blocks as reading a file does.
+[[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
+
+}  // namespace ddrun::cli

@@ -1,0 +1,100 @@
+#include "ddrun/base/text.hpp"
+#include "texts.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+constexpr std::size_t columns = 79;
+constexpr std::size_t help_column = 30;
+
+constexpr std::string_view opening =
+    R"(Usage: ddrun [options] [--] program [args...]
+       ddrun config show [options] [--] [program [args...]]
+       ddrun completion bash|zsh|fish
+       ddrun version [--json]
+
+Starts a group of workers, tells each who it is, watches over them, and brings
+the group back when one fails. A program that ends in .py, or -m module, runs
+with Python; anything else is executed itself. ${local_rank} and ${rank} in its
+arguments are replaced; nothing else behind the program is touched.
+)";
+
+constexpr std::string_view closing =
+    R"(
+Times are seconds or carry a unit (500ms, 90s, 20m, 1h30m). Every option has a
+variable (--log-dir: DDRUN_LOG_DIR, else torchrun's PET_LOG_DIR) and a key in
+--config files (log-dir = "logs"). The command line wins over variables, and
+variables over the file. Words may be joined by - or _.
+
+Exit status: 0 all workers succeeded; else that of the first worker that failed
+(128+N for signal N); 2 wrong usage; 124 --timeout; 125 ddrun itself failed;
+126 the program cannot be executed; 127 there is no such program.
+
+Examples:
+  ddrun -n 4 ./train --lr 0.1
+      four workers, their lines on the console with the rank in front
+  ddrun -n gpu --max-restarts=3 --log-dir=logs --tee=3 train.py
+      one worker per GPU, logged, started again up to three times
+  ddrun -n 8 --timeout=10m --report=result.json -- ./smoke-test
+      for CI: bounded, with a JSON report of how every worker ended
+  ddrun --config=launch.toml --dry-run
+      show what a settings file would start
+)";
+
+/// Words of `text` in lines of `width`; the first begins at `column` already.
+std::string wrapped(std::string_view text, std::size_t column) {
+  std::string out;
+  std::size_t at = column;
+  for (const std::string& word : split(text, ' ')) {
+    if (at > column && at + 1 + word.size() > columns) {
+      out += concat("\n", std::string(column, ' '));
+      at = column;
+    } else if (at > column) {
+      out += ' ';
+      ++at;
+    }
+    out += word;
+    at += word.size();
+  }
+  return out;
+}
+
+/// "  -n, --nproc-per-node=N"
+std::string left_side(const Option& option) {
+  std::string text = option.shorts.empty() ? std::string("      ") : concat("  -", option.shorts[0], ", ");
+  text += concat("--", option.name);
+  if (option.takes_value()) text += concat("=", option.metavar);
+  return text;
+}
+
+std::string explanation(const Option& option, const Draft& defaults) {
+  std::string text(option.help);
+  if (!option.is_setting() || !option.takes_value()) return text;
+  const auto values = option.show(defaults);
+  if (values.size() == 1) text += concat(" (default: ", values[0], ")");
+  return text;
+}
+
+}  // namespace
+
+std::string help_text() {
+  const Draft defaults;
+  std::string text(opening);
+  for (const Group group : {Group::workers, Group::program, Group::failure, Group::output, Group::launcher,
+                            Group::meeting, Group::torchrun}) {
+    text += concat("\n", group_title(group), ":\n");
+    for (const Option* option : all_options()) {
+      if (option->group != group) continue;
+      const std::string left = left_side(*option);
+      text += left;
+      text += left.size() + 2 > help_column ? concat("\n", std::string(help_column, ' '))
+                                            : std::string(help_column - left.size(), ' ');
+      text += wrapped(explanation(*option, defaults), help_column) + "\n";
+    }
+  }
+  text += closing;
+  return text;
+}
+
+}  // namespace ddrun::cli

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "draft.hpp"
+
+namespace ddrun::cli {
+
+// The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so
+// they cannot disagree; tests hold the manual page and docs/options.md against it.
+
+enum class Group { workers, program, failure, output, launcher, meeting, torchrun };
+
+/// What a value looks like: decides which TOML types fit and how it is completed.
+enum class Kind {
+  flag,         ///< no value; 0 or 1 in variables
+  count,        ///< a flag that may be repeated
+  integer,      ///< whole number
+  number,       ///< number with a fraction
+  duration,     ///< parse_duration()
+  size,         ///< parse_size()
+  text,         ///< anything
+  choice,       ///< one of `choices`
+  file,         ///< path of a file
+  directory,    ///< path of a directory
+  word_or_int,  ///< whole number or a word of `choices`
+  streams,      ///< torchrun's 0..3, or RANK:0..3,…
+  numbers,      ///< list of numbers and ranges
+  names,        ///< comma list
+  pairs,        ///< KEY=VALUE,KEY=VALUE
+  assignments,  ///< NAME=VALUE, repeatable
+  action,       ///< ends parsing: --help, --version
+};
+
+struct Option {
+  std::string_view name{};     ///< long name without dashes, words joined by '-'
+  std::string_view shorts{};   ///< letters: "r" for -r
+  std::string_view metavar{};  ///< what --help calls the value; empty if there is none
+  std::string_view choices{};  ///< words, separated by blanks
+  Group group = Group::workers;
+  Kind kind = Kind::flag;
+  bool pet = false;                   ///< read from PET_<NAME>, as torchrun does
+  std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
+  std::string_view help{};
+  /// Takes one value, or says what is allowed. Null for --config, --help and their like, which are no settings.
+  Result<void> (*set)(Draft&, std::string_view) = nullptr;
+  /// The value as `set` would take it; empty: not set. Several only for Kind::assignments.
+  std::vector<std::string> (*show)(const Draft&) = nullptr;
+
+  [[nodiscard]] bool takes_value() const { return kind != Kind::flag && kind != Kind::count && kind != Kind::action; }
+  [[nodiscard]] bool is_setting() const { return set != nullptr; }
+};
+
+/// All options, in the order of --help.
+[[nodiscard]] std::span<const Option* const> all_options();
+
+/// By long name, with '-' or '_' between words; null if there is none.
+[[nodiscard]] const Option* find_option(std::string_view long_name);
+[[nodiscard]] const Option* find_short(char letter);
+
+/// "--nproc-per-node", "nproc_per_node" -> "nproc-per-node"; only '_' is replaced.
+[[nodiscard]] std::string with_dashes(std::string_view name);
+/// "DDRUN_" + "nproc-per-node" -> "DDRUN_NPROC_PER_NODE".
+[[nodiscard]] std::string variable_name(std::string_view prefix, std::string_view long_name);
+/// Variables that set `option`, the strongest first.
+[[nodiscard]] std::vector<std::string> variables_of(const Option& option);
+
+[[nodiscard]] std::string_view group_title(Group group);
+
+// The table's parts, one file each.
+[[nodiscard]] std::span<const Option> worker_options();
+[[nodiscard]] std::span<const Option> failure_options();
+[[nodiscard]] std::span<const Option> output_options();
+[[nodiscard]] std::span<const Option> launcher_options();
+[[nodiscard]] std::span<const Option> rendezvous_options();
+
+}  // namespace ddrun::cli

@@ -1,0 +1,176 @@
+#include "ddrun/base/text.hpp"
+#include "option_table.hpp"
+#include "values.hpp"
+
+// What torchrun calls rendezvous, and its options that change nothing here but may stand in a command line.
+
+namespace ddrun::cli {
+
+namespace {
+
+Result<void> set_backend(Draft& draft, std::string_view value) {
+  if (value == "etcd" || value == "etcd-v2") {
+    return fail(Errc::invalid_argument, concat("'", value,
+                                               "' needs an etcd server, which this version of ddrun does not "
+                                               "use; give static or c10d"));
+  }
+  return assign(draft.spec.rendezvous.backend, parse_choice(value, "static c10d"));
+}
+
+Result<void> set_endpoint(Draft& draft, std::string_view value) {
+  if (value.empty()) {
+    draft.spec.rendezvous.endpoint.clear();
+    return {};
+  }
+  return assign(draft.spec.rendezvous.endpoint, parse_endpoint(value));
+}
+
+Result<void> set_nodes(Draft& draft, std::string_view value) {
+  const auto nodes = parse_nnodes(value);
+  if (!nodes) return tl::unexpected<Error>(nodes.error());
+  draft.spec.rendezvous.min_nodes = nodes->first;
+  draft.spec.rendezvous.max_nodes = nodes->second;
+  return {};
+}
+
+Shown show_nodes(const Draft& draft) {
+  const auto& meeting = draft.spec.rendezvous;
+  return shown(meeting.min_nodes == meeting.max_nodes ? std::to_string(meeting.max_nodes)
+                                                      : concat(meeting.min_nodes, ":", meeting.max_nodes));
+}
+
+Result<void> refuse_logs_specs(Draft& draft, std::string_view value) {
+  (void)draft;
+  return fail(Errc::invalid_argument, concat("'", value,
+                                             "' would be a Python plug-in, which ddrun cannot load; use "
+                                             "--log-dir, --redirects, --tee and --label"));
+}
+
+constexpr Option options[] = {
+    {.name = "standalone",
+     .group = Group::meeting,
+     .kind = Kind::flag,
+     .pet = true,
+     .help = "This machine alone, on a free port, with a new job id",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.standalone, parse_bool(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.standalone); }},
+    {.name = "nnodes",
+     .metavar = "N",
+     .group = Group::meeting,
+     .kind = Kind::word_or_int,
+     .pet = true,
+     .help = "Machines, as N or MIN:MAX; this version accepts 1",
+     .set = set_nodes,
+     .show = show_nodes},
+    {.name = "node-rank",
+     .metavar = "N",
+     .group = Group::meeting,
+     .kind = Kind::integer,
+     .pet = true,
+     .help = "Rank of this machine",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.spec.rendezvous.node_rank, parse_int(v, 0, 1'000'000)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.node_rank); }},
+    {.name = "rdzv-backend",
+     .metavar = "NAME",
+     .choices = "static c10d",
+     .group = Group::meeting,
+     .kind = Kind::choice,
+     .pet = true,
+     .help = "static or c10d; on one machine they are the same",
+     .set = set_backend,
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.backend); }},
+    {.name = "rdzv-endpoint",
+     .metavar = "HOST[:PORT]",
+     .group = Group::meeting,
+     .kind = Kind::text,
+     .pet = true,
+     .help = "Where to meet; its port is the one workers get as MASTER_PORT",
+     .set = set_endpoint,
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.endpoint); }},
+    {.name = "rdzv-id",
+     .metavar = "ID",
+     .group = Group::meeting,
+     .kind = Kind::text,
+     .pet = true,
+     .help = "Name of the job, in TORCHELASTIC_RUN_ID and log directories",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.id, parse_non_empty(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.id); }},
+    {.name = "rdzv-conf",
+     .metavar = "K=V,...",
+     .group = Group::meeting,
+     .kind = Kind::pairs,
+     .pet = true,
+     .help = "Further settings of the rendezvous",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.conf, parse_pairs(v)); },
+     .show = [](const Draft& d) { return shown(pairs_text(d.spec.rendezvous.conf)); }},
+    {.name = "master-addr",
+     .metavar = "HOST",
+     .group = Group::meeting,
+     .kind = Kind::text,
+     .pet = true,
+     .help = "Address that workers get as MASTER_ADDR",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.master_addr, parse_non_empty(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.master_addr); }},
+    {.name = "master-port",
+     .metavar = "PORT",
+     .group = Group::meeting,
+     .kind = Kind::integer,
+     .pet = true,
+     .help = "Port of the store, MASTER_PORT; unset or 0: a free one",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.master_port, parse_int(v, 0, 65535)); },
+     .show =
+         [](const Draft& d) {
+           return d.spec.rendezvous.master_port ? shown(*d.spec.rendezvous.master_port) : Shown{};
+         }},
+    {.name = "local-addr",
+     .metavar = "HOST",
+     .group = Group::meeting,
+     .kind = Kind::text,
+     .pet = true,
+     .help = "Address of this machine, for the others",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.local_addr, parse_non_empty(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.local_addr); }},
+    {.name = "numa-binding",
+     .metavar = "HOW",
+     .choices = "node socket exclusive core-complex",
+     .group = Group::torchrun,
+     .kind = Kind::choice,
+     .help = "node and socket are taken as --bind=numa, exclusive and core-complex as --bind=cores",
+     .set =
+         [](Draft& d, std::string_view v) {
+           return assign(d.numa_binding, parse_choice(v, "node socket exclusive core-complex"));
+         },
+     .show = [](const Draft& d) { return shown(d.numa_binding); }},
+    {.name = "start-method",
+     .metavar = "HOW",
+     .choices = "spawn fork forkserver",
+     .group = Group::torchrun,
+     .kind = Kind::choice,
+     .pet = true,
+     .help = "No effect: ddrun has one way to start a process",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.start_method, parse_choice(v, "spawn fork forkserver")); },
+     .show = [](const Draft& d) { return shown(d.start_method); }},
+    {.name = "monitor-interval",
+     .metavar = "SECONDS",
+     .group = Group::torchrun,
+     .kind = Kind::number,
+     .pet = true,
+     .help = "No effect: ddrun is told when a worker ends",
+     .set = [](Draft& d, std::string_view v) { return assign(d.monitor_interval, parse_positive_number(v)); },
+     .show = [](const Draft& d) { return shown(number_text(d.monitor_interval)); }},
+    {.name = "logs-specs",
+     .metavar = "NAME",
+     .group = Group::torchrun,
+     .kind = Kind::text,
+     .help = "Refused: names a Python plug-in",
+     .set = refuse_logs_specs,
+     .show = [](const Draft&) { return Shown{}; }},
+};
+
+}  // namespace
+
+std::span<const Option> rendezvous_options() { return options; }
+
+}  // namespace ddrun::cli

@@ -1,0 +1,166 @@
+#include "ddrun/cli/parse.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <span>
+
+#include "argv_split.hpp"
+#include "checks.hpp"
+#include "cli11_values.hpp"
+#include "config_file.hpp"
+#include "ddrun/base/text.hpp"
+#include "settings.hpp"
+#include "texts.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+constexpr int usage_status = 2;
+constexpr int internal_status = 125;
+
+PrintAndExit usage_error(std::string_view message) {
+  return {concat("ddrun: error: ", message, "\n"), true, usage_status};
+}
+
+PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
+
+MessageSettings message_settings_of(const Draft& draft, const EnvironmentView& environment, bool stderr_is_tty) {
+  MessageSettings settings;
+  if (draft.quiet > 0) settings.shown = draft.quiet == 1 ? Level::warning : Level::error;
+  if (draft.verbose > 0) settings.shown = draft.verbose == 1 ? Level::info : Level::debug;
+  settings.color = draft.color == ColorMode::always ||
+                   (draft.color == ColorMode::automatic && stderr_is_tty && !environment.get("NO_COLOR") &&
+                    environment.get("TERM").value_or("dumb") != "dumb");
+  return settings;
+}
+
+PrintAndExit completion(std::string_view shell) {
+  std::string script = completion_script(shell);
+  if (!script.empty()) return answer(std::move(script));
+  return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
+}
+
+/// Everything that the options of one command line lead to.
+class Launcher {
+ public:
+  Launcher(const EnvironmentView& environment, const VersionInfo& version, bool stderr_is_tty)
+      : environment_(environment), version_(version), stderr_is_tty_(stderr_is_tty) {}
+
+  Parsed launch(std::span<const std::string> arguments) { return run(arguments, false); }
+  Parsed show_config(std::span<const std::string> arguments) { return run(arguments, true); }
+
+ private:
+  Parsed run(std::span<const std::string> arguments, bool show) {
+    auto argv = split_argv(arguments);
+    if (!argv) return usage_error(argv.error().message);
+    if (argv->action != nullptr) return answer(argv->action->name == "help" ? help_text() : version_text(version_));
+    const auto values = read_values(*argv);
+    if (!values) return usage_error(values.error().message);
+    if (const std::string* shell = value_of(*values, "print-completion")) return completion(*shell);
+    if (auto done = settle(*values, std::move(argv->program)); !done) return usage_error(done.error().message);
+    if (show) return answer(config_text(draft_, settings_, program_origin_));
+    if (program_origin_.empty()) {
+      return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
+    }
+    return Launch{std::move(draft_.spec), message_settings_of(draft_, environment_, stderr_is_tty_),
+                  std::move(warnings_)};
+  }
+
+  static const std::string* value_of(const std::vector<OptionValues>& all, std::string_view name) {
+    for (const auto& [option, values] : all) {
+      if (option->name == name && !values.empty()) return &values.back();
+    }
+    return nullptr;
+  }
+
+  Result<void> settle(const std::vector<OptionValues>& typed, std::vector<std::string> program) {
+    std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
+    if (const std::string* given = value_of(typed, "config")) {
+      if (given->empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
+      path = *given;
+    }
+    ConfigFile file;
+    if (!path.empty()) {
+      auto read = read_config(path);
+      if (!read) return tl::unexpected<Error>(std::move(read.error()));
+      file = std::move(*read);
+    }
+    settings_.add_file(file);
+    settings_.add_variables(environment_);
+    settings_.add_command_line(typed);
+    if (auto done = settle_exclusions(settings_); !done) return done;
+    if (auto done = settings_.apply_to(draft_); !done) return done;
+    if (auto done = check_together(draft_, settings_, warnings_); !done) return done;
+    return take_program(std::move(program), std::move(file));
+  }
+
+  Result<void> take_program(std::vector<std::string> typed, ConfigFile file) {
+    program_origin_ = !typed.empty() ? "command line" : file.program_where.empty() ? "" : "file " + file.program_where;
+    std::vector<std::string> words = typed.empty() ? std::move(file.program) : std::move(typed);
+    if (words.empty()) return {};
+    if (words.front().empty()) return fail(Errc::invalid_argument, "the program's name is empty");
+    draft_.spec.program.name = std::move(words.front());
+    draft_.spec.program.args.assign(std::make_move_iterator(words.begin() + 1), std::make_move_iterator(words.end()));
+    choose_program_kind(draft_, settings_, warnings_);
+    return {};
+  }
+
+  const EnvironmentView& environment_;
+  const VersionInfo& version_;
+  bool stderr_is_tty_;
+  Settings settings_;
+  Draft draft_;
+  std::string program_origin_;  ///< empty: no program
+  std::vector<std::string> warnings_;
+};
+
+Parsed run_config(std::span<const std::string> rest, Launcher& launcher) {
+  if (!rest.empty() && rest[0] == "show") return launcher.show_config(rest.subspan(1));
+  return usage_error("usage: ddrun config show [options] [--] [program] (a program called config: ddrun -- config)");
+}
+
+PrintAndExit run_completion(std::span<const std::string> rest) {
+  if (rest.size() == 1) return completion(rest[0]);
+  return usage_error("usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)");
+}
+
+PrintAndExit run_version(std::span<const std::string> rest, const VersionInfo& version) {
+  if (rest.empty() || (rest.size() == 1 && rest[0] == "--verbose")) return answer(version_text(version));
+  if (rest.size() == 1 && rest[0] == "--json") return answer(version_json(version));
+  return usage_error("usage: ddrun version [--json] (a program called version: ddrun -- version)");
+}
+
+/// Only the very first word can be one of ddrun's own: `ddrun -n 2 env` starts env.
+Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
+                bool stderr_is_tty) {
+  Launcher launcher(environment, version, stderr_is_tty);
+  if (!arguments.empty()) {
+    const std::string_view word = arguments[0];
+    const auto rest = arguments.subspan(1);
+    if (word == "config") return run_config(rest, launcher);
+    if (word == "completion") return run_completion(rest);
+    if (word == "version") return run_version(rest, version);
+    for (const std::string_view reserved : {"store", "rendezvous", "env", "secret"}) {
+      if (word == reserved) {
+        return usage_error(concat("'", word, "' as the first word is kept for a later version of ddrun; ",
+                                  "for a program of that name write: ddrun -- ", word));
+      }
+    }
+  }
+  return launcher.launch(arguments);
+}
+
+}  // namespace
+
+Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment, const VersionInfo& version,
+             bool stderr_is_tty) {
+  try {
+    return dispatch(arguments, environment, version, stderr_is_tty);
+  } catch (const std::exception& error) {
+    return PrintAndExit{concat("ddrun: error: cannot read the command line: ", error.what(), "\n"), true,
+                        internal_status};
+  }
+}
+
+}  // namespace ddrun::cli

@@ -1,0 +1,146 @@
+#include "settings.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+const Given nothing{};
+
+struct Variable {
+  std::string_view name;
+  std::string_view value;
+};
+
+/// Those that could set an option. Almost always none, so that the table is not walked for each.
+std::vector<Variable> candidates(const EnvironmentView& environment) {
+  std::vector<Variable> found;
+  for (const char* const* entry = environment.entries(); entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with("DDRUN_") && !text.starts_with("PET_") && !text.starts_with("TORCH")) continue;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals + 1 == text.size()) continue;
+    found.push_back({text.substr(0, equals), text.substr(equals + 1)});
+  }
+  return found;
+}
+
+/// DDRUN_ENV holds one NAME=VALUE per line, as values may well contain commas and blanks.
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines = split(text, '\n');
+  std::erase_if(lines, [](const std::string& line) { return trim(line).empty(); });
+  return lines;
+}
+
+}  // namespace
+
+Settings::Settings() {
+  for (const Option* option : all_options()) {
+    if (option->is_setting()) entries_.push_back({option, {}});
+  }
+}
+
+Settings::Entry& Settings::entry(const Option& option) {
+  return *std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return e.option == &option; });
+}
+
+void Settings::add(const Option& option, Given given) { entry(option).given.push_back(std::move(given)); }
+
+void Settings::add_file(const ConfigFile& file) {
+  for (const FileValue& value : file.values) {
+    const std::string shown = value.values.size() == 1 ? concat(" = ", value.values.front()) : std::string();
+    add(*value.option,
+        {Source::file, "file " + value.where, concat(value.where, ": ", value.key, shown), value.values});
+  }
+}
+
+void Settings::add_variables(const EnvironmentView& environment) {
+  const std::vector<Variable> variables = candidates(environment);
+  if (variables.empty()) return;
+  for (Entry& entry : entries_) {
+    for (const std::string& name : variables_of(*entry.option)) {
+      const auto found =
+          std::find_if(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; });
+      if (found == variables.end()) continue;
+      auto values = entry.option->kind == Kind::assignments ? lines_of(found->value)
+                                                            : std::vector<std::string>{std::string(found->value)};
+      entry.given.push_back(
+          {Source::variable, concat("variable ", name), concat(name, "=", found->value), std::move(values)});
+      break;
+    }
+  }
+}
+
+void Settings::add_command_line(const std::vector<OptionValues>& all) {
+  for (const auto& [option, values] : all) {
+    if (!option->is_setting()) continue;
+    const bool plain = !option->takes_value() || values.size() != 1;
+    add(*option, {Source::command_line, "command line",
+                  plain ? concat("--", option->name) : concat("--", option->name, "=", values.front()), values});
+  }
+}
+
+const Given& Settings::of(const Option& option) const {
+  for (const Entry& entry : entries_) {
+    if (entry.option == &option) return entry.given.empty() ? nothing : entry.given.back();
+  }
+  return nothing;
+}
+
+const Given& Settings::of(std::string_view name) const {
+  const Option* option = find_option(name);
+  return option == nullptr ? nothing : of(*option);
+}
+
+bool Settings::is_on(std::string_view name) const {
+  const Option* option = find_option(name);
+  if (option == nullptr) return false;
+  const Given& given = of(*option);
+  if (given.source == Source::standard || given.values == option->show(Draft{})) return false;
+  const std::string_view value = given.values.empty() ? std::string_view() : given.values.back();
+  const bool is_switch = option->kind == Kind::flag || option->kind == Kind::count;
+  return !is_switch || (value != "0" && value != "false" && value != "no" && value != "off");
+}
+
+void Settings::move(std::string_view from, std::string_view to, const std::string& value) {
+  Entry& source = entry(*find_option(from));
+  Given given = source.given.back();
+  source.given.clear();
+  given.where += concat(", --", from, "=", given.values.back());
+  given.values = {value};
+  add(*find_option(to), std::move(given));
+}
+
+Result<void> Settings::exclude(std::string_view one, std::string_view other) {
+  if (!is_on(one) || !is_on(other)) return {};
+  const Given& first = of(one);
+  const Given& second = of(other);
+  if (first.source == second.source) {
+    return fail(Errc::invalid_argument,
+                concat("--", one, " and --", other, " exclude each other (", first.where,
+                       first.where == second.where ? std::string() : concat(" and ", second.where), "); give one"));
+  }
+  const std::string_view weaker = first.source < second.source ? one : other;
+  entry(*find_option(weaker)).given.clear();
+  return {};
+}
+
+Result<void> Settings::apply_to(Draft& draft) const {
+  for (const auto& [option, given] : entries_) {
+    if (given.empty()) continue;
+    const bool all = option->kind == Kind::assignments;
+    for (std::size_t i = all ? 0 : given.size() - 1; i < given.size(); ++i) {
+      for (const std::string& value : given[i].values) {
+        if (const auto done = option->set(draft, value); !done) {
+          return fail(Errc::invalid_argument, concat(given[i].prefix, ": ", done.error().message));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace ddrun::cli

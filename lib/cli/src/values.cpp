@@ -1,0 +1,307 @@
+#include "values.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+[[nodiscard]] tl::unexpected<Error> bad(std::string message) {
+  return fail(Errc::invalid_argument, std::move(message));
+}
+
+/// Ranks far beyond any machine; keeps "0-4000000000" from filling the memory.
+constexpr int highest_rank = 99'999;
+
+struct Range {
+  int first;
+  int last;
+};
+
+std::optional<Range> parse_range(std::string_view text, int highest) {
+  const std::size_t dash = text.find('-');
+  const auto first = parse_integer(text.substr(0, dash), 0, highest);
+  if (!first) return std::nullopt;
+  if (dash == std::string_view::npos) return Range{static_cast<int>(*first), static_cast<int>(*first)};
+  const auto last = parse_integer(text.substr(dash + 1), *first, highest);
+  if (!last) return std::nullopt;
+  return Range{static_cast<int>(*first), static_cast<int>(*last)};
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string near = nearest(word, candidates);
+  return near.empty() ? std::string() : concat("; did you mean '", near, "'?");
+}
+
+}  // namespace
+
+Result<bool> parse_bool(std::string_view text) {
+  for (const std::string_view yes : {"1", "true", "yes", "on"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"0", "false", "no", "off"}) {
+    if (text == no) return false;
+  }
+  return bad(concat("'", text, "' is neither 0 nor 1"));
+}
+
+Result<int> parse_int(std::string_view text, int low, int high) {
+  const auto number = parse_integer(text, low, high);
+  if (!number) return bad(concat("'", text, "' is not a whole number from ", low, " to ", high));
+  return static_cast<int>(*number);
+}
+
+Result<double> parse_positive_number(std::string_view text) {
+  double number = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (err != std::errc() || end != text.data() + text.size() || !(number > 0) || number > 1e12) {
+    return bad(concat("'", text, "' is not a number above 0"));
+  }
+  return number;
+}
+
+Result<std::uint64_t> parse_seed(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (err != std::errc() || end != text.data() + text.size()) {
+    return bad(concat("'", text, "' is not a whole number from 0 to 18446744073709551615"));
+  }
+  return number;
+}
+
+Result<std::string> parse_non_empty(std::string_view text) {
+  if (text.empty()) return bad("must not be empty");
+  return std::string(text);
+}
+
+Result<std::string> parse_choice(std::string_view text, std::string_view choices) {
+  const std::vector<std::string> words = split(choices, ' ');
+  if (std::find(words.begin(), words.end(), text) != words.end()) return std::string(text);
+  return bad(concat("'", text, "' is not one of ", join(words, ", "), did_you_mean(text, words)));
+}
+
+Result<NprocSpec> parse_nproc(std::string_view text) {
+  if (text == "auto") return NprocSpec{NprocSpec::Kind::automatic, 1};
+  if (text == "cpu") return NprocSpec{NprocSpec::Kind::cpu, 1};
+  if (text == "gpu") return NprocSpec{NprocSpec::Kind::gpu, 1};
+  const auto count = parse_integer(text, 1, 100'000);
+  if (!count) return bad(concat("'", text, "' is not a number from 1 to 100000, auto, cpu or gpu"));
+  return NprocSpec{NprocSpec::Kind::count, static_cast<int>(*count)};
+}
+
+Result<std::pair<int, int>> parse_nnodes(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const auto low = parse_integer(text.substr(0, colon), 1, 1'000'000);
+  const auto high =
+      colon == std::string_view::npos ? low : parse_integer(text.substr(colon + 1), low.value_or(1), 1'000'000);
+  if (!low || !high) return bad(concat("'", text, "' is neither N nor MIN:MAX with 0 < MIN <= MAX"));
+  if (*high > 1) return bad(concat("this version of ddrun runs one machine, not ", *high, "; give 1 or leave it out"));
+  return std::pair(static_cast<int>(*low), static_cast<int>(*high));
+}
+
+Result<StreamSelection> parse_streams(std::string_view text) {
+  const auto wrong = [&] {
+    return bad(concat("'", text,
+                      "' is neither 0, 1, 2 or 3 (none, stdout, stderr, both) nor a list such as 0:3,12:1 "
+                      "(local rank:stream)"));
+  };
+  const auto digit = [](std::string_view word) -> std::optional<Streams> {
+    if (word.size() != 1 || word[0] < '0' || word[0] > '3') return std::nullopt;
+    return static_cast<Streams>(word[0] - '0');
+  };
+  StreamSelection selection;
+  if (text.find(':') == std::string_view::npos) {
+    const auto everyone = digit(text);
+    if (!everyone) return wrong();
+    selection.everyone = *everyone;
+    return selection;
+  }
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t colon = part.find(':');
+    if (colon == std::string::npos) return wrong();
+    const auto ranks = parse_range(std::string_view(part).substr(0, colon), highest_rank);
+    const auto streams = digit(std::string_view(part).substr(colon + 1));
+    if (!ranks || !streams) return wrong();
+    for (int rank = ranks->first; rank <= ranks->last; ++rank) selection.by_local_rank[rank] = *streams;
+  }
+  return selection;
+}
+
+Result<std::set<int>> parse_number_set(std::string_view text, int highest, std::string_view what) {
+  std::set<int> numbers;
+  for (const std::string& part : split(text, ',')) {
+    const auto range = parse_range(trim(part), std::min(highest, highest_rank));
+    if (!range) {
+      return bad(concat("'", part, "' is not ", what, " from 0 to ", std::min(highest, highest_rank),
+                        "; give a list such as 1,3,8-15"));
+    }
+    for (int number = range->first; number <= range->last; ++number) numbers.insert(number);
+  }
+  return numbers;
+}
+
+Result<std::vector<std::string>> parse_filters(std::string_view text) {
+  std::vector<std::string> filters;
+  std::string current;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != ',') {
+      current += text[i];
+    } else if (i + 1 < text.size() && text[i + 1] == ',') {
+      current += ',';
+      ++i;
+    } else {
+      if (!current.empty()) filters.push_back(std::move(current));
+      current.clear();
+    }
+  }
+  if (!current.empty()) filters.push_back(std::move(current));
+  return filters;
+}
+
+Result<std::map<std::string, std::string>> parse_pairs(std::string_view text) {
+  std::map<std::string, std::string> pairs;
+  if (trim(text).empty()) return pairs;
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t equals = part.find('=');
+    const std::string_view key = trim(std::string_view(part).substr(0, equals));
+    const std::string_view value =
+        equals == std::string::npos ? std::string_view() : trim(std::string_view(part).substr(equals + 1));
+    if (key.empty() || value.empty()) {
+      return bad(concat("'", trim(part), "' is not KEY=VALUE; give a list such as timeout=60,is_host=1"));
+    }
+    pairs[std::string(key)] = std::string(value);
+  }
+  return pairs;
+}
+
+Result<std::set<int>> parse_signals(std::string_view text) {
+  std::set<int> signals;
+  for (const std::string& part : split(text, ',')) {
+    const int number = signal_number(trim(part));
+    if (number == 0) {
+      std::vector<std::string> names;
+      for (int known = 1; known < SIGRTMIN; ++known) {
+        if (const std::string name = signal_name(known); name.starts_with("SIG")) names.push_back(name);
+      }
+      return bad(concat("'", trim(part), "' is not a signal; give names such as SIGTERM,SIGUSR1",
+                        did_you_mean(trim(part), names)));
+    }
+    for (const int never : {SIGKILL, SIGSTOP, SIGCHLD, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) {
+      if (number == never) return bad(concat(signal_name(number), " cannot be handled by a launcher"));
+    }
+    signals.insert(number);
+  }
+  return signals;
+}
+
+Result<StdinSpec> parse_stdin(std::string_view text) {
+  if (text == "all") return StdinSpec{StdinSpec::Kind::all, 0};
+  if (text == "none") return StdinSpec{StdinSpec::Kind::none, 0};
+  const auto rank = parse_integer(text, 0, highest_rank);
+  if (!rank) return bad(concat("'", text, "' is neither a rank (0, 1, ...) nor all or none"));
+  return StdinSpec{StdinSpec::Kind::rank, static_cast<int>(*rank)};
+}
+
+Result<std::string> parse_endpoint(std::string_view text) {
+  const auto wrong = [&] { return bad(concat("'", text, "' is not HOST or HOST:PORT with a port from 0 to 65535")); };
+  std::string_view host = text;
+  std::string_view port;
+  bool has_port = false;
+  if (text.starts_with('[')) {
+    const std::size_t bracket = text.find(']');
+    if (bracket == std::string_view::npos) return wrong();
+    host = text.substr(1, bracket - 1);
+    const std::string_view rest = text.substr(bracket + 1);
+    has_port = !rest.empty();
+    if (has_port && rest.front() != ':') return wrong();
+    if (has_port) port = rest.substr(1);
+  } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
+    // Two colons and no brackets: an IPv6 address alone.
+    has_port = text.find(':', colon + 1) == std::string_view::npos;
+    if (has_port) {
+      host = text.substr(0, colon);
+      port = text.substr(colon + 1);
+    }
+  }
+  if (host.empty() || host.find_first_of(" /\t") != std::string_view::npos) return wrong();
+  if (has_port && !parse_integer(port, 0, 65535)) return wrong();
+  return std::string(text);
+}
+
+Result<std::pair<std::string, std::string>> parse_assignment(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == 0 || equals == std::string_view::npos) return bad(concat("'", text, "' is not NAME=VALUE"));
+  return std::pair(std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)));
+}
+
+Result<Milliseconds> parse_positive_duration(std::string_view text) {
+  auto duration = parse_duration(text);
+  if (duration && duration->count() == 0) return bad("must be longer than 0");
+  return duration;
+}
+
+std::string number_text(double number) {
+  char buffer[400];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, number, std::chars_format::fixed).ptr;
+  return std::string(buffer, end);
+}
+
+std::string duration_text(Milliseconds duration) {
+  std::string text = std::to_string(duration.count() / 1000);
+  if (const auto rest = duration.count() % 1000; rest != 0) {
+    std::string fraction = std::to_string(1000 + rest).substr(1);
+    fraction.erase(fraction.find_last_not_of('0') + 1);
+    text += "." + fraction;
+  }
+  return text;
+}
+
+std::string number_set_text(const std::set<int>& numbers) { return fold_ranks({numbers.begin(), numbers.end()}); }
+
+std::string streams_text(const StreamSelection& streams) {
+  if (streams.by_local_rank.empty()) return std::to_string(static_cast<int>(streams.everyone));
+  std::string text;
+  for (const auto& [rank, which] : streams.by_local_rank) {
+    text += concat(text.empty() ? "" : ",", rank, ":", static_cast<int>(which));
+  }
+  return text;
+}
+
+std::string filters_text(const std::vector<std::string>& filters) {
+  std::string text;
+  for (const std::string& filter : filters) {
+    if (!text.empty()) text += ',';
+    for (const char c : filter) text += c == ',' ? std::string(",,") : std::string(1, c);
+  }
+  return text;
+}
+
+std::string pairs_text(const std::map<std::string, std::string>& pairs) {
+  std::string text;
+  for (const auto& [key, value] : pairs) text += concat(text.empty() ? "" : ",", key, "=", value);
+  return text;
+}
+
+std::string signals_text(const std::set<int>& signals) {
+  std::string text;
+  for (const int signal : signals) text += concat(text.empty() ? "" : ",", signal_name(signal));
+  return text;
+}
+
+std::string nproc_text(const NprocSpec& nproc) {
+  switch (nproc.kind) {
+    case NprocSpec::Kind::automatic: return "auto";
+    case NprocSpec::Kind::cpu: return "cpu";
+    case NprocSpec::Kind::gpu: return "gpu";
+    case NprocSpec::Kind::count: break;
+  }
+  return std::to_string(nproc.count);
+}
+
+}  // namespace ddrun::cli
