@@ -1,0 +1,108 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/logs/byte_queue.hpp"
+#include "ddrun/logs/line_assembler.hpp"
+
+namespace ddrun::logs {
+
+/// One place where people look: a terminal, a pipe, a socket or a file, given as a descriptor that is borrowed and
+/// that may be shared with other programs. Takes whole lines from many streams and never makes its caller wait: what
+/// the place does not take at once stays in a queue, in order.
+///
+/// Held by shared_ptr, because an operation under way keeps it alive.
+class Console : public std::enable_shared_from_this<Console> {
+ public:
+  /// From `high` queued bytes on `crowded` is true, until the queue is down to a quarter of that.
+  Console(boost::asio::any_io_executor executor, int fd, std::size_t high);
+
+  /// Whether both descriptors lead to the same place, so that one queue keeps their order.
+  [[nodiscard]] static bool same_place(int fd, int other);
+
+  [[nodiscard]] bool is_terminal() const { return terminal_; }
+  [[nodiscard]] bool crowded() const { return queue_.size() >= high_; }
+  [[nodiscard]] std::size_t queued() const { return queue_.size(); }
+  /// The other side has closed: everything is dropped from here on.
+  [[nodiscard]] bool gone() const { return gone_; }
+  [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
+  [[nodiscard]] const std::string& first_error() const { return first_error_; }
+  void count_lost(std::size_t bytes) { lost_ += bytes; }
+
+  /// Called when the queue has come down after having been crowded, and when it runs empty after having had to wait.
+  void on_room(std::function<void()> callback) { on_room_ = std::move(callback); }
+
+  /// Queues a piece of what `writer` (any address that tells writers apart) has written.
+  void add(const void* writer, std::string_view prefix, const Piece& piece) {
+    if (terminal_) return add_to_terminal(writer, prefix, piece);
+    char* to = queue_.room(prefix.size() + piece.text.size() + 1);
+    char* const begin = to;
+    std::memcpy(to, prefix.data(), prefix.size());
+    to += prefix.size();
+    std::memcpy(to, piece.text.data(), piece.text.size());
+    to += piece.text.size();
+    if (piece.end == PieceEnd::cut) *to++ = '\n';
+    queue_.filled(static_cast<std::size_t>(to - begin));
+  }
+
+  /// Queues whole lines that are nobody's.
+  void add_text(std::string_view text);
+
+  /// Writes what can be written without waiting, and sees to the rest.
+  void flush();
+  /// The same, but once for everything that is added until the loop comes round.
+  void flush_soon();
+  /// Nothing more is called back; what is queued is written as far as that goes without waiting.
+  void close();
+
+ private:
+  enum class Access {
+    own,       ///< a description of our own that never blocks
+    socket,    ///< shared with others; asks not to wait with each call
+    direct,    ///< a file: writing does not wait for anybody
+    cautious,  ///< shared with others and may block: asks first, then writes little
+  };
+
+  void choose_access();
+  void add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece);
+  /// Ends what another writer has left unfinished on the screen.
+  void leave_line_of_others(const void* writer);
+  [[nodiscard]] long write_some(const char* data, std::size_t size) const;
+  void wait_for_room();
+  void write_failed(int err);
+  void tell_room();
+
+  enum class Cursor { line_start, after_return, in_line };
+
+  boost::asio::any_io_executor executor_;
+  int fd_;
+  UniqueFd own_fd_;
+  Access access_ = Access::direct;
+  std::size_t cautious_size_ = 1;
+  bool terminal_ = false;
+  bool can_erase_ = false;
+  std::size_t high_;
+  ByteQueue queue_;
+  bool was_crowded_ = false;
+  bool waiting_ = false;
+  bool flush_posted_ = false;
+  bool gone_ = false;
+  bool closed_ = false;
+  Cursor cursor_ = Cursor::line_start;
+  const void* line_owner_ = nullptr;
+  std::uint64_t lost_ = 0;
+  std::string first_error_;
+  std::function<void()> on_room_;
+  boost::asio::posix::stream_descriptor watch_;  ///< an epoll descriptor that holds the console's
+};
+
+}  // namespace ddrun::logs

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace ddrun::logs {
+
+/// How a piece of output ends.
+enum class PieceEnd {
+  terminated,  ///< its last byte is the end of a line, '\n' or '\r'
+  cut,         ///< the line ends here without such a byte: end of the stream, or too long
+  open,        ///< part of a line that was given out early; the rest may follow
+};
+
+struct Piece {
+  std::string_view text;
+  bool continues = false;  ///< the line's beginning was given out before, as `open`
+  PieceEnd end = PieceEnd::terminated;
+};
+
+/// Cuts a stream of bytes into lines. A line ends with "\n", "\r\n" or "\r" (progress bars), which stays part of it;
+/// all other bytes are just bytes. An unfinished line is held; nothing is held while a stream is between lines.
+class LineAssembler {
+ public:
+  /// A line longer than this is cut.
+  static constexpr std::size_t longest = std::size_t{16} << 20U;
+
+  /// Calls `emit(const Piece&)` for each line that `chunk` completes. The text is valid during the call only.
+  template <class Emit>
+  void feed(std::string_view chunk, Emit&& emit) {
+    const char* at = chunk.data();
+    const char* const end = at + chunk.size();
+    if (at == end) return;
+    if (gave_out_cr_) {
+      // What was given out early ended in '\r'. Only now is it known whether a '\n' belongs to it.
+      gave_out_cr_ = false;
+      if (*at != '\n') continues_ = false;
+    }
+    LineEnds ends{at, end};
+    if (!partial_.empty()) {
+      at = complete(at, end, ends, emit);
+      if (at == nullptr) return;
+    }
+    while (at != end) {
+      const char* const stop = ends.behind_line(at);
+      if (stop == nullptr) break;
+      give({at, static_cast<std::size_t>(stop - at)}, PieceEnd::terminated, emit);
+      at = stop;
+    }
+    if (at != end) hold(at, end, emit);
+  }
+
+  [[nodiscard]] bool holds_partial() const { return !partial_.empty(); }
+
+  /// Gives out what is held without waiting for the line's end.
+  template <class Emit>
+  void show_partial(Emit&& emit) {
+    if (partial_.empty()) return;
+    gave_out_cr_ = partial_.back() == '\r';
+    give(partial_, PieceEnd::open, emit);
+    continues_ = true;
+    forget();
+  }
+
+  /// The stream has ended.
+  template <class Emit>
+  void finish(Emit&& emit) {
+    if (!partial_.empty() || continues_) give(partial_, PieceEnd::cut, emit);
+    forget();
+    gave_out_cr_ = false;
+  }
+
+ private:
+  /// Finds line ends from left to right. What the searches found is kept, so that a chunk with many '\r' and no '\n'
+  /// (or the other way round) is not searched over and over.
+  struct LineEnds {
+    const char* at;
+    const char* end;
+    const char* newline = search('\n', at);
+    const char* carriage = search('\r', at);
+
+    const char* search(char c, const char* from) const {
+      const void* found = std::memchr(from, c, static_cast<std::size_t>(end - from));
+      return found != nullptr ? static_cast<const char*>(found) : end;
+    }
+    /// Behind the end of the line that starts at `from`; nullptr if that is not known yet.
+    const char* behind_line(const char* from) {
+      if (newline < from) newline = search('\n', from);
+      if (carriage < from) carriage = search('\r', from);
+      if (newline < carriage) return newline + 1;
+      if (carriage == end || carriage + 1 == end) return nullptr;
+      return carriage[1] == '\n' ? carriage + 2 : carriage + 1;
+    }
+  };
+
+  template <class Emit>
+  void give(std::string_view text, PieceEnd end, Emit& emit) {
+    emit(Piece{text, continues_, end});
+    continues_ = false;
+  }
+
+  /// Ends the held line with what the chunk has of it; nullptr if the whole chunk went into it.
+  template <class Emit>
+  const char* complete(const char* at, const char* end, LineEnds& ends, Emit& emit) {
+    const char* stop = at;
+    if (partial_.back() == '\r') {
+      if (*at == '\n') ++stop;
+    } else {
+      stop = ends.behind_line(at);
+    }
+    if (stop == nullptr) {
+      hold(at, end, emit);
+      return nullptr;
+    }
+    partial_.append(at, stop);
+    give(partial_, PieceEnd::terminated, emit);
+    forget();
+    return stop;
+  }
+
+  template <class Emit>
+  void hold(const char* at, const char* end, Emit& emit) {
+    partial_.append(at, end);
+    if (partial_.size() < longest) return;
+    give(partial_, PieceEnd::cut, emit);
+    forget();
+  }
+
+  void forget() {
+    partial_.clear();
+    // Thousands of streams are idle between lines: none may sit on the memory of its longest one.
+    if (partial_.capacity() > 4096) std::string().swap(partial_);
+  }
+
+  std::string partial_;
+  bool continues_ = false;    ///< the beginning of the present line was given out
+  bool gave_out_cr_ = false;  ///< and it ended in '\r'
+};
+
+}  // namespace ddrun::logs

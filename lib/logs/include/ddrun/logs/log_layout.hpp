@@ -1,0 +1,57 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/logs/stream_plan.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::logs {
+
+/// Where files are, in torchrun's layout, and the making of the directories.
+///
+///     <root>/<run id>_<8 random>/attempt_<N>/<local rank>/{stdout.log,stderr.log,error.json}
+///                                           /filtered_{stdout,stderr}.log
+///
+/// Without --log-dir and with nothing to log there is only a private directory, in which an error file can be put:
+/// <root>/error_<N>_<local rank>.json.
+class LogLayout {
+ public:
+  LogLayout(const LogSpec& log, std::string_view run_id);
+
+  /// Whether log files can be written: false for --log-dir=/dev/null.
+  [[nodiscard]] bool files_allowed() const { return allowed_; }
+  /// Whether there are attempt directories.
+  [[nodiscard]] bool has_attempts() const { return wanted_; }
+
+  /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`.
+  [[nodiscard]] Result<void> prepare();
+  /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already.
+  /// A full disk is a failure here too: the caller decides whether the job can go on.
+  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
+
+  [[nodiscard]] const std::string& root() const { return root_; }
+  [[nodiscard]] const std::string& attempt_dir() const { return attempt_dir_; }
+  [[nodiscard]] std::string stream_log(StreamId stream, int local_rank) const;
+  [[nodiscard]] std::string filtered_log(StreamId stream) const;
+  [[nodiscard]] std::string error_file(int local_rank) const;
+
+  /// Removes the private directory if it is empty.
+  void remove_if_unused();
+
+ private:
+  [[nodiscard]] Result<void> make_root();
+
+  std::string given_root_;  ///< --log-dir
+  std::string run_id_;
+  bool allowed_ = true;
+  bool wanted_ = false;
+  std::string root_;
+  std::string run_dir_;
+  std::string attempt_dir_;
+  int attempt_ = 0;
+};
+
+}  // namespace ddrun::logs

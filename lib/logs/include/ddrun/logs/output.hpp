@@ -1,0 +1,119 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::logs {
+
+struct WorkerIdentity {
+  int rank = 0;
+  int local_rank = 0;
+};
+
+struct OutputOptions {
+  LogSpec log;
+  std::string role = "default";
+  std::string run_id = "none";
+  std::string hostname;                            ///< short
+  int local_world_size = 1;                        ///< more than one: lines are labelled
+  int console_out = 1;                             ///< borrowed; workers' stdout goes here
+  int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
+  std::size_t queue_high = std::size_t{1} << 20U;  ///< bytes a console may wait for before workers are held back
+  Milliseconds quiet{200};                         ///< on a terminal an unfinished line is shown after this silence
+};
+
+/// What the child gets as stdout and stderr; close both after the spawn (or let this go).
+/// A descriptor that is not there means: the child inherits ddrun's own.
+struct ChildStreams {
+  UniqueFd out;
+  UniqueFd err;
+};
+
+/// What could not be written. The job goes on without it.
+struct LossReport {
+  std::uint64_t file_bytes = 0;     ///< missing in log files
+  std::uint64_t console_bytes = 0;  ///< not shown, because the console was gone or full
+  std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
+};
+
+/// Takes what the workers of this machine write to its places: console, log files, both, or neither.
+///
+/// Lives on one thread, the one that runs the executor, and never blocks it on a console: what a console does not
+/// take waits in a bounded queue, and while that is full the workers' pipes are not read. Log files are written
+/// directly, as any program writes its files. Nothing runs and no timer is set while nobody writes.
+/// The process must ignore SIGPIPE and SIGXFSZ.
+class Output {
+ public:
+  Output(boost::asio::any_io_executor executor, OutputOptions options);
+  /// Pipes are closed unread; what consoles still have in their queues is written as far as that goes without waiting.
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  /// Before anything starts: checks template and filters, makes the log directory and tries that it can be written.
+  /// Fails with `invalid_argument` (template, filter, a file in the directory's place) or `unavailable`.
+  [[nodiscard]] Result<void> prepare();
+
+  /// Makes the directories of this attempt. An earlier attempt is never deleted, also if it has the same number
+  /// (`attempt_0.2` then). Streams of the attempt before are closed.
+  [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers);
+
+  /// What this worker writes to, watched from now on. Fails with `unavailable` when descriptors run out, and says how
+  /// many are needed.
+  [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
+
+  /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes, and log files that ddrun writes itself.
+  [[nodiscard]] int descriptors_per_worker(int local_rank) const;
+
+  /// Reads what is in this worker's pipes now, without waiting. For a worker that ended: its bytes are in its log
+  /// afterwards, and its lines are in the console's queue before whatever ddrun says next.
+  void drain(int local_rank);
+
+  /// When all processes of the attempt are gone: calls `done` (never from within) once all pipes are at their end and
+  /// everything is written to files and consoles, or at the deadline. Then unfinished lines are given out and pipes
+  /// closed.
+  void async_end_attempt(Deadline deadline, std::function<void()> done);
+
+  /// At the end of the job: calls `done` once the consoles have taken everything, or at the deadline.
+  void async_flush(Deadline deadline, std::function<void()> done);
+
+  /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 8 KiB.
+  /// Empty when stderr is inherited.
+  [[nodiscard]] std::vector<std::string> stderr_tail(int local_rank, std::size_t lines) const;
+  /// Whether the user has seen this worker's stderr on the console.
+  [[nodiscard]] bool console_shows_stderr(int local_rank) const;
+
+  /// Paths of the present attempt; empty where there is no such file.
+  [[nodiscard]] std::string stdout_log(int local_rank) const;
+  [[nodiscard]] std::string stderr_log(int local_rank) const;
+  /// For TORCHELASTIC_ERROR_FILE. Its directory exists. Empty with --log-dir=/dev/null.
+  [[nodiscard]] std::string error_file(int local_rank) const;
+  [[nodiscard]] std::string attempt_dir() const;
+  /// --log-dir, or the directory made instead of it.
+  [[nodiscard]] std::string root() const;
+
+  /// ddrun's own lines (with their '\n'), queued whole to the stderr console behind what was queued before.
+  void console_line(std::string_view text);
+
+  [[nodiscard]] LossReport losses() const;
+
+  /// Removes the private directory of error files if nothing was put there. Log directories are never removed.
+  void remove_if_unused();
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddrun::logs

@@ -1,0 +1,204 @@
+#include "ddrun/logs/console.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::logs {
+
+namespace {
+
+/// From this many queued bytes on there is no point in collecting more before writing.
+constexpr std::size_t flush_size = std::size_t{64} << 10U;
+/// A terminal reports room when it can take at least this much.
+constexpr std::size_t terminal_portion = 128;
+constexpr std::size_t pipe_portion = 4096;
+
+constexpr std::string_view erase_to_end_of_line = "\033[K";
+
+bool is_pty_master(const struct stat& info) { return S_ISCHR(info.st_mode) && info.st_rdev == makedev(5, 2); }
+
+}  // namespace
+
+Console::Console(boost::asio::any_io_executor executor, int fd, std::size_t high)
+    : executor_(std::move(executor)), fd_(fd), high_(high), watch_(executor_) {
+  terminal_ = ::isatty(fd) == 1;
+  const char* term = std::getenv("TERM");
+  can_erase_ = terminal_ && term != nullptr && std::strcmp(term, "dumb") != 0;
+  choose_access();
+}
+
+bool Console::same_place(int fd, int other) {
+  struct stat a {};
+  struct stat b {};
+  if (fd == other) return true;
+  if (::fstat(fd, &a) != 0 || ::fstat(other, &b) != 0) return false;
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_rdev == b.st_rdev && !is_pty_master(a);
+}
+
+void Console::choose_access() {
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0) return write_failed(errno);
+  if (S_ISSOCK(info.st_mode)) {
+    access_ = Access::socket;
+    return;
+  }
+  if (!S_ISFIFO(info.st_mode) && !S_ISCHR(info.st_mode)) {
+    access_ = Access::direct;
+    return;
+  }
+  // O_NONBLOCK belongs to the open file, which the user's shell and the workers share with us: setting it there would
+  // break them. Opening the same pipe or terminal again gives one of our own. (Opening a pty's master again would make
+  // a new terminal instead.)
+  if (!is_pty_master(info)) {
+    const std::string path = concat("/proc/self/fd/", fd_);
+    own_fd_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  }
+  if (own_fd_) {
+    access_ = Access::own;
+    return;
+  }
+  access_ = Access::cautious;
+  cautious_size_ = S_ISFIFO(info.st_mode) ? pipe_portion : terminal_portion;
+}
+
+void Console::add_text(std::string_view text) {
+  if (gone_) return count_lost(text.size());
+  leave_line_of_others(nullptr);
+  queue_.append(text);
+}
+
+void Console::leave_line_of_others(const void* writer) {
+  if (cursor_ == Cursor::line_start || line_owner_ == writer) return;
+  if (cursor_ == Cursor::in_line) queue_.append("\n");
+  else if (can_erase_) queue_.append(erase_to_end_of_line);  // a progress bar stood here
+  cursor_ = Cursor::line_start;
+}
+
+void Console::add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece) {
+  leave_line_of_others(writer);
+  const bool here = piece.continues && cursor_ != Cursor::line_start;
+  // The line has been ended for others already, and no more of it has come.
+  if (piece.continues && !here && piece.text.empty()) return;
+  if (!here) queue_.append(prefix);
+  queue_.append(piece.text);
+  line_owner_ = writer;
+  if (piece.end == PieceEnd::cut) {
+    queue_.append("\n");
+    cursor_ = Cursor::line_start;
+    return;
+  }
+  const char last = piece.text.empty() ? '\n' : piece.text.back();
+  if (last == '\r') cursor_ = Cursor::after_return;
+  else cursor_ = piece.end == PieceEnd::open ? Cursor::in_line : Cursor::line_start;
+}
+
+void Console::flush_soon() {
+  if (queue_.empty()) return;
+  was_crowded_ = was_crowded_ || crowded();
+  if (waiting_) return;
+  if (queue_.size() >= flush_size) return flush();
+  if (flush_posted_) return;
+  flush_posted_ = true;
+  boost::asio::post(executor_, [self = shared_from_this()] {
+    self->flush_posted_ = false;
+    self->flush();
+  });
+}
+
+long Console::write_some(const char* data, std::size_t size) const {
+  switch (access_) {
+    case Access::own: return ::write(own_fd_.get(), data, size);
+    case Access::direct: return ::write(fd_, data, size);
+    case Access::socket: return ::send(fd_, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    case Access::cautious: break;
+  }
+  struct pollfd ready {
+    fd_, POLLOUT, 0
+  };
+  if (::poll(&ready, 1, 0) == 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return ::write(fd_, data, std::min(size, cautious_size_));
+}
+
+void Console::flush() {
+  if (waiting_ || closed_) return;
+  while (!queue_.empty() && !gone_) {
+    const long written = write_some(queue_.data(), queue_.size());
+    if (written >= 0) {
+      queue_.consume(static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      wait_for_room();
+      break;
+    } else if (errno != EINTR) {
+      write_failed(errno);
+    }
+  }
+  tell_room();
+}
+
+void Console::wait_for_room() {
+  struct epoll_event event {};
+  event.events = EPOLLOUT | EPOLLONESHOT;
+  const int target = own_fd_ ? own_fd_.get() : fd_;
+  // The console's own descriptor is not given to Asio, which would switch a shared one to non-blocking.
+  if (!watch_.is_open()) {
+    UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+    if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, target, &event) != 0) return write_failed(errno);
+    watch_.assign(epoll.release());
+  } else if (::epoll_ctl(watch_.native_handle(), EPOLL_CTL_MOD, target, &event) != 0) {
+    return write_failed(errno);
+  }
+  waiting_ = true;
+  watch_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                    [self = shared_from_this()](const boost::system::error_code& failed) {
+                      self->waiting_ = false;
+                      if (!failed) self->flush();
+                    });
+}
+
+void Console::write_failed(int err) {
+  if (first_error_.empty()) first_error_ = concat("cannot write to the console: ", std::strerror(err));
+  count_lost(queue_.size());
+  queue_.consume(queue_.size());
+  // On a full disk there may be room again for what comes next; all else means that nobody reads any more.
+  gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
+}
+
+void Console::tell_room() {
+  const bool room = queue_.size() <= high_ / 4;
+  if (!on_room_ || !(queue_.empty() || (was_crowded_ && room))) return;
+  if (room) was_crowded_ = false;
+  on_room_();
+}
+
+void Console::close() {
+  closed_ = true;
+  on_room_ = nullptr;
+  boost::system::error_code ignored;
+  watch_.close(ignored);
+  waiting_ = false;
+  while (!queue_.empty() && !gone_) {
+    const long written = write_some(queue_.data(), queue_.size());
+    if (written >= 0) queue_.consume(static_cast<std::size_t>(written));
+    else if (errno == EAGAIN) break;
+    else if (errno != EINTR) write_failed(errno);
+  }
+}
+
+}  // namespace ddrun::logs

@@ -1,0 +1,141 @@
+#include "ddrun/logs/log_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::logs {
+
+namespace {
+
+/// A line may go over a file's limit by this much rather than be torn.
+constexpr std::size_t line_grace = 4096;
+constexpr std::chrono::seconds retry_pause{1};
+
+}  // namespace
+
+LogFile::LogFile(std::string path, std::uint64_t rotate_bytes) : path_(std::move(path)), rotate_bytes_(rotate_bytes) {}
+
+bool LogFile::open() {
+  const auto try_open = [&] { return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666); };
+  int fd = try_open();
+  if (fd < 0 && errno == ENOENT) {
+    // The attempt may have begun while the disk was full.
+    const std::string worker_dir = path_.substr(0, path_.rfind('/'));
+    ::mkdir(worker_dir.substr(0, worker_dir.rfind('/')).c_str(), 0777);
+    ::mkdir(worker_dir.c_str(), 0777);
+    fd = try_open();
+  }
+  if (fd < 0) {
+    const int err = errno;
+    failed(err);
+    errno = err;
+    return false;
+  }
+  fd_.reset(fd);
+  struct stat info {};
+  size_ = ::fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+  return true;
+}
+
+void LogFile::write(std::string_view bytes) {
+  if (failing_) {
+    if (Clock::now() < retry_at_) return lose(bytes);
+    // Go on with a whole line: half of one would be taken for something that the worker wrote.
+    if (!lost_whole_lines_) {
+      const std::size_t newline = bytes.find('\n');
+      const std::size_t rest = newline == std::string_view::npos ? bytes.size() : newline + 1;
+      lose(bytes.substr(0, rest));
+      bytes.remove_prefix(rest);
+      if (bytes.empty()) return;
+    }
+    failing_ = false;
+    if (!fd_ && !open()) return lose(bytes);
+    if (!at_line_start_) {
+      const std::uint64_t lost = lost_;
+      put("\n");
+      lost_ = lost;  // this byte was not the worker's
+    }
+  } else if (!fd_ && !open()) {
+    return lose(bytes);
+  }
+  while (!bytes.empty()) {
+    if (failing_) return lose(bytes);
+    const std::size_t count = fitting(bytes);
+    if (count == 0) {
+      rotate();
+      continue;
+    }
+    put(bytes.substr(0, count));
+    bytes.remove_prefix(count);
+  }
+}
+
+/// How much of `bytes` still belongs in this file; 0: it is full.
+std::size_t LogFile::fitting(std::string_view bytes) const {
+  if (rotate_bytes_ == 0 || size_ + bytes.size() <= rotate_bytes_) return bytes.size();
+  const std::size_t room = size_ < rotate_bytes_ ? static_cast<std::size_t>(rotate_bytes_ - size_) : 0;
+  if (room > 0) {
+    const std::size_t newline = bytes.substr(0, room).rfind('\n');
+    if (newline != std::string_view::npos) return newline + 1;
+  }
+  if (at_line_start_ && size_ > 0) return 0;
+  const std::size_t newline = bytes.substr(0, room + line_grace).find('\n');
+  if (newline != std::string_view::npos) return newline + 1;
+  return room;  // a line that is longer than a file has to be cut somewhere
+}
+
+void LogFile::rotate() {
+  const auto old = [&](int number) { return concat(path_, '.', number); };
+  if (rotated_ < 0) {
+    rotated_ = 0;
+    while (::access(old(rotated_ + 1).c_str(), F_OK) == 0) ++rotated_;
+  }
+  for (int number = rotated_; number > 0; --number) ::rename(old(number).c_str(), old(number + 1).c_str());
+  if (::rename(path_.c_str(), old(1).c_str()) != 0) {
+    // Better one file that is too big than bytes that are lost.
+    if (first_error_.empty()) first_error_ = concat("cannot rotate ", path_, ": ", std::strerror(errno));
+    rotate_bytes_ = 0;
+    return;
+  }
+  ++rotated_;
+  fd_.reset();
+  at_line_start_ = true;
+  open();
+}
+
+void LogFile::put(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      failed(errno);
+      return lose(bytes);
+    }
+    const auto count = static_cast<std::size_t>(written);
+    size_ += count;
+    at_line_start_ = bytes[count - 1] == '\n';
+    bytes.remove_prefix(count);
+  }
+}
+
+void LogFile::failed(int err) {
+  if (first_error_.empty()) first_error_ = concat("cannot write ", path_, ": ", std::strerror(err));
+  failing_ = true;
+  retry_at_ = Clock::now() + retry_pause;
+}
+
+void LogFile::lose(std::string_view bytes) {
+  if (bytes.empty()) return;
+  lost_ += bytes.size();
+  lost_whole_lines_ = bytes.back() == '\n';
+}
+
+}  // namespace ddrun::logs

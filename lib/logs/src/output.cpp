@@ -1,0 +1,349 @@
+// An attempt's life: directories, descriptors for workers, the end. How bytes travel is in output_streams.cpp.
+
+#include "ddrun/logs/output.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/logs/line_prefix.hpp"
+#include "output_impl.hpp"
+
+namespace ddrun::logs {
+
+namespace {
+
+/// Descriptors that ddrun needs beside those of its workers' output.
+constexpr rlim_t descriptors_besides = 64;
+
+bool disk_is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
+bool descriptors_are_out(int err) { return err == EMFILE || err == ENFILE; }
+std::size_t index_of(StreamId id) { return id == StreamId::out ? 0 : 1; }
+
+}  // namespace
+
+Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
+    : layout(options.log, options.run_id),
+      executor_(std::move(executor)),
+      options_(std::move(options)),
+      quiet_timer_(executor_) {
+  lanes_ = {&lane_storage_[0], &lane_storage_[1]};
+  lane_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
+  if (Console::same_place(options_.console_out, options_.console_err)) lanes_[1] = lanes_[0];
+  else lane_storage_[1].console = std::make_shared<Console>(executor_, options_.console_err, options_.queue_high);
+  for (Lane& lane : lane_storage_) {
+    if (lane.console) lane.console->on_room([this] { console_has_room(); });
+  }
+}
+
+void Output::Impl::shut_down() {
+  shut_down_ = true;
+  waiters_.clear();
+  forget_attempt();
+  quiet_timer_.cancel();
+  for (Lane& lane : lane_storage_) {
+    if (lane.console) lane.console->close();
+  }
+}
+
+Result<void> Output::Impl::prepare() {
+  if (auto good = check_template(options_.log.line_prefix_template); !good) return good;
+  for (const auto& [name, filters] :
+       {std::pair{"--duplicate-stdout-filters", &options_.log.duplicate_stdout_filters},
+        std::pair{"--duplicate-stderr-filters", &options_.log.duplicate_stderr_filters}}) {
+    if (std::any_of(filters->begin(), filters->end(), [](const std::string& filter) { return filter.empty(); })) {
+      return fail(Errc::invalid_argument, concat(name, ": an empty filter matches every line; leave it out"));
+    }
+  }
+  return layout.prepare();
+}
+
+Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities) {
+  forget_attempt();
+  std::vector<int> local_ranks;
+  for (const WorkerIdentity& identity : identities) {
+    const auto index = static_cast<std::size_t>(identity.local_rank);
+    if (index >= index_of_local_rank_.size()) index_of_local_rank_.resize(index + 1, -1);
+    index_of_local_rank_[index] = static_cast<int>(workers_.size());
+    workers_.push_back({identity, {}});
+    local_ranks.push_back(identity.local_rank);
+  }
+  if (auto made = layout.begin_attempt(attempt, local_ranks); !made) {
+    // A job that has begun does not die of a full disk: its logs will have a hole.
+    if (!began_ || !disk_is_full(made.error().cause.value())) return made;
+    say_first_loss(made.error().message);
+  }
+  began_ = true;
+  for (const StreamId id : {StreamId::out, StreamId::err}) {
+    const auto& filters =
+        id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
+    if (filters.empty() || !layout.has_attempts()) continue;
+    auto& log = filtered_logs_[index_of(id)];
+    log = std::make_unique<LogFile>(layout.filtered_log(id), options_.log.rotate_bytes);
+    if (!log->open() && !disk_is_full(errno)) return fail(Errc::unavailable, log->first_error());
+  }
+  return {};
+}
+
+void Output::Impl::forget_attempt() {
+  for (Worker& worker : workers_) {
+    for (auto& stream : worker.streams) {
+      if (stream) close_stream(*stream);
+    }
+  }
+  for (auto& log : filtered_logs_) {
+    if (log) earlier_losses_ += log->lost_bytes();
+    log.reset();
+  }
+  for (Lane& lane : lane_storage_) lane.held_back.clear();
+  quiet_list_.clear();
+  workers_.clear();
+  index_of_local_rank_.clear();
+}
+
+const Output::Impl::Worker* Output::Impl::find(int local_rank) const {
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (local_rank < 0 || index >= index_of_local_rank_.size() || index_of_local_rank_[index] < 0) return nullptr;
+  return &workers_[static_cast<std::size_t>(index_of_local_rank_[index])];
+}
+
+StreamPlan Output::Impl::plan_of(StreamId id, int local_rank) const {
+  return plan_stream(options_.log, id, local_rank, options_.local_world_size, layout.files_allowed());
+}
+
+std::string Output::Impl::log_of(StreamId id, int local_rank) const {
+  return plan_of(id, local_rank).file ? layout.stream_log(id, local_rank) : "";
+}
+
+int Output::Impl::descriptors_of(int local_rank) const {
+  int count = 0;
+  for (const StreamId id : {StreamId::out, StreamId::err}) {
+    const StreamPlan plan = plan_of(id, local_rank);
+    if (plan.kind == StreamPlan::Kind::piped) count += plan.file ? 2 : 1;
+  }
+  return count;
+}
+
+std::string Output::Impl::prefix_of(const Worker& worker, bool teed) const {
+  return line_prefix(options_.log, {.role = options_.role,
+                                    .hostname = options_.hostname,
+                                    .rank = worker.identity.rank,
+                                    .local_rank = worker.identity.local_rank,
+                                    .local_world_size = options_.local_world_size,
+                                    .teed = teed});
+}
+
+Error Output::Impl::too_many_descriptors(const std::string& what, int err) const {
+  struct rlimit limit {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  rlim_t needed = descriptors_besides;
+  for (const Worker& worker : workers_) needed += static_cast<rlim_t>(descriptors_of(worker.identity.local_rank));
+  std::string message = concat("cannot open ", what, ": ");
+  if (err == ENFILE) {
+    message += concat("the system's limit of open files is reached; this job needs about ", needed);
+  } else {
+    message += concat("output of ", workers_.size(), " workers needs about ", needed, " open files, and only ",
+                      limit.rlim_cur, " are allowed; raise the limit with `ulimit -n ", needed, "`");
+  }
+  return Error{Errc::unavailable, message, std::error_code(err, std::generic_category())};
+}
+
+Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
+  Worker* worker = const_cast<Worker*>(std::as_const(*this).find(local_rank));
+  if (worker == nullptr) {
+    return fail(Errc::invalid_argument, concat("local rank ", local_rank, " is not in this attempt"));
+  }
+  auto out = open_stream(*worker, StreamId::out);
+  if (!out) return tl::unexpected<Error>(out.error());
+  auto err = open_stream(*worker, StreamId::err);
+  if (!err) return tl::unexpected<Error>(err.error());
+  return ChildStreams{std::move(*out), std::move(*err)};
+}
+
+Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
+  const StreamPlan plan = plan_of(id, worker.identity.local_rank);
+  if (plan.kind == StreamPlan::Kind::inherit) return UniqueFd();
+  if (plan.kind == StreamPlan::Kind::piped) return open_pipe(worker, id, plan);
+  const bool file = plan.kind == StreamPlan::Kind::direct_file;
+  const std::string path = file ? layout.stream_log(id, worker.identity.local_rank) : "/dev/null";
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (file ? O_APPEND | O_CREAT : 0), 0666));
+  if (fd) return fd;
+  if (descriptors_are_out(errno)) return tl::unexpected<Error>(too_many_descriptors(path, errno));
+  // No place for the file (or for its directory, before). Through a pipe the worker can run, and the file is tried
+  // again as long as something is written to it.
+  if (file && (disk_is_full(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
+  return fail_errno(Errc::unavailable, concat("cannot open ", path), errno);
+}
+
+Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const StreamPlan& plan) {
+  auto stream = std::make_shared<WorkerStream>(executor_);
+  const int local_rank = worker.identity.local_rank;
+  if (plan.file) {
+    stream->file = std::make_unique<LogFile>(layout.stream_log(id, local_rank), options_.log.rotate_bytes);
+    if (!stream->file->open()) {
+      const int err = errno;
+      if (descriptors_are_out(err)) return tl::unexpected<Error>(too_many_descriptors(stream->file->path(), err));
+      if (!disk_is_full(err)) return fail(Errc::unavailable, stream->file->first_error());
+      say_first_loss(stream->file->first_error());
+    }
+  }
+  auto pipe = make_pipe();
+  if (!pipe) {
+    const int err = pipe.error().cause.value();
+    if (!descriptors_are_out(err)) return tl::unexpected<Error>(pipe.error());
+    return tl::unexpected<Error>(too_many_descriptors(concat("a pipe for local rank ", local_rank), err));
+  }
+  boost::system::error_code failed;
+  stream->pipe.assign(pipe->read.get(), failed);
+  if (failed) {
+    return fail_errno(Errc::unavailable, concat("cannot watch the output of local rank ", local_rank), failed.value());
+  }
+  (void)pipe->read.release();
+  stream->pipe.non_blocking(true, failed);
+  if (plan.console) stream->lane = lanes_[index_of(id)];
+  if (plan.console || plan.duplicate) stream->prefix = prefix_of(worker, plan.teed);
+  if (plan.duplicate && filtered_logs_[index_of(id)]) {
+    const auto& filters =
+        id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
+    stream->duplicate.reset(new Duplicate{&filters, filtered_logs_[index_of(id)].get(), {}});
+  }
+  if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
+  worker.streams[index_of(id)] = stream;
+  ++open_streams_;
+  watch(stream);
+  return std::move(pipe->write);
+}
+
+bool Output::Impl::consoles_done() const {
+  return std::all_of(lane_storage_.begin(), lane_storage_.end(),
+                     [](const Lane& lane) { return !lane.console || lane.console->queued() == 0; });
+}
+
+void Output::Impl::add_waiter(bool for_attempt, Deadline deadline, std::function<void()> done) {
+  auto waiter = std::make_shared<Waiter>(Waiter{for_attempt, std::move(done), boost::asio::steady_timer(executor_)});
+  waiters_.push_back(waiter);
+  for (Lane& lane : lane_storage_) {
+    if (lane.console) lane.console->flush();
+  }
+  check_waiters();
+  if (!waiter->done) return;
+  waiter->timer.expires_at(deadline);
+  waiter->timer.async_wait([this, self = self_, waiter](const boost::system::error_code& cancelled) {
+    const auto alive = self.lock();
+    if (cancelled || !alive || shut_down_ || !waiter->done) return;
+    if (waiter->for_attempt) {
+      for (Worker& worker : workers_) {
+        for (auto& stream : worker.streams) {
+          if (!stream) continue;
+          drain_stream(*stream);
+          give_up(*stream);
+        }
+      }
+    }
+    finish(waiter);
+  });
+}
+
+void Output::Impl::check_waiters() {
+  if (waiters_.empty() || !consoles_done()) return;
+  for (const auto& waiter : std::vector<std::shared_ptr<Waiter>>(waiters_)) {
+    if (!waiter->for_attempt || open_streams_ == 0) finish(waiter);
+  }
+}
+
+void Output::Impl::finish(const std::shared_ptr<Waiter>& waiter) {
+  std::erase(waiters_, waiter);
+  waiter->timer.cancel();
+  if (waiter->done) boost::asio::post(executor_, std::exchange(waiter->done, nullptr));
+}
+
+void Output::Impl::async_end_attempt(Deadline deadline, std::function<void()> done) {
+  // Most pipes are at their end by now: seeing that here saves a turn of the loop for each.
+  for (Worker& worker : workers_) {
+    for (auto& stream : worker.streams) {
+      if (stream && !stream->held_back) drain_stream(*stream);
+    }
+  }
+  add_waiter(true, deadline, std::move(done));
+}
+
+void Output::Impl::async_flush(Deadline deadline, std::function<void()> done) {
+  add_waiter(false, deadline, std::move(done));
+}
+
+std::vector<std::string> Output::Impl::stderr_tail(int local_rank, std::size_t lines) const {
+  const Worker* worker = find(local_rank);
+  if (worker == nullptr) return {};
+  if (const auto& stream = worker->streams[1]; stream && stream->tail) return stream->tail->lines(lines);
+  const std::string path = log_of(StreamId::err, local_rank);
+  if (path.empty()) return {};
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  const off_t size = ::lseek(file.get(), 0, SEEK_END);
+  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(TailBuffer::limit));
+  std::string text(TailBuffer::limit, '\0');
+  const ssize_t count = ::pread(file.get(), text.data(), text.size(), from);
+  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+  return last_lines(text, lines, from > 0);
+}
+
+LossReport Output::Impl::losses() const {
+  LossReport report;
+  report.first_error = first_file_error_;
+  report.file_bytes = earlier_losses_;
+  for (const Worker& worker : workers_) {
+    for (const auto& stream : worker.streams) {
+      if (stream && stream->file) report.file_bytes += stream->file->lost_bytes();
+    }
+  }
+  for (const auto& log : filtered_logs_) {
+    if (log) report.file_bytes += log->lost_bytes();
+  }
+  for (const Lane& lane : lane_storage_) {
+    if (!lane.console) continue;
+    report.console_bytes += lane.console->lost_bytes();
+    if (report.first_error.empty()) report.first_error = lane.console->first_error();
+  }
+  return report;
+}
+
+Output::Output(boost::asio::any_io_executor executor, OutputOptions options)
+    : impl_(std::make_shared<Impl>(std::move(executor), std::move(options))) {
+  impl_->self_ = impl_;
+}
+Output::~Output() { impl_->shut_down(); }
+
+Result<void> Output::prepare() { return impl_->prepare(); }
+Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers) {
+  return impl_->begin_attempt(attempt, workers);
+}
+Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_streams(local_rank); }
+int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
+void Output::drain(int local_rank) { impl_->drain(local_rank); }
+void Output::async_end_attempt(Deadline deadline, std::function<void()> done) {
+  impl_->async_end_attempt(deadline, std::move(done));
+}
+void Output::async_flush(Deadline deadline, std::function<void()> done) {
+  impl_->async_flush(deadline, std::move(done));
+}
+std::vector<std::string> Output::stderr_tail(int local_rank, std::size_t lines) const {
+  return impl_->stderr_tail(local_rank, lines);
+}
+bool Output::console_shows_stderr(int local_rank) const { return impl_->plan_of(StreamId::err, local_rank).console; }
+std::string Output::stdout_log(int local_rank) const { return impl_->log_of(StreamId::out, local_rank); }
+std::string Output::stderr_log(int local_rank) const { return impl_->log_of(StreamId::err, local_rank); }
+std::string Output::error_file(int local_rank) const { return impl_->layout.error_file(local_rank); }
+std::string Output::attempt_dir() const { return impl_->layout.attempt_dir(); }
+std::string Output::root() const { return impl_->layout.root(); }
+void Output::console_line(std::string_view text) { impl_->console_line(text); }
+LossReport Output::losses() const { return impl_->losses(); }
+void Output::remove_if_unused() { impl_->layout.remove_if_unused(); }
+
+}  // namespace ddrun::logs

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/logs/console.hpp"
+#include "ddrun/logs/line_assembler.hpp"
+#include "ddrun/logs/log_file.hpp"
+#include "ddrun/logs/log_layout.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/logs/stream_plan.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
+
+namespace ddrun::logs {
+
+struct WorkerStream;
+
+/// A console and the streams that wait until it has room.
+struct Lane {
+  std::shared_ptr<Console> console;
+  std::vector<std::shared_ptr<WorkerStream>> held_back;
+};
+
+/// Copies lines that contain one of the filters to a file that all workers of the attempt share.
+struct Duplicate {
+  const std::vector<std::string>* filters;
+  LogFile* file;
+  LineAssembler lines;
+};
+
+/// The reading end of one pipe. Small while idle: there are tens of thousands. Held by shared_ptr, because Asio's
+/// handlers may come after the stream has been closed and forgotten.
+struct WorkerStream {
+  explicit WorkerStream(const boost::asio::any_io_executor& executor) : pipe(executor) {}
+
+  boost::asio::posix::stream_descriptor pipe;
+  Lane* lane = nullptr;  ///< nullptr: not shown
+  std::string prefix;
+  LineAssembler lines;
+  std::unique_ptr<LogFile> file;
+  std::unique_ptr<Duplicate> duplicate;
+  std::unique_ptr<TailBuffer> tail;
+  bool held_back = false;
+  bool in_quiet_list = false;
+  Deadline quiet_at{};
+};
+
+class Output::Impl {
+ public:
+  Impl(boost::asio::any_io_executor executor, OutputOptions options);
+  void shut_down();
+
+  // output.cpp: attempts
+  Result<void> prepare();
+  Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
+  Result<ChildStreams> open_streams(int local_rank);
+  [[nodiscard]] int descriptors_of(int local_rank) const;
+  void async_end_attempt(Deadline deadline, std::function<void()> done);
+  void async_flush(Deadline deadline, std::function<void()> done);
+  [[nodiscard]] std::vector<std::string> stderr_tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
+  [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
+  [[nodiscard]] LossReport losses() const;
+  void drain(int local_rank);
+  void console_line(std::string_view text);
+
+  LogLayout layout;
+
+ private:
+  struct Worker {
+    WorkerIdentity identity;
+    std::array<std::shared_ptr<WorkerStream>, 2> streams;  ///< by StreamId; empty unless piped
+  };
+  struct Waiter {
+    bool for_attempt;
+    std::function<void()> done;
+    boost::asio::steady_timer timer;
+  };
+
+  [[nodiscard]] const Worker* find(int local_rank) const;
+  [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
+  [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
+  [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
+  [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
+  void forget_attempt();
+  void add_waiter(bool for_attempt, Deadline deadline, std::function<void()> done);
+  [[nodiscard]] bool consoles_done() const;
+  void check_waiters();
+  void finish(const std::shared_ptr<Waiter>& waiter);
+
+  // output_streams.cpp: bytes
+  void watch(const std::shared_ptr<WorkerStream>& stream);
+  void readable(const std::shared_ptr<WorkerStream>& stream);
+  enum class ReadResult { data, nothing, end };
+  ReadResult read_once(WorkerStream& stream, std::size_t& count);
+  void take(WorkerStream& stream, std::string_view chunk);
+  void show(WorkerStream& stream, std::string_view chunk);
+  void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
+  void write_file(LogFile& file, std::string_view chunk);
+  void drain_stream(WorkerStream& stream);
+  void close_stream(WorkerStream& stream);
+  void give_up(WorkerStream& stream);
+  void console_has_room();
+  void expect_quiet(WorkerStream& stream, const std::shared_ptr<WorkerStream>& shared);
+  void arm_quiet_timer(Deadline at);
+  void show_quiet_lines();
+  [[nodiscard]] std::string_view stamped(const WorkerStream& stream);
+  void say_first_loss(const std::string& error);
+
+  boost::asio::any_io_executor executor_;
+  OutputOptions options_;
+  std::array<Lane, 2> lane_storage_;
+  std::array<Lane*, 2> lanes_{};  ///< by StreamId; both the same if both consoles are the same place
+  std::vector<Worker> workers_;
+  std::vector<int> index_of_local_rank_;
+  std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
+  bool began_ = false;
+  std::size_t open_streams_ = 0;
+  std::unique_ptr<char[]> read_buffer_;
+  std::string scratch_prefix_;
+  std::string scratch_lines_;
+  std::vector<std::shared_ptr<WorkerStream>> quiet_list_;
+  boost::asio::steady_timer quiet_timer_;
+  bool quiet_timer_armed_ = false;
+  std::vector<std::shared_ptr<Waiter>> waiters_;
+  std::uint64_t earlier_losses_ = 0;
+  std::string first_file_error_;
+  bool shut_down_ = false;
+  std::weak_ptr<Impl> self_;
+  friend class Output;
+};
+
+}  // namespace ddrun::logs

@@ -1,0 +1,228 @@
+// How bytes travel: from a worker's pipe to its log file, to the console in whole lines, to filtered logs.
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/logs/line_prefix.hpp"
+#include "output_impl.hpp"
+
+namespace ddrun::logs {
+
+namespace {
+
+/// One read takes at most this much from one worker, then the others have their turn.
+constexpr std::size_t turn_size = std::size_t{256} << 10U;
+/// A drained worker may fill a crowded console's queue up to this many times its bound.
+constexpr std::size_t drain_factor = 16;
+
+}  // namespace
+
+void Output::Impl::watch(const std::shared_ptr<WorkerStream>& stream) {
+  stream->pipe.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                          [this, self = self_, stream](const boost::system::error_code& failed) {
+                            const auto alive = self.lock();
+                            if (failed || !alive || shut_down_ || !stream->pipe.is_open()) return;
+                            readable(stream);
+                          });
+}
+
+void Output::Impl::readable(const std::shared_ptr<WorkerStream>& stream) {
+  if (stream->held_back) return;
+  if (stream->lane != nullptr && stream->lane->console->crowded()) {
+    // Not reading fills the pipe, and a full pipe makes the worker wait: that is the whole back-pressure.
+    stream->held_back = true;
+    stream->lane->held_back.push_back(stream);
+    return;
+  }
+  std::size_t count = 0;
+  if (read_once(*stream, count) == ReadResult::end) return close_stream(*stream);
+  expect_quiet(*stream, stream);
+  watch(stream);
+}
+
+Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
+  if (!read_buffer_) read_buffer_.reset(new char[turn_size]);
+  const ssize_t size = ::read(stream.pipe.native_handle(), read_buffer_.get(), turn_size);
+  if (size > 0) {
+    count = static_cast<std::size_t>(size);
+    take(stream, {read_buffer_.get(), count});
+    return ReadResult::data;
+  }
+  return size < 0 && (errno == EAGAIN || errno == EINTR) ? ReadResult::nothing : ReadResult::end;
+}
+
+void Output::Impl::take(WorkerStream& stream, std::string_view chunk) {
+  if (stream.tail) stream.tail->add(chunk);
+  if (stream.file) write_file(*stream.file, chunk);
+  if (stream.duplicate) copy_matching(stream, chunk, false);
+  if (stream.lane != nullptr) show(stream, chunk);
+}
+
+std::string_view Output::Impl::stamped(const WorkerStream& stream) {
+  if (!options_.log.timestamps) return stream.prefix;
+  scratch_prefix_ = time_stamp(std::chrono::system_clock::now());
+  scratch_prefix_ += stream.prefix;
+  return scratch_prefix_;
+}
+
+void Output::Impl::show(WorkerStream& stream, std::string_view chunk) {
+  Console& console = *stream.lane->console;
+  if (console.gone()) return console.count_lost(chunk.size());
+  const std::string_view prefix = stamped(stream);
+  stream.lines.feed(chunk, [&](const Piece& piece) { console.add(&stream, prefix, piece); });
+  console.flush_soon();
+}
+
+void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, bool last) {
+  Duplicate& duplicate = *stream.duplicate;
+  scratch_lines_.clear();
+  const auto copy = [&](const Piece& piece) {
+    const auto matches = [&](const std::string& filter) { return piece.text.find(filter) != std::string_view::npos; };
+    if (std::none_of(duplicate.filters->begin(), duplicate.filters->end(), matches)) return;
+    scratch_lines_ += stream.prefix;
+    scratch_lines_ += piece.text;
+    if (piece.end == PieceEnd::cut) scratch_lines_ += '\n';
+  };
+  if (last) duplicate.lines.finish(copy);
+  else duplicate.lines.feed(chunk, copy);
+  if (!scratch_lines_.empty()) write_file(*duplicate.file, scratch_lines_);
+}
+
+void Output::Impl::write_file(LogFile& file, std::string_view chunk) {
+  file.write(chunk);
+  if (first_file_error_.empty() && !file.first_error().empty()) say_first_loss(file.first_error());
+}
+
+void Output::Impl::say_first_loss(const std::string& error) {
+  if (!first_file_error_.empty()) return;
+  first_file_error_ = error;
+  say(Level::warning, concat(error, "; the job goes on without what cannot be written (said once)"));
+}
+
+void Output::Impl::drain_stream(WorkerStream& stream) {
+  if (!stream.pipe.is_open()) return;
+  if (stream.lane != nullptr && !stream.file && !stream.duplicate &&
+      stream.lane->console->queued() > options_.queue_high * drain_factor) {
+    return;  // its bytes are safe in the pipe until the console has room
+  }
+  // Only what is there now: a grandchild that goes on writing must not keep us here.
+  int there = 0;
+  if (::ioctl(stream.pipe.native_handle(), FIONREAD, &there) != 0) there = 0;
+  std::size_t total = 0;
+  for (bool more = true; more;) {
+    more = total < static_cast<std::size_t>(there);
+    std::size_t count = 0;
+    const ReadResult result = read_once(stream, count);
+    if (result == ReadResult::end) return close_stream(stream);
+    if (result == ReadResult::nothing) return;
+    total += count;
+  }
+}
+
+void Output::Impl::drain(int local_rank) {
+  const Worker* worker = find(local_rank);
+  if (worker == nullptr) return;
+  for (const auto& stream : worker->streams) {
+    if (!stream) continue;
+    drain_stream(*stream);
+    if (stream->pipe.is_open()) expect_quiet(*stream, stream);
+  }
+}
+
+void Output::Impl::close_stream(WorkerStream& stream) {
+  if (!stream.pipe.is_open()) return;
+  boost::system::error_code ignored;
+  stream.pipe.close(ignored);
+  if (stream.duplicate) copy_matching(stream, {}, true);
+  if (stream.lane != nullptr && !stream.lane->console->gone()) {
+    Console& console = *stream.lane->console;
+    const std::string_view prefix = stamped(stream);
+    stream.lines.finish([&](const Piece& piece) { console.add(&stream, prefix, piece); });
+    console.flush_soon();
+  }
+  if (stream.file) earlier_losses_ += stream.file->lost_bytes();
+  stream.file.reset();  // its descriptor is wanted for the next attempt
+  --open_streams_;
+  check_waiters();
+}
+
+void Output::Impl::give_up(WorkerStream& stream) {
+  if (!stream.pipe.is_open()) return;
+  int unread = 0;
+  if (stream.lane != nullptr && ::ioctl(stream.pipe.native_handle(), FIONREAD, &unread) == 0 && unread > 0) {
+    stream.lane->console->count_lost(static_cast<std::size_t>(unread));
+  }
+  close_stream(stream);
+}
+
+void Output::Impl::console_has_room() {
+  for (Lane& lane : lane_storage_) {
+    if (!lane.console || lane.console->crowded()) continue;
+    for (const auto& stream : std::exchange(lane.held_back, {})) {
+      stream->held_back = false;
+      if (stream->pipe.is_open()) watch(stream);
+    }
+  }
+  check_waiters();
+}
+
+void Output::Impl::console_line(std::string_view text) {
+  Console& console = *lanes_[1]->console;
+  console.add_text(text);
+  console.flush();
+}
+
+// A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
+// silence. Elsewhere nobody is waiting, and no timer is ever set.
+
+void Output::Impl::expect_quiet(WorkerStream& stream, const std::shared_ptr<WorkerStream>& shared) {
+  if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
+  stream.quiet_at = Clock::now() + options_.quiet;
+  if (!stream.in_quiet_list) {
+    stream.in_quiet_list = true;
+    quiet_list_.push_back(shared);
+  }
+  if (!quiet_timer_armed_) arm_quiet_timer(stream.quiet_at);
+}
+
+void Output::Impl::arm_quiet_timer(Deadline at) {
+  quiet_timer_armed_ = true;
+  quiet_timer_.expires_at(at);
+  quiet_timer_.async_wait([this, self = self_](const boost::system::error_code& failed) {
+    const auto alive = self.lock();
+    if (failed || !alive || shut_down_) return;
+    quiet_timer_armed_ = false;
+    show_quiet_lines();
+  });
+}
+
+void Output::Impl::show_quiet_lines() {
+  const Deadline now = Clock::now();
+  std::optional<Deadline> next;
+  std::erase_if(quiet_list_, [&](const std::shared_ptr<WorkerStream>& stream) {
+    const bool waits = stream->pipe.is_open() && stream->lines.holds_partial();
+    if (waits && stream->quiet_at > now) {
+      next = next ? std::min(*next, stream->quiet_at) : stream->quiet_at;
+      return false;
+    }
+    stream->in_quiet_list = false;
+    Console& console = *stream->lane->console;
+    if (waits && !console.gone()) {
+      const std::string_view prefix = stamped(*stream);
+      stream->lines.show_partial([&](const Piece& piece) { console.add(stream.get(), prefix, piece); });
+    }
+    return true;
+  });
+  for (Lane& lane : lane_storage_) {
+    if (lane.console) lane.console->flush_soon();
+  }
+  if (next) arm_quiet_timer(*next);
+}
+
+}  // namespace ddrun::logs

@@ -1,0 +1,31 @@
+#include "ddrun/logs/stream_plan.hpp"
+
+namespace ddrun::logs {
+
+StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size, bool files) {
+  const auto has = [&](const StreamSelection& selection) {
+    const Streams streams = selection.of(local_rank);
+    return stream == StreamId::out ? has_out(streams) : has_err(streams);
+  };
+  const auto& filters = stream == StreamId::out ? log.duplicate_stdout_filters : log.duplicate_stderr_filters;
+  const bool listed = !log.local_ranks_filter || log.local_ranks_filter->contains(local_rank);
+  const bool redirected = has(log.redirects);
+
+  StreamPlan plan;
+  plan.teed = has(log.tee);
+  plan.file = files && (redirected || plan.teed);
+  plan.console = listed && (plan.teed || !redirected);
+  plan.duplicate = files && !filters.empty();
+
+  const bool decorated = local_world_size > 1 || plan.teed || log.timestamps || !log.line_prefix_template.empty() ||
+                         (log.label != Label::automatic && log.label != Label::none);
+  const bool piped =
+      (plan.console && (decorated || plan.file)) || (plan.file && log.rotate_bytes > 0) || plan.duplicate;
+  if (piped) plan.kind = StreamPlan::Kind::piped;
+  else if (plan.file) plan.kind = StreamPlan::Kind::direct_file;
+  else if (plan.console) plan.kind = StreamPlan::Kind::inherit;
+  else plan.kind = StreamPlan::Kind::discard;
+  return plan;
+}
+
+}  // namespace ddrun::logs
