@@ -1,0 +1,287 @@
+// The client against servers that are late, absent, slow, dead or wrong. They are scripts on a thread.
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "ddrun/store/resolve.hpp"
+#include "ddrun/store/tcp_client.hpp"
+#include "ddrun/store/tcp_server.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/store_wire.hpp"
+
+using namespace ddrun;
+using namespace ddrun::store;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Clock::now() + 20s; }
+
+/// One accepted connection of a scripted server; nothing here asserts, since it is not on the test's thread.
+class Peer {
+ public:
+  explicit Peer(int fd) : fd_(fd) {}
+  ~Peer() { ::close(fd_); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  std::string read(std::size_t size) {
+    std::string bytes(size, '\0');
+    const ssize_t got = ::recv(fd_, bytes.data(), size, MSG_WAITALL);
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    return bytes;
+  }
+  void write(std::string_view bytes) { (void)::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  /// The greeting and the ping that follows it.
+  void greet() {
+    const auto hello = read(10);
+    if (hello.size() == 10) write(hello.substr(6));
+  }
+
+ private:
+  int fd_;
+};
+
+/// Listens on the loopback and plays `script` with the first client.
+class ScriptedServer {
+ public:
+  explicit ScriptedServer(std::function<void(Peer&)> script) : listener_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::listen(listener_, 8) == 0);
+    REQUIRE(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, script = std::move(script)] {
+      const int fd = ::accept(listener_, nullptr, nullptr);
+      if (fd < 0) return;
+      Peer peer(fd);
+      script(peer);
+    });
+  }
+  ~ScriptedServer() {
+    ::shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    ::close(listener_);
+  }
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+
+ private:
+  int listener_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+std::unique_ptr<TcpClient> connected(std::uint16_t port) {
+  auto client = TcpClient::connect("127.0.0.1", port, soon());
+  if (!client) FAIL(client.error().message);
+  return std::move(*client);
+}
+
+/// A port on which nobody listens, for now.
+std::uint16_t free_port() {
+  auto server = TcpServer::start();
+  REQUIRE(server);
+  return (*server)->port();
+}
+
+}  // namespace
+
+TEST_CASE("the client waits for a server that starts late") {
+  TcpServerOptions options;
+  options.port = free_port();
+  Result<std::unique_ptr<TcpServer>> server = fail(Errc::cancelled, "");
+  std::thread late([&] {
+    std::this_thread::sleep_for(50ms);
+    server = TcpServer::start(options);
+  });
+  auto client = TcpClient::connect("127.0.0.1", options.port, soon());
+  late.join();
+  REQUIRE(server);
+  REQUIRE(client);
+  CHECK((*client)->num_keys(soon()).value_or(-1) == 0);
+}
+
+TEST_CASE("a server that never starts is a timeout with the reason") {
+  const auto port = free_port();
+  const auto start = Clock::now();
+  const auto client = TcpClient::connect("127.0.0.1", port, start + 60ms);
+  REQUIRE_FALSE(client);
+  CHECK(client.error().code == Errc::timeout);
+  CHECK(client.error().message.find("127.0.0.1:" + std::to_string(port)) != std::string::npos);
+  CHECK(client.error().message.find("refused") != std::string::npos);
+  CHECK(Clock::now() - start < 5s);
+}
+
+TEST_CASE("a name is not looked up by the client itself") {
+  const auto client = TcpClient::connect("node0", 29500, soon());
+  REQUIRE_FALSE(client);
+  CHECK(client.error().code == Errc::invalid_argument);
+  CHECK(client.error().message.find("'node0' is not an IP address") == 0);
+  CHECK_FALSE(TcpClient::connect("127.0.0.1", 0, soon()));
+}
+
+TEST_CASE("whoever has a name can ask for its addresses") {
+  CHECK(resolve("10.1.2.3").value_or(std::vector<std::string>{}) == std::vector<std::string>{"10.1.2.3"});
+  CHECK(resolve("localhost").value_or(std::vector<std::string>{}) == std::vector<std::string>{"127.0.0.1", "::1"});
+  CHECK_FALSE(resolve(""));
+  auto server = TcpServer::start();
+  REQUIRE(server);
+  CHECK(connect_by_name("localhost", (*server)->port(), soon()));
+  CHECK(connect_by_name("127.0.0.1", (*server)->port(), soon()));
+}
+
+TEST_CASE("the client's bytes are those PyTorch sends") {
+  std::string got;
+  {
+    ScriptedServer server([&](Peer& peer) {
+      peer.greet();
+      got += peer.read(21);
+      got += peer.read(19);
+      peer.write(std::string(1, '\0'));
+      got += peer.read(11);
+      peer.write(field("hi"));
+    });
+    auto client = connected(server.port());
+    REQUIRE(client->set("a", "hi", soon()));
+    CHECK(client->get("a", soon()).value_or("") == "hi");
+  }
+  CHECK(hex(got) == hex(unhex("01 0200000000000000 2f61 0200000000000000 6869"
+                              "06 0100000000000000 0200000000000000 2f61"
+                              "03 0200000000000000 2f61")));
+}
+
+TEST_CASE("something else on the port is a protocol error") {
+  ScriptedServer server([](Peer& peer) {
+    peer.read(10);
+    peer.write("HTTP/1.1 400 Bad Request\r\n\r\n");
+  });
+  const auto client = TcpClient::connect("127.0.0.1", server.port(), soon());
+  REQUIRE_FALSE(client);
+  CHECK(client.error().code == Errc::protocol);
+}
+
+TEST_CASE("keys that come while the wait is being cancelled make it a success") {
+  std::atomic<bool> next_is_right{false};
+  ScriptedServer server([&](Peer& peer) {
+    peer.greet();
+    peer.read(19);  // WAIT; no answer in time
+    peer.read(1);   // CANCEL_WAIT, crossed by the answer to the wait
+    peer.write(unhex("00 01"));
+    next_is_right = peer.read(19).front() == 4;  // and the connection is in step
+    peer.write(number(42));
+  });
+  auto client = connected(server.port());
+  const std::vector<std::string> keys = {"k"};
+  CHECK(client->wait({keys.data(), 1}, Clock::now() + 20ms));
+  CHECK(client->add("n", 2, soon()).value_or(-1) == 42);
+  CHECK(next_is_right);
+}
+
+TEST_CASE("real servers win and lose the race with the cancel and stay in step") {
+  auto server = TcpServer::start();
+  REQUIRE(server);
+  auto waiting = connected((*server)->port());
+  auto setting = connected((*server)->port());
+  int came = 0;
+  for (int i = 0; i < 300; ++i) {
+    const std::vector<std::string> key = {"k" + std::to_string(i)};
+    const auto until = Clock::now() + std::chrono::microseconds(150 + i % 100);
+    std::thread setter([&] {
+      std::this_thread::sleep_until(until - 60us);
+      (void)setting->set(key[0], "v", soon());
+    });
+    const auto waited = waiting->wait(key, until);
+    setter.join();
+    if (waited) ++came;
+    if (!waited) REQUIRE(waited.error().code == Errc::timeout);
+    REQUIRE(waiting->add("n", 1, soon()).value_or(-1) == i + 1);
+  }
+  INFO("waits that succeeded: " << came);
+  CHECK(waiting->num_keys(soon()).value_or(-1) == 301);
+}
+
+TEST_CASE("a server that dies ends every call with its name") {
+  ScriptedServer server([](Peer& peer) {
+    peer.greet();
+    peer.read(18);
+  });
+  auto client = connected(server.port());
+  for (int i = 0; i < 2; ++i) {
+    const auto sum = client->add("n", 1, soon());
+    REQUIRE_FALSE(sum);
+    CHECK(sum.error().code == Errc::connection_lost);
+    CHECK(sum.error().message.find("127.0.0.1:" + std::to_string(server.port())) != std::string::npos);
+  }
+  CHECK_FALSE(client->set("k", "v", soon()));
+}
+
+TEST_CASE("a wait ends at once when the server dies") {
+  ScriptedServer server([](Peer& peer) {
+    peer.greet();
+    peer.read(19);
+  });
+  auto client = connected(server.port());
+  const std::vector<std::string> keys = {"k"};
+  const auto waited = client->wait(keys, Deadline::max());
+  REQUIRE_FALSE(waited);
+  CHECK(waited.error().code == Errc::connection_lost);
+}
+
+TEST_CASE("a server that stops answering does not hang the client for ever") {
+  std::atomic<bool> over{false};
+  ScriptedServer server([&](Peer& peer) {
+    peer.greet();
+    while (!over) std::this_thread::sleep_for(5ms);
+  });
+  auto client = connected(server.port());
+  const auto start = Clock::now();
+  const auto sum = client->add("n", 1, start + 50ms);
+  over = true;
+  REQUIRE_FALSE(sum);
+  CHECK(sum.error().code == Errc::connection_lost);
+  CHECK(sum.error().message.find("does not answer") != std::string::npos);
+  CHECK(Clock::now() - start < 15s);
+  CHECK_FALSE(client->num_keys(soon()));
+}
+
+TEST_CASE("nonsense from the server is a protocol error") {
+  std::string answer;
+  SECTION("a wait answered with 7") { answer = unhex("07"); }
+  SECTION("a wait cancelled by nobody") { answer = unhex("01"); }
+  SECTION("a value of absurd length") { answer = unhex("00 ffffffffffffff7f"); }
+  ScriptedServer server([&](Peer& peer) {
+    peer.greet();
+    peer.write(answer);
+    peer.read(100);
+  });
+  auto client = connected(server.port());
+  const auto got = client->get("k", soon());
+  REQUIRE_FALSE(got);
+  CHECK(got.error().code == Errc::protocol);
+}
+
+TEST_CASE("a thread that waits keeps the others off only until their deadline") {
+  auto server = TcpServer::start();
+  REQUIRE(server);
+  auto client = connected((*server)->port());
+  auto other = client->clone(soon());
+  REQUIRE(other);
+  Result<std::string> got = fail(Errc::cancelled, "");
+  std::thread waiting([&] { got = client->get("late", soon()); });
+  // Until the other thread has its turn these succeed; then they time out.
+  Result<std::int64_t> sum = 0;
+  while (sum && Clock::now() < soon()) sum = client->add("n", 1, Clock::now() + 20ms);
+  const auto set = (*other)->set("late", "v", soon());
+  waiting.join();
+  REQUIRE(set);
+  REQUIRE_FALSE(sum);
+  CHECK(sum.error().code == Errc::timeout);
+  CHECK(sum.error().message.find("clone") != std::string::npos);
+  CHECK(got.value_or("") == "v");
+  CHECK(client->add("n", 0, soon()));
+}

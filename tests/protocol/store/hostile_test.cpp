@@ -1,0 +1,198 @@
+// Clients that are not well-behaved, and what the others notice of them: nothing.
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "ddrun/store/tcp_client.hpp"
+#include "ddrun/store/tcp_server.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/store_wire.hpp"
+
+using namespace ddrun;
+using namespace ddrun::store;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Clock::now() + 20s; }
+
+/// A server and a well-behaved client of it.
+struct Fixture {
+  Fixture() {
+    auto started = TcpServer::start();
+    REQUIRE(started);
+    server = std::move(*started);
+    auto connected = TcpClient::connect("127.0.0.1", server->port(), soon());
+    REQUIRE(connected);
+    client = std::move(*connected);
+  }
+  /// The server still serves; and has seen, being one thread, what was sent to it before.
+  void check_unharmed() {
+    const auto before = client->add("alive", 0, soon());
+    REQUIRE(before);
+    CHECK(client->add("alive", 1, soon()).value_or(-1) == *before + 1);
+  }
+
+  std::unique_ptr<TcpServer> server;
+  std::unique_ptr<TcpClient> client;
+};
+
+long resident_kib() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) return std::stol(line.substr(6));
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("strangers are cut off without an answer") {
+  Fixture f;
+  for (const auto& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02", 4),
+                            unhex("00 cef7853d"), unhex("00 0200000000000000 2f61 0200000000000000 6869"),
+                            greeting() + unhex("00 cef7853c"), greeting() + unhex("ff"), greeting() + unhex("0e")}) {
+    CAPTURE(hex(bytes));
+    RawClient stranger(f.server->port());
+    stranger.send(bytes);
+    CHECK(stranger.closed_by_server());
+    f.check_unharmed();
+  }
+}
+
+TEST_CASE("a length beyond the limits cuts off before anything is allocated") {
+  Fixture f;
+  const long before = resident_kib();
+  for (const auto& bytes :
+       {unhex("01 0120000000000000"), unhex("01 ffffffffffffffff"), unhex("01 0100000000000000 61 0100800000000000"),
+        unhex("06 0100020000000000"), unhex("06 ffffffffffffffff"), unhex("0b 0100000000000000 0120000000000000"),
+        unhex("0a 0100000000000000 ffffffffffffffff")}) {
+    CAPTURE(hex(bytes));
+    RawClient client(f.server->port());
+    REQUIRE(client.send(greeting() + bytes));
+    CHECK(client.closed_by_server());
+  }
+  // What is allowed is only believed when it comes.
+  std::vector<RawClient> claiming;
+  for (int i = 0; i < 100; ++i) {
+    claiming.emplace_back(f.server->port());
+    REQUIRE(claiming.back().send(greeting() + unhex("01 0100000000000000 61 0000800000000000")));
+  }
+  f.check_unharmed();
+  CHECK(resident_kib() - before < 50'000);
+}
+
+TEST_CASE("half a request disturbs nobody and is dropped with its client") {
+  Fixture f;
+  {
+    RawClient half(f.server->port());
+    REQUIRE(half.send(greeting() + unhex("01") + field("k") + number(5) + "val"));
+    RawClient greets_half(f.server->port());
+    REQUIRE(greets_half.send(greeting().substr(0, 3)));
+    RawClient silent(f.server->port());
+    f.check_unharmed();
+  }
+  f.check_unharmed();
+  CHECK(f.client->num_keys(soon()).value_or(-1) == 1);  // "alive"
+}
+
+TEST_CASE("a client may vanish while it waits") {
+  Fixture f;
+  for (int i = 0; i < 50; ++i) {
+    RawClient gone(f.server->port());
+    REQUIRE(gone.send(greeting() + unhex("06") + number(2) + field("/k") + field("/other")));
+    if (i % 2 == 0) {
+      const linger reset{1, 0};
+      ::setsockopt(gone.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    }
+  }
+  RawClient stays(f.server->port());
+  REQUIRE(stays.send(greeting() + unhex("06") + number(1) + field("/k")));
+  f.check_unharmed();
+  REQUIRE(f.client->set("k", "v", soon()));
+  CHECK(hex(stays.receive(1)) == "00");
+  REQUIRE(f.client->set("other", "v", soon()));
+  f.check_unharmed();
+}
+
+TEST_CASE("a client that never reads costs bounded memory and harms nobody") {
+  Fixture f;
+  REQUIRE(f.client->set("value", std::string(1024 * 1024, 'v'), soon()));
+  f.check_unharmed();
+  const long before = resident_kib();
+  {
+    RawClient deaf(f.server->port());
+    REQUIRE(deaf.send(greeting()));
+    std::string requests;
+    for (int i = 0; i < 10'000; ++i) requests += unhex("03") + field("/value");
+    // 10 GB of replies are asked for, again and again, until the server stops listening to it.
+    std::size_t taken = 0;
+    for (int i = 0; i < 200; ++i) {
+      const auto now = deaf.send_while_taken(requests, 100ms);
+      taken += now;
+      if (now < requests.size()) break;
+    }
+    INFO("bytes of requests taken: " << taken);
+    CHECK(taken < 200 * requests.size());
+    f.check_unharmed();
+    CHECK(resident_kib() - before < 64 * 1024);
+  }
+  f.check_unharmed();
+}
+
+TEST_CASE("a client that reads late gets every reply in order") {
+  Fixture f;
+  REQUIRE(f.client->set("value", std::string(100'000, 'v'), soon()));
+  f.check_unharmed();
+  RawClient late(f.server->port());
+  std::string requests = greeting();
+  constexpr int count = 500;
+  for (int i = 0; i < count; ++i) {
+    requests += unhex("03") + field("/value") + unhex("0d") + number(static_cast<std::uint64_t>(i)).substr(0, 4);
+  }
+  REQUIRE(late.send(requests));
+  f.check_unharmed();
+  for (int i = 0; i < count; ++i) {
+    const auto reply = late.receive(8 + 100'000 + 4);
+    if (reply.substr(8 + 100'000) != number(static_cast<std::uint64_t>(i)).substr(0, 4)) FAIL("reply " << i);
+  }
+  REQUIRE(late.send(unhex("0d 01020304")));
+  CHECK(hex(late.receive(4)) == "01020304");
+}
+
+TEST_CASE("without descriptors new clients are cut off and the others are served") {
+  Fixture f;
+  rlimit old{};
+  ::getrlimit(RLIMIT_NOFILE, &old);
+  // The sockets of the clients must exist before the limit hits, as those of other processes would.
+  std::vector<int> sockets;
+  for (int i = 0; i < 20; ++i) sockets.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit low = old;
+  low.rlim_cur = static_cast<rlim_t>(sockets.back()) + 4;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(f.server->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int served = 0;
+  int cut_off = 0;
+  for (const int fd : sockets) {
+    REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    const auto request = greeting() + unhex("0d 01020304");
+    (void)::send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+    char reply[4];
+    pollfd entry{fd, POLLIN, 0};
+    REQUIRE(::poll(&entry, 1, 10'000) == 1);
+    (::recv(fd, reply, sizeof reply, MSG_WAITALL) == 4 ? served : cut_off)++;
+  }
+  CHECK(served > 0);
+  CHECK(cut_off > 0);
+  f.check_unharmed();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &old) == 0);
+  RawClient afterwards(f.server->port());
+  REQUIRE(afterwards.send(greeting() + unhex("0d 01020304")));
+  CHECK(hex(afterwards.receive(4)) == "01020304");
+  for (const int fd : sockets) ::close(fd);
+}

@@ -1,0 +1,258 @@
+// The server on the wire: what was captured, ports, many clients.
+#include "ddrun/store/tcp_server.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "ddrun/store/tcp_client.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/store_wire.hpp"
+
+using namespace ddrun;
+using namespace ddrun::store;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+Deadline soon() { return Clock::now() + 20s; }
+
+std::unique_ptr<TcpServer> started(const TcpServerOptions& options = {}) {
+  auto server = TcpServer::start(options);
+  if (!server) FAIL(server.error().message);
+  return std::move(*server);
+}
+
+std::string all(std::string Exchange::*part) {
+  std::string bytes;
+  for (const auto& exchange : captured_session()) bytes += exchange.*part;
+  return bytes;
+}
+
+/// Value of a line of the store thread's /proc status, such as "SigBlk".
+std::string thread_status(const std::string& name) {
+  std::string found;
+  DIR* tasks = ::opendir("/proc/self/task");
+  REQUIRE(tasks != nullptr);
+  while (const dirent* task = ::readdir(tasks)) {
+    std::ifstream file(std::string("/proc/self/task/") + task->d_name + "/status");
+    std::stringstream text;
+    text << file.rdbuf();
+    if (text.str().find("Name:\tddrun-store\n") == std::string::npos) continue;
+    const auto at = text.str().find("\n" + name + ":\t");
+    if (at != std::string::npos) found = text.str().substr(at + name.size() + 3);
+    found = found.substr(0, found.find('\n'));
+  }
+  ::closedir(tasks);
+  return found;
+}
+
+std::vector<int> open_descriptors() {
+  std::vector<int> fds;
+  DIR* dir = ::opendir("/proc/self/fd");
+  REQUIRE(dir != nullptr);
+  while (const dirent* entry = ::readdir(dir)) {
+    const int fd = std::atoi(entry->d_name);
+    if (entry->d_name[0] != '.' && fd != ::dirfd(dir)) fds.push_back(fd);
+  }
+  ::closedir(dir);
+  return fds;
+}
+
+}  // namespace
+
+TEST_CASE("a captured session over a socket is answered byte for byte") {
+  auto server = started();
+  RawClient client(server->port());
+  for (const auto& exchange : captured_session()) {
+    CAPTURE(exchange.name);
+    REQUIRE(client.send(exchange.sent));
+    CHECK(hex(client.receive(exchange.answer.size())) == hex(exchange.answer));
+  }
+}
+
+TEST_CASE("a captured session in one segment is answered in order") {
+  auto server = started();
+  RawClient client(server->port());
+  REQUIRE(client.send(all(&Exchange::sent)));
+  CHECK(hex(client.receive(all(&Exchange::answer).size())) == hex(all(&Exchange::answer)));
+}
+
+TEST_CASE("a captured session in segments of any size is answered in order") {
+  auto server = started();
+  const auto sent = all(&Exchange::sent);
+  const int on = 1;
+  for (const std::size_t piece : {1, 2, 3, 7, 20}) {
+    CAPTURE(piece);
+    REQUIRE(server->new_round());
+    RawClient client(server->port());
+    ::setsockopt(client.fd(), IPPROTO_TCP, 1 /* TCP_NODELAY */, &on, sizeof on);
+    for (std::size_t at = 0; at < sent.size(); at += piece) {
+      REQUIRE(client.send(std::string_view(sent).substr(at, piece)));
+    }
+    CHECK(hex(client.receive(all(&Exchange::answer).size())) == hex(all(&Exchange::answer)));
+  }
+}
+
+TEST_CASE("a value of the greatest size passes in pieces while others are served") {
+  auto server = started();
+  RawClient slow(server->port());
+  RawClient other(server->port());
+  const std::string value(8 * 1024 * 1024, 'v');
+  const auto request = greeting() + unhex("01") + field("big") + field(value);
+  REQUIRE(slow.send(std::string_view(request).substr(0, request.size() / 2)));
+  REQUIRE(other.send(greeting() + unhex("0d 01020304")));
+  CHECK(hex(other.receive(4)) == "01020304");
+  REQUIRE(slow.send(std::string_view(request).substr(request.size() / 2)));
+  REQUIRE(slow.send(unhex("03") + field("big")));
+  CHECK((slow.receive(8 + value.size()) == field(value)));
+}
+
+TEST_CASE("all addresses have the same port") {
+  auto server = started();
+  REQUIRE(server->port() != 0);
+  auto four = TcpClient::connect("127.0.0.1", server->port(), soon());
+  REQUIRE(four);
+  auto six = TcpClient::connect("::1", server->port(), soon());
+  if (!six) skip("this machine has no IPv6 loopback");
+  CHECK((*six)->server() == "[::1]:" + std::to_string(server->port()));
+  REQUIRE((*four)->set("k", "v", soon()));
+  CHECK((*four)->get("k", soon()).value_or("") == "v");
+  CHECK((*six)->get("k", soon()).value_or("") == "v");
+}
+
+TEST_CASE("localhost reaches a server on either family") {
+  for (const auto* address : {"127.0.0.1", "::1"}) {
+    TcpServerOptions options;
+    options.addresses = {address};
+    auto server = TcpServer::start(options);
+    if (!server) skip("this machine has no IPv6 loopback");
+    CHECK(TcpClient::connect("localhost", (*server)->port(), soon()));
+  }
+}
+
+TEST_CASE("a port in use is named together with the way out") {
+  auto first = started();
+  TcpServerOptions options;
+  options.port = first->port();
+  const auto second = TcpServer::start(options);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == Errc::unavailable);
+  CHECK(second.error().message == "cannot listen on 127.0.0.1:" + std::to_string(options.port) + ": port " +
+                                      std::to_string(options.port) +
+                                      " is in use by another program; choose another port, or 0 for any free one");
+}
+
+TEST_CASE("a port can be used again at once") {
+  TcpServerOptions options;
+  for (int i = 0; i < 5; ++i) {
+    auto server = started(options);
+    options.port = server->port();
+    auto client = TcpClient::connect("127.0.0.1", server->port(), soon());
+    REQUIRE(client);
+    CHECK((*client)->num_keys(soon()).value_or(-1) == 0);
+    server.reset();  // hangs up first, so the system remembers these connections
+  }
+}
+
+TEST_CASE("bad addresses are errors in plain words") {
+  TcpServerOptions options;
+  options.addresses = {"node0"};
+  auto server = TcpServer::start(options);
+  REQUIRE_FALSE(server);
+  CHECK(server.error().code == Errc::invalid_argument);
+  CHECK(server.error().message.find("'node0' is not an IP address") == 0);
+  options.addresses = {};
+  server = TcpServer::start(options);
+  REQUIRE_FALSE(server);
+  CHECK(server.error().code == Errc::invalid_argument);
+  options.addresses = {"127.0.0.1", "192.0.2.1"};  // reserved for documentation: never this machine's
+  server = TcpServer::start(options);
+  REQUIRE_FALSE(server);
+  CHECK(server.error().code == Errc::unavailable);
+  CHECK(server.error().message.find("192.0.2.1") != std::string::npos);
+}
+
+TEST_CASE("five hundred clients at once all meet") {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  auto server = started();
+  std::vector<RawClient> clients;
+  constexpr int count = 500;
+  for (int i = 0; i < count; ++i) {
+    clients.emplace_back(server->port());
+    REQUIRE(clients.back().send(greeting() + unhex("04") + field("init/") + number(1)));
+  }
+  std::uint64_t sum = 0;
+  for (auto& client : clients) {
+    const auto answer = client.receive(8);
+    REQUIRE(answer.size() == 8);
+    std::uint64_t value = 0;
+    std::memcpy(&value, answer.data(), 8);
+    sum += value;
+  }
+  CHECK(sum == count * (count + 1) / 2);
+  for (auto& client : clients) REQUIRE(client.send(unhex("06") + number(1) + field("go")));
+  REQUIRE(clients[0].send(unhex("0c")));
+  REQUIRE(hex(clients[0].receive(1)) == "01");
+  REQUIRE(clients[0].send(unhex("0d 01020304")));
+  REQUIRE(hex(clients[0].receive(4)) == "01020304");
+  RawClient setter(server->port());
+  // All waits are registered once each of these has been read, in whatever order: a late one is answered at once.
+  REQUIRE(setter.send(greeting() + unhex("01") + field("go") + field("")));
+  for (std::size_t i = 1; i < clients.size(); ++i) REQUIRE(hex(clients[i].receive(1)) == "00");
+}
+
+TEST_CASE("the store's thread takes no signals and its descriptors stay out of children") {
+  const auto before = open_descriptors();
+  auto server = started();
+  RawClient client(server->port());
+  REQUIRE(client.send(greeting() + unhex("0d 01020304")));
+  REQUIRE(client.receive(4).size() == 4);
+  // Every signal that can be blocked; 32 and 33 belong to the C library, 9 and 19 cannot be.
+  const auto mask = std::stoull(thread_status("SigBlk"), nullptr, 16);
+  const auto cannot = (1ULL << 8) | (1ULL << 18) | (1ULL << 31) | (1ULL << 32);
+  CHECK((mask | cannot) == ~0ULL);
+  for (const int fd : open_descriptors()) {
+    if (std::find(before.begin(), before.end(), fd) != before.end()) continue;
+    CAPTURE(fd);
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+}
+
+TEST_CASE("an idle server does not wake up") {
+  auto server = started();
+  auto client = TcpClient::connect("127.0.0.1", server->port(), soon());
+  REQUIRE(client);
+  REQUIRE((*client)->add("n", 1, soon()));
+  const auto switches = [] { return std::stol(thread_status("voluntary_ctxt_switches")); };
+  // It may still be looking for another request, for some microseconds.
+  const auto settled_by = Clock::now() + 5s;
+  long before = switches();
+  for (long now = -1; now != before && Clock::now() < settled_by;) {
+    before = switches();
+    ::usleep(20'000);
+    now = switches();
+  }
+  ::usleep(300'000);
+  CHECK(switches() == before);
+}
+
+TEST_CASE("no descriptor is left when server and clients are gone") {
+  const auto before = open_descriptors().size();
+  {
+    auto server = started();
+    auto client = TcpClient::connect("127.0.0.1", server->port(), soon());
+    REQUIRE(client);
+    auto other = (*client)->clone(soon());
+    REQUIRE(other);
+    REQUIRE(server->new_round());
+  }
+  CHECK(open_descriptors().size() == before);
+}
