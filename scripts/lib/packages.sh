@@ -18,8 +18,9 @@ as_root() {
   fi
 }
 
-# Several versions of Boost lie side by side in a release; unversioned packages may be an old one. The newest that has
-# Process v2 and is built against in our tests is taken. DDRUN_BOOST_VERSION chooses another.
+# Several versions of Boost lie side by side in a release; unversioned packages may be too old. Up to 1.85 we compile
+# Process v2 ourselves; later ones need Boost's library of it, which Debian 13 does not package for its 1.88.
+# DDRUN_BOOST_VERSION chooses another.
 boost_version() {
   local version
   if [ -n "${DDRUN_BOOST_VERSION:-}" ]; then
@@ -28,15 +29,16 @@ boost_version() {
   fi
   case "$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" in
     bookworm) echo 1.81 ;;
-    trixie) echo 1.88 ;;
+    trixie | noble) echo 1.83 ;;
     *)
-      for version in 1.88 1.83 1.81; do
+      for version in 1.83 1.81; do
         if apt-cache show "libboost-filesystem$version-dev" >/dev/null 2>&1; then
           echo "$version"
           return
         fi
       done
-      echo 1.83
+      apt-cache pkgnames libboost-process | sed -nE 's/^libboost-process([0-9.]+)-dev$/\1/p' | sort -V | tail -n 1 |
+        grep . || echo 1.83
       ;;
   esac
 }
