@@ -1,1 +1,115 @@
-int main() { return 0; }
+// ddrun-allreduce: parse, meet, run the sizes, report.
+
+#include <cstdlib>
+#include <optional>
+
+#include "benchmark.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/store/store.hpp"
+#include "json_report.hpp"
+#include "memory_budget.hpp"
+#include "options.hpp"
+#include "place.hpp"
+#include "say.hpp"
+#include "table.hpp"
+
+using namespace ddrun;
+using namespace ddrun::allreduce;
+
+namespace {
+
+constexpr int kFailed = 1;  // a wrong element, a lost rank
+constexpr int kUsage = 2;
+
+/// Rank 0 decides, as each rank finds another amount of free memory.
+Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
+                                         Deadline deadline) {
+  if (place.rank != 0) {
+    const auto told = group.store->get(group.prefix + "max_bytes", deadline);
+    if (!told) return tl::unexpected(told.error());
+    const auto value = parse_size(*told);
+    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *told));
+    return *value;
+  }
+  const auto decided = max_bytes(options, place.local_size);
+  if (place.size > 1) {
+    const std::string words = decided ? std::to_string(*decided) : decided.error().message;
+    if (auto told = group.store->set(group.prefix + "max_bytes", words, deadline); !told) {
+      return tl::unexpected(told.error());
+    }
+  }
+  return decided;
+}
+
+std::string note_of(const Place& place, const collectives::Connected& connected) {
+  if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
+  return connected.why_not_shm;
+}
+
+/// Everything after the options; failures are already worded.
+Result<int> run(const Options& options, const Place& place) {
+  UniqueFd json;
+  if (place.rank == 0 && !options.json_file.empty()) {
+    auto opened = open_report(options.json_file);
+    if (!opened) return tl::unexpected(opened.error());
+    json = std::move(*opened);
+  }
+  const Deadline start_by = Clock::now() + options.timeout;
+  auto meeting = meet(place, start_by);
+  if (!meeting) return tl::unexpected(meeting.error());
+  const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
+  if (!last) return tl::unexpected(last.error());
+  const auto connected = connect(meeting->group, {options.backend, *last / sizeof(float)}, start_by);
+  if (!connected) return tl::unexpected(connected.error());
+
+  Setting setting;
+  setting.size = place.size;
+  setting.backend = connected->all_reduce->name();
+  setting.note = note_of(place, *connected);
+  setting.members = connected->members;
+  setting.min_bytes = options.min_bytes;
+  setting.max_bytes = *last;
+  const bool talks = place.rank == 0;
+  if (talks) print(header(setting, options));
+
+  Benchmark benchmark(*connected->all_reduce, options, place.rank, place.size);
+  std::vector<Row> rows;
+  std::optional<Error> ended;
+  for (const std::uint64_t bytes : sizes(options, *last)) {
+    auto row = benchmark.run(bytes);
+    if (!row) {
+      ended = row.error();
+      break;
+    }
+    if (talks) print(line(*row));
+    rows.push_back(std::move(*row));
+  }
+  const Summary summary = summarize(std::move(rows), ended ? ended->message : std::string());
+  if (talks) {
+    print(footer(summary));
+    if (json) {
+      if (auto written = write_report(json.get(), options.json_file, setting, summary); !written) {
+        return tl::unexpected(written.error());
+      }
+    }
+  }
+  if (ended) return tl::unexpected(*ended);
+  // A rank believes its own eyes too: the totals have travelled over what is being tested.
+  return summary.wrong == 0 && benchmark.wrong_here() == 0 ? EXIT_SUCCESS : kFailed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Parsed parsed = parse_options(argc, argv);
+  if (parsed.exit_code) return *parsed.exit_code;
+  const auto place = place_from([](const char* name) { return std::getenv(name); });
+  if (!place) {
+    say_error(place.error().message);
+    return kUsage;
+  }
+  const auto result = run(parsed.options, *place);
+  if (result) return *result;
+  say_error(place->alone ? result.error().message : concat("rank ", place->rank, ": ", result.error().message));
+  return result.error().code == Errc::invalid_argument ? kUsage : kFailed;
+}

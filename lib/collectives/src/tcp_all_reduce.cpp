@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <new>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
@@ -29,10 +28,6 @@ std::pair<std::size_t, std::size_t> part_of(std::size_t count, int index, int pa
   const std::size_t extra = count % n;
   const std::size_t begin = i * low + std::min(i, extra);
   return {begin, begin + low + (i < extra ? 1 : 0)};
-}
-
-std::unique_ptr<float[]> allocate(std::size_t count) {
-  return std::unique_ptr<float[]>(new (std::nothrow) float[std::max<std::size_t>(count, 1)]);
 }
 
 }  // namespace
@@ -56,19 +51,12 @@ Result<std::unique_ptr<AllReduce>> TcpAllReduce::connect(const Group& group, std
     links = std::move(*connected);
   }
   std::unique_ptr<TcpAllReduce> made(new TcpAllReduce(group, std::move(links), buffer_count));
-  if (!made->send_ || !made->recv_) {
-    return fail(Errc::unavailable, concat("cannot get memory for two buffers of ", buffer_count * 4 >> 20, " MiB"));
-  }
+  if (auto got = made->buffers_.allocate(2 * buffer_count); !got) return tl::unexpected(got.error());
   return made;
 }
 
 TcpAllReduce::TcpAllReduce(Group group, RingLinks links, std::size_t buffer_count)
-    : group_(std::move(group)),
-      links_(std::move(links)),
-      buffer_count_(buffer_count),
-      send_(allocate(buffer_count)),
-      recv_(allocate(buffer_count)),
-      arrived_(kPiece) {}
+    : group_(std::move(group)), links_(std::move(links)), buffer_count_(buffer_count), arrived_(kPiece) {}
 
 Result<void> TcpAllReduce::sum(std::span<const float> in, std::span<float> out, Deadline deadline) {
   if (in.size() != out.size()) return fail(Errc::invalid_argument, "input and output differ in size");

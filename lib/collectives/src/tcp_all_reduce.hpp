@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ddrun/collectives/all_reduce.hpp"
+#include "private_memory.hpp"
 #include "tcp_links.hpp"
 
 namespace ddrun::collectives {
@@ -16,8 +17,8 @@ class TcpAllReduce final : public AllReduce {
                                                                   Deadline deadline);
 
   [[nodiscard]] std::string_view name() const override { return "tcp"; }
-  [[nodiscard]] std::span<float> send_buffer() override { return {send_.get(), buffer_count_}; }
-  [[nodiscard]] std::span<float> recv_buffer() override { return {recv_.get(), buffer_count_}; }
+  [[nodiscard]] std::span<float> send_buffer() override { return {buffers_.data(), buffer_count_}; }
+  [[nodiscard]] std::span<float> recv_buffer() override { return {buffers_.data() + buffer_count_, buffer_count_}; }
   [[nodiscard]] Result<void> sum(std::span<const float> in, std::span<float> out, Deadline deadline) override;
 
  private:
@@ -33,8 +34,7 @@ class TcpAllReduce final : public AllReduce {
   Group group_;
   RingLinks links_;
   std::size_t buffer_count_;
-  std::unique_ptr<float[]> send_;
-  std::unique_ptr<float[]> recv_;
+  PrivateMemory buffers_;
   std::vector<float> arrived_;  ///< received, not yet added
   Result<void> state_;          ///< the failure after which nothing works any more
 };

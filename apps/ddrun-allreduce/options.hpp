@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/collectives/all_reduce.hpp"
+
+namespace ddrun::allreduce {
+
+/// What the command line asks for. Sizes are bytes of one rank's data.
+struct Options {
+  std::uint64_t min_bytes = 8;
+  /// Unset: 128 MiB, or less where memory is short.
+  std::optional<std::uint64_t> max_bytes;
+  std::uint64_t step_factor = 2;
+  std::uint64_t step_bytes = 0;  ///< not 0: the next size is this much more, instead of step_factor times
+  int iterations = 0;            ///< 0: up to 20, as many as fit into a fraction of a second; more for tiny sizes
+  int warmup = 2;
+  bool check = true;
+  collectives::Backend backend = collectives::Backend::automatic;
+  Milliseconds timeout{60'000};  ///< for the start, and for each sum
+  std::string json_file;
+
+  // For tests of launchers.
+  int corrupt_rank = -1;
+  int kill_rank = -1;
+  std::uint64_t kill_at = 0;  ///< the first size, in bytes, before which kill_rank dies
+};
+
+/// The sizes to run, in bytes: rounded down to whole elements, ascending.
+[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes);
+
+struct Parsed {
+  Options options;
+  /// Set: the program ends now with this status; what there was to say has been said.
+  std::optional<int> exit_code;
+};
+
+[[nodiscard]] Parsed parse_options(int argc, char** argv);
+
+}  // namespace ddrun::allreduce

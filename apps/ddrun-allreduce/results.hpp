@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/collectives/all_reduce.hpp"
+
+namespace ddrun::allreduce {
+
+/// One way of summing (out of place or in place) at one size, over all ranks.
+struct Measurement {
+  int iterations = 0;
+  double microseconds = 0;             ///< per sum: the mean over the iterations, the slowest rank's
+  double algbw = 0;                    ///< GB/s: bytes / time
+  double busbw = 0;                    ///< GB/s: algbw * 2 (n - 1) / n
+  std::optional<std::uint64_t> wrong;  ///< elements, over all ranks; none: not checked
+};
+
+struct Row {
+  std::uint64_t bytes = 0;
+  std::uint64_t count = 0;
+  Measurement out_of_place;
+  Measurement in_place;
+};
+
+/// What is known before the first sum.
+struct Setting {
+  int size = 1;
+  std::string backend;
+  std::string note;  ///< why it is that back end, or another surprise; empty: none
+  std::vector<collectives::Member> members;
+  std::uint64_t min_bytes = 0;
+  std::uint64_t max_bytes = 0;
+};
+
+struct Summary {
+  std::vector<Row> rows;
+  std::uint64_t wrong = 0;
+  double mean_busbw = 0;  ///< over all measurements
+  std::string error;      ///< why the run ended early; empty: it did not
+};
+
+[[nodiscard]] Summary summarize(std::vector<Row> rows, std::string error);
+
+}  // namespace ddrun::allreduce
