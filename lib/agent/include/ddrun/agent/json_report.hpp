@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::agent {
+
+/// --report: the whole result as JSON text, per attempt and rank. docs/debugging.md lists the keys; a key that is
+/// there stays and keeps its meaning as long as "schema_version" is the same.
+[[nodiscard]] std::string json_report(const JobResult& result);
+
+/// Writes it so that a reader never sees half of it. Fails with `unavailable` and names the file.
+[[nodiscard]] Result<void> write_json_report(const std::string& path, const JobResult& result);
+
+}  // namespace ddrun::agent

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::agent {
+
+/// Replaces the file at `path` by one with this text: a reader sees the old file or the new one, never half of it.
+/// A device or pipe (/dev/stdout) is written to as it is; a symbolic link stays and its target is replaced.
+inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
+  const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
+  std::string target = path;
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (!S_ISREG(info.st_mode)) {
+      if (S_ISDIR(info.st_mode)) return failed(EISDIR);
+      const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+      if (!fd || !write_all(fd.get(), text.data(), text.size())) return failed(errno);
+      return {};
+    }
+    if (char* real = ::realpath(path.c_str(), nullptr)) {
+      target = real;
+      ::free(real);  // NOLINT: allocated by realpath()
+    }
+  }
+  const std::string temporary = target + "." + std::to_string(::getpid()) + ".tmp";
+  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd) return failed(errno);
+  if (!write_all(fd.get(), text.data(), text.size()) || ::close(fd.release()) != 0 ||
+      ::rename(temporary.c_str(), target.c_str()) != 0) {
+    const int err = errno;
+    ::unlink(temporary.c_str());
+    return failed(err);
+  }
+  return {};
+}
+
+}  // namespace ddrun::agent

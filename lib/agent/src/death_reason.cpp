@@ -1,0 +1,148 @@
+#include "ddrun/agent/death_reason.hpp"
+
+#include <glob.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/topology/cgroup.hpp"
+#include "ddrun/topology/small_file.hpp"
+#include "size_text.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+using topology::read_keyed_number;
+using topology::read_small_file;
+using topology::SystemRoots;
+
+/// Signals that somebody sends, rather than the kernel because of what the program did.
+bool comes_from_somebody(int signal) {
+  return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
+std::string piped_core(std::string_view command, pid_t pid) {
+  command = trim(command);
+  const std::string program(command.substr(0, command.find(' ')));
+  if (program.ends_with("/systemd-coredump")) return concat("core dump: coredumpctl info ", pid);
+  if (program.ends_with("/apport")) return "core dump: with apport, in /var/crash";
+  return concat("core dump: given to ", program);
+}
+
+/// core(5)'s pattern as one for glob(3): what we know is filled in, the rest matches anything.
+std::string core_glob(std::string_view pattern, const DeadWorker& worker, bool append_pid) {
+  std::string result;
+  bool has_pid = false;
+  const auto add = [&](char c) {
+    if (std::string_view("\\*?[]").find(c) != std::string_view::npos) result += '\\';
+    result += c;
+  };
+  if (!pattern.starts_with('/')) {
+    for (const char c : worker.directory + "/") add(c);
+  }
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%') {
+      add(pattern[i]);
+      continue;
+    }
+    if (++i == pattern.size()) break;  // a lone % at the end is dropped
+    if (pattern[i] == '%') {
+      add('%');
+    } else if (pattern[i] == 'p') {
+      has_pid = true;
+      result += std::to_string(worker.pid);
+    } else if (pattern[i] == 's') {
+      result += std::to_string(std::get<Signaled>(worker.status).signal);
+    } else if (std::isalpha(static_cast<unsigned char>(pattern[i])) != 0) {
+      result += '*';
+    }
+  }
+  if (append_pid && !has_pid) result += concat(".", worker.pid);
+  return result;
+}
+
+std::string newest_match(const std::string& pattern, std::chrono::system_clock::time_point not_before) {
+  const auto earliest = std::chrono::system_clock::to_time_t(not_before);
+  std::string newest;
+  time_t newest_time = 0;
+  glob_t found{};
+  if (::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) {
+      struct stat info {};
+      if (::stat(found.gl_pathv[i], &info) != 0 || !S_ISREG(info.st_mode) || info.st_mtime < earliest) continue;
+      if (!newest.empty() && info.st_mtime <= newest_time) continue;
+      newest = found.gl_pathv[i];
+      newest_time = info.st_mtime;
+    }
+  }
+  ::globfree(&found);
+  return newest;
+}
+
+}  // namespace
+
+std::string core_dump_location(const DeadWorker& worker, const SystemRoots& roots) {
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  if (signaled == nullptr || !signaled->core_dumped) return {};
+  const auto pattern = read_small_file(roots.proc + "/sys/kernel/core_pattern");
+  if (!pattern || pattern->empty()) return {};
+  if (pattern->front() == '|') return piped_core(std::string_view(*pattern).substr(1), worker.pid);
+  const bool append_pid = read_small_file(roots.proc + "/sys/kernel/core_uses_pid").value_or("0") != "0";
+  const std::string file = newest_match(core_glob(*pattern, worker, append_pid), worker.started);
+  return file.empty() ? std::string() : concat("core file: ", file);
+}
+
+DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), at_start_(count_kills()) {}
+
+std::optional<DeathReasons::KillCount> DeathReasons::count_kills() const {
+  if (const auto group = topology::own_cgroup("memory", roots_)) {
+    // The kernel counts a kill before it sends the signal, so whoever sees the death sees the count.
+    const std::string file = group->directory + (group->v2 ? "/memory.events" : "/memory.oom_control");
+    if (const auto kills = read_keyed_number(file, "oom_kill")) return KillCount{*kills, true};
+  }
+  // The root cgroup counts nothing of its own.
+  if (const auto kills = read_keyed_number(roots_.proc + "/vmstat", "oom_kill")) return KillCount{*kills, false};
+  return std::nullopt;
+}
+
+std::string DeathReasons::out_of_memory(bool whole_machine) const {
+  const auto limit = topology::memory_limit(roots_);
+  if (!whole_machine && limit) {
+    return concat("(memory limit of cgroup ", limit->cgroup, ": ", size_text(static_cast<std::uint64_t>(limit->bytes)),
+                  ")");
+  }
+  return "(the machine itself was short of memory)";
+}
+
+std::string DeathReasons::explain(const DeadWorker& worker) {
+  const auto now = count_kills();
+  const bool comparable = now && at_start_ && now->of_our_cgroup == at_start_->of_our_cgroup;
+  const bool oom = comparable && now->kills - at_start_->kills > explained_;
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+
+  if (signaled != nullptr && signaled->signal == SIGKILL) {
+    if (oom) {
+      ++explained_;
+      return concat(now->of_our_cgroup ? "out of memory" : "probably out of memory", ": the kernel's OOM killer ended ",
+                    now->of_our_cgroup ? "it " : "a process ", out_of_memory(!now->of_our_cgroup));
+    }
+    return comparable ? "killed from outside ddrun; the kernel's OOM killer was not at work"
+                      : "killed from outside ddrun";
+  }
+  if (signaled != nullptr && comes_from_somebody(signaled->signal)) return "signal sent from outside ddrun";
+  if (const std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
+  if (oom && now->of_our_cgroup && worker.status != ExitStatus(Exited{0})) {
+    // Such as a data loader's process: its parent sees it die and fails with a code of its own.
+    return concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
+                  out_of_memory(false));
+  }
+  return {};
+}
+
+}  // namespace ddrun::agent

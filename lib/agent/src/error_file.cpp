@@ -1,0 +1,111 @@
+#include "ddrun/agent/error_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "atomic_file.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t most_bytes = std::size_t{4} << 20U;
+
+std::optional<std::string> read_regular_file(const std::string& path) {
+  // O_NONBLOCK: opening a FIFO that a worker put there must not wait for its other end.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  std::string text(std::min(static_cast<std::size_t>(info.st_size), most_bytes), '\0');
+  std::size_t have = 0;
+  while (have < text.size()) {
+    const ssize_t size = ::read(fd.get(), text.data() + have, text.size() - have);
+    if (size <= 0) break;
+    have += static_cast<std::size_t>(size);
+  }
+  text.resize(have);
+  return text;
+}
+
+/// Picks the strings we want while the parser goes through the text, so that a break later on loses nothing of them.
+class MessagePicker : public nlohmann::json_sax<json> {
+ public:
+  WorkerError found;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool string(string_t& value) override {
+    const std::string path = join(keys_, ".");
+    if (path == "message" || path == "message.message") found.message = std::move(value);
+    else if (path == "message.extraInfo.py_callstack") found.traceback = std::move(value);
+    return true;
+  }
+  bool start_object(std::size_t) override { return enter(); }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_object() override { return leave(); }
+  bool end_array() override { return leave(); }
+  bool key(string_t& name) override {
+    keys_.back() = std::move(name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  bool enter() {
+    keys_.emplace_back();
+    return keys_.size() <= 64;  // nobody's error is nested deeper; a bound for memory
+  }
+  bool leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::string> keys_;
+};
+
+std::string last_line(std::string_view text) {
+  text = trim(text);
+  const std::size_t end = text.rfind('\n');
+  return std::string(end == std::string_view::npos ? text : text.substr(end + 1));
+}
+
+}  // namespace
+
+std::optional<WorkerError> read_error_file(const std::string& path) {
+  const auto text = read_regular_file(path);
+  if (!text) return std::nullopt;
+  MessagePicker picker;
+  (void)json::sax_parse(*text, &picker);
+  WorkerError error = std::move(picker.found);
+  if (trim(error.message).empty()) error.message = last_line(error.traceback);
+  if (error.message.empty()) return std::nullopt;
+  error.file = path;
+  return error;
+}
+
+Result<void> hand_on_error_file(const std::string& from, const ExitStatus& status, const std::string& to) {
+  const auto text = read_regular_file(from);
+  if (!text) return fail(Errc::protocol, concat("cannot read ", from));
+  json content = json::parse(*text, nullptr, false);
+  if (content.is_discarded() || !content.is_object())
+    return fail(Errc::protocol, concat(from, " is not complete JSON"));
+  if (const auto message = content.find("message"); message != content.end() && message->is_object()) {
+    const auto* signaled = std::get_if<Signaled>(&status);
+    (*message)["errorCode"] = signaled != nullptr ? -signaled->signal : std::get<Exited>(status).code;
+  }
+  return write_file_atomically(to, content.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,42 @@
+#include "ddrun/agent/exit_code_table.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+int code_of_first_failure(const JobResult& result) {
+  if (result.attempts.empty() || !result.attempts.back().first_failure) return 1;
+  const AttemptResult& last = result.attempts.back();
+  const int code = shell_code(last.workers.at(*last.first_failure).status);
+  // With --success-on a worker may fail by exiting with 0; ddrun's own 0 means success, always.
+  return code == 0 ? 1 : code;
+}
+
+}  // namespace
+
+int exit_code(const JobResult& result) {
+  switch (result.verdict) {
+    case Verdict::success: return exit_codes::success;
+    case Verdict::worker_failed: return code_of_first_failure(result);
+    case Verdict::timed_out: return exit_codes::timed_out;
+    case Verdict::stopped_by_signal: return exit_codes::signal_base + result.signal;
+    case Verdict::launcher_failed: return result.launcher_code;
+  }
+  return exit_codes::launcher_failed;
+}
+
+int exit_code(Errc code) {
+  switch (code) {
+    case Errc::invalid_argument: return exit_codes::usage;
+    case Errc::not_found: return exit_codes::not_found;
+    case Errc::not_executable: return exit_codes::not_executable;
+    case Errc::unavailable:
+    case Errc::timeout:
+    case Errc::connection_lost:
+    case Errc::protocol:
+    case Errc::cancelled: return exit_codes::launcher_failed;
+  }
+  return exit_codes::launcher_failed;
+}
+
+}  // namespace ddrun::agent

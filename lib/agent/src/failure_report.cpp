@@ -1,0 +1,308 @@
+#include "ddrun/agent/failure_report.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "size_text.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+constexpr std::size_t width = 100;       ///< columns we try to stay in
+constexpr std::size_t indent = 11;       ///< of the text after "  label: "
+constexpr std::size_t most_stderr = 8;   ///< lines of a worker's stderr
+constexpr std::size_t most_message = 3;  ///< lines of an error.json's message
+constexpr std::size_t most_earlier = 4;  ///< lines for earlier attempts
+
+// ---- what others wrote, made fit for one line of ours ----
+
+/// Without escape sequences and control characters, and of what a progress bar wrote over, the last state.
+std::string plain_line(std::string_view text) {
+  while (text.ends_with('\r')) text.remove_suffix(1);
+  if (const std::size_t over = text.rfind('\r'); over != std::string_view::npos) text.remove_prefix(over + 1);
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\033') {
+      if (i + 1 < text.size() && text[i + 1] == '[') {  // CSI … final byte
+        for (i += 2; i < text.size() && (text[i] < '@' || text[i] > '~'); ++i) {
+        }
+      } else if (i + 1 < text.size() && text[i + 1] == ']') {  // OSC … BEL or ESC
+        for (i += 2; i < text.size() && text[i] != '\a' && text[i] != '\033'; ++i) {
+        }
+        if (i < text.size() && text[i] == '\033') ++i;
+      }
+    } else if (c == '\t') {
+      plain += "    ";
+    } else if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
+      plain += c;
+    }
+  }
+  return plain;
+}
+
+/// At most `columns` characters; never half a UTF-8 sequence.
+std::string cut(std::string text, std::size_t columns) {
+  std::size_t at = 0;
+  for (std::size_t column = 0; at < text.size(); ++column) {
+    if (column == columns) break;
+    do ++at;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U);
+  }
+  if (at < text.size()) {
+    text.resize(at);
+    text += "...";
+  }
+  return text;
+}
+
+// ---- lines ----
+
+class Lines {
+ public:
+  explicit Lines(bool color) : color_(color) {}
+
+  void error(std::string_view headline) {
+    text_ += concat("ddrun: ", color_ ? "\033[1;31merror: \033[0m" : "error: ", headline, "\n");
+  }
+  void warning(std::string_view headline) {
+    text_ += concat("ddrun: ", color_ ? "\033[1;33mwarning: \033[0m" : "warning: ", headline, "\n");
+  }
+  void notice(std::string_view headline) { text_ += concat("ddrun: ", headline, "\n"); }
+
+  /// "  label:   line" with further lines below it. An empty label goes on with the one above.
+  void block(std::string_view label, const std::vector<std::string>& lines) {
+    for (const std::string& line : lines) {
+      std::string start = label.empty() ? std::string() : concat("  ", label, ":");
+      start.resize(std::max(start.size(), indent), ' ');
+      text_ += color_ && !label.empty() ? concat("\033[2m", start, "\033[0m") : start;
+      text_ += line + "\n";
+      label = {};
+    }
+  }
+  /// A sentence of ours, broken between words.
+  void sentence(std::string_view label, std::string_view text) {
+    std::vector<std::string> lines{""};
+    for (const std::string& word : split(text, ' ')) {
+      std::string& line = lines.back();
+      if (line.empty()) line = word;
+      else if (indent + line.size() + 1 + word.size() <= width) line += " " + word;
+      else lines.push_back(word);
+    }
+    block(label, lines);
+  }
+
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  bool color_;
+  std::string text_;
+};
+
+// ---- the parts of a report ----
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string folded = fold_ranks(ranks);
+  if (folded.size() > 60) {
+    folded.resize(folded.rfind(',', 50));
+    folded += concat(",... (", ranks.size(), " ranks)");
+  }
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", folded);
+}
+
+bool was_killed(const WorkerEnd& worker) {
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  return signaled != nullptr && signaled->signal == SIGKILL;
+}
+
+/// "ranks 0-2,4-7 stopped by ddrun; rank 5 had finished": every worker of the attempt but `except`.
+std::string fates(const AttemptResult& attempt, std::optional<std::size_t> except) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;  // in the order in which they are told
+  const auto add = [&](const std::string& fate, int rank) {
+    const auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == fate; });
+    if (found == groups.end()) groups.push_back({fate, {rank}});
+    else found->second.push_back(rank);
+  };
+  const auto fate_of = [](const WorkerEnd& worker) -> std::pair<int, std::string> {
+    if (worker.pid == 0) return {4, "not started"};
+    if (worker.stopped_by_ddrun && was_killed(worker)) return {2, "killed by ddrun (SIGKILL)"};
+    if (worker.stopped_by_ddrun) return {1, "stopped by ddrun"};
+    if (worker.success) return {3, "had finished"};
+    return {0, concat("failed too (", describe(worker.status), ")")};
+  };
+  for (int order = 0; order <= 4; ++order) {
+    for (std::size_t i = 0; i < attempt.workers.size(); ++i) {
+      if (except == i) continue;
+      const auto [worker_order, fate] = fate_of(attempt.workers[i]);
+      if (worker_order == order) add(fate, attempt.workers[i].rank);
+    }
+  }
+  std::vector<std::string> parts;
+  for (const auto& [fate, ranks] : groups) parts.push_back(concat(ranks_text(ranks), " ", fate));
+  return join(parts, "; ");
+}
+
+/// "rank 3 exited with code 1", "rank 3 was killed by SIGSEGV (…), core dumped,"
+std::string ending(const WorkerEnd& worker) {
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  return concat("rank ", worker.rank, signaled != nullptr ? " was " : " ", describe(worker.status),
+                signaled != nullptr && signaled->core_dumped ? "," : "");
+}
+
+std::string headline(const JobResult& result, const WorkerEnd& worker) {
+  std::string where = concat("pid ", worker.pid);
+  if (worker.local_rank != worker.rank) where = concat("local rank ", worker.local_rank, ", ", where);
+  if (!result.host.empty()) where += " on " + result.host;
+  return concat(ending(worker), " after ", format_duration(worker.ran), " (", where, ")");
+}
+
+std::string why(const WorkerEnd& worker) {
+  std::string text = worker.why;
+  if (text.starts_with("out of memory") && worker.use.max_rss_kib > 0) {
+    text +=
+        concat("; it had up to ", size_text(static_cast<std::uint64_t>(worker.use.max_rss_kib) * 1024), " in memory");
+  }
+  return text;
+}
+
+/// Known last words that say nothing to whoever does not know them.
+std::string known_meaning(const WorkerEnd& worker) {
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  if (signaled == nullptr || signaled->signal != SIGABRT) return {};
+  const bool known = std::any_of(worker.stderr_tail.begin(), worker.stderr_tail.end(), [](const std::string& line) {
+    return line.find("terminate called without an active exception") != std::string::npos;
+  });
+  if (!known) return {};
+  return "the program ended while C++ threads of it still ran. With PyTorch this happens now and then at "
+         "the end of a script, after its work is done, also when nothing is wrong with it";
+}
+
+std::vector<std::string> message_lines(const WorkerError& error) {
+  std::vector<std::string> lines;
+  for (const std::string& line : split(trim(error.message), '\n')) {
+    if (lines.size() == most_message) {
+      lines.back() += " ...";
+      break;
+    }
+    lines.push_back(cut(plain_line(line), 2 * width));
+  }
+  return lines;
+}
+
+std::vector<std::string> stderr_lines(const WorkerEnd& worker) {
+  std::vector<std::string> lines;
+  for (const std::string& line : worker.stderr_tail) {
+    std::string plain = plain_line(line);
+    if (!trim(plain).empty()) lines.push_back(cut(std::move(plain), width - indent - 3));
+  }
+  if (lines.size() > most_stderr) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most_stderr));
+  return lines;
+}
+
+void add_cause(Lines& lines, const WorkerEnd& worker) {
+  if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
+  if (worker.error) lines.block("message", message_lines(*worker.error));
+  if (const std::string text = known_meaning(worker); !text.empty()) lines.sentence("note", text);
+  if (!worker.stderr_was_shown) lines.block("stderr", stderr_lines(worker));
+  if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});
+  else if (!worker.stdout_log.empty()) lines.block("log", {worker.stdout_log});
+  if (worker.error && !worker.error->traceback.empty()) lines.block("trace", {worker.error->file});
+}
+
+/// One line per earlier attempt; attempts in a row that ended alike share one.
+void add_earlier(Lines& lines, const JobResult& result) {
+  struct Group {
+    int first;
+    int last;
+    std::string ending;
+    std::string ran;
+  };
+  std::vector<Group> groups;
+  for (std::size_t i = 0; i + 1 < result.attempts.size(); ++i) {
+    const AttemptResult& attempt = result.attempts[i];
+    const bool known = attempt.first_failure.has_value();
+    const std::string text = known ? ending(attempt.workers.at(*attempt.first_failure)) : "stopped";
+    const auto ran = known ? attempt.workers.at(*attempt.first_failure).ran : attempt.ran;
+    if (!groups.empty() && groups.back().ending == text) {
+      groups.back().last = attempt.attempt;
+      groups.back().ran = {};
+    } else {
+      groups.push_back({attempt.attempt, attempt.attempt, text, " after " + format_duration(ran)});
+    }
+  }
+  std::vector<std::string> text;
+  if (groups.size() > most_earlier) {
+    const std::size_t left_out = groups.size() - most_earlier;
+    text.push_back(concat("attempts 0-", groups[left_out - 1].last, ": see --report or the log directory"));
+    groups.erase(groups.begin(), groups.begin() + static_cast<std::ptrdiff_t>(left_out));
+  }
+  for (const Group& group : groups) {
+    const bool one = group.first == group.last;
+    text.push_back(concat(one ? "attempt " : "attempts ", group.first, one ? "" : concat("-", group.last), ": ",
+                          group.ending, group.ran));
+  }
+  lines.block("earlier", text);
+}
+
+std::string lost_log_text(const JobResult& result) {
+  return concat("log files are incomplete: ", size_text(result.log_bytes_lost), " could not be written",
+                result.log_error.empty() ? "" : concat(" (", result.log_error, ")"));
+}
+
+void add_last_lines(Lines& lines, const JobResult& result, std::string_view label, std::optional<std::size_t> except) {
+  if (!result.attempts.empty()) {
+    const std::string text = fates(result.attempts.back(), except);
+    if (!text.empty()) lines.sentence(label, text);
+  }
+  add_earlier(lines, result);
+  if (result.log_bytes_lost > 0) lines.sentence("note", lost_log_text(result));
+}
+
+}  // namespace
+
+std::string failure_report(const JobResult& result, bool color) {
+  Lines lines(color);
+  switch (result.verdict) {
+    case Verdict::success:
+      if (result.log_bytes_lost > 0) lines.warning(lost_log_text(result));
+      break;
+    case Verdict::worker_failed: {
+      if (result.attempts.empty() || !result.attempts.back().first_failure) {
+        lines.error("the workers failed");
+        add_last_lines(lines, result, "workers", std::nullopt);
+        break;
+      }
+      const AttemptResult& last = result.attempts.back();
+      const WorkerEnd& worker = last.workers.at(*last.first_failure);
+      lines.error(headline(result, worker));
+      add_cause(lines, worker);
+      add_last_lines(lines, result, "others", last.first_failure);
+      break;
+    }
+    case Verdict::timed_out:
+      lines.error(concat("stopped after ", format_duration(result.timeout), ", the limit set with --timeout"));
+      add_last_lines(lines, result, "workers", std::nullopt);
+      if (!result.log_dir.empty()) lines.block("logs", {result.log_dir});
+      break;
+    case Verdict::stopped_by_signal:
+      lines.notice(concat("stopped by ", signal_name(result.signal),
+                          result.signal_sender.empty() ? "" : concat(" from ", result.signal_sender), " after ",
+                          format_duration(result.ran)));
+      add_last_lines(lines, result, "workers", std::nullopt);
+      break;
+    case Verdict::launcher_failed:
+      lines.error(result.message.empty() ? "ddrun could not do its work" : result.message);
+      add_last_lines(lines, result, "workers", std::nullopt);
+      break;
+  }
+  return lines.take();
+}
+
+}  // namespace ddrun::agent

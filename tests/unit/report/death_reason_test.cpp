@@ -1,0 +1,135 @@
+#include "ddrun/agent/death_reason.hpp"
+
+#include <signal.h>
+
+#include "ddrun/test/catch.hpp"
+#include "test_directory.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using test::TestDirectory;
+
+namespace {
+
+topology::SystemRoots roots_of(const TestDirectory& dir) {
+  return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
+}
+
+/// A machine with cgroup v2 where this job has a memory limit of 4 GiB.
+struct Machine {
+  TestDirectory dir;
+  Machine() {
+    dir.file("proc/self/cgroup", "0::/job\n");
+    dir.file("sys/fs/cgroup/cgroup.procs", "");
+    dir.file("sys/fs/cgroup/job/memory.max", "4294967296\n");
+    kills(7);
+  }
+  void kills(int count) const {
+    dir.file("sys/fs/cgroup/job/memory.events", "low 0\noom 9\noom_kill " + std::to_string(count) + "\n");
+  }
+};
+
+DeadWorker dead(ExitStatus status, const std::string& directory = "/") { return {4711, status, directory, {}}; }
+
+const std::string oom = "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 4 GiB)";
+const std::string outside = "killed from outside ddrun; the kernel's OOM killer was not at work";
+
+}  // namespace
+
+TEST_CASE("a kill that the kernel counted explains one death") {
+  const Machine machine;
+  DeathReasons reasons(roots_of(machine.dir));
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
+  machine.kills(8);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
+  machine.kills(10);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
+}
+
+TEST_CASE("a worker that fails after its child was killed for memory is told so") {
+  const Machine machine;
+  DeathReasons reasons(roots_of(machine.dir));
+  CHECK(reasons.explain(dead(Exited{1})).empty());
+  machine.kills(8);
+  CHECK(reasons.explain(dead(Exited{1})) ==
+        "perhaps out of memory: the kernel's OOM killer ended another process of this job (memory limit of cgroup "
+        "/job: 4 GiB)");
+  CHECK(reasons.explain(dead(Exited{0})).empty());
+}
+
+TEST_CASE("cgroup version 1 counts in oom_control") {
+  const TestDirectory dir;
+  dir.file("proc/self/cgroup", "4:memory:/job\n0::/\n");
+  dir.file("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "536870912\n");
+  const auto kills = [&](const char* count) {
+    dir.file("sys/fs/cgroup/memory/job/memory.oom_control", std::string("under_oom 0\noom_kill ") + count + "\n");
+  };
+  kills("0");
+  DeathReasons reasons(roots_of(dir));
+  kills("1");
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) ==
+        "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 512 MiB)");
+}
+
+TEST_CASE("without a cgroup the machine's counter is a hint") {
+  const TestDirectory dir;
+  dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 3\n");
+  DeathReasons reasons(roots_of(dir));
+  dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 4\n");
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) ==
+        "probably out of memory: the kernel's OOM killer ended a process (the machine itself was short of memory)");
+  CHECK(reasons.explain(dead(Exited{1})).empty());
+}
+
+TEST_CASE("where nothing is counted nothing is claimed about memory") {
+  const TestDirectory dir;
+  DeathReasons reasons(roots_of(dir));
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == "killed from outside ddrun");
+  CHECK(reasons.explain(dead(Signaled{SIGTERM})) == "signal sent from outside ddrun");
+  CHECK(reasons.explain(dead(Signaled{SIGSEGV})).empty());
+}
+
+TEST_CASE("a core file is named if it is there") {
+  const TestDirectory dir;
+  const auto located = [&](const char* pattern, const char* uses_pid = "0") {
+    dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
+    dir.file("proc/sys/kernel/core_uses_pid", std::string(uses_pid) + "\n");
+    return core_dump_location(dead(Signaled{SIGSEGV, true}, dir.path() + "/cwd"), roots_of(dir));
+  };
+  CHECK(located("core").empty());
+  dir.file("cwd/core", "");
+  CHECK(located("core") == "core file: " + dir.path() + "/cwd/core");
+  CHECK(located("core", "1").empty());
+  dir.file("cwd/core.4711", "");
+  CHECK(located("core", "1") == "core file: " + dir.path() + "/cwd/core.4711");
+  CHECK(located("core.%p", "1") == "core file: " + dir.path() + "/cwd/core.4711");
+  dir.file("cores/train-11-4711-1795223473.core", "");
+  dir.file("cores/train-11-4712-1795223473.core", "");
+  CHECK(located((dir.path() + "/cores/%e-%s-%p-%t.core").c_str()) ==
+        "core file: " + dir.path() + "/cores/train-11-4711-1795223473.core");
+  CHECK(core_dump_location(dead(Signaled{SIGSEGV, false}, dir.path() + "/cwd"), roots_of(dir)).empty());
+}
+
+TEST_CASE("a core that went to a program is told with how to get it") {
+  const TestDirectory dir;
+  const auto located = [&](const char* pattern) {
+    dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
+    DeathReasons reasons(roots_of(dir));
+    return reasons.explain(dead(Signaled{SIGABRT, true}));
+  };
+  CHECK(located("|/usr/lib/systemd/systemd-coredump %P %u %g") == "core dump: coredumpctl info 4711");
+  CHECK(located("|/usr/share/apport/apport -p%p") == "core dump: with apport, in /var/crash");
+  CHECK(located("|/opt/dump --x") == "core dump: given to /opt/dump");
+}
+
+TEST_CASE("an old core file is not taken for this one") {
+  const TestDirectory dir;
+  dir.file("proc/sys/kernel/core_pattern", "core\n");
+  dir.file("cwd/core", "");
+  DeadWorker worker = dead(Signaled{SIGSEGV, true}, dir.path() + "/cwd");
+  worker.started = std::chrono::system_clock::now() + std::chrono::hours(1);
+  CHECK(core_dump_location(worker, roots_of(dir)).empty());
+}

@@ -1,0 +1,105 @@
+#include "ddrun/agent/error_file.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "ddrun/test/catch.hpp"
+#include "test_directory.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using test::TestDirectory;
+
+namespace {
+
+const std::string recorded =
+    R"({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  x", "timestamp": "17"}}})";
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("both forms of PyTorch's error file are read") {
+  const TestDirectory dir;
+  const auto recorded_error = read_error_file(dir.file("a", recorded));
+  REQUIRE(recorded_error);
+  CHECK(recorded_error->message == "ValueError: boom");
+  CHECK(recorded_error->traceback == "Traceback\n  x");
+  CHECK(recorded_error->file == dir.path() + "/a");
+
+  const auto plain = read_error_file(dir.file("b", R"({"message": "just text", "timestamp": 1795223473})"));
+  REQUIRE(plain);
+  CHECK(plain->message == "just text");
+  CHECK(plain->traceback.empty());
+
+  const auto only_trace = read_error_file(
+      dir.file("c", R"({"message": {"message": "", "extraInfo": {"py_callstack": "a\nKeyError: 'x'\n"}}})"));
+  REQUIRE(only_trace);
+  CHECK(only_trace->message == "KeyError: 'x'");
+}
+
+TEST_CASE("a half written error file gives what is there") {
+  const TestDirectory dir;
+  int found = 0;
+  for (std::size_t size = 0; size <= recorded.size(); ++size) {
+    const auto error = read_error_file(dir.file("half", recorded.substr(0, size)));
+    const bool message_is_complete = size >= recorded.find(" boom") + 6;
+    INFO(size);
+    CHECK(error.has_value() == message_is_complete);
+    if (error) CHECK(error->message == "ValueError: boom");
+    found += error ? 1 : 0;
+  }
+  CHECK(found > 50);
+}
+
+TEST_CASE("a huge error file is cut and not believed to be short") {
+  const TestDirectory dir;
+  const std::string huge = R"({"message": {"message": "MemoryError", "extraInfo": {"py_callstack": ")" +
+                           std::string(std::size_t{6} << 20U, 'x') + R"("}}})";
+  const auto error = read_error_file(dir.file("huge", huge));
+  REQUIRE(error);
+  CHECK(error->message == "MemoryError");
+  CHECK(error->traceback.empty());
+  CHECK_FALSE(read_error_file(dir.file("deep", std::string(1 << 20U, '['))));
+}
+
+TEST_CASE("what is no error file gives nothing and does not block") {
+  const TestDirectory dir;
+  CHECK_FALSE(read_error_file(dir.path() + "/none"));
+  CHECK_FALSE(read_error_file(dir.path()));
+  CHECK_FALSE(read_error_file("/dev/zero"));
+  for (const char* text : {"", "{}", "[]", "null", "\"message\"", "{\"message\": 3}", "{\"message\": [\"x\"]",
+                           "garbage", "{\"other\": {\"message\": \"x\"}}"}) {
+    INFO(text);
+    CHECK_FALSE(read_error_file(dir.file("x", text)));
+  }
+  REQUIRE(::mkfifo((dir.path() + "/fifo").c_str(), 0600) == 0);
+  CHECK_FALSE(read_error_file(dir.path() + "/fifo"));
+}
+
+TEST_CASE("the first failure's file is handed on with the error code added") {
+  const TestDirectory dir;
+  const std::string from = dir.file("from.json", recorded);
+  const std::string to = dir.file("to.json", "old and longer than the new one? no matter");
+  REQUIRE(hand_on_error_file(from, Exited{5}, to));
+  auto json = nlohmann::json::parse(content(to));
+  CHECK(json["message"]["errorCode"] == 5);
+  CHECK(json["message"]["message"] == "ValueError: boom");
+  CHECK(json["message"]["extraInfo"]["timestamp"] == "17");
+  REQUIRE(hand_on_error_file(from, Signaled{11}, to));
+  CHECK(nlohmann::json::parse(content(to))["message"]["errorCode"] == -11);
+  CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);  // no temporary file is left
+}
+
+TEST_CASE("an error file that cannot be handed on says why") {
+  const TestDirectory dir;
+  const auto half = hand_on_error_file(dir.file("half", recorded.substr(0, 50)), Exited{1}, dir.path() + "/to");
+  REQUIRE_FALSE(half);
+  CHECK(half.error().message == dir.path() + "/half is not complete JSON");
+  CHECK_FALSE(std::filesystem::exists(dir.path() + "/to"));
+  const auto nowhere = hand_on_error_file(dir.file("good", recorded), Exited{1}, "/none/to");
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().message == "cannot write /none/to: No such file or directory");
+}

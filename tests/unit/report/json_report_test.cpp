@@ -1,0 +1,155 @@
+#include "ddrun/agent/json_report.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "ddrun/test/catch.hpp"
+#include "job_samples.hpp"
+#include "test_directory.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using namespace ddrun::test;
+
+namespace {
+
+std::string content(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("the report has every fact of the result under its key") {
+  JobResult result = failed_job(2, 1, Signaled{SIGSEGV, true});
+  result.max_restarts = 3;
+  result.log_dir = "/logs";
+  result.started = std::chrono::system_clock::time_point(1795223473123ms);
+  result.attempts[0].workers.erase(result.attempts[0].workers.begin());
+  result.attempts[0].first_failure = 0;
+  WorkerEnd& end = first_failure(result);
+  end.started = result.started;
+  end.ended = result.started + 12300ms;
+  end.use = {2048, 1500ms, 250ms};
+  end.why = "core file: /data/core.4701";
+  end.error = WorkerError{"boom", "", "/logs/1/error.json"};
+  end.stderr_tail = {"one", "two"};
+  end.stderr_log = "/logs/1/stderr.log";
+  CHECK(json_report(result) == R"({
+  "schema_version": 1,
+  "verdict": "worker_failed",
+  "exit_code": 139,
+  "signal": null,
+  "signal_sender": null,
+  "message": null,
+  "run_id": "job7",
+  "host": "node7",
+  "program": "train.py",
+  "log_dir": "/logs",
+  "world_size": 2,
+  "max_restarts": 3,
+  "timeout_s": null,
+  "started": "2026-11-21T01:11:13.123Z",
+  "ran_s": 12.4,
+  "log_bytes_lost": 0,
+  "log_error": null,
+  "attempts": [
+    {
+      "attempt": 0,
+      "ran_s": 12.3,
+      "first_failed_rank": 1,
+      "workers": [
+        {
+          "rank": 1,
+          "local_rank": 1,
+          "pid": 4701,
+          "exit_code": null,
+          "signal": {
+            "number": 11,
+            "name": "SIGSEGV"
+          },
+          "core_dumped": true,
+          "ended_how": "killed by SIGSEGV (invalid memory access), core dumped",
+          "success": false,
+          "stopped_by_ddrun": false,
+          "why": "core file: /data/core.4701",
+          "started": "2026-11-21T01:11:13.123Z",
+          "ended": "2026-11-21T01:11:25.423Z",
+          "ran_s": 12.3,
+          "max_rss_kib": 2048,
+          "user_time_s": 1.5,
+          "system_time_s": 0.25,
+          "error": {
+            "message": "boom",
+            "traceback": null,
+            "file": "/logs/1/error.json"
+          },
+          "stderr_tail": [
+            "one",
+            "two"
+          ],
+          "stdout_log": null,
+          "stderr_log": "/logs/1/stderr.log"
+        }
+      ]
+    }
+  ]
+}
+)");
+}
+
+TEST_CASE("exit code 9 and SIGKILL are different in the report") {
+  const auto worker_of = [](ExitStatus status) {
+    return nlohmann::json::parse(json_report(failed_job(1, 0, status)))["attempts"][0]["workers"][0];
+  };
+  CHECK(worker_of(Exited{9})["exit_code"] == 9);
+  CHECK(worker_of(Exited{9})["signal"].is_null());
+  CHECK(worker_of(Signaled{SIGKILL})["exit_code"].is_null());
+  CHECK(worker_of(Signaled{SIGKILL})["signal"]["name"] == "SIGKILL");
+}
+
+TEST_CASE("a job stopped by a signal names it and its sender") {
+  JobResult result = failed_job(1, 0, Signaled{SIGTERM});
+  result.verdict = Verdict::stopped_by_signal;
+  result.signal = SIGINT;
+  result.signal_sender = "pid 1 (init)";
+  const auto json = nlohmann::json::parse(json_report(result));
+  CHECK(json["verdict"] == "stopped_by_signal");
+  CHECK(json["exit_code"] == 130);
+  CHECK(json["signal"]["name"] == "SIGINT");
+  CHECK(json["signal_sender"] == "pid 1 (init)");
+}
+
+TEST_CASE("bytes that are not UTF-8 do not spoil the report") {
+  JobResult result = failed_job(1, 0, Exited{1});
+  first_failure(result).stderr_tail = {std::string("a\xff\0b", 4)};
+  const auto json = nlohmann::json::parse(json_report(result));
+  CHECK(json["attempts"][0]["workers"][0]["stderr_tail"][0] == std::string("a\xef\xbf\xbd\0b", 6));
+}
+
+TEST_CASE("the report file is replaced at once and nothing else is left") {
+  const TestDirectory dir;
+  const std::string path = dir.file("report.json", "old");
+  const JobResult result = failed_job(1, 0, Exited{1});
+  REQUIRE(write_json_report(path, result));
+  CHECK(content(path) == json_report(result));
+  REQUIRE(::symlink(path.c_str(), (dir.path() + "/link").c_str()) == 0);
+  REQUIRE(write_json_report(dir.path() + "/link", JobResult()));
+  CHECK(std::filesystem::is_symlink(dir.path() + "/link"));
+  CHECK(content(path) == json_report(JobResult()));
+  CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);
+}
+
+TEST_CASE("a report that cannot be written says which file and why") {
+  const TestDirectory dir;
+  const auto nowhere = write_json_report("/none/report.json", JobResult());
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().code == Errc::unavailable);
+  CHECK(nowhere.error().message == "--report: cannot write /none/report.json: No such file or directory");
+  const auto directory = write_json_report(dir.path(), JobResult());
+  REQUIRE_FALSE(directory);
+  CHECK(directory.error().message == "--report: cannot write " + dir.path() + ": Is a directory");
+  const auto full = write_json_report("/dev/full", JobResult());
+  REQUIRE_FALSE(full);
+  CHECK(full.error().message == "--report: cannot write /dev/full: No space left on device");
+  CHECK(write_json_report("/dev/null", JobResult()));
+}
