@@ -9,13 +9,7 @@ tl-expected yourself, then call the script with --no-install"
 }
 
 as_root() {
-  if [ "$(id -u)" -eq 0 ]; then
-    "$@"
-  elif command -v sudo >/dev/null; then
-    sudo "$@"
-  else
-    die "installing packages needs root, and sudo is not there" "Run as root: $*"
-  fi
+  if [ "$(id -u)" -eq 0 ]; then "$@"; else sudo "$@"; fi
 }
 
 # Several versions of Boost lie side by side in a release; unversioned packages may be too old. Up to 1.85 we compile
@@ -68,17 +62,27 @@ missing_packages() {
   done
 }
 
+# Nothing is removed for it: headers of another Boost may be somebody's.
+_apt_get_install() {
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends \
+    --no-remove "$@"
+}
+
 _apt_install() {
   # What apt knows may be old or empty: ask for news only then.
-  local lists=0 package
+  local updated=0 package
   for package in "$@"; do
-    apt-cache show "$package" >/dev/null 2>&1 || lists=1
+    apt-cache show "$package" >/dev/null 2>&1 || updated=1
   done
-  [ "$lists" -eq 0 ] || as_root apt-get update
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" && return
-  [ "$lists" -eq 0 ] || return 1
-  as_root apt-get update # a package of the old list may be gone from the mirror
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+  [ "$updated" -eq 0 ] || as_root apt-get update
+  _apt_get_install "$@" && return
+  if [ "$updated" -eq 0 ]; then
+    as_root apt-get update # a package of the old list may be gone from the mirror
+    _apt_get_install "$@" && return
+  fi
+  echo "If apt refuses because a package would be removed, decide that yourself:"
+  echo "  apt-get install --no-install-recommends $*"
+  return 1
 }
 
 # install_packages WHAT PACKAGE…   installs those that are missing; says nothing if none is.
@@ -89,7 +93,12 @@ install_packages() {
   mapfile -t missing < <(missing_packages "$@")
   [ "${#missing[@]}" -gt 0 ] || return 0
   say "Packages to install for $what: ${missing[*]}"
-  # sudo asks for its password here, where it can be seen.
-  if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then sudo -v; fi
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || die "installing packages needs root, and sudo is not there" \
+      "Run as root: apt-get install --no-install-recommends ${missing[*]}"
+    # It asks for its password here, where that can be seen.
+    sudo -v || die "installing packages needs root, and sudo refused" \
+      "Have somebody run: apt-get install --no-install-recommends ${missing[*]}"
+  fi
   step "Installing packages for $what" "install-${what// /-}" _apt_install "${missing[@]}"
 }
