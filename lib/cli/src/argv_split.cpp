@@ -59,9 +59,9 @@ class Splitter {
  private:
   Result<void> long_option(std::string_view word) {
     const std::size_t equals = word.find('=');
-    const std::string_view typed = word.substr(0, equals);
-    const Option* option = find_option(typed.substr(2));
-    if (option == nullptr) return unknown_long(typed);
+    const Option* option = find_option(word.substr(2, equals == std::string_view::npos ? equals : equals - 2));
+    if (option == nullptr) return unknown_long(word.substr(0, equals));
+    const std::string typed = concat("--", option->name);
     if (option->kind == Kind::action) {
       if (equals != std::string_view::npos) return bad(concat(typed, " takes no value"));
       argv_.action = option;
@@ -70,7 +70,7 @@ class Splitter {
     note(*option);
     if (equals != std::string_view::npos) return add(typed, "=", word.substr(equals + 1));
     if (!option->takes_value()) {
-      argv_.ours.emplace_back(typed);
+      argv_.ours.push_back(typed);
       return {};
     }
     return add_next(typed, "=", *option);

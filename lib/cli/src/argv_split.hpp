@@ -11,7 +11,7 @@ namespace ddrun::cli {
 
 /// A command line cut where the program begins. What comes after is the program's and stays as it was typed.
 struct Argv {
-  std::vector<std::string> ours;     ///< options in a form that CLI11 cannot misread
+  std::vector<std::string> ours;     ///< options as CLI11 cannot misread them: words joined by '-'
   std::vector<const Option*> used;   ///< those that occur in `ours`, each once
   std::vector<std::string> program;  ///< name and arguments; empty if there is none
   const Option* action = nullptr;    ///< --help or --version was met; nothing behind it was looked at

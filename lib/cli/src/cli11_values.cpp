@@ -9,14 +9,9 @@ namespace ddrun::cli {
 
 namespace {
 
-/// Both spellings of the long name, and the letters: "--log-dir,--log_dir".
+/// "--tee,-t". The spelling with '_' is not needed: split_argv() has written all names with '-'.
 std::string cli11_names(const Option& option) {
   std::string names = concat("--", option.name);
-  if (option.name.find('-') != std::string_view::npos) {
-    std::string other(option.name);
-    std::replace(other.begin(), other.end(), '-', '_');
-    names += ",--" + other;
-  }
   for (const char letter : option.shorts) names += concat(",-", letter);
   return names;
 }

@@ -19,8 +19,12 @@ namespace {
 constexpr int usage_status = 2;
 constexpr int internal_status = 125;
 
+/// One line, whatever control characters were in what was typed.
 PrintAndExit usage_error(std::string_view message) {
-  return {concat("ddrun: error: ", message, "\n"), true, usage_status};
+  std::string text = concat("ddrun: error: ", message);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return {text + "\n", true, usage_status};
 }
 
 PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }

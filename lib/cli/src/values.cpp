@@ -240,8 +240,15 @@ Result<std::pair<std::string, std::string>> parse_assignment(std::string_view te
   return std::pair(std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)));
 }
 
-Result<Milliseconds> parse_positive_duration(std::string_view text) {
+Result<Milliseconds> parse_time(std::string_view text) {
   auto duration = parse_duration(text);
+  // A deadline is the clock plus this, in nanoseconds of 64 bits.
+  if (duration && *duration > std::chrono::hours(24 * 3660)) return bad(concat("'", text, "' is more than ten years"));
+  return duration;
+}
+
+Result<Milliseconds> parse_positive_time(std::string_view text) {
+  auto duration = parse_time(text);
   if (duration && duration->count() == 0) return bad("must be longer than 0");
   return duration;
 }

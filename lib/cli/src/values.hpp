@@ -41,8 +41,10 @@ namespace ddrun::cli {
 /// "host", "host:port", "[::1]:port".
 [[nodiscard]] Result<std::string> parse_endpoint(std::string_view text);
 [[nodiscard]] Result<std::pair<std::string, std::string>> parse_assignment(std::string_view text);
+/// parse_duration(), up to ten years.
+[[nodiscard]] Result<Milliseconds> parse_time(std::string_view text);
 /// Not zero.
-[[nodiscard]] Result<Milliseconds> parse_positive_duration(std::string_view text);
+[[nodiscard]] Result<Milliseconds> parse_positive_time(std::string_view text);
 
 /// The shortest text that parse_duration() takes back: "30", "1.5", "0.25".
 [[nodiscard]] std::string duration_text(Milliseconds duration);

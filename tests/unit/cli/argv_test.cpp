@@ -1,0 +1,112 @@
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli::test;
+
+TEST_CASE("options end where the program begins and nothing behind it is touched") {
+  const Words words{"-n", "2", "./w", "-n", "5", "--help", "--", "-v", "", "a b", "$$", "--nproc=1"};
+  const auto launch = launched(words);
+  CHECK(launch.spec.nproc.count == 2);
+  CHECK(launch.spec.program.name == "./w");
+  CHECK(launch.spec.program.args == Words(words.begin() + 3, words.end()));
+}
+
+TEST_CASE("one leading double dash is dropped and a second one is the program") {
+  CHECK(launched({"--", "store", "x"}).spec.program.name == "store");
+  CHECK(launched({"-v", "--", "--strange"}).spec.program.name == "--strange");
+  const auto launch = launched({"--", "--", "x"});
+  CHECK(launch.spec.program.name == "--");
+  CHECK(launch.spec.program.args == Words{"x"});
+  CHECK(launched({"--", "prog", "--"}).spec.program.args == Words{"--"});
+}
+
+TEST_CASE("a single dash is a program and not an option") {
+  CHECK(launched({"-n", "2", "-", "x"}).spec.program.name == "-");
+}
+
+TEST_CASE("every way to spell a number of workers gives the same") {
+  const std::vector<Words> ways{{"-n", "3"},
+                                {"-n3"},
+                                {"-n=3"},
+                                {"-np", "3"},
+                                {"-np=3"},
+                                {"-vn3"},
+                                {"-vn", "3"},
+                                {"--nproc-per-node", "3"},
+                                {"--nproc-per-node=3"},
+                                {"--nproc_per_node", "3"},
+                                {"--nproc_per_node=3"},
+                                {"--nproc-per_node=3"},
+                                {"-n", "9", "--nproc_per_node=8", "--nproc-per-node=3"}};
+  for (Words way : ways) {
+    CAPTURE(way);
+    way.insert(way.end(), {"./w", "-n", "7"});
+    const auto launch = launched(way);
+    CHECK(launch.spec.nproc.count == 3);
+    CHECK(launch.spec.program.name == "./w");
+    CHECK(launch.spec.program.args == Words{"-n", "7"});
+  }
+}
+
+TEST_CASE("short letters of torchrun work alone joined and with an equals sign") {
+  for (const Words& way : {Words{"-r3", "-t", "1"}, Words{"-r=3", "-t=1"}, Words{"-r", "3", "-t1"}}) {
+    CAPTURE(way);
+    Words words = way;
+    words.emplace_back("w");
+    const auto launch = launched(words);
+    CHECK(launch.spec.log.redirects.everyone == Streams::both);
+    CHECK(launch.spec.log.tee.everyone == Streams::out);
+  }
+  CHECK(launched({"-mr3", "pkg.mod"}).spec.program.kind == ProgramKind::python_module);
+}
+
+TEST_CASE("flags may be repeated and counted") {
+  CHECK(launched({"-v", "w"}).messages.shown == Level::info);
+  CHECK(launched({"-vv", "w"}).messages.shown == Level::debug);
+  CHECK(launched({"-v", "--verbose", "w"}).messages.shown == Level::debug);
+  CHECK(launched({"--verbose=2", "w"}).messages.shown == Level::debug);
+  CHECK(launched({"w"}).messages.shown == Level::notice);
+  CHECK(launched({"-q", "w"}).messages.shown == Level::warning);
+  CHECK(launched({"-qq", "w"}).messages.shown == Level::error);
+  CHECK(launched({"-vvvvvvvvvvvvvvv", "w"}).messages.shown == Level::debug);
+  CHECK(launched({"--standalone", "--standalone", "w"}).spec.rendezvous.standalone);
+  CHECK_FALSE(launched({"--standalone", "--standalone=0", "w"}).spec.rendezvous.standalone);
+}
+
+TEST_CASE("values that look odd arrive as they were typed") {
+  CHECK(launched({"--log-line-prefix-template=[a,b]", "w"}).spec.log.line_prefix_template == "[a,b]");
+  CHECK(launched({"--log-line-prefix-template", "{}", "w"}).spec.log.line_prefix_template == "{}");
+  CHECK(launched({"--log-line-prefix-template=--x", "w"}).spec.log.line_prefix_template == "--x");
+  CHECK(launched({"--log-line-prefix-template=a=b ", "w"}).spec.log.line_prefix_template == "a=b ");
+  CHECK(launched({"--log-line-prefix-template=\"q\"", "w"}).spec.log.line_prefix_template == "\"q\"");
+  CHECK(launched({"--log-line-prefix-template=", "w"}).spec.log.line_prefix_template.empty());
+  CHECK(launched({"--log-line-prefix-template", "", "w"}).spec.program.name == "w");
+  CHECK(launched({"--chdir", "%PATH%", "w"}).spec.chdir == "%PATH%");
+  const auto env = launched({"--env", "A=[x,y]", "--env=B=", "--env", "C=a=b,c", "w", "--env", "D=1"}).spec.env;
+  const std::vector<std::pair<std::string, std::string>> expected{{"A", "[x,y]"}, {"B", ""}, {"C", "a=b,c"}};
+  CHECK(env == expected);
+}
+
+TEST_CASE("a later assignment of the same variable replaces the earlier one") {
+  const auto env = launched({"--env=A=1", "--env=B=2", "--env=A=3", "w"}).spec.env;
+  const std::vector<std::pair<std::string, std::string>> expected{{"A", "3"}, {"B", "2"}};
+  CHECK(env == expected);
+}
+
+TEST_CASE("thousands of arguments and very long ones pass") {
+  Words words{"-n2", "w"};
+  for (int i = 0; i < 5000; ++i) words.push_back("--flag" + std::to_string(i));
+  words.push_back(std::string(200'000, 'x'));
+  CHECK(launched(words).spec.program.args == Words(words.begin() + 2, words.end()));
+}
+
+TEST_CASE("the kind of program follows from its name and the flags") {
+  CHECK(launched({"train.py"}).spec.program.kind == ProgramKind::python_script);
+  CHECK(launched({"./train"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"./train.pyc"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"--no-python", "train.py"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"-m", "pkg.train"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"-m", "pkg.py"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"--run-path", "train"}).spec.program.kind == ProgramKind::python_script);
+  CHECK(launched({"--module=0", "train"}).spec.program.kind == ProgramKind::executable);
+}

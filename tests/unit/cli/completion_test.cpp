@@ -1,0 +1,149 @@
+#include <stdio.h>
+#include <sys/wait.h>
+
+#include "option_table.hpp"
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli::test;
+
+namespace {
+
+struct Output {
+  int status;
+  std::string text;
+};
+
+/// Runs a script with `shell`; standard error is kept with the output.
+Output run_script(const std::string& shell, const std::string& path) {
+  FILE* pipe = ::popen((shell + " " + path + " 2>&1").c_str(), "r");
+  REQUIRE(pipe != nullptr);
+  std::string text;
+  char buffer[4096];
+  for (std::size_t got; (got = std::fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, got);
+  const int status = ::pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128, text};
+}
+
+bool has(const std::string& shell) {
+  return WEXITSTATUS(std::system(("command -v " + shell + " >/dev/null 2>&1").c_str())) == 0;
+}
+
+/// What bash offers for a line whose last word is under the cursor; words as bash itself splits them.
+Words bash_offers(const Words& words) {
+  const TemporaryDirectory dir;
+  dir.file("script", answered({"completion", "bash"}));
+  dir.file("data.json", "");
+  std::filesystem::create_directory(dir.path() + "/logs");
+  std::string line;
+  for (const std::string& word : words) line += " '" + word + "'";
+  const std::string test = "cd " + dir.path() + " && . ./script && COMP_WORDS=(ddrun" + line +
+                           ") COMP_CWORD=" + std::to_string(words.size()) +
+                           " && _ddrun && printf '%s\\n' \"${COMPREPLY[@]}\"\n";
+  const Output output = run_script("bash --norc --noprofile", dir.file("test.bash", test));
+  INFO(output.text);
+  REQUIRE(output.status == 0);
+  Words offers;
+  std::istringstream lines(output.text);
+  for (std::string offer; std::getline(lines, offer);) offers.push_back(offer);
+  return offers;
+}
+
+bool offers(const Words& all, const std::string& one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+
+}  // namespace
+
+TEST_CASE("bash completes options and their values") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  CHECK(bash_offers({"--nproc"}) == Words{"--nproc-per-node"});
+  CHECK(bash_offers({"--nproc_p"}) == Words{"--nproc-per-node"});
+  CHECK(bash_offers({"--color", "=", "al"}) == Words{"always"});
+  CHECK(bash_offers({"--color", "al"}) == Words{"always"});
+  CHECK(bash_offers({"--color=al"}) == Words{"--color=always"});
+  CHECK(bash_offers({"--color", "="}) == Words{"auto", "always", "never"});
+  CHECK(bash_offers({"-n", "2", "--label", "=", "h"}) == Words{"host"});
+  CHECK(bash_offers({"-n", "g"}) == Words{"gpu"});
+  CHECK(bash_offers({"-np", ""}) == Words{"auto", "cpu", "gpu"});
+  CHECK(bash_offers({"--config", "da"}) == Words{"data.json"});
+  CHECK(bash_offers({"--log-dir", ""}) == Words{"logs"});
+  CHECK(bash_offers({"--log_dir", "=", "l"}) == Words{"logs"});
+  const Words all = bash_offers({"--"});
+  for (const ddrun::cli::Option* option : ddrun::cli::all_options()) {
+    CHECK(offers(all, "--" + std::string(option->name)));
+  }
+}
+
+TEST_CASE("bash completes the program and leaves its options alone") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  CHECK(offers(bash_offers({"-n", "2", "ech"}), "echo"));
+  CHECK(offers(bash_offers({"-v", "dat"}), "data.json"));
+  CHECK(bash_offers({"-v", "--", "data.j"}) == Words{"data.json"});
+  CHECK(bash_offers({"-n", "2", "./w", "--col"}) == Words{""});
+  CHECK(bash_offers({"-n", "2", "./w", "dat"}) == Words{"data.json"});
+  CHECK(bash_offers({"--color", "=", "always", "./w", "dat"}) == Words{"data.json"});
+  CHECK(offers(bash_offers({"conf"}), "config"));
+}
+
+TEST_CASE("bash completes ddrun's own words") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  CHECK(bash_offers({"config", ""}) == Words{"show"});
+  CHECK(bash_offers({"config", "show", "--nproc"}) == Words{"--nproc-per-node"});
+  CHECK(bash_offers({"completion", "z"}) == Words{"zsh"});
+  CHECK(bash_offers({"version", "-"}) == Words{"--json"});
+}
+
+TEST_CASE("bash takes the script without a complaint and shellcheck finds nothing") {
+  if (!has("shellcheck")) ddrun::test::skip("shellcheck is not installed");
+  const TemporaryDirectory dir;
+  const Output output = run_script("shellcheck -s bash", dir.file("ddrun.bash", answered({"completion", "bash"})));
+  INFO(output.text);
+  CHECK(output.status == 0);
+}
+
+TEST_CASE("zsh reads its script and knows every option") {
+  const std::string script = answered({"completion", "zsh"});
+  for (const ddrun::cli::Option* option : ddrun::cli::all_options()) {
+    CHECK(contains(script, "--" + std::string(option->name)));
+  }
+  if (!has("zsh")) ddrun::test::skip("zsh is not installed");
+  const TemporaryDirectory dir;
+  const Output syntax = run_script("zsh -f -n", dir.file("_ddrun", script));
+  INFO(syntax.text);
+  CHECK(syntax.status == 0);
+  // Each specification is also good for _arguments, which complains when it is run and not when it is read.
+  const std::string load = "fpath=(" + dir.path() + " $fpath); autoload -Uz compinit && compinit -u -d " + dir.path() +
+                           "/dump && print -r -- $_comps[ddrun]\n";
+  const Output loaded = run_script("zsh -f", dir.file("load.zsh", load));
+  INFO(loaded.text);
+  CHECK(loaded.text == "_ddrun\n");
+}
+
+TEST_CASE("fish completes options values and words") {
+  if (!has("fish")) ddrun::test::skip("fish is not installed");
+  const TemporaryDirectory dir;
+  dir.file("script", answered({"completion", "fish"}));
+  const auto offered = [&](const std::string& line) {
+    const std::string test = "cd " + dir.path() + "; source script; complete -C '" + line + "'\n";
+    const Output output = run_script("env HOME=" + dir.path() + " fish --no-config", dir.file("test.fish", test));
+    CHECK(output.status == 0);
+    return output.text;
+  };
+  CHECK(contains(offered("ddrun --nproc"), "--nproc-per-node"));
+  CHECK(contains(offered("ddrun --color=a"), "--color=always"));
+  CHECK(contains(offered("ddrun --color a"), "always"));
+  CHECK(contains(offered("ddrun -n 2 --lab"), "--label"));
+  CHECK_FALSE(contains(offered("ddrun -n 2 ./w --lab"), "--label"));
+  CHECK_FALSE(contains(offered("ddrun -- --lab"), "--label"));
+  CHECK(contains(offered("ddrun config sh"), "show"));
+  CHECK(contains(offered("ddrun config show --nproc"), "--nproc-per-node"));
+  CHECK(contains(offered("ddrun completion z"), "zsh"));
+}
+
+TEST_CASE("there is a script for three shells and torchrun's option prints the same") {
+  for (const std::string shell : {"bash", "zsh", "fish"}) {
+    CHECK(answered({"--print-completion", shell}) == answered({"completion", shell}));
+  }
+  CHECK(refused({"completion", "tcsh"}) == "no completion for 'tcsh'; there is one for bash, zsh and fish");
+  CHECK(refused({"--print-completion=tcsh"}) == "no completion for 'tcsh'; there is one for bash, zsh and fish");
+  CHECK(contains(refused({"completion"}), "usage: ddrun completion bash|zsh|fish"));
+}

@@ -1,0 +1,116 @@
+#include "support.hpp"
+
+using namespace ddrun::cli::test;
+
+TEST_CASE("a mistyped option names the nearest one") {
+  CHECK(refused({"--nproc", "4", "w"}) == "unknown option '--nproc'; did you mean '--nproc-per-node'?");
+  CHECK(refused({"--nproc_per_nod=4", "w"}) == "unknown option '--nproc_per_nod'; did you mean '--nproc-per-node'?");
+  CHECK(refused({"--max-restart=4", "w"}) == "unknown option '--max-restart'; did you mean '--max-restarts'?");
+  CHECK(refused({"--redirect=3", "w"}) == "unknown option '--redirect'; did you mean '--redirects'?");
+  CHECK(refused({"-standalone", "w"}) == "unknown option '-standalone'; did you mean '--standalone'?");
+  CHECK(refused({"-nproc_per_node=4", "w"}) == "unknown option '-nproc_per_node'; did you mean '--nproc-per-node'?");
+  CHECK(refused({"-N4", "w"}) == "unknown option '-N'; did you mean '-n'?");
+  CHECK(refused({"-x", "w"}) == "unknown option '-x' (see 'ddrun --help')");
+  CHECK(refused({"--completely-different", "w"}) == "unknown option '--completely-different' (see 'ddrun --help')");
+}
+
+TEST_CASE("unique beginnings of options are not taken for them") {
+  CHECK(contains(refused({"--stand", "w"}), "did you mean '--standalone'?"));
+  CHECK(contains(refused({"--verb", "w"}), "did you mean '--verbose'?"));
+}
+
+TEST_CASE("a forgotten value is noticed") {
+  CHECK(refused({"-n"}) == "-n needs a value (N)");
+  CHECK(refused({"--log-dir"}) == "--log-dir needs a value (DIR)");
+  CHECK(refused({"--log-dir", "--tee=3", "w"}) ==
+        "--log-dir needs a value (DIR); if it is to be '--tee=3', write --log-dir=--tee=3");
+  CHECK(refused({"-n", "-m", "w"}) == "-n needs a value (N); if it is to be '-m', write --nproc-per-node=-m");
+  CHECK(refused({"-n", "--", "w"}) == "-n needs a value (N); if it is to be '--', write --nproc-per-node=--");
+  CHECK(refused({"--help=yes"}) == "--help takes no value");
+}
+
+TEST_CASE("a value that is not allowed is named with its option and what is allowed") {
+  struct Case {
+    std::string option;
+    std::string message;
+  };
+  const std::vector<Case> cases{
+      {"--nproc-per-node=0", "'0' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=2x", "'2x' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=0x10", "'0x10' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node= 3", "' 3' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=", "'' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=xpu", "'xpu' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=99999999999999999999",
+       "'99999999999999999999' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--max-restarts=-1", "'-1' is not a whole number from 0 to 1000000"},
+      {"--max-restarts=1.5", "'1.5' is not a whole number from 0 to 1000000"},
+      {"--redirects=4", "'4' is neither 0, 1, 2 or 3"},
+      {"--redirects=0:4", "'0:4' is neither 0, 1, 2 or 3"},
+      {"--redirects=3,0:1", "'3,0:1' is neither 0, 1, 2 or 3"},
+      {"--tee=0:1,", "'0:1,' is neither 0, 1, 2 or 3"},
+      {"--tee=", "'' is neither 0, 1, 2 or 3"},
+      {"--local-ranks-filter=0,x", "'x' is not a local rank from 0 to 99999; give a list such as 1,3,8-15"},
+      {"--local-ranks-filter=-1", "'-1' is not a local rank from 0 to 99999"},
+      {"--success-on=256", "'256' is not an exit code from 0 to 255"},
+      {"--success-on=5-3", "'5-3' is not an exit code from 0 to 255"},
+      {"--success-on=", "'' is not an exit code from 0 to 255"},
+      {"--no-restart-on=1,,2", "'' is not an exit code from 0 to 255"},
+      {"--restart-window=0", "must be longer than 0"},
+      {"--timeout=soon", "'soon' is not a time: give seconds (30, 1.5) or a unit"},
+      {"--timeout=100000000000", "'100000000000' is more than ten years"},
+      {"--shutdown-timeout=-1", "'-1' is not a time"},
+      {"--signals-to-handle=SIGTERM,SIGUSR", "'SIGUSR' is not a signal; give names such as SIGTERM,SIGUSR1"},
+      {"--signals-to-handle=KILL", "SIGKILL cannot be handled by a launcher"},
+      {"--signals-to-handle=", "'' is not a signal"},
+      {"--stdin=some", "'some' is neither a rank (0, 1, ...) nor all or none"},
+      {"--label=ranks", "'ranks' is not one of auto, rank, local, host, none; did you mean 'rank'?"},
+      {"--bind=socket", "'socket' is not one of none, cores, numa"},
+      {"--color=on", "'on' is not one of auto, always, never"},
+      {"--env=A", "'A' is not NAME=VALUE"},
+      {"--env==A", "'=A' is not NAME=VALUE"},
+      {"--seed=-1", "'-1' is not a whole number from 0 to 18446744073709551615"},
+      {"--log-rotate=10", "'10' is too small: give 0 (never) or at least 1K"},
+      {"--log-rotate=big", "'big' is not a size: give bytes (4096) or a unit (64K, 10M, 1G)"},
+      {"--log-dir=", "must not be empty"},
+      {"--nnodes=2", "this version of ddrun runs one machine, not 2"},
+      {"--nnodes=1:4", "this version of ddrun runs one machine, not 4"},
+      {"--nnodes=2:1", "'2:1' is neither N nor MIN:MAX with 0 < MIN <= MAX"},
+      {"--nnodes=0", "'0' is neither N nor MIN:MAX with 0 < MIN <= MAX"},
+      {"--nnodes=1:2:3", "'1:2:3' is neither N nor MIN:MAX with 0 < MIN <= MAX"},
+      {"--rdzv-backend=etcd", "'etcd' needs an etcd server"},
+      {"--rdzv-backend=zookeeper", "'zookeeper' is not one of static, c10d"},
+      {"--rdzv-endpoint=h:70000", "'h:70000' is not HOST or HOST:PORT with a port from 0 to 65535"},
+      {"--rdzv-endpoint=h:", "'h:' is not HOST or HOST:PORT"},
+      {"--rdzv-endpoint=[::1", "'[::1' is not HOST or HOST:PORT"},
+      {"--rdzv-conf=timeout", "'timeout' is not KEY=VALUE"},
+      {"--master-port=65536", "'65536' is not a whole number from 0 to 65535"},
+      {"--monitor-interval=0", "'0' is not a number above 0"},
+      {"--monitor-interval=nan", "'nan' is not a number above 0"},
+      {"--start-method=vfork", "'vfork' is not one of spawn, fork, forkserver"},
+      {"--numa-binding=cores", "'cores' is not one of node, socket, exclusive, core-complex"},
+      {"--event-log-handler=file", "'file' is not one of null, console"},
+      {"--logs-specs=mine", "'mine' would be a Python plug-in, which ddrun cannot load"},
+  };
+  for (const auto& [option, message] : cases) {
+    const std::string line = refused({option, "w"});
+    INFO(line);
+    CHECK(line.substr(0, option.size() + 2) == option + ": ");
+    CHECK(contains(line, message));
+  }
+}
+
+TEST_CASE("a flag takes only a yes or a no") {
+  CHECK(refused({"--standalone=maybe", "w"}) == "--standalone: 'maybe' is neither 0 nor 1");
+}
+
+TEST_CASE("no program is an error that says how to give one") {
+  CHECK(contains(refused({}), "no program given: ddrun [options] [--] program [args...]"));
+  CHECK(contains(refused({"-n", "4"}), "no program given"));
+  CHECK(contains(refused({"--"}), "no program given"));
+  CHECK(refused({""}) == "the program's name is empty");
+}
+
+TEST_CASE("a control character in what was typed does not break the line") {
+  CHECK(refused({"--role", "x", "--bad\nline", "w"}) == "unknown option '--bad?line' (see 'ddrun --help')");
+}

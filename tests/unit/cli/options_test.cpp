@@ -1,0 +1,129 @@
+#include <signal.h>
+
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+LaunchSpec spec_of(const std::string& option) { return launched({option, "w"}).spec; }
+
+}  // namespace
+
+TEST_CASE("without options everything is at its default") {
+  const auto launch = launched({"w"});
+  CHECK(launch.warnings.empty());
+  CHECK(launch.spec.nproc.kind == NprocSpec::Kind::count);
+  CHECK(launch.spec.nproc.count == 1);
+  CHECK(launch.spec.restart.max_restarts == 0);
+  CHECK(launch.spec.restart.success_on == CodeSet{0});
+  CHECK(launch.spec.stop.grace == 30s);
+  CHECK(launch.spec.stop.ending_signals == std::set<int>{SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  CHECK(launch.spec.log.label == Label::automatic);
+  CHECK_FALSE(launch.spec.log.redirects.any());
+  CHECK_FALSE(launch.spec.timeout.has_value());
+  CHECK_FALSE(launch.spec.dry_run);
+  CHECK(launch.spec.rendezvous.backend == "static");
+  CHECK(launch.spec.rendezvous.id == "none");
+  CHECK_FALSE(launch.spec.rendezvous.master_port.has_value());
+}
+
+TEST_CASE("options about workers") {
+  CHECK(spec_of("--nproc-per-node=auto").nproc.kind == NprocSpec::Kind::automatic);
+  CHECK(spec_of("--nproc-per-node=cpu").nproc.kind == NprocSpec::Kind::cpu);
+  CHECK(spec_of("--nproc-per-node=gpu").nproc.kind == NprocSpec::Kind::gpu);
+  CHECK(spec_of("--nproc-per-node=10000").nproc.count == 10'000);
+  CHECK(spec_of("--role=trainer").role == "trainer");
+  CHECK(spec_of("--stdin=all").stdin_.kind == StdinSpec::Kind::all);
+  CHECK(spec_of("--stdin=none").stdin_.kind == StdinSpec::Kind::none);
+  CHECK(launched({"-n4", "--stdin=3", "w"}).spec.stdin_.rank == 3);
+  CHECK(spec_of("--chdir=/x y").chdir == "/x y");
+  CHECK(spec_of("--seed=18446744073709551615").seed == 18446744073709551615ULL);
+  CHECK(spec_of("--bind=cores").bind == BindMode::cores);
+  CHECK(spec_of("--bind=numa").bind == BindMode::numa);
+  CHECK(spec_of("--bind=none").bind == BindMode::none);
+  CHECK(spec_of("--report-bindings").report_bindings);
+  CHECK(spec_of("--virtual-local-rank").virtual_local_rank);
+  CHECK(spec_of("--virtual_local_rank").virtual_local_rank);
+}
+
+TEST_CASE("options about failure and the end") {
+  CHECK(spec_of("--max-restarts=3").restart.max_restarts == 3);
+  CHECK(spec_of("--restart-backoff=1.5").restart.backoff == 1500ms);
+  CHECK(spec_of("--restart-window=1h").restart.window == 1h);
+  CHECK(spec_of("--no-restart-on=2,64-66").restart.no_restart_on == CodeSet{2, 64, 65, 66});
+  CHECK(spec_of("--success-on=0,3,100-102").restart.success_on == CodeSet{0, 3, 100, 101, 102});
+  CHECK(spec_of("--timeout=1h30m").timeout == 90min);
+  CHECK(spec_of("--shutdown-timeout=2").stop.grace == 2s);
+  CHECK(spec_of("--shutdown-timeout=0").stop.grace == 0s);
+  CHECK(spec_of("--signals-to-handle=SIGTERM,usr1,2").stop.ending_signals == std::set<int>{SIGTERM, SIGUSR1, SIGINT});
+  CHECK(spec_of("--report=r.json").report_file == "r.json");
+}
+
+TEST_CASE("options about output") {
+  const auto log = [](const std::string& option) { return spec_of(option).log; };
+  CHECK(log("--redirects=3").redirects.everyone == Streams::both);
+  const auto listed = log("--tee=0:3,12:1,20-22:2").tee;
+  CHECK(listed.of(0) == Streams::both);
+  CHECK(listed.of(12) == Streams::out);
+  CHECK(listed.of(21) == Streams::err);
+  CHECK(listed.of(1) == Streams::none);
+  CHECK(log("--log-dir=/dev/null").dir == "/dev/null");
+  CHECK(log("--log-rotate=10M").rotate_bytes == 10U * 1024 * 1024);
+  CHECK(log("--log-rotate=0").rotate_bytes == 0);
+  CHECK(log("--label=rank").label == Label::rank);
+  CHECK(log("--label=local").label == Label::local);
+  CHECK(log("--label=host").label == Label::host);
+  CHECK(log("--label=none").label == Label::none);
+  CHECK(log("--log-line-prefix-template=[${rank}]").line_prefix_template == "[${rank}]");
+  CHECK(log("--timestamps").timestamps);
+  CHECK(log("--local-ranks-filter=0,10-12").local_ranks_filter == std::set<int>{0, 10, 11, 12});
+  CHECK_FALSE(log("--local-ranks-filter=").local_ranks_filter.has_value());
+  CHECK(log("--duplicate-stdout-filters=loss,a,,b").duplicate_stdout_filters == Words{"loss", "a,b"});
+  CHECK(log("--duplicate-stderr-filters=Error").duplicate_stderr_filters == Words{"Error"});
+}
+
+TEST_CASE("options about rendezvous") {
+  const auto meeting = [](const std::string& option) { return spec_of(option).rendezvous; };
+  CHECK(meeting("--standalone").standalone);
+  CHECK(meeting("--nnodes=1:1").max_nodes == 1);
+  CHECK(meeting("--nnodes=1").min_nodes == 1);
+  CHECK(meeting("--rdzv-backend=c10d").backend == "c10d");
+  for (const std::string endpoint : {"localhost", "localhost:0", "10.0.0.1:29400", "[::1]:29400", "::1", "[::1]"}) {
+    CHECK(meeting("--rdzv-endpoint=" + endpoint).endpoint == endpoint);
+  }
+  CHECK(meeting("--rdzv-id=job 7").id == "job 7");
+  const std::map<std::string, std::string> conf{{"timeout", "60"}, {"is_host", "1"}};
+  CHECK(meeting("--rdzv-conf=timeout = 60, is_host=1").conf == conf);
+  CHECK(meeting("--master-addr=127.0.0.1").master_addr == "127.0.0.1");
+  CHECK(meeting("--master-port=29500").master_port == 29500);
+  CHECK(meeting("--local-addr=127.0.0.1").local_addr == "127.0.0.1");
+  CHECK(meeting("--node-rank=0").node_rank == 0);
+}
+
+TEST_CASE("options that torchrun users bring along") {
+  CHECK(spec_of("--event-log-handler=console").event_log_handler == "console");
+  CHECK(spec_of("--event-log-handler=dynamic_rendezvous").event_log_handler == "null");
+  CHECK(spec_of("--numa-binding=node").bind == BindMode::numa);
+  CHECK(spec_of("--numa-binding=exclusive").bind == BindMode::cores);
+  CHECK(launched({"--numa-binding=exclusive", "w"}).warnings.empty());
+  CHECK(launched({"--numa-binding=core-complex", "w"}).warnings ==
+        Words{"--numa-binding=core-complex is done as --bind=cores"});
+  CHECK(launched({"--start-method=fork", "w"}).warnings.size() == 1);
+  CHECK(launched({"--monitor-interval=5", "w"}).warnings.size() == 1);
+  CHECK(launched({"w"}, {"PET_START_METHOD=fork", "PET_MONITOR_INTERVAL=5"}).warnings.empty());
+}
+
+TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
+  const Words terminal{"TERM=xterm"};
+  CHECK(launched({"w"}, terminal, true).messages.color);
+  CHECK_FALSE(launched({"w"}, terminal, false).messages.color);
+  CHECK_FALSE(launched({"w"}, {"TERM=dumb"}, true).messages.color);
+  CHECK_FALSE(launched({"w"}, {}, true).messages.color);
+  CHECK_FALSE(launched({"w"}, {"TERM=xterm", "NO_COLOR=1"}, true).messages.color);
+  CHECK(launched({"w"}, {"TERM=xterm", "NO_COLOR="}, true).messages.color);
+  CHECK(launched({"--color=always", "w"}, {"NO_COLOR=1"}, false).messages.color);
+  CHECK_FALSE(launched({"--color=never", "w"}, terminal, true).messages.color);
+}

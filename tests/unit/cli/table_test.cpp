@@ -1,0 +1,110 @@
+#include "option_table.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <set>
+
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli;
+using namespace ddrun::cli::test;
+
+TEST_CASE("names and letters in the table are unique and well formed") {
+  std::set<std::string> names;
+  std::set<char> letters;
+  for (const Option* option : all_options()) {
+    const std::string name(option->name);
+    CAPTURE(name);
+    CHECK(names.insert(name).second);
+    CHECK(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::islower(c) != 0 || c == '-'; }));
+    for (const char letter : option->shorts) CHECK(letters.insert(letter).second);
+    CHECK_FALSE(option->help.empty());
+    CHECK(option->takes_value() == !option->metavar.empty());
+    CHECK((option->set == nullptr) == (option->show == nullptr));
+    CHECK(find_option(name) == option);
+  }
+  CHECK(names.size() > 45);
+}
+
+TEST_CASE("every default is shown as its option would take it") {
+  for (const Option* option : all_options()) {
+    if (!option->is_setting()) continue;
+    CAPTURE(std::string(option->name));
+    Draft draft;
+    const auto before = option->show(draft);
+    for (const std::string& value : before) CHECK(option->set(draft, value).has_value());
+    CHECK(option->show(draft) == before);
+  }
+}
+
+TEST_CASE("every word that an option offers is accepted by it") {
+  for (const Option* option : all_options()) {
+    if (!option->is_setting() || option->choices.empty()) continue;
+    std::istringstream words{std::string(option->choices)};
+    for (std::string word; words >> word;) {
+      CAPTURE(std::string(option->name));
+      CAPTURE(word);
+      Draft draft;
+      REQUIRE(option->set(draft, word).has_value());
+      CHECK(option->show(draft) == Words{word});
+    }
+  }
+}
+
+TEST_CASE("every option of torchrun is there with both spellings") {
+  const Words torchrun{"nnodes",
+                       "nproc-per-node",
+                       "rdzv-backend",
+                       "rdzv-endpoint",
+                       "rdzv-id",
+                       "rdzv-conf",
+                       "standalone",
+                       "max-restarts",
+                       "monitor-interval",
+                       "start-method",
+                       "event-log-handler",
+                       "role",
+                       "module",
+                       "no-python",
+                       "run-path",
+                       "log-dir",
+                       "redirects",
+                       "tee",
+                       "log-line-prefix-template",
+                       "local-ranks-filter",
+                       "duplicate-stdout-filters",
+                       "duplicate-stderr-filters",
+                       "node-rank",
+                       "master-addr",
+                       "master-port",
+                       "local-addr",
+                       "logs-specs",
+                       "numa-binding",
+                       "signals-to-handle",
+                       "shutdown-timeout",
+                       "virtual-local-rank",
+                       "print-completion"};
+  const std::set<std::string> without_variable{"logs-specs", "numa-binding", "print-completion"};
+  for (const std::string& name : torchrun) {
+    CAPTURE(name);
+    const Option* option = find_option(name);
+    REQUIRE(option != nullptr);
+    std::string other = name;
+    std::replace(other.begin(), other.end(), '-', '_');
+    CHECK(find_option(other) == option);
+    CHECK(option->pet == (without_variable.count(name) == 0));
+  }
+  CHECK(find_short('r') == find_option("redirects"));
+  CHECK(find_short('t') == find_option("tee"));
+  CHECK(find_short('m') == find_option("module"));
+}
+
+TEST_CASE("the names of variables follow from the long names") {
+  CHECK(variables_of(*find_option("log-dir")) == Words{"DDRUN_LOG_DIR", "PET_LOG_DIR"});
+  CHECK(variables_of(*find_option("timeout")) == Words{"DDRUN_TIMEOUT"});
+  CHECK(variables_of(*find_option("config")) == Words{"DDRUN_CONFIG"});
+  CHECK(variables_of(*find_option("help")).empty());
+  CHECK(variables_of(*find_option("shutdown-timeout")) ==
+        Words{"DDRUN_SHUTDOWN_TIMEOUT", "PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"});
+}

@@ -1,0 +1,50 @@
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli::test;
+
+TEST_CASE("options that contradict each other are refused") {
+  CHECK(contains(refused({"--no-python", "-m", "x"}), "--no-python and --module exclude each other (command line)"));
+  CHECK(contains(refused({"-v", "-q", "x"}), "--verbose and --quiet exclude each other"));
+  CHECK(contains(refused({"--label=host", "--log-line-prefix-template=x", "x"}),
+                 "--label and --log-line-prefix-template exclude each other"));
+  CHECK(contains(refused({"--bind=cores", "--numa-binding=node", "x"}), "--bind and --numa-binding exclude"));
+  CHECK(contains(refused({"x"}, {"PET_MODULE=1", "DDRUN_NO_PYTHON=1"}),
+                 "(variable DDRUN_NO_PYTHON and variable PET_MODULE)"));
+  CHECK(contains(refused({"--success-on=0,3", "--no-restart-on=2-4", "x"}), "exit code 3 is in --success-on and in"));
+  CHECK(refused({"-n2", "--stdin=2", "x"}) == "--stdin=2: there is no such rank, the highest is 1");
+}
+
+TEST_CASE("of two that exclude each other the one from the stronger source stays") {
+  CHECK(launched({"-m", "x"}, {"PET_NO_PYTHON=1"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"--no-python", "x"}, {"PET_MODULE=1"}).spec.program.kind == ProgramKind::executable);
+  CHECK(launched({"-q", "x"}, {"DDRUN_VERBOSE=2"}).messages.shown == Level::warning);
+  const auto log = launched({"--label=host", "x"}, {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=t"}).spec.log;
+  CHECK(log.label == Label::host);
+  CHECK(log.line_prefix_template.empty());
+}
+
+TEST_CASE("a flag that is switched off excludes nothing") {
+  CHECK(launched({"-m", "--no-python=0", "x"}).spec.program.kind == ProgramKind::python_module);
+  CHECK(launched({"-v", "--quiet=0", "x"}).messages.shown == Level::info);
+}
+
+TEST_CASE("what has no effect is said once") {
+  const auto warnings = [](Words words) {
+    words.emplace_back("x");
+    return launched(words).warnings;
+  };
+  CHECK(warnings({"--restart-backoff=2"}) == Words{"--restart-backoff has no effect without --max-restarts"});
+  CHECK(warnings({"--restart-backoff=2", "--max-restarts=1"}).empty());
+  CHECK(warnings({"--duplicate-stdout-filters=a"}) == Words{"--duplicate-stdout-filters has no effect without --tee"});
+  CHECK(warnings({"--duplicate-stdout-filters=a", "-t1"}).empty());
+  CHECK(warnings({"-n2", "--tee=0:1,2:1"}) == Words{"--tee names local rank 2, but there are only 0 to 1"});
+  CHECK(warnings({"--local-ranks-filter=1"}) ==
+        Words{"--local-ranks-filter names local rank 1, but there is only local rank 0"});
+  CHECK(warnings({"-n", "gpu", "--tee=0:1,200:1"}).empty());
+  CHECK(warnings({"--standalone", "--rdzv-id=7"}) == Words{"--standalone replaces --rdzv-id"});
+  CHECK(warnings({"--node-rank=1"}) == Words{"--node-rank=1 is ignored: with one machine its rank is 0"});
+  CHECK(warnings({"--rdzv-conf=last_call_timout=3"}) ==
+        Words{"--rdzv-conf: ddrun knows no key 'last_call_timout'; did you mean 'last_call_timeout'?"});
+  CHECK(warnings({"--run-path", "-m"}) == Words{"--run-path wins over --module"});
+}

@@ -1,0 +1,81 @@
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli::test;
+
+TEST_CASE("first words that are kept for later are refused with the way out") {
+  for (const std::string word : {"store", "rendezvous", "env", "secret"}) {
+    CHECK(refused({word, "x"}) == "'" + word +
+                                      "' as the first word is kept for a later version of ddrun; for a program of that "
+                                      "name write: ddrun -- " +
+                                      word);
+    CHECK(launched({"--", word}).spec.program.name == word);
+    CHECK(launched({"./" + word}).spec.program.name == "./" + word);
+    CHECK(launched({"-n2", word}).spec.program.name == word);
+  }
+  for (const std::string word : {"config", "completion", "version"}) {
+    CHECK(launched({"--", word}).spec.program.name == word);
+    CHECK(launched({"-v", word}).spec.program.name == word);
+  }
+}
+
+TEST_CASE("version is shown in three ways") {
+  const std::string text = "ddrun 1.2.3 (commit abc1234)\n  Boost  1.81\n";
+  CHECK(answered({"--version"}) == text);
+  CHECK(answered({"-V"}) == text);
+  CHECK(answered({"version"}) == text);
+  CHECK(answered({"version", "--verbose"}) == text);
+  CHECK(contains(answered({"version", "--json"}), "\"version\": \"1.2.3\""));
+  CHECK(contains(answered({"version", "--json"}), "\"Boost\": \"1.81\""));
+  CHECK(contains(refused({"version", "x"}), "usage: ddrun version [--json]"));
+}
+
+TEST_CASE("help and version win over what follows them") {
+  CHECK(contains(answered({"--help"}), "Usage: ddrun"));
+  CHECK(contains(answered({"-n", "0", "-h", "--nonsense"}), "Usage: ddrun"));
+  CHECK(contains(answered({"-vh"}), "Usage: ddrun"));
+  CHECK(contains(answered({"config", "show", "--help"}), "Usage: ddrun"));
+  CHECK(contains(refused({"--nonsense", "--help"}), "unknown option"));
+}
+
+TEST_CASE("help fits 80 columns is grouped and ends with four examples") {
+  const std::string help = answered({"--help"});
+  std::istringstream lines(help);
+  std::string line;
+  int examples = 0;
+  bool in_examples = false;
+  while (std::getline(lines, line)) {
+    CAPTURE(line);
+    CHECK(line.size() <= 80);
+    CHECK((line.empty() || line.back() != ' '));
+    if (line == "Examples:") in_examples = true;
+    else if (in_examples && line.substr(0, 8) == "  ddrun ") ++examples;
+  }
+  CHECK(examples == 4);
+  for (const std::string group :
+       {"Workers:", "Program:", "Failure, restart and the end:", "Output:", "ddrun itself:"}) {
+    CHECK(contains(help, "\n" + group + "\n"));
+  }
+}
+
+TEST_CASE("the examples in help are good command lines") {
+  std::istringstream lines(answered({"--help"}));
+  std::string line;
+  const TemporaryDirectory dir;
+  const std::string config = dir.file("launch.toml", "program = \"x\"\n");
+  while (std::getline(lines, line)) {
+    if (line.substr(0, 8) != "  ddrun " || contains(line, "[")) continue;
+    Words words;
+    std::istringstream parts(line.substr(8));
+    for (std::string word; parts >> word;)
+      words.push_back(word == "--config=launch.toml" ? "--config=" + config : word);
+    CAPTURE(words);
+    CHECK_FALSE(launched(words).spec.program.name.empty());
+  }
+}
+
+TEST_CASE("config alone says how it is used") {
+  CHECK(contains(refused({"config"}), "usage: ddrun config show"));
+  CHECK(contains(refused({"config", "list"}), "usage: ddrun config show"));
+  CHECK(contains(refused({"config", "show", "-n0"}), "--nproc-per-node=0: "));
+}
