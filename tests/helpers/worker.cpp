@@ -1,0 +1,247 @@
+// A worker for tests: carries out the verbs on its command line, one after the other.
+//
+//   exit N            end with this code               signal NAME|N     die of this signal
+//   pause             sleep until a signal comes       stop              SIGSTOP itself
+//   ignore NAME       ignore a signal                  on NAME N         exit with N when this signal comes
+//   tell NAME         print "got NAME" when it comes and go on
+//   print TEXT        a line on stdout                 error TEXT        a line on stderr
+//   raw TEXT          the same without the newline     lines N           N lines of 100 bytes
+//   long N            one line of N bytes              env NAME          print NAME=value
+//   environ           print all of the environment     args …            print the rest, one a line, and end
+//   facts             print pid, parent, group, session, signal mask, descriptors, CPUs …
+//   stdin             print what stdin has until its end        close-out   close stdout and stderr
+//   child VERBS… ;    a child process does these, the parent goes on
+//   stray VERBS… ;    the same, after a double fork and setsid, so that nobody is its parent
+//   touch FILE        make it                          await FILE        wait until it is there
+//   rank N VERB… ;    only in this rank                attempt N VERB… ; only in this attempt
+//   fail-file FILE    write PyTorch's error.json to $TORCHELASTIC_ERROR_FILE with this message
+//   spin N            use N milliseconds of CPU        memory N          touch N MiB
+//   report FILE       append "rank attempt time-in-ns" (CLOCK_MONOTONIC) to FILE
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+extern char** environ;
+
+namespace {
+
+using Words = std::vector<std::string>;
+volatile sig_atomic_t exit_codes[NSIG];
+
+int signal_of(const std::string& name) {
+  if (int number = ::atoi(name.c_str()); number > 0) return number;
+  for (int number = 1; number < NSIG; ++number) {
+    const char* abbreviation = ::sigabbrev_np(number);
+    if (abbreviation != nullptr && name == abbreviation) return number;
+  }
+  std::fprintf(stderr, "test worker: no signal %s\n", name.c_str());
+  ::_exit(99);
+}
+
+void exit_on(int signal) { ::_exit(exit_codes[signal]); }
+
+void tell(int signal) {
+  char line[32] = "got ";
+  const char* abbreviation = ::sigabbrev_np(signal);
+  ::strncat(line, abbreviation != nullptr ? abbreviation : "?", 20);
+  ::strcat(line, "\n");
+  [[maybe_unused]] const ssize_t n = ::write(1, line, ::strlen(line));
+}
+
+void write_out(int fd, const std::string& text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno != EINTR) ::_exit(98);
+    if (n > 0) done += static_cast<std::size_t>(n);
+  }
+}
+
+void print_facts() {
+  sigset_t mask;
+  ::sigprocmask(SIG_SETMASK, nullptr, &mask);
+  std::string blocked, ignored, cpus, fds;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (::sigismember(&mask, signal) == 1) blocked += " " + std::to_string(signal);
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) {
+      ignored += " " + std::to_string(signal);
+    }
+  }
+  cpu_set_t set;
+  ::sched_getaffinity(0, sizeof set, &set);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus += " " + std::to_string(cpu);
+  }
+  for (int fd = 0; fd < 1024; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) fds += " " + std::to_string(fd);
+  }
+  char directory[4096] = "";
+  if (::getcwd(directory, sizeof directory) == nullptr) ::strcpy(directory, "?");
+  char text[8192];
+  ::snprintf(text, sizeof text,
+             "pid %d\nparent %d\ngroup %d\nsession %d\nblocked%s\nignored%s\nfds%s\ncpus%s\ncwd %s\n", ::getpid(),
+             ::getppid(), ::getpgrp(), ::getsid(0), blocked.c_str(), ignored.c_str(), fds.c_str(), cpus.c_str(),
+             directory);
+  write_out(1, text);
+}
+
+void await_file(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash);
+  const int watch = ::inotify_init1(IN_CLOEXEC);
+  ::inotify_add_watch(watch, directory.c_str(), IN_CREATE | IN_MOVED_TO);
+  while (::access(path.c_str(), F_OK) != 0) {
+    pollfd fd{watch, POLLIN, 0};
+    if (::poll(&fd, 1, 1000) > 0) {
+      char buffer[4096];
+      [[maybe_unused]] const ssize_t n = ::read(watch, buffer, sizeof buffer);
+    }
+  }
+  ::close(watch);
+}
+
+/// The words up to the matching ';', taken out of `words` from `at` on.
+Words block(const Words& words, std::size_t& at) {
+  Words inner;
+  int depth = 1;
+  for (; at < words.size(); ++at) {
+    const std::string& word = words[at];
+    if (word == "child" || word == "stray" || word == "rank" || word == "attempt") ++depth;
+    if (word == ";" && --depth == 0) {
+      ++at;
+      break;
+    }
+    inner.push_back(word);
+  }
+  return inner;
+}
+
+bool variable_is(const char* name, const std::string& value) {
+  const char* has = ::getenv(name);
+  return has != nullptr && value == has;
+}
+
+void run(const Words& words) {
+  std::size_t at = 0;
+  const auto next = [&]() -> std::string { return at < words.size() ? words[at++] : std::string(); };
+  while (at < words.size()) {
+    const std::string verb = next();
+    if (verb == "exit") ::_exit(::atoi(next().c_str()));
+    else if (verb == "signal") {
+      const int signal = signal_of(next());
+      ::signal(signal, SIG_DFL);
+      ::kill(::getpid(), signal);
+    } else if (verb == "pause") ::pause();
+    else if (verb == "forever")
+      while (true) ::pause();
+    else if (verb == "stop") ::raise(SIGSTOP);
+    else if (verb == "ignore") ::signal(signal_of(next()), SIG_IGN);
+    else if (verb == "on") {
+      const int signal = signal_of(next());
+      exit_codes[signal] = ::atoi(next().c_str());
+      ::signal(signal, exit_on);
+    } else if (verb == "tell") ::signal(signal_of(next()), tell);
+    else if (verb == "print") write_out(1, next() + "\n");
+    else if (verb == "raw") write_out(1, next());
+    else if (verb == "error") write_out(2, next() + "\n");
+    else if (verb == "lines") {
+      const long count = ::atol(next().c_str());
+      const char* rank = ::getenv("RANK");
+      for (long i = 0; i < count; ++i) {
+        std::string line = "line " + std::to_string(i) + " of rank " + (rank != nullptr ? rank : "?") + " ";
+        line.resize(99, 'x');
+        write_out(1, line + "\n");
+      }
+    } else if (verb == "long") write_out(1, std::string(static_cast<std::size_t>(::atol(next().c_str())), 'z') + "\n");
+    else if (verb == "env") {
+      const std::string name = next();
+      const char* value = ::getenv(name.c_str());
+      write_out(1, name + "=" + (value != nullptr ? value : "(unset)") + "\n");
+    } else if (verb == "environ") {
+      for (char** entry = environ; *entry != nullptr; ++entry) write_out(1, std::string(*entry) + "\n");
+    } else if (verb == "args") {
+      while (at < words.size()) write_out(1, next() + "\n");
+    } else if (verb == "facts") print_facts();
+    else if (verb == "stdin") {
+      char buffer[65536];
+      ssize_t n;
+      while ((n = ::read(0, buffer, sizeof buffer)) > 0) write_out(1, std::string(buffer, static_cast<std::size_t>(n)));
+    } else if (verb == "close-out") {
+      ::close(1);
+      ::close(2);
+    } else if (verb == "child" || verb == "stray") {
+      const Words inner = block(words, at);
+      if (::fork() == 0) {
+        if (verb == "stray") {
+          ::setsid();
+          if (::fork() != 0) ::_exit(0);
+          ::setsid();
+        }
+        run(inner);
+        ::_exit(0);
+      }
+    } else if (verb == "touch") {
+      const int fd = ::open(next().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+      if (fd >= 0) ::close(fd);
+    } else if (verb == "await") await_file(next());
+    else if (verb == "rank" || verb == "attempt") {
+      const bool mine = variable_is(verb == "rank" ? "RANK" : "TORCHELASTIC_RESTART_COUNT", next());
+      const Words inner = block(words, at);
+      if (mine) run(inner);
+    } else if (verb == "fail-file") {
+      const std::string message = next();
+      if (const char* path = ::getenv("TORCHELASTIC_ERROR_FILE")) {
+        if (FILE* file = std::fopen(path, "w")) {
+          std::fprintf(file,
+                       "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": "
+                       "\"Traceback (most recent call last):\\n  boom\", \"timestamp\": \"1795223473\"}}}",
+                       message.c_str());
+          std::fclose(file);
+        }
+      }
+    } else if (verb == "spin") {
+      const long milliseconds = ::atol(next().c_str());
+      while (::clock() < milliseconds * (CLOCKS_PER_SEC / 1000)) {
+      }
+    } else if (verb == "memory") {
+      const std::size_t bytes = static_cast<std::size_t>(::atol(next().c_str())) << 20;
+      char* memory = static_cast<char*>(::malloc(bytes));
+      for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
+    } else if (verb == "report") {
+      timespec now{};
+      ::clock_gettime(CLOCK_MONOTONIC, &now);
+      const int fd = ::open(next().c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+      const char* rank = ::getenv("RANK");
+      const char* attempt = ::getenv("TORCHELASTIC_RESTART_COUNT");
+      write_out(fd, std::string(rank != nullptr ? rank : "?") + " " + (attempt != nullptr ? attempt : "?") + " " +
+                        std::to_string(now.tv_sec * 1'000'000'000LL + now.tv_nsec) + "\n");
+      ::close(fd);
+    } else {
+      std::fprintf(stderr, "test worker: no verb '%s'\n", verb.c_str());
+      ::_exit(99);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  run(Words(argv + 1, argv + argc));
+  return 0;
+}

@@ -1,0 +1,181 @@
+#include "ddrun/process/launcher.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/processes.hpp"
+
+using namespace ddrun;
+using namespace ddrun::process;
+
+extern char** environ;
+
+namespace {
+
+struct Result_ {
+  ExitStatus status;
+  std::string out;
+};
+
+/// Spawns the test worker with its stdout in a pipe and waits for it.
+Result_ run(Launcher& launcher, std::vector<std::string> words, SpawnPlan plan = {}) {
+  auto pipe = make_pipe().value();
+  words.insert(words.begin(), DDRUN_TEST_WORKER);
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  if (plan.program == nullptr) plan.program = DDRUN_TEST_WORKER;
+  plan.argv = argv.data();
+  plan.environment = environ;
+  plan.standard_out = pipe.write.get();
+  auto spawned = launcher.spawn(plan);
+  REQUIRE(spawned);
+  pipe.write.reset();
+  Result_ result;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(pipe.read.get(), buffer, sizeof buffer)) > 0)
+    result.out.append(buffer, static_cast<std::size_t>(n));
+  int status = 0;
+  REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
+  result.status = exit_status_from_wait(status);
+  return result;
+}
+
+bool no_child_left() { return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD; }
+
+}  // namespace
+
+TEST_CASE("a child starts from a clean place") {
+  // Everything that must not reach it: blocked and ignored signals, open descriptors.
+  sigset_t some;
+  ::sigemptyset(&some);
+  ::sigaddset(&some, SIGTERM);
+  ::sigaddset(&some, SIGUSR1);
+  ::sigprocmask(SIG_BLOCK, &some, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  const int leaked = ::open("/dev/null", O_RDONLY);
+  const int high = ::fcntl(leaked, F_DUPFD, 200);
+  auto launcher = Launcher::create().value();
+  const auto result = run(launcher, {"facts"});
+  ::close(leaked);
+  ::close(high);
+  INFO(result.out);
+  CHECK(result.status == ExitStatus(Exited{0}));
+  CHECK(result.out.find("\nblocked\n") != std::string::npos);
+  CHECK(result.out.find("\nignored\n") != std::string::npos);
+  CHECK(result.out.find("\nfds 0 1 2\n") != std::string::npos);
+  CHECK(result.out.find("parent " + std::to_string(::getpid()) + "\n") != std::string::npos);
+  // Its own session and group: all three numbers are its pid.
+  const std::string pid = result.out.substr(4, result.out.find('\n') - 4);
+  CHECK(result.out.find("group " + pid + "\nsession " + pid + "\n") != std::string::npos);
+  CHECK(no_child_left());
+}
+
+TEST_CASE("our own descriptors and mask are as before after a spawn") {
+  auto launcher = Launcher::create().value();
+  const int mine = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  sigset_t before, after;
+  ::sigprocmask(SIG_SETMASK, nullptr, &before);
+  run(launcher, {"exit", "0"});
+  ::sigprocmask(SIG_SETMASK, nullptr, &after);
+  CHECK(::fcntl(mine, F_GETFD) >= 0);
+  CHECK(::fcntl(0, F_GETFD) >= 0);
+  for (int signal = 1; signal < 32; ++signal) CHECK(::sigismember(&before, signal) == ::sigismember(&after, signal));
+  ::close(mine);
+}
+
+TEST_CASE("working directory and CPUs are set") {
+  test::TemporaryDirectory directory;
+  auto launcher = Launcher::create().value();
+  SpawnPlan plan;
+  plan.directory = directory.path().c_str();
+  cpu_set_t all;
+  ::sched_getaffinity(0, sizeof all, &all);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &all)) ++cpu;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  plan.cpu_mask = reinterpret_cast<const unsigned long*>(&one);
+  plan.cpu_mask_bytes = sizeof one;
+  const auto result = run(launcher, {"facts"}, plan);
+  CHECK(result.out.find("\ncwd " + directory.path() + "\n") != std::string::npos);
+  CHECK(result.out.find("\ncpus " + std::to_string(cpu) + "\n") != std::string::npos);
+}
+
+TEST_CASE("a program that cannot be executed is an error and leaves no zombie") {
+  auto launcher = Launcher::create().value();
+  test::TemporaryDirectory directory;
+  char* argv[] = {nullptr, nullptr};
+  SpawnPlan plan;
+  plan.argv = argv;
+  plan.environment = environ;
+
+  SECTION("missing") {
+    const std::string path = directory.file("missing");
+    plan.program = path.c_str();
+    argv[0] = const_cast<char*>(path.c_str());
+    auto spawned = launcher.spawn(plan);
+    REQUIRE_FALSE(spawned);
+    CHECK(spawned.error().code == Errc::not_found);
+    CHECK(spawned.error().message.find(path) != std::string::npos);
+  }
+  SECTION("a directory") {
+    plan.program = directory.path().c_str();
+    argv[0] = const_cast<char*>(directory.path().c_str());
+    auto spawned = launcher.spawn(plan);
+    REQUIRE_FALSE(spawned);
+    CHECK(spawned.error().code == Errc::not_executable);
+  }
+  SECTION("no working directory") {
+    plan.program = DDRUN_TEST_WORKER;
+    plan.directory = "/nonexistent/dir";
+    auto spawned = launcher.spawn(plan);
+    REQUIRE_FALSE(spawned);
+    CHECK(spawned.error().message.find("working directory") != std::string::npos);
+    CHECK(spawned.error().message.find("/nonexistent/dir") != std::string::npos);
+  }
+  CHECK(no_child_left());
+}
+
+TEST_CASE("exit 9 and SIGKILL arrive as different ends") {
+  auto launcher = Launcher::create().value();
+  CHECK(run(launcher, {"exit", "9"}).status == ExitStatus(Exited{9}));
+  CHECK(run(launcher, {"signal", "KILL"}).status == ExitStatus(Signaled{SIGKILL, false}));
+}
+
+TEST_CASE("without pidfd the rest is the same") {
+  auto launcher = Launcher::create(false).value();
+  CHECK_FALSE(launcher.has_pidfd());
+  CHECK(run(launcher, {"exit", "3"}).status == ExitStatus(Exited{3}));
+}
+
+TEST_CASE("the workers' descriptor limit is the user's") {
+  auto launcher = Launcher::create().value();
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = 77;
+  launcher.set_child_descriptor_limit(limit);
+  SpawnPlan plan;
+  auto pipe = make_pipe().value();
+  const char* argv[] = {"sh", "-c", "ulimit -n", nullptr};
+  plan.program = "/bin/sh";
+  plan.argv = const_cast<char**>(argv);
+  plan.environment = environ;
+  plan.standard_out = pipe.write.get();
+  auto spawned = launcher.spawn(plan).value();
+  pipe.write.reset();
+  char buffer[64] = {};
+  CHECK(::read(pipe.read.get(), buffer, sizeof buffer) == 3);
+  CHECK(std::string(buffer) == "77\n");
+  ::waitpid(spawned.pid, nullptr, 0);
+}

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ddrun::test {
+
+/// Calls `condition` until it is true or the time is up; gives back its last value.
+bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(20));
+
+/// Living processes (not zombies) that have `entry` ("NAME=value") in their environment.
+std::vector<pid_t> processes_with(const std::string& entry);
+
+/// A new empty directory, removed with everything in it at the end.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& text);
+
+/// How a command ended and what it wrote.
+struct Outcome {
+  int wait_status = -1;
+  std::string out;
+  std::string err;
+  [[nodiscard]] int code() const;  ///< exit code, or -signal
+};
+
+struct RunOptions {
+  std::vector<std::pair<std::string, std::string>> env;
+  std::string directory;
+  std::string input;           ///< written to stdin, which is then closed
+  bool inherit_input = false;  ///< stdin stays the test's own
+  long descriptor_limit = 0;
+  bool own_group = true;
+};
+
+/// One run of a program, in the background, with its output collected. Every process it starts carries a tag in its
+/// environment, so that the end of the test can see that nothing is left. The destructor kills what still runs.
+class Run {
+ public:
+  using Options = RunOptions;
+  explicit Run(const std::vector<std::string>& argv, Options options = {});
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  /// Waits for the end and for the end of its output; fails the test (throws) when it takes longer.
+  Outcome wait(std::chrono::milliseconds limit = std::chrono::seconds(30));
+  /// What was written so far.
+  std::string out();
+  std::string err();
+  /// Waits until stdout contains `text`.
+  bool wait_for_out(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
+  bool wait_for_err(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
+  void signal(int number) const;
+  /// Living processes of this run, the program itself included.
+  [[nodiscard]] std::vector<pid_t> living() const;
+  /// True as soon as none is left.
+  [[nodiscard]] bool all_gone(std::chrono::milliseconds limit = std::chrono::seconds(20)) const;
+
+ private:
+  void pump(int timeout_ms);
+
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+  bool reaped_ = false;
+  std::string tag_;
+  Outcome outcome_;
+};
+
+}  // namespace ddrun::test
