@@ -168,5 +168,6 @@ TEST_CASE("any order of waiting, cancelling and setting wakes exactly those it s
         REQUIRE(waiters[i]->waiting() == !missing[i].empty());
       }
     }
+    for (auto& waiter : waiters) space.cancel(*waiter);
   }
 }
