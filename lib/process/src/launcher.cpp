@@ -68,7 +68,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
   Launcher launcher;
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
-  UniqueFd null_fd(null);
+  launcher.null_ = UniqueFd(null);
   for (auto& slot : launcher.slots_) {
     auto copy = duplicate(null);
     if (!copy) return tl::unexpected(copy.error());
@@ -88,7 +88,8 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
 }
 
 Launcher::Launcher(Launcher&& other) noexcept
-    : first_unused_(other.first_unused_),
+    : null_(std::move(other.null_)),
+      first_unused_(other.first_unused_),
       has_close_range_(other.has_close_range_),
       has_pidfd_(other.has_pidfd_),
       stack_(std::exchange(other.stack_, nullptr)),
@@ -141,6 +142,10 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
     error = errno;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // What stays parked would keep the other end from ever seeing end-of-file.
+  for (int i = 0; i < 3; ++i) {
+    if (start.slots[i] >= 0) ::dup3(null_.get(), slots_[i].get(), O_CLOEXEC);
+  }
 
   if (pid < 0) {
     std::string hint = error == EAGAIN ? " (the limit of processes is reached: see 'ulimit -u' and pids.max)" : "";

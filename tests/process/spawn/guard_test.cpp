@@ -53,6 +53,18 @@ struct Guarded {
   std::string tag;
 };
 
+/// Gone, or a zombie that nobody has waited for: not every container has an init that does.
+bool dead(pid_t pid) {
+  const std::string stat = test::read_file("/proc/" + std::to_string(pid) + "/stat");
+  return stat.empty() || stat.find(") Z") != std::string::npos;
+}
+
+/// Ends what it started, as the agent does before it leaves.
+int leave(int code) {
+  kill_all_descendants(std::chrono::steady_clock::now() + 10s);
+  return code;
+}
+
 /// An agent that starts a worker with a stray, writes the pids of agent and sweeper, and waits for the end of its
 /// guard.
 int agent_with_worker(AgentContext& context, const std::string& directory) {

@@ -46,6 +46,7 @@ class Launcher {
   Launcher() = default;
   Result<void> park(int slot, int fd);
 
+  UniqueFd null_;
   UniqueFd slots_[3];
   unsigned first_unused_ = 0;
   bool has_close_range_ = false;
