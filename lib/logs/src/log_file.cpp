@@ -82,14 +82,14 @@ void LogFile::write(std::string_view bytes) {
 std::size_t LogFile::fitting(std::string_view bytes) const {
   if (rotate_bytes_ == 0 || size_ + bytes.size() <= rotate_bytes_) return bytes.size();
   const std::size_t room = size_ < rotate_bytes_ ? static_cast<std::size_t>(rotate_bytes_ - size_) : 0;
-  if (room > 0) {
-    const std::size_t newline = bytes.substr(0, room).rfind('\n');
-    if (newline != std::string_view::npos) return newline + 1;
-  }
+  const std::size_t last_end = bytes.substr(0, room).rfind('\n');
+  if (last_end != std::string_view::npos) return last_end + 1;
   if (at_line_start_ && size_ > 0) return 0;
-  const std::size_t newline = bytes.substr(0, room + line_grace).find('\n');
-  if (newline != std::string_view::npos) return newline + 1;
-  return room;  // a line that is longer than a file has to be cut somewhere
+  // In the middle of a line: a little more than the limit rather than a torn line, but not without end.
+  const std::uint64_t most = rotate_bytes_ + line_grace;
+  const std::string_view rest = bytes.substr(0, size_ < most ? static_cast<std::size_t>(most - size_) : 0);
+  const std::size_t end = rest.find('\n');
+  return end != std::string_view::npos ? end + 1 : rest.size();
 }
 
 void LogFile::rotate() {

@@ -1,0 +1,122 @@
+#include "ddrun/logs/log_layout.hpp"
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+
+#include "ddrun/test/catch.hpp"
+#include "scratch_dir.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using ddrun::test::ScratchDir;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// $TMPDIR for as long as this lives.
+struct TemporaryDir : ScratchDir {
+  TemporaryDir() { setenv("TMPDIR", path().c_str(), 1); }
+  ~TemporaryDir() { before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1); }
+  std::string before = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "";
+};
+
+}  // namespace
+
+TEST_CASE("the layout is that of torchrun") {
+  ScratchDir dir;
+  LogSpec log;
+  log.dir = dir / "deep/logs/";
+  LogLayout layout(log, "my/run");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(2, {0, 1}));
+  CHECK(layout.root() == dir / "deep/logs");
+  const std::regex shape(dir.path() + "/deep/logs/my_run_[a-z0-9_]{8}/attempt_2");
+  CHECK(std::regex_match(layout.attempt_dir(), shape));
+  CHECK(layout.stream_log(StreamId::out, 1) == layout.attempt_dir() + "/1/stdout.log");
+  CHECK(layout.stream_log(StreamId::err, 0) == layout.attempt_dir() + "/0/stderr.log");
+  CHECK(layout.filtered_log(StreamId::err) == layout.attempt_dir() + "/filtered_stderr.log");
+  CHECK(layout.error_file(1) == layout.attempt_dir() + "/1/error.json");
+  CHECK(fs::is_directory(layout.attempt_dir() + "/1"));
+}
+
+TEST_CASE("an attempt of the same number keeps the logs of the one before") {
+  ScratchDir dir;
+  LogSpec log;
+  log.dir = dir.path();
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(0, {0}));
+  const std::string first = layout.attempt_dir();
+  REQUIRE(layout.begin_attempt(0, {0}));
+  CHECK(layout.attempt_dir() == first + ".2");
+  CHECK(fs::exists(first + "/0"));
+  CHECK(fs::exists(first + ".2/0"));
+}
+
+TEST_CASE("without logs there is one private directory for error files and it goes when it is unused") {
+  TemporaryDir dir;
+  LogLayout layout(LogSpec{}, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(1, {0, 1}));
+  CHECK(layout.attempt_dir().empty());
+  CHECK(layout.error_file(1) == layout.root() + "/error_1_1.json");
+  struct stat info {};
+  REQUIRE(::stat(layout.root().c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0700);
+  SECTION("unused") {
+    layout.remove_if_unused();
+    CHECK_FALSE(fs::exists(layout.root()));
+  }
+  SECTION("used") {
+    std::ofstream(layout.error_file(1)) << "{}";
+    layout.remove_if_unused();
+    CHECK(fs::exists(layout.error_file(1)));
+  }
+}
+
+TEST_CASE("redirecting without a log directory makes one") {
+  TemporaryDir dir;
+  LogSpec log;
+  log.redirects.everyone = Streams::out;
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(0, {0}));
+  CHECK(layout.attempt_dir().rfind(layout.root() + "/job_", 0) == 0);
+  layout.remove_if_unused();
+  CHECK(fs::exists(layout.attempt_dir() + "/0"));
+}
+
+TEST_CASE("the null device as log directory switches files off") {
+  LogSpec log;
+  log.dir = "/dev/null";
+  log.redirects.everyone = Streams::both;
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(0, {0}));
+  CHECK_FALSE(layout.files_allowed());
+  CHECK(layout.error_file(0).empty());
+  CHECK(layout.root().empty());
+}
+
+TEST_CASE("a log directory that cannot be used is refused before anything starts") {
+  ScratchDir dir;
+  std::ofstream(dir / "file") << "x";
+  LogSpec log;
+  log.dir = dir / "file";
+  auto result = LogLayout(log, "job").prepare();
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == Errc::invalid_argument);
+  CHECK(result.error().message == "--log-dir: " + (dir / "file") + " is not a directory");
+  log.dir = dir / "file/below";
+  result = LogLayout(log, "job").prepare();
+  REQUIRE_FALSE(result);
+  CHECK(result.error().message.find("Not a directory") != std::string::npos);
+  // procfs takes no directories, not even root's.
+  log.dir = "/proc/logs";
+  result = LogLayout(log, "job").prepare();
+  REQUIRE_FALSE(result);
+  CHECK(result.error().message.find("/proc/logs") != std::string::npos);
+}

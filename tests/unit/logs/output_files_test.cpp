@@ -1,0 +1,261 @@
+// What is kept: redirects, tees, filtered copies, attempts, full disks.
+
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "output_harness.hpp"
+#include "scratch_dir.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using namespace ddrun::test;
+namespace fs = std::filesystem;
+
+TEST_CASE("a stream that is only redirected is written by the worker itself") {
+  ScratchDir dir;
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.redirects.by_local_rank[1] = Streams::both;
+  });
+  h.start();
+  CHECK(h.output->descriptors_per_worker(1) == 0);
+  CHECK(h.output->descriptors_per_worker(0) == 2);
+  CHECK(h.output->stdout_log(0).empty());
+  CHECK_FALSE(h.output->console_shows_stderr(1));
+  CHECK((::fcntl(h.workers[1].out.get(), F_GETFL) & O_APPEND) != 0);
+  put(h.workers[1].out, "to the file");
+  put(h.workers[1].err, "one\ntwo\nthree\n");
+  put(h.workers[0].out, "shown\n");
+  CHECK(h.output->stderr_tail(1, 2) == std::vector<std::string>{"two", "three"});
+  CHECK(h.end());
+  CHECK(file_text(h.output->stdout_log(1)) == "to the file");
+  CHECK(h.shown_out == "[10] shown\n");
+  CHECK(h.shown_err.empty());
+  CHECK(fs::is_directory(fs::path(h.output->error_file(0)).parent_path()));
+}
+
+TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchrun") {
+  ScratchDir dir;
+  OutputHarness h(1, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::both;
+    options.role = "trainer";
+  });
+  h.start();
+  CHECK(h.output->descriptors_per_worker(0) == 4);
+  put(h.workers[0].out, std::string_view("a\r\n\0b", 5));
+  put(h.workers[0].err, "e\n");
+  // A worker that ended: its bytes are on disk before anything is said about it.
+  h.output->drain(0);
+  CHECK(file_text(h.output->stdout_log(0)) == std::string("a\r\n\0b", 5));
+  CHECK(file_text(h.output->stderr_log(0)) == "e\n");
+  CHECK(h.end());
+  CHECK(h.shown_out == std::string("[trainer0]:a\r\n[trainer0]:\0b\n", 28));
+  CHECK(h.shown_err == "[trainer0]:e\n");
+  CHECK(h.output->losses().file_bytes == 0);
+}
+
+TEST_CASE("filters copy whole lines with their prefix to one file for all workers") {
+  ScratchDir dir;
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::out;
+    options.log.duplicate_stdout_filters = {"loss", "acc"};
+  });
+  h.start();
+  put(h.workers[0].out, "step 1\nlo");
+  h.output->drain(0);
+  put(h.workers[1].out, "acc 0.5\n");
+  h.output->drain(1);
+  put(h.workers[0].out, "ss 3\nthe last loss");
+  CHECK(h.end());
+  CHECK(file_text(h.output->attempt_dir() + "/filtered_stdout.log") ==
+        "[default1]:acc 0.5\n[default0]:loss 3\n[default0]:the last loss\n");
+}
+
+TEST_CASE("an empty filter and a bad template are refused") {
+  OutputHarness filter(1, [](OutputOptions& options) { options.log.duplicate_stderr_filters = {""}; });
+  REQUIRE_FALSE(filter.output->prepare());
+  CHECK(filter.output->prepare().error().message.find("--duplicate-stderr-filters") == 0);
+  OutputHarness text(1, [](OutputOptions& options) { options.log.line_prefix_template = "${host}"; });
+  CHECK_FALSE(text.output->prepare());
+}
+
+TEST_CASE("every attempt keeps its logs and the tail is that of the present one") {
+  ScratchDir dir;
+  OutputHarness h(1, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::both;
+  });
+  std::vector<std::string> logs;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    h.start(attempt);
+    CHECK(h.output->stderr_tail(0, 3).empty());
+    put(h.workers[0].err, "attempt " + std::to_string(attempt) + "\n");
+    CHECK(h.end());
+    CHECK(h.output->stderr_tail(0, 3) == std::vector<std::string>{"attempt " + std::to_string(attempt)});
+    logs.push_back(h.output->stderr_log(0));
+  }
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const std::string log = logs[static_cast<std::size_t>(attempt)];
+    CHECK(log.find("/attempt_" + std::to_string(attempt) + "/0/stderr.log") != std::string::npos);
+    CHECK(file_text(log) == "attempt " + std::to_string(attempt) + "\n");
+  }
+}
+
+TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every byte") {
+  ScratchDir dir;
+  OutputHarness h(1, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.redirects.everyone = Streams::out;
+    options.log.rotate_bytes = 10'000;
+  });
+  h.start();
+  std::string all;
+  for (int i = 0; i < 5000; ++i) all += "line " + std::to_string(i) + "\n";
+  std::thread writer([&] {
+    push(h.workers[0].out, all);
+    h.workers[0].out.reset();
+  });
+  const std::string log = h.output->stdout_log(0);
+  const auto kept = [&] {
+    std::string text = file_text(log);
+    for (int i = 1; fs::exists(log + "." + std::to_string(i)); ++i)
+      text = file_text(log + "." + std::to_string(i)) + text;
+    return text;
+  };
+  CHECK(h.run_until([&] { return kept().size() >= all.size(); }));
+  writer.join();
+  CHECK(h.end());
+  CHECK(kept() == all);
+  CHECK(fs::exists(log + ".4"));
+  CHECK(h.shown_out.empty());
+}
+
+TEST_CASE("the null device as log directory leaves no trace") {
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = "/dev/null";
+    options.log.redirects.everyone = Streams::out;
+    options.log.tee.everyone = Streams::err;
+  });
+  h.start();
+  put(h.workers[0].out, "dropped\n");
+  put(h.workers[0].err, "shown\n");
+  CHECK(h.end());
+  CHECK(h.shown_out.empty());
+  CHECK(h.shown_err == "[default0]:shown\n");
+  CHECK(h.output->error_file(0).empty());
+  CHECK(h.output->stderr_log(0).empty());
+}
+
+TEST_CASE("what a grandchild writes after its worker ended still reaches the log") {
+  ScratchDir dir;
+  OutputHarness h(1, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::out;
+  });
+  h.start();
+  UniqueFd grandchild = duplicate(h.workers[0].out.get()).value();
+  put(h.workers[0].out, "worker\n");
+  h.workers.clear();
+  h.output->drain(0);
+  bool done = false;
+  h.output->async_end_attempt(Clock::now() + std::chrono::seconds(10), [&] { done = true; });
+  put(grandchild, "grandchild\n");
+  h.io.restart();
+  h.io.run_for(std::chrono::milliseconds(20));
+  CHECK_FALSE(done);
+  grandchild.reset();
+  CHECK(h.run_until([&] { return done; }));
+  CHECK(file_text(h.output->stdout_log(0)) == "worker\ngrandchild\n");
+  CHECK(h.shown_out == "[default0]:worker\n[default0]:grandchild\n");
+}
+
+TEST_CASE("an attempt whose pipes stay open ends at its deadline with everything written so far") {
+  OutputHarness h(2);
+  h.start();
+  const UniqueFd survivor = duplicate(h.workers[0].out.get()).value();
+  put(h.workers[0].out, "unfinished");
+  CHECK(h.end(std::chrono::milliseconds(50)));
+  CHECK(h.shown_out == "[10] unfinished\n");
+  CHECK(::write(survivor.get(), "x", 1) == -1);  // the reading end is closed
+}
+
+TEST_CASE("too few descriptors are reported with how many are needed") {
+  OutputHarness h(100);
+  REQUIRE(h.output->prepare());
+  REQUIRE(h.output->begin_attempt(0, h.identities));
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit small{64, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &small);
+  Result<ChildStreams> streams{};
+  for (int i = 0; i < 100 && streams; ++i) {
+    streams = h.output->open_streams(i);
+    if (streams) h.workers.push_back(std::move(*streams));
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  REQUIRE_FALSE(streams);
+  CHECK(streams.error().code == Errc::unavailable);
+  INFO(streams.error().message);
+  CHECK(streams.error().message.find("output of 100 workers needs about 264 open files, and only 64 are allowed; "
+                                     "raise the limit with `ulimit -n 264`") != std::string::npos);
+  h.output->remove_if_unused();
+}
+
+namespace {
+
+/// A small disk of its own, where that is allowed, and everything that ddrun says meanwhile.
+struct SmallDisk : ScratchDir {
+  SmallDisk() {
+    if (::mount("none", path().c_str(), "tmpfs", 0, "size=64k") != 0) skip("cannot mount a small tmpfs here");
+    set_message_sink([this](std::string_view line) { said.emplace_back(line); });
+  }
+  ~SmallDisk() {
+    set_message_sink({});
+    ::umount2(path().c_str(), MNT_DETACH);
+  }
+  std::vector<std::string> said;
+};
+
+}  // namespace
+
+TEST_CASE("a full disk costs the log and not the job") {
+  SmallDisk dir;
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::out;
+  });
+  h.start();
+  const std::string line = std::string(99, 'x') + "\n";
+  std::thread writer([&] {
+    for (int i = 0; i < 2000; ++i) push(h.workers[0].out, line);
+    h.workers[0].out.reset();
+  });
+  const std::size_t shown = 2000 * (line.size() + 11);
+  CHECK(h.run_until([&] { return h.shown_out.size() >= shown; }));
+  writer.join();
+  CHECK(h.end());
+  CHECK(h.shown_out.size() == shown);
+  const LossReport losses = h.output->losses();
+  CHECK(losses.file_bytes + fs::file_size(h.output->stdout_log(0)) == 2000 * line.size());
+  CHECK(losses.file_bytes > 100'000);
+  CHECK(losses.console_bytes == 0);
+  CHECK(losses.first_error == concat("cannot write ", h.output->stdout_log(0), ": No space left on device"));
+  REQUIRE(dir.said.size() == 1);
+  CHECK(dir.said[0].find("ddrun: warning: cannot write ") == 0);
+
+  // A restart on the full disk goes on too.
+  h.start(1);
+  put(h.workers[1].out, "still here\n");
+  CHECK(h.end());
+  CHECK(h.shown_out.size() == shown + 22);
+  CHECK(dir.said.size() == 1);
+}

@@ -1,0 +1,168 @@
+// Consoles that are slow or gone, and what that means for workers and for ddrun.
+
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <boost/asio/steady_timer.hpp>
+#include <thread>
+
+#include "output_harness.hpp"
+#include "scratch_dir.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using namespace ddrun::test;
+
+namespace {
+
+/// Makes a worker's stdout non-blocking, so that the test sees where the worker would be held.
+std::size_t write_until_full(const UniqueFd& fd, std::string_view line) {
+  ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
+  std::size_t total = 0;
+  for (;;) {
+    const ssize_t count = ::write(fd.get(), line.data(), line.size());
+    if (count <= 0) return total;
+    total += static_cast<std::size_t>(count);
+  }
+}
+
+double cpu_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+}  // namespace
+
+TEST_CASE("a console that nobody reads holds the workers back and not the loop") {
+  OutputHarness h(4);
+  h.read_consoles = false;
+  h.start();
+  const std::string line = std::string(99, 'x') + "\n";
+  std::size_t written = 0;
+  // Until nothing more can be written although the loop runs: the workers are held back.
+  for (int idle = 0; idle < 20;) {
+    std::size_t now = 0;
+    for (const auto& worker : h.workers) now += write_until_full(worker.out, line);
+    h.io.restart();
+    h.io.run_for(std::chrono::milliseconds(2));
+    idle = now == 0 ? idle + 1 : 0;
+    written += now;
+    REQUIRE(written < 16'000'000);
+  }
+  CHECK(written > 1'000'000);
+  CHECK(written < 3'000'000);
+
+  SECTION("timers run on time and nothing spins") {
+    boost::asio::steady_timer timer(h.io, std::chrono::milliseconds(200));
+    bool rang = false;
+    timer.async_wait([&](auto) { rang = true; });
+    const double before = cpu_seconds();
+    std::size_t handlers = 0;
+    while (!rang) {
+      h.io.restart();
+      handlers += h.io.run_one_for(std::chrono::seconds(5));
+    }
+    CHECK(handlers == 1);
+    CHECK(cpu_seconds() - before < 0.1);
+  }
+  SECTION("everything comes once it is read") {
+    h.read_consoles = true;
+    CHECK(h.end());
+    std::size_t expected = 0;
+    for (std::size_t at = 0; (at = h.shown_out.find('\n', at)) != std::string::npos; ++at) ++expected;
+    CHECK(h.shown_out.size() >= written + 5 * (written / line.size()));
+    CHECK(h.output->losses().console_bytes == 0);
+    CHECK(expected >= written / line.size());
+  }
+  SECTION("other consoles are not held up") {
+    put(h.workers[0].err, "trouble\n");
+    CHECK(h.run_until([&] { return read_now(h.err_pipe.read.get()) == "[10] trouble\n"; }));
+  }
+  SECTION("an end with a deadline comes in time and says what was lost") {
+    CHECK(h.end(std::chrono::milliseconds(50)));
+  }
+  SECTION("a flush with a deadline comes in time") {
+    bool done = false;
+    h.output->async_flush(Clock::now() + std::chrono::milliseconds(20), [&] { done = true; });
+    CHECK(h.run_until([&] { return done; }));
+  }
+  SECTION("closing the console lets the workers go on") {
+    h.out_pipe.read.reset();
+    CHECK(h.run_until([&] {
+      for (const auto& worker : h.workers) written += write_until_full(worker.out, line);
+      return written > 20'000'000;
+    }));
+    CHECK(h.output->losses().console_bytes > 10'000'000);
+  }
+}
+
+TEST_CASE("a noisy worker does not starve the others") {
+  OutputHarness h(2);
+  h.start();
+  std::atomic<bool> stop{false};
+  std::thread noisy([&] {
+    const std::string burst = std::string(65'535, 'n') + "\n";
+    while (!stop) push(h.workers[0].out, burst);
+  });
+  CHECK(h.run_until([&] { return h.shown_out.size() > 1'000'000; }));
+  const std::size_t before = h.shown_out.size();
+  put(h.workers[1].out, "quiet\n");
+  CHECK(h.run_until([&] { return h.shown_out.find("[11] quiet\n") != std::string::npos; }));
+  CHECK(h.shown_out.find("[11] quiet\n") - before < 8'000'000);
+  stop = true;
+  CHECK(h.run_until([&] { return true; }));
+  // The writer may be held in a write: keep reading until it is out.
+  std::thread joiner([&] {
+    noisy.join();
+    h.workers[0].out.reset();
+    stop = false;
+  });
+  CHECK(h.run_until([&] { return !stop; }));
+  joiner.join();
+}
+
+TEST_CASE("a worker that closes its output early disturbs nobody") {
+  OutputHarness h(2);
+  h.start();
+  h.workers[0].out.reset();
+  h.workers[0].err.reset();
+  put(h.workers[1].out, "here\n");
+  CHECK(h.run_until([&] { return h.shown_out == "[11] here\n"; }));
+  const double before = cpu_seconds();
+  h.io.restart();
+  CHECK(h.io.run_for(std::chrono::milliseconds(100)) == 0);
+  CHECK(cpu_seconds() - before < 0.05);
+  CHECK(h.end());
+}
+
+TEST_CASE("an output may go away while its pipes are watched") {
+  OutputHarness h(8);
+  h.start();
+  for (const auto& worker : h.workers) put(worker.out, "text without end");
+  bool called = false;
+  h.output->async_end_attempt(Clock::now() + std::chrono::seconds(5), [&] { called = true; });
+  h.output.reset();
+  h.io.restart();
+  h.io.run_for(std::chrono::milliseconds(50));
+  CHECK_FALSE(called);
+}
+
+TEST_CASE("two thousand workers are registered and released quickly") {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < 9000) {
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 9000);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+    if (limit.rlim_cur < 9000) skip("9000 open files are not allowed here");
+  }
+  OutputHarness h(2000);
+  const auto before = Clock::now();
+  h.start();
+  CHECK(h.end());
+  CHECK(Clock::now() - before < std::chrono::seconds(2));
+}

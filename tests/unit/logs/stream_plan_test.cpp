@@ -1,0 +1,87 @@
+#include "ddrun/logs/stream_plan.hpp"
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using Kind = StreamPlan::Kind;
+
+namespace {
+
+StreamPlan out_of(const LogSpec& log, int workers, int local_rank = 0, bool files = true) {
+  return plan_stream(log, StreamId::out, local_rank, workers, files);
+}
+
+}  // namespace
+
+TEST_CASE("one worker has the terminal itself unless something is asked for") {
+  LogSpec log;
+  CHECK(out_of(log, 1).kind == Kind::inherit);
+  CHECK(out_of(log, 1).console);
+  CHECK(out_of(log, 2).kind == Kind::piped);
+  log.label = Label::none;
+  CHECK(out_of(log, 1).kind == Kind::inherit);
+  CHECK(out_of(log, 2).kind == Kind::piped);
+  log.label = Label::rank;
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  log = {};
+  log.timestamps = true;
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  log = {};
+  log.line_prefix_template = "x";
+  CHECK(out_of(log, 1).kind == Kind::piped);
+}
+
+TEST_CASE("redirect and tee are per stream and per local rank") {
+  LogSpec log;
+  log.redirects.by_local_rank[12] = Streams::out;
+  CHECK(out_of(log, 16, 12).kind == Kind::direct_file);
+  CHECK_FALSE(out_of(log, 16, 12).console);
+  CHECK(plan_stream(log, StreamId::err, 12, 16, true).kind == Kind::piped);
+  CHECK_FALSE(plan_stream(log, StreamId::err, 12, 16, true).file);
+  CHECK_FALSE(out_of(log, 16, 1).file);
+  log.tee.by_local_rank[12] = Streams::both;
+  CHECK(out_of(log, 16, 12).kind == Kind::piped);
+  CHECK(out_of(log, 16, 12).file);
+  CHECK(out_of(log, 16, 12).console);
+}
+
+TEST_CASE("rotation goes through ddrun") {
+  LogSpec log;
+  log.redirects.everyone = Streams::both;
+  log.rotate_bytes = 1000;
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  CHECK_FALSE(out_of(log, 1).console);
+}
+
+TEST_CASE("local ranks that are filtered out are filed but not shown") {
+  LogSpec log;
+  log.local_ranks_filter = std::set<int>{1};
+  CHECK(out_of(log, 4, 0).kind == Kind::discard);
+  CHECK(out_of(log, 4, 1).kind == Kind::piped);
+  log.tee.everyone = Streams::out;
+  CHECK(out_of(log, 4, 0).kind == Kind::direct_file);
+  CHECK(out_of(log, 4, 1).console);
+}
+
+TEST_CASE("without log files a redirected stream is dropped and a tee is shown") {
+  LogSpec log;
+  log.redirects.everyone = Streams::out;
+  CHECK(out_of(log, 4, 0, false).kind == Kind::discard);
+  log.tee.everyone = Streams::out;
+  CHECK(out_of(log, 4, 0, false).kind == Kind::piped);
+  CHECK_FALSE(out_of(log, 4, 0, false).file);
+  log.duplicate_stdout_filters = {"loss"};
+  CHECK_FALSE(out_of(log, 4, 0, false).duplicate);
+}
+
+TEST_CASE("a duplicate filter reads the stream whatever else happens with it") {
+  LogSpec log;
+  log.duplicate_stdout_filters = {"loss"};
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  CHECK(plan_stream(log, StreamId::err, 0, 1, true).kind == Kind::inherit);
+  log.redirects.everyone = Streams::out;
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  CHECK(out_of(log, 1).duplicate);
+  CHECK_FALSE(out_of(log, 1).console);
+}
