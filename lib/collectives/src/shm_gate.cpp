@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <ctime>
@@ -19,8 +20,12 @@ namespace {
 using namespace std::chrono_literals;
 
 // Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
-constexpr auto kWatch = 40us;
-constexpr int kYields = 30;
+constexpr std::chrono::nanoseconds kLongestWatch = 40us;
+// Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
+constexpr std::chrono::nanoseconds kShortestWatch = 1us;
+// Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
+constexpr int kLeastYields = 30;
+constexpr std::chrono::nanoseconds kYieldFor = 100us;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -55,7 +60,7 @@ void report_lost(Control& control, int rank) {
 }
 
 Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
-    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded) {}
+    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(kLongestWatch) {}
 
 bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
 
@@ -70,16 +75,22 @@ bool Gate::all_here() {
 }
 
 bool Gate::linger() {
+  if (all_here()) return true;  // the last one to come learns nothing about watching
   if (!crowded_) {
-    const auto until = Clock::now() + kWatch;
+    const auto until = Clock::now() + watch_;
     do {
-      for (int i = 0; i < 16; ++i) {
-        if (all_here()) return true;
+      for (int i = 0; i < 8; ++i) {
+        if (all_here()) {
+          watch_ = std::min(2 * watch_, kLongestWatch);
+          return true;
+        }
         relax();
       }
     } while (Clock::now() < until);
+    watch_ = std::max(watch_ / 2, kShortestWatch);
   }
-  for (int i = 0; i < kYields; ++i) {
+  const auto until = Clock::now() + kYieldFor;
+  for (int i = 0; i < kLeastYields || (!crowded_ && Clock::now() < until); ++i) {
     if (all_here()) return true;
     sched_yield();
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include "ddrun/base/duration.hpp"
@@ -44,7 +45,8 @@ class Gate {
   int size_;
   bool crowded_;
   std::uint32_t gate_ = 0;
-  int seen_ = 0;  ///< ranks below this one have arrived at gate_
+  std::chrono::nanoseconds watch_{};  ///< how long watching has been worth it lately
+  int seen_ = 0;                      ///< ranks below this one have arrived at gate_
 };
 
 /// Wakes every rank that sleeps at a gate.

@@ -45,21 +45,46 @@ void sum_fused(std::span<const float* const> in, std::span<float* const> out, st
   }
 }
 
-void copy_out(float* to, const float* from, std::size_t count, Stores stores) {
 #ifdef __SSE2__
-  if (stores == Stores::streaming && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
-    std::size_t i = 0;
-    for (; i + 4 <= count; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
-    for (; i < count; ++i) to[i] = from[i];
-    return;
+/// The same with stores past the cache, a whole line per array at a time. What is at the ends and fills no line is
+/// stored normally.
+template <std::size_t Ranks>
+void sum_streamed(std::span<const float* const> in, std::span<float* const> out, std::size_t begin, std::size_t end) {
+  constexpr std::size_t kVectors = 4;  // of four elements: one line
+  std::size_t i = std::min(end, (begin + 15) / 16 * 16);
+  sum_fused<Ranks>(in, out, begin, i);
+  for (; i + 16 <= end; i += 16) {
+    __m128 sum[kVectors];
+    for (std::size_t v = 0; v < kVectors; ++v) {
+      sum[v] = _mm_loadu_ps(in[0] + i + 4 * v);
+      for (std::size_t r = 1; r < Ranks; ++r) sum[v] = _mm_add_ps(sum[v], _mm_loadu_ps(in[r] + i + 4 * v));
+    }
+    for (std::size_t r = 0; r < Ranks; ++r) {
+      for (std::size_t v = 0; v < kVectors; ++v) _mm_stream_ps(out[r] + i + 4 * v, sum[v]);
+    }
   }
+  _mm_sfence();  // streaming stores are not ordered by the flags that follow
+  sum_fused<Ranks>(in, out, i, end);
+}
 #endif
-  (void)stores;
-  std::memcpy(to, from, count * sizeof(float));
+
+/// Whether lines of all of `out` can be streamed to.
+bool aligned(std::span<float* const> out) {
+  return std::all_of(out.begin(), out.end(),
+                     [](const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; });
 }
 
-void sum_blocked(std::span<const float* const> in, std::span<float* const> out, std::size_t begin, std::size_t end,
-                 Stores stores) {
+template <std::size_t Ranks>
+void sum_few(std::span<const float* const> in, std::span<float* const> out, std::size_t begin, std::size_t end,
+             Stores stores) {
+#ifdef __SSE2__
+  if (stores == Stores::streaming && aligned(out)) return sum_streamed<Ranks>(in, out, begin, end);
+#endif
+  (void)stores;
+  sum_fused<Ranks>(in, out, begin, end);
+}
+
+void sum_blocked(std::span<const float* const> in, std::span<float* const> out, std::size_t begin, std::size_t end) {
   alignas(64) std::array<float, kBlock> sums;
   for (std::size_t at = begin; at < end; at += kBlock) {
     const std::size_t count = std::min(kBlock, end - at);
@@ -71,23 +96,20 @@ void sum_blocked(std::span<const float* const> in, std::span<float* const> out, 
       for (std::size_t i = 0; i < count; ++i) sums[i] = sums[i] + a[i] + b[i];
     }
     for (; r < in.size(); ++r) add(sums.data(), sums.data(), in[r] + at, count);
-    for (float* to : out) copy_out(to + at, sums.data(), count, stores);
+    // Streaming stores to many arrays in turn were slower here than ordinary ones.
+    for (float* to : out) std::memcpy(to + at, sums.data(), count * sizeof(float));
   }
-#ifdef __SSE2__
-  if (stores == Stores::streaming) _mm_sfence();  // streaming stores are not ordered by the flags that follow
-#endif
 }
 
 }  // namespace
 
 void sum_to_all(std::span<const float* const> in, std::span<float* const> out, std::size_t begin, std::size_t end,
                 Stores stores) {
-  if (stores == Stores::streaming) return sum_blocked(in, out, begin, end, stores);
   switch (in.size()) {
-    case 2: return sum_fused<2>(in, out, begin, end);
-    case 3: return sum_fused<3>(in, out, begin, end);
-    case 4: return sum_fused<4>(in, out, begin, end);
-    default: return sum_blocked(in, out, begin, end, stores);
+    case 2: return sum_few<2>(in, out, begin, end, stores);
+    case 3: return sum_few<3>(in, out, begin, end, stores);
+    case 4: return sum_few<4>(in, out, begin, end, stores);
+    default: return sum_blocked(in, out, begin, end);
   }
 }
 
