@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"

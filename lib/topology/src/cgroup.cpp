@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"

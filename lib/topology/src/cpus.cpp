@@ -1,6 +1,7 @@
 #include "ddrun/topology/cpus.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/small_file.hpp"

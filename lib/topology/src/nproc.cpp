@@ -1,6 +1,7 @@
 #include "ddrun/topology/nproc.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "ddrun/base/text.hpp"
 

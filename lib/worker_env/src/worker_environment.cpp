@@ -112,7 +112,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   result.ranks_ = ranks;
   result.virtual_local_rank_ = spec.virtual_local_rank;
   result.seed_ = spec.seed;
-  result.error_dir_ = facts.error_dir;
+  result.error_file_ = facts.error_file;
 
   if (spec.virtual_local_rank) {
     if (const auto visible = value_before_ours(spec, parent, "CUDA_VISIBLE_DEVICES")) {
@@ -192,9 +192,7 @@ char* const* WorkerEnvironment::block(int local_rank) {
   assign(own_[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
   assign(own_[2], "ROLE_RANK=", ranks_.role_base_rank + local_rank);
   own_[3].assign("TORCHELASTIC_ERROR_FILE=");
-  if (!error_dir_.empty()) {
-    own_[3].append(error_dir_).append(1, '/').append(std::to_string(local_rank)).append("/error.json");
-  }
+  if (error_file_) own_[3].append(error_file_(local_rank));
   std::size_t next = 4;
   if (virtual_local_rank_) {
     std::string& entry = own_[next++];

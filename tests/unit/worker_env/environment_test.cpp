@@ -70,7 +70,7 @@ TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
   c.spec.role = "trainer";
   c.spec.seed = 1234567;
   c.facts.attempt_dir = "/logs/attempt_2";
-  c.facts.error_dir = "/logs/attempt_2";
+  c.facts.error_file = [](int local_rank) { return "/logs/attempt_2/" + std::to_string(local_rank) + "/error.json"; };
   c.facts.timer_file = "/tmp/timer";
   c.facts.job_tag = "t4g";
   CHECK(c.list(3) == Entries{"PATH=/bin",

@@ -1,5 +1,6 @@
 #include "ddrun/worker_env/seed.hpp"
 
+#include <algorithm>
 #include <set>
 
 #include "ddrun/test/catch.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,9 +18,9 @@ namespace ddrun::worker_env {
 struct WorkerFacts {
   std::string version;      ///< DDRUN_VERSION
   std::string attempt_dir;  ///< DDRUN_ATTEMPT_DIR: directory of this attempt's logs
-  /// Where workers may leave `<local_rank>/error.json` (the directories must be there: PyTorch makes none).
-  /// Usually the same as `attempt_dir`. Empty: TORCHELASTIC_ERROR_FILE is empty, as with torchrun and no log files.
-  std::string error_dir;
+  /// TORCHELASTIC_ERROR_FILE by local rank (the directory must be there: PyTorch makes none). Unset: the variable is
+  /// empty, as with torchrun and no log files.
+  std::function<std::string(int local_rank)> error_file;
   std::string timer_file;  ///< TORCHELASTIC_TIMER_FILE; empty: what was inherited stays
   std::string job_tag;     ///< DDRUN_JOB_TAG: the same for every process of this job
 };
@@ -54,7 +55,7 @@ class WorkerEnvironment {
   bool virtual_local_rank_ = false;
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
-  std::string error_dir_;
+  std::function<std::string(int)> error_file_;
   /// The common strings that are not inherited. On the heap as arrays, so that moving this object moves no string.
   std::vector<std::unique_ptr<char[]>> common_;
   std::vector<std::string> own_;  ///< the strings that differ between workers, written anew by every block()
