@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 
 #include <fstream>
@@ -90,7 +91,7 @@ TEST_CASE("a captured session in segments of any size is answered in order") {
     CAPTURE(piece);
     REQUIRE(server->new_round());
     RawClient client(server->port());
-    ::setsockopt(client.fd(), IPPROTO_TCP, 1 /* TCP_NODELAY */, &on, sizeof on);
+    ::setsockopt(client.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     for (std::size_t at = 0; at < sent.size(); at += piece) {
       REQUIRE(client.send(std::string_view(sent).substr(at, piece)));
     }
