@@ -68,6 +68,9 @@ class Splitter {
       return {};
     }
     note(*option);
+    if (equals + 1 == word.size() && !option->takes_value()) {
+      return bad(concat(typed, "= has no value; give 0 or 1, or leave out the ="));
+    }
     if (equals != std::string_view::npos) return add(typed, "=", word.substr(equals + 1));
     if (!option->takes_value()) {
       argv_.ours.push_back(typed);

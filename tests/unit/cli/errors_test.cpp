@@ -102,6 +102,8 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
 
 TEST_CASE("a flag takes only a yes or a no") {
   CHECK(refused({"--standalone=maybe", "w"}) == "--standalone: 'maybe' is neither 0 nor 1");
+  CHECK(refused({"--standalone=", "w"}) == "--standalone= has no value; give 0 or 1, or leave out the =");
+  CHECK(refused({"--verbose=many", "w"}) == "--verbose: 'many' is not a number from 0 to 9");
 }
 
 TEST_CASE("no program is an error that says how to give one") {
