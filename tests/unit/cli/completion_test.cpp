@@ -1,6 +1,8 @@
 #include <stdio.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "option_table.hpp"
 #include "support.hpp"
 
