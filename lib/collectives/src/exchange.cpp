@@ -23,11 +23,15 @@ Error explain(const Group& group, std::string_view topic, Error error) {
     if (!there) return error;
     if (!*there) missing.push_back(rank);
   }
-  if (!missing.empty()) error.message = concat("rank ", fold_ranks(missing), " did not come in time");
+  if (!missing.empty()) error.message = missing_in_words(missing);
   return error;
 }
 
 }  // namespace
+
+std::string missing_in_words(const std::vector<int>& ranks) {
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), " did not come in time");
+}
 
 Result<std::vector<std::string>> exchange(const Group& group, std::string_view topic, std::string_view mine,
                                           Deadline deadline) {

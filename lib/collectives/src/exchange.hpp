@@ -14,6 +14,9 @@ namespace ddrun::collectives {
 [[nodiscard]] Result<std::vector<std::string>> exchange(const Group& group, std::string_view topic,
                                                         std::string_view mine, Deadline deadline);
 
+/// "rank 3 did not come in time", "ranks 1,4-6 did not come in time".
+[[nodiscard]] std::string missing_in_words(const std::vector<int>& ranks);
+
 /// After a step that each rank may fail on its own: everybody gets the first failure by rank, or success.
 [[nodiscard]] Result<void> agree(const Group& group, std::string_view topic, const Result<void>& mine,
                                  Deadline deadline);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
+#include "exchange.hpp"
 
 namespace ddrun::collectives {
 
@@ -141,7 +142,7 @@ tl::unexpected<Error> Gate::too_late() const {
   for (int rank = 0; rank < size_; ++rank) {
     if (!here(rank)) missing.push_back(rank);
   }
-  return fail(Errc::timeout, concat("rank ", fold_ranks(missing), " did not come in time"));
+  return fail(Errc::timeout, missing_in_words(missing));
 }
 
 }  // namespace ddrun::collectives

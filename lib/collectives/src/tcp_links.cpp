@@ -181,6 +181,10 @@ Result<RingLinks> connect_ring(const Group& group, Deadline deadline) {
   auto from_previous = answer(previous, listener->socket.get(), word, deadline);
   if (!from_previous) return tl::unexpected(from_previous.error());
   links.from_previous = std::move(*from_previous);
+  // Whoever is lost from here on is seen by a connected neighbour.
+  if (auto all_there = exchange(group, "connected", "yes", deadline); !all_there) {
+    return tl::unexpected(all_there.error());
+  }
   return links;
 }
 

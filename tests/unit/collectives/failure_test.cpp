@@ -78,7 +78,7 @@ TEST_CASE("ranks missing at the start are named") {
   const auto connected = connect(group, {Backend::automatic, 8}, Clock::now() + 100ms);
   REQUIRE(!connected);
   CHECK(connected.error().code == Errc::timeout);
-  CHECK(connected.error().message == "rank 1-3 did not come in time");
+  CHECK(connected.error().message == "ranks 1-3 did not come in time");
 }
 
 TEST_CASE("ranks that sum unequal counts are told so") {

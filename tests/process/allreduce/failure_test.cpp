@@ -1,0 +1,123 @@
+#include <dirent.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Endless for a test's purposes: ends by --timeout at the latest if nobody ends it.
+const std::vector<std::string> kLong{"-b", "1M", "-e", "1M", "-n", "1000000000", "--timeout", "40s"};
+
+std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+std::vector<std::string> names_in_dev_shm() {
+  std::vector<std::string> names;
+  if (DIR* const directory = opendir("/dev/shm")) {
+    while (const dirent* const entry = readdir(directory)) names.emplace_back(entry->d_name);
+    closedir(directory);
+  }
+  std::erase_if(names, [](const std::string& name) { return name.find("ddrun") == std::string::npos; });
+  return names;
+}
+
+void check_killed_rank_is_named(int size, int victim, const std::string& backend) {
+  Ranks ranks(size, with(kLong, {"--backend=" + backend}));
+  REQUIRE(ranks[0].wait_for_out("redop"));  // the table has begun, so all are connected
+  ranks[victim].signal(SIGKILL);
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = ranks.wait(20s);
+  CHECK(std::chrono::steady_clock::now() - start < 15s);
+  for (int rank = 0; rank < size; ++rank) {
+    const Outcome& one = outcomes[static_cast<std::size_t>(rank)];
+    CAPTURE(backend, rank, one.err);
+    if (rank == victim) continue;
+    CHECK(one.code() == 1);
+    CHECK(one.err == concat("ddrun-allreduce: error: rank ", rank, ": rank ", victim, " is gone\n"));
+  }
+  if (victim != 0) CHECK(outcomes[0].out.find(concat("# Ended early: rank ", victim, " is gone")) != std::string::npos);
+  CHECK(names_in_dev_shm().empty());
+}
+
+}  // namespace
+
+TEST_CASE("a rank killed in the middle is named by all others in shared memory") {
+  check_killed_rank_is_named(2, 1, "shm");
+  check_killed_rank_is_named(4, 2, "shm");
+  check_killed_rank_is_named(4, 0, "shm");
+  check_killed_rank_is_named(16, 9, "shm");
+}
+
+TEST_CASE("a rank killed in the middle is named by all others in a tcp ring") {
+  check_killed_rank_is_named(2, 1, "tcp");
+  check_killed_rank_is_named(4, 2, "tcp");
+  check_killed_rank_is_named(4, 0, "tcp");
+  check_killed_rank_is_named(8, 5, "tcp");
+}
+
+TEST_CASE("a rank that kills itself leaves the rows before it in the table") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("report.json");
+  Ranks ranks(3, {"-e", "1K", "-n", "2", "--kill-rank", "1", "--kill-at", "64", "-J", path});
+  const auto outcomes = ranks.wait();
+  CHECK(outcomes[0].code() == 1);
+  CHECK(outcomes[1].code() == -SIGKILL);
+  CHECK(outcomes[2].code() == 1);
+  CHECK(rows_of(outcomes[0].out).size() == 3);
+  const auto report = nlohmann::json::parse(read_file(path));
+  CHECK(report["ok"] == false);
+  CHECK(report["error"] == "rank 1 is gone");
+  CHECK(report["results"].size() == 3);
+}
+
+TEST_CASE("a wrong element is counted on every rank and fails all of them") {
+  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
+    Ranks ranks(3, {"-b", "1K", "-e", "4K", "-n", "2", "--corrupt-rank", "2", backend});
+    const auto outcomes = ranks.wait();
+    for (const Outcome& one : outcomes) CHECK(one.code() == 1);
+    const auto rows = rows_of(outcomes[0].out);
+    REQUIRE(rows.size() == 3);
+    for (const auto& row : rows) {
+      CHECK(row[8] == "3");
+      CHECK(row[12] == "3");
+    }
+    CHECK(outcomes[0].out.find("# Out of bounds values : 18 FAILED\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("a stopped rank makes the others give up in time") {
+  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
+    Ranks ranks(2, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--timeout", "2s", backend});
+    REQUIRE(ranks[0].wait_for_out("redop"));
+    ranks[1].signal(SIGSTOP);
+    const Outcome outcome = ranks[0].wait(20s);
+    ranks[1].signal(SIGKILL);
+    CHECK(outcome.code() == 1);
+    CHECK(outcome.err.find("rank 0: rank 1 ") != std::string::npos);
+    CHECK(outcome.err.find("in time") != std::string::npos);
+    ranks[1].wait();
+  }
+}
+
+TEST_CASE("a rank that never starts is named") {
+  auto server = store::TcpServer::start();
+  REQUIRE(server);
+  RunOptions options;
+  options.env = {{"RANK", "0"},
+                 {"WORLD_SIZE", "3"},
+                 {"MASTER_ADDR", "127.0.0.1"},
+                 {"MASTER_PORT", std::to_string((*server)->port())},
+                 {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  Run run({DDRUN_TEST_ALLREDUCE, "--timeout", "300ms"}, options);
+  const Outcome outcome = run.wait();
+  CHECK(outcome.code() == 1);
+  CHECK(outcome.err == "ddrun-allreduce: error: rank 0: ranks 1,2 did not come in time\n");
+}
