@@ -1,1 +1,84 @@
-int main() { return 0; }
+// ddrun: understand the command line, run the job, turn its result into an exit code.
+
+#include <unistd.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddrun/agent/agent.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/failure_report.hpp"
+#include "ddrun/agent/json_report.hpp"
+#include "ddrun/base/build_info.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cli/parse.hpp"
+#include "ddrun/process/guard.hpp"
+
+namespace {
+
+using namespace ddrun;
+
+cli::VersionInfo version_info() {
+  const BuildInfo& build = build_info();
+  cli::VersionInfo version{build.version, build.commit, {}};
+  version.features = {{"compiler", build.compiler},
+                      {"build", build.build_type},
+                      {"linked", build.link},
+                      {"libraries", build.libraries},
+                      {"NCCL", "not compiled in"}};
+  if (*build.sanitize != '\0') version.features.emplace_back("sanitizers", build.sanitize);
+  return version;
+}
+
+/// A full disk or a closed pipe must not look like success.
+int print(const std::string& text, bool to_stderr, int code) {
+  if (write_all(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size())) return code;
+  return code == 0 ? agent::exit_codes::launcher_failed : code;
+}
+
+int dry_run(const LaunchSpec& spec) {
+  const auto text = agent::describe_job(spec, environ, build_info().version);
+  if (text) return print(*text, false, agent::exit_codes::success);
+  say_error(text.error().message);
+  return agent::exit_code(text.error().code);
+}
+
+int run(const cli::Launch& launch, process::AgentContext& context) {
+  LaunchSpec spec = launch.spec;
+  if (!context.stdin_usable && spec.stdin_.kind != StdinSpec::Kind::none) {
+    say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
+    spec.stdin_.kind = StdinSpec::Kind::none;
+  }
+  const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version);
+  const std::string report = agent::failure_report(result, launch.messages.color);
+  if (!report.empty()) say_text(report);
+  int code = agent::exit_code(result);
+  if (spec.report_file) {
+    if (auto written = agent::write_json_report(*spec.report_file, result); !written) {
+      say_error(written.error().message);
+      if (code == 0) code = agent::exit_codes::launcher_failed;
+    }
+  }
+  return code;
+}
+
+int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context) {
+  const auto parsed =
+      cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+  if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
+  const auto& launch = std::get<cli::Launch>(parsed);
+  set_message_settings(launch.messages);
+  for (const auto& warning : launch.warnings) say(Level::warning, warning);
+  return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return process::run_guarded(argc, argv, [&](process::AgentContext& context) {
+    // Only the agent needs them: the guard stays small.
+    return agent_main(std::vector<std::string>(argv + 1, argv + argc), context);
+  });
+}

@@ -29,7 +29,7 @@ Milliseconds RestartBudget::spend(Clock::time_point now) {
   }
   ++used_;
   constexpr Milliseconds longest{60'000};
-  const Milliseconds pause = std::min(policy_.backoff * (1LL << std::min(doublings_, 20)), longest);
+  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings_, 20)), longest);
   ++doublings_;
   // A first pause that was asked to be longer than a minute stays as it was asked for.
   return std::max(pause, policy_.backoff);

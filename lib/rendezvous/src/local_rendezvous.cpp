@@ -15,7 +15,8 @@ namespace {
 std::string random_id() {
   unsigned char bytes[16];
   if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
-    for (auto& byte : bytes) byte = static_cast<unsigned char>(Clock::now().time_since_epoch().count() >> (&byte - bytes));
+    for (auto& byte : bytes)
+      byte = static_cast<unsigned char>(Clock::now().time_since_epoch().count() >> (&byte - bytes));
   }
   bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
   bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
@@ -78,7 +79,8 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
                   concat("--rdzv-endpoint=", spec.endpoint, " has no port: with --rdzv-backend=static give HOST:PORT"));
     }
     const auto port = parse_integer(endpoint.port, 0, 65535);
-    if (!port) return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message));
+    if (!port)
+      return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message));
     place.port = static_cast<std::uint16_t>(*port);
   } else if (named) {
     host = spec.master_addr.value_or("127.0.0.1");
@@ -91,7 +93,8 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
     case HostKind::loopback:
       place.advertised = host.empty() ? "127.0.0.1" : host;
       if (host == "::1") place.listen_on = {"::1", "127.0.0.1"};
-      else if (host != "localhost" && !host.empty() && host != "127.0.0.1") place.listen_on.insert(place.listen_on.begin(), host);
+      else if (host != "localhost" && !host.empty() && host != "127.0.0.1")
+        place.listen_on.insert(place.listen_on.begin(), host);
       break;
     case HostKind::address:
       place.advertised = host;
@@ -109,7 +112,7 @@ LocalRendezvous::LocalRendezvous(const LaunchSpec& spec, int local_world_size)
 
 LocalRendezvous::~LocalRendezvous() = default;
 
-Result<void> LocalRendezvous::open() {
+Result<void> LocalRendezvous::open(bool with_store) {
   auto place = choose_meeting_place(spec_.rendezvous);
   if (!place) return tl::unexpected(place.error());
   place_ = std::move(*place);
@@ -118,19 +121,20 @@ Result<void> LocalRendezvous::open() {
   options.port = place_.port;
   auto server = store::TcpServer::start(options);
   if (!server) return tl::unexpected(server.error());
-  store_ = std::move(*server);
+  port_ = (*server)->port();
+  if (with_store) store_ = std::move(*server);
   return {};
 }
 
 RankAssignment LocalRendezvous::next_round(int restart_count) {
-  if (used_) store_->new_round();
+  if (used_ && store_) store_->new_round();
   used_ = true;
   RankAssignment assignment = assign_ranks({{local_world_size_, spec_.role}}).front();
   assignment.run_id = place_.run_id;
   assignment.restart_count = restart_count;
   assignment.max_restarts = spec_.restart.max_restarts;
   assignment.master_addr = place_.advertised;
-  assignment.master_port = store_->port();
+  assignment.master_port = port_;
   return assignment;
 }
 

@@ -41,10 +41,10 @@ struct WorkerEnded {
   int local_rank = 0;
   ExitStatus status;
 };
-struct GroupGone {};      ///< no worker and nothing that a worker started is left
-struct OnlyStraysLeft {}; ///< no worker and nobody in a worker's process group is left, only what moved out of them
+struct GroupGone {};       ///< no worker and nothing that a worker started is left
+struct OnlyStraysLeft {};  ///< no worker and nobody in a worker's process group is left, only what moved out of them
 struct GraceExpired {};
-struct KillExpired {};    ///< SIGKILL has not helped for long: processes hang in the kernel
+struct KillExpired {};  ///< SIGKILL has not helped for long: processes hang in the kernel
 struct OutputClosed {};
 struct BackoffExpired {};
 struct JobTimeout {};
@@ -52,7 +52,7 @@ struct EndingSignal {
   int signal = 0;
   std::string sender;
 };
-struct ParentLost {       ///< guard or sweeper was killed
+struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
 }  // namespace event
@@ -72,8 +72,8 @@ struct SignalGroup {  ///< to every worker's process group, then SIGCONT so that
 struct StartGrace {
   Milliseconds duration{0};
 };
-struct KillGroup {};    ///< SIGKILL to every worker's process group and to whatever else descends from us
-struct CheckGone {};    ///< say GroupGone, now or as soon as it is true
+struct KillGroup {};  ///< SIGKILL to every worker's process group and to whatever else descends from us
+struct CheckGone {};  ///< say GroupGone, now or as soon as it is true
 struct CloseOutput {};
 struct StartBackoff {
   Milliseconds duration{0};
@@ -84,8 +84,8 @@ struct Finish {};
 using Action = std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup,
                             action::CheckGone, action::CloseOutput, action::StartBackoff, action::Finish>;
 
-/// Decides; does nothing itself. Whoever owns it carries the actions out and tells it what happens. No processes, sockets
-/// or clocks in here: a test walks it with plain values.
+/// Decides; does nothing itself. Whoever owns it carries the actions out and tells it what happens. No processes,
+/// sockets or clocks in here: a test walks it with plain values.
 class GroupMachine {
  public:
   GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size);

@@ -47,9 +47,9 @@ struct WorkerEnd {
 };
 
 struct AttemptResult {
-  int attempt = 0;  ///< TORCHELASTIC_RESTART_COUNT of its workers
-  std::vector<WorkerEnd> workers;             ///< in order of rank
-  std::optional<std::size_t> first_failure;   ///< index into workers: the cause
+  int attempt = 0;                           ///< TORCHELASTIC_RESTART_COUNT of its workers
+  std::vector<WorkerEnd> workers;            ///< in order of rank
+  std::optional<std::size_t> first_failure;  ///< index into workers: the cause
   std::chrono::nanoseconds ran{0};
 };
 

@@ -17,10 +17,10 @@ namespace ddrun::rendezvous {
 
 /// Where the workers meet, as decided from the options alone.
 struct MeetingPlace {
-  std::string advertised;                 ///< MASTER_ADDR
-  std::vector<std::string> listen_on;     ///< addresses, never a wildcard
-  std::uint16_t port = 0;                 ///< 0: any free one
-  std::string run_id;                     ///< TORCHELASTIC_RUN_ID
+  std::string advertised;              ///< MASTER_ADDR
+  std::vector<std::string> listen_on;  ///< addresses, never a wildcard
+  std::uint16_t port = 0;              ///< 0: any free one
+  std::string run_id;                  ///< TORCHELASTIC_RUN_ID
 };
 
 /// Pure but for the random run id. A host name other than localhost is not resolved: on one machine it can only
@@ -34,8 +34,12 @@ class LocalRendezvous {
   LocalRendezvous(const LaunchSpec& spec, int local_world_size);
   ~LocalRendezvous();
 
-  /// Opens the worker store. Fails with `unavailable` if the wanted port is taken. Before any other call.
-  Result<void> open();
+  /// Opens the worker store. Fails with `unavailable` if the wanted port is taken. Before any other call. Without
+  /// `with_store` (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) a worker will listen at the meeting place, and only a free
+  /// port is looked for.
+  Result<void> open(bool with_store = true);
+
+  [[nodiscard]] const std::string& run_id() const { return place_.run_id; }
 
   /// The next round: an empty key space, nobody of the round before connected. Blocks for well under a millisecond.
   RankAssignment next_round(int restart_count);
@@ -46,6 +50,7 @@ class LocalRendezvous {
   MeetingPlace place_;
   std::unique_ptr<store::TcpServer> store_;
   bool used_ = false;
+  std::uint16_t port_ = 0;
 };
 
 }  // namespace ddrun::rendezvous

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/process/guard.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::agent {
+
+/// Runs a job from its first check to its end, in the agent process (see process/guard.hpp): blocks until no worker and
+/// nothing that a worker started is left, every line is written, and the store is closed.
+///
+/// One thread, the caller's, owns everything; the worker store has a thread of its own. `environment` is what
+/// workers inherit (null-terminated, borrowed). Never fails: a mistake in the specification, a missing program, a
+/// full table of descriptors are results with Verdict::launcher_failed, found before anything is started.
+JobResult run_job(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
+                  const std::string& version);
+
+/// --dry-run: what run_job would start, as text for people: program, arguments, environment where it differs from
+/// ours, and CPUs, per worker. Starts nothing and opens no port.
+[[nodiscard]] Result<std::string> describe_job(const LaunchSpec& spec, const char* const* environment,
+                                               const std::string& version);
+
+}  // namespace ddrun::agent

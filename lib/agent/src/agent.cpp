@@ -1,0 +1,502 @@
+#include "ddrun/agent/agent.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "ddrun/agent/death_reason.hpp"
+#include "ddrun/agent/error_file.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/group_machine.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/process/signal_source.hpp"
+#include "ddrun/rendezvous/local_rendezvous.hpp"
+#include "ddrun/topology/bindings.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+#include "preparation.hpp"
+#include "worker_group.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::posix::stream_descriptor;
+
+/// While killing, what was missed is looked for again after this time.
+constexpr Milliseconds resweep{50};
+/// A process that survives SIGKILL for this long hangs in the kernel.
+constexpr std::chrono::seconds kill_limit{10};
+constexpr std::size_t stderr_tail_lines = 10;
+
+/// A deadline that never comes: what bounds it is the user, who can always say stop.
+constexpr Deadline no_deadline = Deadline::max();
+
+std::string name_sender(pid_t sender) {
+  if (sender <= 0) return {};
+  const std::string name = process::process_name(sender);
+  return name.empty() ? concat("pid ", sender) : concat("pid ", sender, " (", name, ")");
+}
+
+/// Connects the state machine with the world: turns what happens into events, carries out the actions.
+class Agent {
+ public:
+  Agent(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment, std::string version)
+      : spec_(spec),
+        shared_(context),
+        environment_(environment),
+        version_(std::move(version)),
+        watcher_(
+            io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); }, [this] { check_gone(); }),
+        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { own_signal(event); }),
+        guard_messages_(io_.get_executor()),
+        sweeper_life_(io_.get_executor()),
+        grace_timer_(io_),
+        backoff_timer_(io_),
+        job_timer_(io_) {}
+
+  JobResult run();
+
+ private:
+  Result<void> set_up();
+  Result<void> watch_guard_and_sweeper();
+  void read_guard_messages();
+  void read_sweeper_life();
+
+  void own_signal(const process::SignalEvent& event);
+  void signal_arrived(int signal, pid_t sender);
+  void worker_ended(const process::ChildEnd& end);
+  void check_gone();
+  void parent_lost(const char* who, pid_t pid);
+
+  void dispatch(const Event& event);
+  void carry_out(const action::SpawnWorkers& spawn);
+  void carry_out(const action::SignalGroup& signal);
+  void carry_out(const action::StartGrace& grace);
+  void carry_out(const action::KillGroup&);
+  void carry_out(const action::CheckGone&);
+  void carry_out(const action::CloseOutput&);
+  void carry_out(const action::StartBackoff& backoff);
+  void carry_out(const action::Finish&);
+
+  Result<void> start_workers(int attempt);
+  void output_closed();
+  void record_attempt();
+  void explain(Worker& worker, bool first);
+  void say_failure_and_restart();
+  void hand_on_first_error();
+  JobResult result();
+
+  template <class OnExpiry>
+  void arm(asio::steady_timer& timer, Deadline at, OnExpiry on_expiry) {
+    timer.expires_at(at);
+    timer.async_wait([on_expiry](const boost::system::error_code& ec) {
+      if (!ec) on_expiry();
+    });
+  }
+
+  const LaunchSpec& spec_;
+  process::AgentContext& shared_;
+  const char* const* environment_;
+  std::string version_;
+  Preparation prepared_;
+  JobResult result_;
+  Clock::time_point started_at_ = Clock::now();
+  Clock::time_point attempt_started_at_;
+
+  asio::io_context io_{1};
+  std::unique_ptr<process::Launcher> launcher_;
+  process::ChildWatcher watcher_;
+  process::SignalSource signals_;
+  stream_descriptor guard_messages_;
+  stream_descriptor sweeper_life_;
+  asio::steady_timer grace_timer_;
+  asio::steady_timer backoff_timer_;
+  asio::steady_timer job_timer_;
+  std::unique_ptr<logs::Output> output_;
+  std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;
+  std::unique_ptr<WorkerGroup> group_;
+  std::unique_ptr<GroupMachine> machine_;
+  DeathReasons death_reasons_;
+
+  std::deque<Action> actions_;
+  bool acting_ = false;
+  bool checking_gone_ = false;
+  unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
+  int stop_signal_ = 0;
+  Deadline kill_deadline_{};
+};
+
+// ---- set-up
+
+Result<void> Agent::set_up() {
+  auto prepared = prepare(spec_, environment_);
+  if (!prepared) return tl::unexpected(prepared.error());
+  prepared_ = std::move(*prepared);
+  result_.world_size = prepared_.local_world_size;
+
+  auto launcher = process::Launcher::create();
+  if (!launcher) return tl::unexpected(launcher.error());
+  launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
+  launcher_->set_child_descriptor_limit(process::raise_descriptor_limit());
+
+  rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
+  if (auto opened = rendezvous_->open(worker_env::uses_agent_store(spec_, prepared_.parent)); !opened) return opened;
+  result_.run_id = rendezvous_->run_id();
+
+  logs::OutputOptions options;
+  options.log = spec_.log;
+  options.role = spec_.role;
+  options.run_id = result_.run_id;
+  options.hostname = prepared_.hostname;
+  options.local_world_size = prepared_.local_world_size;
+  output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
+  if (auto ready = output_->prepare(); !ready) return ready;
+
+  if (auto opened = watcher_.open(); !opened) return opened;
+  if (auto opened = signals_.open(); !opened) return opened;
+  if (auto watched = watch_guard_and_sweeper(); !watched) return watched;
+
+  group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
+  if (auto enough = group_->check_descriptors(); !enough) return enough;
+  machine_ = std::make_unique<GroupMachine>(spec_.restart, spec_.stop, prepared_.local_world_size);
+  shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
+  return {};
+}
+
+Result<void> Agent::watch_guard_and_sweeper() {
+  boost::system::error_code ec;
+  guard_messages_.assign(shared_.guard_messages.release(), ec);
+  if (!ec) sweeper_life_.assign(shared_.sweeper_life.release(), ec);
+  if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
+  read_guard_messages();
+  read_sweeper_life();
+  return {};
+}
+
+void Agent::read_guard_messages() {
+  guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (ec) return;
+    process::SignalMessage message;
+    ssize_t n;
+    while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
+      signal_arrived(message.signal, message.sender);
+    }
+    if (n == 0) {
+      // A stopped sweeper would stay behind for ever.
+      if (::getppid() == shared_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
+      parent_lost("guard", shared_.shared->guard_pid);
+      return;
+    }
+    read_guard_messages();
+  });
+}
+
+void Agent::read_sweeper_life() {
+  sweeper_life_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (!ec) parent_lost("sweeper", shared_.shared->sweeper_pid);
+  });
+}
+
+// ---- what happens
+
+void Agent::own_signal(const process::SignalEvent& event) {
+  if (event.signal == SIGCHLD) watcher_.reap();
+  else signal_arrived(event.signal, event.sender);
+}
+
+void Agent::signal_arrived(int signal, pid_t sender) {
+  if (spec_.stop.ending_signals.count(signal) == 0) {
+    say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
+    group_->signal(signal);
+    return;
+  }
+  const State state = machine_->state();
+  const std::string from = name_sender(sender);
+  if (state == State::closing || state == State::finished) {
+    // Only a console that takes nothing can be what keeps us.
+    dispatch(event::EndingSignal{signal, from});
+    output_closed();
+    if (state == State::finished) io_.stop();
+    return;
+  }
+  const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
+  if (machine_->ending_signal() != 0) say(Level::notice, concat(what, " again: killing all workers"));
+  else if (group_->living() > 0)
+    say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
+                              " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
+  dispatch(event::EndingSignal{signal, from});
+}
+
+void Agent::parent_lost(const char* who, pid_t pid) {
+  const bool closing = machine_->state() == State::closing || machine_->state() == State::finished;
+  dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
+  if (closing) output_closed();
+}
+
+void Agent::worker_ended(const process::ChildEnd& end) {
+  Worker* worker = group_->take_end(end);
+  if (worker == nullptr) return;
+  output_->drain(worker->local_rank);
+  WorkerEnd& told = worker->end;
+  told.success = is_success(told.status, spec_.restart);
+  if (machine_->taking_down()) {
+    // Who dies of something else while being stopped was not ended by us.
+    const auto* signaled = std::get_if<Signaled>(&told.status);
+    told.stopped_by_ddrun = signaled == nullptr || signaled->signal == stop_signal_ || signaled->signal == SIGKILL ||
+                            signaled->signal == SIGTERM;
+  }
+  say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
+                          format_duration(told.ran)));
+  dispatch(event::WorkerEnded{worker->local_rank, told.status});
+  check_gone();
+}
+
+void Agent::check_gone() {
+  if (!checking_gone_ || group_->living() > 0) return;
+  if (!process::ChildWatcher::any_child_left()) {
+    checking_gone_ = false;
+    grace_timer_.cancel();
+    dispatch(event::GroupGone{});
+  } else if (machine_->state() == State::stopping) {
+    if (!group_->somebody_in_a_group()) dispatch(event::OnlyStraysLeft{});
+  }
+}
+
+// ---- what is done
+
+void Agent::dispatch(const Event& event) {
+  for (auto& action : machine_->on(event, Clock::now())) actions_.push_back(std::move(action));
+  if (acting_) return;
+  acting_ = true;
+  while (!actions_.empty()) {
+    const Action action = std::move(actions_.front());
+    actions_.pop_front();
+    std::visit([this](const auto& what) { carry_out(what); }, action);
+  }
+  acting_ = false;
+}
+
+Result<void> Agent::start_workers(int attempt) {
+  std::vector<logs::WorkerIdentity> identities;
+  const RankAssignment ranks = rendezvous_->next_round(attempt);
+  for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
+    identities.push_back({ranks.rank_of(local_rank), local_rank});
+  }
+  if (auto begun = output_->begin_attempt(attempt, identities); !begun) return begun;
+  worker_env::WorkerFacts facts;
+  facts.version = version_;
+  facts.attempt_dir = output_->attempt_dir();
+  facts.job_tag = result_.run_id;
+  facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
+  auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
+  if (!environment) return tl::unexpected(environment.error());
+  say(Level::info, concat("starting ", ranks.local_world_size, ranks.local_world_size == 1 ? " worker" : " workers",
+                          ", attempt ", attempt, ", store at ", ranks.master_addr, ":", ranks.master_port));
+  return group_->spawn_all(ranks, *environment, [this] {
+    io_.poll();
+    return machine_->spawn_is_pointless();
+  });
+}
+
+void Agent::carry_out(const action::SpawnWorkers& spawn) {
+  attempt_started_at_ = Clock::now();
+  if (auto started = start_workers(spawn.attempt); !started) {
+    dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
+  } else {
+    dispatch(event::Spawned{});
+  }
+}
+
+void Agent::carry_out(const action::SignalGroup& signal) {
+  stop_signal_ = signal.signal;
+  group_->signal(signal.signal);
+  group_->signal(SIGCONT);
+}
+
+void Agent::carry_out(const action::StartGrace& grace) {
+  arm(grace_timer_, Clock::now() + grace.duration, [this] {
+    if (group_->living() > 0) {
+      say(Level::notice, concat(group_->living(), group_->living() == 1 ? " worker has" : " workers have",
+                                " not ended within ", format_duration(spec_.stop.grace), ": SIGKILL"));
+    }
+    dispatch(event::GraceExpired{});
+  });
+}
+
+void Agent::carry_out(const action::KillGroup&) {
+  group_->kill_everything();
+  kill_deadline_ = Clock::now() + kill_limit;
+}
+
+void Agent::carry_out(const action::CheckGone&) {
+  checking_gone_ = true;
+  if (machine_->state() == State::killing) {
+    // Whoever was born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
+    arm(grace_timer_, Clock::now() + resweep, [this] {
+      if (machine_->state() != State::killing) return;
+      if (Clock::now() >= kill_deadline_) {
+        checking_gone_ = false;
+        dispatch(event::KillExpired{});
+        return;
+      }
+      group_->kill_everything();
+      watcher_.reap();
+      if (machine_->state() == State::killing) carry_out(action::CheckGone{});
+    });
+  }
+  check_gone();
+}
+
+void Agent::carry_out(const action::CloseOutput&) {
+  grace_timer_.cancel();
+  group_->close_inputs();
+  const bool all_gone = !process::ChildWatcher::any_child_left();
+  const Deadline deadline = all_gone ? no_deadline : Clock::now() + std::chrono::seconds(1);
+  output_->async_end_attempt(deadline, [this, generation = output_generation_] {
+    if (generation == output_generation_) output_closed();
+  });
+}
+
+void Agent::output_closed() {
+  if (machine_->state() != State::closing) return;
+  ++output_generation_;
+  record_attempt();
+  if (machine_->will_restart()) say_failure_and_restart();
+  dispatch(event::OutputClosed{});
+}
+
+void Agent::carry_out(const action::StartBackoff& backoff) {
+  arm(backoff_timer_, Clock::now() + backoff.duration, [this] { dispatch(event::BackoffExpired{}); });
+}
+
+void Agent::carry_out(const action::Finish&) {
+  job_timer_.cancel();
+  backoff_timer_.cancel();
+  output_->async_flush(no_deadline, [this] { io_.stop(); });
+}
+
+// ---- the result
+
+void Agent::explain(Worker& worker, bool first) {
+  WorkerEnd& end = worker.end;
+  if (end.success || end.stopped_by_ddrun || end.pid == 0) return;
+  end.why = death_reasons_.explain({end.pid, end.status, prepared_.directory, end.started});
+  const std::string error_file = output_->error_file(worker.local_rank);
+  if (!error_file.empty()) end.error = read_error_file(error_file);
+  if (first) end.stderr_tail = output_->stderr_tail(worker.local_rank, stderr_tail_lines);
+}
+
+void Agent::record_attempt() {
+  AttemptResult attempt;
+  attempt.attempt = machine_->attempt();
+  attempt.ran = Clock::now() - attempt_started_at_;
+  const auto first = machine_->first_failure();
+  for (Worker& worker : group_->workers()) {
+    if (worker.end.pid == 0) continue;  // it was never started
+    const bool is_first = first && *first == worker.local_rank;
+    explain(worker, is_first);
+    worker.end.stderr_was_shown = output_->console_shows_stderr(worker.local_rank);
+    worker.end.stdout_log = output_->stdout_log(worker.local_rank);
+    worker.end.stderr_log = output_->stderr_log(worker.local_rank);
+    if (is_first) attempt.first_failure = attempt.workers.size();
+    attempt.workers.push_back(worker.end);
+  }
+  result_.attempts.push_back(std::move(attempt));
+}
+
+void Agent::say_failure_and_restart() {
+  const AttemptResult& attempt = result_.attempts.back();
+  if (!attempt.first_failure) return;
+  const WorkerEnd& cause = attempt.workers[*attempt.first_failure];
+  std::string reason = cause.error ? cause.error->message : cause.why;
+  if (const std::size_t line_end = reason.find('\n'); line_end != std::string::npos) reason.resize(line_end);
+  say(Level::notice, concat("rank ", cause.rank, " (pid ", cause.pid, ") ", describe(cause.status), " after ",
+                            format_duration(cause.ran), reason.empty() ? "" : ": " + reason, "; restarting all ",
+                            result_.world_size, result_.world_size == 1 ? " worker" : " workers", " (restart ",
+                            machine_->restarts_used() + 1, " of ", spec_.restart.max_restarts, ")"));
+}
+
+/// A launcher around us (a nested job) wants the cause where it told us to put it.
+void Agent::hand_on_first_error() {
+  const auto outer = prepared_.parent.get("TORCHELASTIC_ERROR_FILE");
+  if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
+  const AttemptResult& last = result_.attempts.back();
+  if (!last.first_failure) return;
+  const WorkerEnd& cause = last.workers[*last.first_failure];
+  if (!cause.error) return;
+  if (auto copied = hand_on_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
+    say(Level::warning, copied.error().message);
+  }
+}
+
+JobResult Agent::result() {
+  result_.verdict = machine_->verdict();
+  result_.signal = machine_->ending_signal();
+  result_.signal_sender = machine_->signal_sender();
+  result_.message = machine_->message();
+  result_.launcher_code = machine_->launcher_code();
+  if (spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any()) result_.log_dir = output_->root();
+  const logs::LossReport losses = output_->losses();
+  result_.log_bytes_lost = losses.file_bytes;
+  result_.log_error = losses.first_error;
+  result_.ran = Clock::now() - started_at_;
+  hand_on_first_error();
+  return std::move(result_);
+}
+
+JobResult Agent::run() {
+  result_.started = std::chrono::system_clock::now();
+  result_.program = spec_.program.name;
+  result_.max_restarts = spec_.restart.max_restarts;
+  result_.timeout = spec_.timeout.value_or(Milliseconds{0});
+  if (auto ready = set_up(); !ready) {
+    result_.verdict = Verdict::launcher_failed;
+    result_.message = ready.error().message;
+    result_.launcher_code = exit_code(ready.error().code);
+    if (output_) output_->remove_if_unused();
+    result_.host = prepared_.hostname;
+    return std::move(result_);
+  }
+  result_.host = prepared_.hostname;
+  if (spec_.report_bindings) {
+    for (const auto& line :
+         topology::describe_bindings(prepared_.binding, prepared_.local_world_size, prepared_.cpus, 0)) {
+      say(Level::notice, line);
+    }
+  }
+  if (spec_.timeout) {
+    arm(job_timer_, started_at_ + *spec_.timeout, [this] {
+      say(Level::notice, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
+      dispatch(event::JobTimeout{});
+    });
+  }
+  set_message_sink([this](std::string_view line) { output_->console_line(line); });
+  dispatch(event::Start{});
+  io_.run();
+  set_message_sink({});
+  JobResult ended = result();
+  output_->remove_if_unused();
+  return ended;
+}
+
+}  // namespace
+
+JobResult run_job(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
+                  const std::string& version) {
+  return Agent(spec, context, environment, version).run();
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,98 @@
+#include "preparation.hpp"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/topology/nproc.hpp"
+#include "ddrun/worker_env/program_path.hpp"
+#include "ddrun/worker_env/python.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+std::string short_hostname() {
+  char name[256] = "localhost";
+  ::gethostname(name, sizeof name - 1);
+  const std::string full = name;
+  return full.substr(0, full.find('.'));
+}
+
+/// The workers' directory, absolute: paths on the command line are meant from there, as with `env --chdir`.
+Result<std::string> working_directory(const LaunchSpec& spec) {
+  char here[4096];
+  if (::getcwd(here, sizeof here) == nullptr) {
+    return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
+  }
+  if (!spec.chdir) return std::string(here);
+  const std::string wanted = spec.chdir->starts_with('/') ? *spec.chdir : concat(here, "/", *spec.chdir);
+  struct stat info {};
+  if (::stat(wanted.c_str(), &info) != 0) {
+    return fail_errno(Errc::invalid_argument, concat("--chdir=", *spec.chdir), errno);
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return fail(Errc::invalid_argument, concat("--chdir=", *spec.chdir, ": not a directory"));
+  }
+  if (::access(wanted.c_str(), X_OK) != 0) {
+    return fail_errno(Errc::invalid_argument, concat("--chdir=", *spec.chdir), errno);
+  }
+  char* real = ::realpath(wanted.c_str(), nullptr);
+  std::string path = real != nullptr ? real : wanted;
+  ::free(real);
+  return path;
+}
+
+Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
+  const std::string path(prepared.parent.get("PATH").value_or(worker_env::default_path));
+  if (spec.program.kind == ProgramKind::executable) {
+    auto found = worker_env::find_program(spec.program.name, path, prepared.directory);
+    if (!found) return tl::unexpected(found.error());
+    prepared.program = *found;
+    return {};
+  }
+  auto python = worker_env::choose_python(prepared.parent, prepared.directory);
+  if (!python) return tl::unexpected(python.error());
+  prepared.python = *python;
+  prepared.program = *python;
+  if (spec.program.kind == ProgramKind::python_script) {
+    auto script = worker_env::find_script(spec.program.name, prepared.directory);
+    if (!script) return tl::unexpected(script.error());
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
+  Preparation prepared;
+  prepared.parent = worker_env::ParentEnvironment(environment);
+  prepared.hostname = short_hostname();
+  auto directory = working_directory(spec);
+  if (!directory) return tl::unexpected(directory.error());
+  prepared.directory = *directory;
+  if (auto found = find_what_to_run(spec, prepared); !found) return tl::unexpected(found.error());
+
+  auto count = topology::resolve_nproc(spec.nproc);
+  if (!count) return tl::unexpected(count.error());
+  prepared.local_world_size = *count;
+
+  if (spec.bind != BindMode::none || spec.report_bindings) {
+    auto allowed = topology::allowed_cpus();
+    if (!allowed) return tl::unexpected(allowed.error());
+    prepared.cpus = topology::read_cpu_layout(*allowed);
+    prepared.binding = topology::plan_bindings(spec.bind, prepared.local_world_size, prepared.cpus);
+    for (const auto& warning : prepared.binding.warnings) say(Level::warning, warning);
+  }
+  if (spec.stdin_.kind == StdinSpec::Kind::rank && spec.stdin_.rank >= prepared.local_world_size) {
+    return fail(Errc::invalid_argument,
+                concat("--stdin=", spec.stdin_.rank, ": there is no such rank; ranks go from 0 to ",
+                       prepared.local_world_size - 1));
+  }
+  return prepared;
+}
+
+}  // namespace ddrun::agent

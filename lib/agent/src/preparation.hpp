@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/topology/bindings.hpp"
+#include "ddrun/topology/cpus.hpp"
+#include "ddrun/worker_env/parent_environment.hpp"
+
+namespace ddrun::agent {
+
+/// What is decided, and checked, before anything is started.
+struct Preparation {
+  int local_world_size = 1;
+  std::string hostname;   ///< short
+  std::string directory;  ///< of the workers, absolute
+  std::string program;    ///< what is executed: the program itself or a Python
+  std::string python;     ///< empty for an executable
+  worker_env::ParentEnvironment parent;
+  topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
+  topology::BindingPlan binding;  ///< .cpus is empty without --bind
+};
+
+/// Looks at the machine and at the program. Fails with what the user has to mend.
+[[nodiscard]] Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment);
+
+}  // namespace ddrun::agent

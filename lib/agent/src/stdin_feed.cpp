@@ -1,0 +1,120 @@
+#include "stdin_feed.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace ddrun::agent {
+
+StdinFeed::StdinFeed(boost::asio::any_io_executor executor) : executor_(std::move(executor)), input_(executor_) {
+  struct stat info {};
+  seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+Result<UniqueFd> StdinFeed::open() {
+  if (seekable_) {
+    const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
+    UniqueFd own(::open("/proc/self/fd/0", O_RDONLY | O_CLOEXEC));
+    if (own) {
+      ::lseek(own.get(), offset, SEEK_SET);
+      return own;
+    }
+    seekable_ = false;
+  }
+  auto pipe = make_pipe();
+  if (!pipe) return tl::unexpected(pipe.error());
+  // Only our end: the worker expects to block.
+  ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
+  readers_.emplace_back(executor_, pipe->write.release());
+  return std::move(pipe->read);
+}
+
+void StdinFeed::start() {
+  if (readers_.empty()) return;
+  if (!input_.is_open() && !at_end_) {
+    // A descriptor of our own: ending the feed must not close the job's stdin.
+    auto copy = duplicate(STDIN_FILENO);
+    boost::system::error_code ec;
+    if (copy) input_.assign(copy->get(), ec);
+    if (!copy || ec) at_end_ = true;  // such as /dev/null, which no event loop can watch
+    else (void)copy->release();
+  }
+  if (at_end_) {
+    stop();
+    return;
+  }
+  // What an attempt before did not finish reading goes to the next one.
+  pending_ = readers_.size();
+  if (chunk_.empty()) wait_for_input();
+  else
+    for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
+}
+
+void StdinFeed::stop() {
+  ++generation_;
+  readers_.clear();
+  chunk_.clear();
+}
+
+void StdinFeed::wait_for_input() {
+  if (waiting_) return;
+  waiting_ = true;
+  input_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    waiting_ = false;
+    if (ec || readers_.empty()) return;
+    take_input();
+  });
+}
+
+void StdinFeed::take_input() {
+  chunk_.resize(64 << 10);
+  ssize_t n;
+  do {
+    n = ::read(input_.native_handle(), chunk_.data(), chunk_.size());
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && errno == EAGAIN) {
+    chunk_.clear();
+    wait_for_input();
+    return;
+  }
+  if (n <= 0) {
+    at_end_ = true;
+    input_.close();
+    stop();
+    return;
+  }
+  chunk_.resize(static_cast<std::size_t>(n));
+  pending_ = readers_.size();
+  for (auto& reader : readers_) reader.done = 0;
+  for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
+}
+
+void StdinFeed::push(std::list<Reader>::iterator reader) {
+  while (reader->done < chunk_.size()) {
+    const ssize_t n = ::write(reader->pipe.native_handle(), chunk_.data() + reader->done, chunk_.size() - reader->done);
+    if (n >= 0) {
+      reader->done += static_cast<std::size_t>(n);
+    } else if (errno == EAGAIN) {
+      reader->pipe.async_wait(boost::asio::posix::stream_descriptor::wait_write,
+                              [this, reader, generation = generation_](const boost::system::error_code& ec) {
+                                if (!ec && generation == generation_) push(reader);
+                              });
+      return;
+    } else if (errno != EINTR) {
+      readers_.erase(reader);  // it reads no more
+      break;
+    }
+  }
+  one_is_done();
+}
+
+void StdinFeed::one_is_done() {
+  if (--pending_ > 0) return;
+  chunk_.clear();
+  if (!readers_.empty()) wait_for_input();
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,195 @@
+#include "worker_group.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <set>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/worker_env/worker_argv.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+/// For our own pipes, files and timers while workers run.
+constexpr std::size_t spare_descriptors = 16;
+/// A group is looked after this often while it is being started.
+constexpr std::size_t spawn_batch = 32;
+
+bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
+
+}  // namespace
+
+WorkerGroup::WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
+                         process::Launcher& launcher, process::ChildWatcher& watcher, logs::Output& output)
+    : executor_(executor),
+      spec_(spec),
+      prepared_(prepared),
+      launcher_(launcher),
+      watcher_(watcher),
+      output_(output),
+      stdin_feed_(executor) {}
+
+Result<void> WorkerGroup::check_descriptors() {
+  std::size_t needed = 0;
+  for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
+    needed += static_cast<std::size_t>(output_.descriptors_per_worker(local_rank));
+  }
+  const auto count = static_cast<std::size_t>(prepared_.local_world_size);
+  if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
+  const std::size_t available = process::free_descriptors();
+  use_pidfd_ = launcher_.has_pidfd() && needed + count + spare_descriptors <= available;
+  if (needed + spare_descriptors > available) {
+    return fail(Errc::unavailable,
+                concat(count, " workers need ", needed, " file descriptors for their output, and only ",
+                       available > spare_descriptors ? available - spare_descriptors : 0,
+                       " are free: raise the limit (ulimit -n), or let workers write their own files (--redirects=3)"));
+  }
+  return {};
+}
+
+Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, bool& inherit) {
+  inherit = false;
+  switch (spec_.stdin_.kind) {
+    case StdinSpec::Kind::all: return stdin_feed_.open();
+    case StdinSpec::Kind::rank: inherit = worker.end.rank == spec_.stdin_.rank; break;
+    case StdinSpec::Kind::none: break;
+  }
+  return UniqueFd();
+}
+
+Result<void> WorkerGroup::spawn_one(Worker& worker, const RankAssignment& ranks,
+                                    worker_env::WorkerEnvironment& environment) {
+  auto streams = output_.open_streams(worker.local_rank);
+  if (!streams) return tl::unexpected(streams.error());
+  bool inherit_stdin = false;
+  auto input = open_stdin(worker, inherit_stdin);
+  if (!input) return tl::unexpected(input.error());
+
+  if (common_argv_.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
+    common_argv_ =
+        worker_env::worker_argv(spec_.program, ranks.rank_of(worker.local_rank), worker.local_rank, prepared_.python);
+  }
+  std::vector<char*> argv;
+  argv.reserve(common_argv_.size() + 1);
+  for (auto& word : common_argv_) argv.push_back(word.data());
+  argv.push_back(nullptr);
+
+  process::SpawnPlan plan;
+  plan.program = prepared_.program.c_str();
+  plan.argv = argv.data();
+  plan.environment = environment.block(worker.local_rank);
+  plan.directory = spec_.chdir ? prepared_.directory.c_str() : nullptr;
+  plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
+  plan.standard_out = streams->out ? streams->out.get() : -1;
+  plan.standard_err = streams->err ? streams->err.get() : -1;
+  if (!prepared_.binding.cpus.empty()) {
+    const auto& cpus = prepared_.binding.cpus[static_cast<std::size_t>(worker.local_rank)];
+    plan.cpu_mask = cpus.data();
+    plan.cpu_mask_bytes = cpus.size_bytes();
+  }
+  plan.want_pidfd = use_pidfd_;
+
+  worker.end.started = std::chrono::system_clock::now();
+  worker.started_at = Clock::now();
+  auto spawned = launcher_.spawn(plan);
+  if (!spawned) return tl::unexpected(spawned.error());
+  worker.child.emplace(executor_, std::move(*spawned));
+  worker.end.pid = worker.child->pid();
+  by_pid_.emplace(worker.child->pid(), &worker);
+  ++living_;
+  return watcher_.watch(*worker.child);
+}
+
+Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, worker_env::WorkerEnvironment& environment,
+                                    const std::function<bool()>& pause) {
+  if (!null_) {
+    null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
+  }
+  const auto count = static_cast<std::size_t>(prepared_.local_world_size);
+  workers_.clear();
+  workers_.resize(count);
+  by_pid_.clear();
+  by_pid_.reserve(count);
+  living_ = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Worker& worker = workers_[i];
+    worker.local_rank = static_cast<int>(i);
+    worker.end.local_rank = worker.local_rank;
+    worker.end.rank = ranks.rank_of(worker.local_rank);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0 && i % spawn_batch == 0 && pause()) break;
+    if (auto started = spawn_one(workers_[i], ranks, environment); !started) {
+      std::string where = i > 0 ? concat(" (", i, " of ", count, " workers had been started)") : "";
+      auto error = started.error();
+      error.message += where;
+      return tl::unexpected(error);
+    }
+  }
+  stdin_feed_.start();
+  return {};
+}
+
+Worker* WorkerGroup::take_end(const process::ChildEnd& end) {
+  const auto found = by_pid_.find(end.pid);
+  if (found == by_pid_.end() || found->second->ended) return nullptr;
+  Worker& worker = *found->second;
+  worker.ended = true;
+  // Right after its reaping the number cannot have been given to anybody else.
+  worker.left_group = lives(end.pid);
+  worker.child.reset();
+  worker.end.status = end.status;
+  worker.end.ended = std::chrono::system_clock::now();
+  worker.end.ran = Clock::now() - worker.started_at;
+  worker.end.use.max_rss_kib = end.use.ru_maxrss;
+  const auto micros = [](const timeval& time) {
+    return std::chrono::seconds(time.tv_sec) + std::chrono::microseconds(time.tv_usec);
+  };
+  worker.end.use.user_time = micros(end.use.ru_utime);
+  worker.end.use.system_time = micros(end.use.ru_stime);
+  --living_;
+  return &worker;
+}
+
+void WorkerGroup::signal(int number) {
+  std::set<pid_t> left;
+  for (const Worker& worker : workers_) {
+    if (worker.child) ::kill(-worker.end.pid, number);
+    else if (worker.left_group) left.insert(worker.end.pid);
+  }
+  if (left.empty()) return;
+  // The number of a group whose leader is gone may be another's by now: only who descends from us is meant.
+  for (const auto& info : process::descendants(::getpid())) {
+    if (left.count(info.group) != 0 && info.state != 'Z') ::kill(info.pid, number);
+  }
+}
+
+void WorkerGroup::kill_everything() {
+  for (const Worker& worker : workers_) {
+    if (worker.child) ::kill(-worker.end.pid, SIGKILL);
+  }
+  for (const auto& info : process::descendants(::getpid())) {
+    if (info.state != 'Z') ::kill(info.pid, SIGKILL);
+  }
+}
+
+bool WorkerGroup::somebody_in_a_group() {
+  bool any = false;
+  for (Worker& worker : workers_) {
+    if (!worker.ended || !worker.left_group) continue;
+    worker.left_group = lives(worker.end.pid);
+    any = any || worker.left_group;
+  }
+  return any;
+}
+
+}  // namespace ddrun::agent

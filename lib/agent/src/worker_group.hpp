@@ -1,0 +1,84 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/process/child.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
+#include "preparation.hpp"
+#include "stdin_feed.hpp"
+
+namespace ddrun::agent {
+
+/// One worker of the present attempt.
+struct Worker {
+  int local_rank = 0;
+  std::optional<process::Child> child;  ///< set once it was started
+  bool ended = false;
+  bool left_group = false;  ///< it has ended, but others live in its process group
+  Clock::time_point started_at;
+  WorkerEnd end;
+};
+
+/// The processes of one attempt: starts, signals, kills them, and knows whether anything is left. Decides nothing.
+class WorkerGroup {
+ public:
+  WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
+              process::Launcher& launcher, process::ChildWatcher& watcher, logs::Output& output);
+
+  /// Checks that the descriptors suffice, and gives up pidfds if only so they do. Before the first attempt.
+  Result<void> check_descriptors();
+
+  /// Starts the workers in order of local rank: the spawn order. `pause` is called now and then; when it says true, the
+  /// rest is not started. Events of workers that have ended already come later, from the watcher.
+  Result<void> spawn_all(const RankAssignment& ranks, worker_env::WorkerEnvironment& environment,
+                         const std::function<bool()>& pause);
+
+  /// To be called with each end that the watcher reports. Null if it is none of ours.
+  Worker* take_end(const process::ChildEnd& end);
+
+  /// Not yet ended.
+  [[nodiscard]] int living() const { return living_; }
+  [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
+
+  /// To every worker's process group, also those whose worker has ended but left something in it.
+  void signal(int number);
+  /// SIGKILL to every process that descends from us, wherever it hides.
+  void kill_everything();
+  /// True if something lives in a worker's process group though all workers have ended.
+  [[nodiscard]] bool somebody_in_a_group();
+
+  /// The attempt is over and its output is at its end.
+  void close_inputs() { stdin_feed_.stop(); }
+
+ private:
+  Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
+  Result<void> spawn_one(Worker& worker, const RankAssignment& ranks, worker_env::WorkerEnvironment& environment);
+
+  boost::asio::any_io_executor executor_;
+  const LaunchSpec& spec_;
+  const Preparation& prepared_;
+  process::Launcher& launcher_;
+  process::ChildWatcher& watcher_;
+  logs::Output& output_;
+  StdinFeed stdin_feed_;
+  UniqueFd null_;
+  bool use_pidfd_ = true;
+  std::vector<Worker> workers_;
+  std::unordered_map<pid_t, Worker*> by_pid_;
+  int living_ = 0;
+  std::vector<std::string> common_argv_;
+};
+
+}  // namespace ddrun::agent
