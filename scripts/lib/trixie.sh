@@ -22,7 +22,7 @@ trixie_obstacle() {
 _debian_mirror() {
   # shellcheck disable=SC2016 # apt's variables, not ours
   apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' |
-    awk -F'|' '$1 == "Debian" && $2 == "Debian" { print $3; exit }'
+    awk -F'|' '$1 == "Debian" && $2 == "Debian" && !found++ { print $3 }'
 }
 
 _debian_keyring=/usr/share/keyrings/debian-archive-keyring.gpg

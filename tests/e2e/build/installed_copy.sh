@@ -34,20 +34,25 @@ fi
 
 [ "$link" = static ] || exit 0
 command -v readelf >/dev/null || { echo "SKIPPED: readelf is not installed"; exit 0; }
+shows() { # OPTION FILE REGEX: what readelf says of the file
+  local text
+  text=$(readelf "$1" --wide "$2")
+  grep -q "$3" <<<"$text"
+}
+build_id() { readelf --notes --wide "$1" | sed -n 's/.*Build ID: *//p'; }
 for program in ddrun ddrun-allreduce; do
   file=$prefix/bin/$program
-  readelf --file-header "$file" | grep -q 'Type: *DYN' || fail "$program is not position-independent"
-  ! readelf --program-headers --wide "$file" | grep -q INTERP || fail "$program needs a dynamic linker"
-  ! readelf --dynamic --wide "$file" | grep -q NEEDED || fail "$program needs shared libraries"
+  shows --file-header "$file" 'Type: *DYN' || fail "$program is not position-independent"
+  ! shows --program-headers "$file" INTERP || fail "$program needs a dynamic linker"
+  ! shows --dynamic "$file" NEEDED || fail "$program needs shared libraries"
   # Any x86-64 of the last ten years, any kernel that glibc supports.
-  readelf --notes --wide "$file" | grep -q 'ABI: 3\.2\.0' || fail "$program asks for another kernel: $(readelf -nW "$file")"
-  ! readelf --notes --wide "$file" | grep -q 'x86-64-v[234]' || fail "$program needs a newer CPU"
+  shows --notes "$file" 'ABI: 3\.2\.0' || fail "$program asks for another kernel: $(readelf -nW "$file")"
+  ! shows --notes "$file" 'ISA needed:.*x86-64-v[234]' || fail "$program needs a newer CPU"
   # Its symbols lie where debuggers look for them, and belong to it.
-  id() { readelf --notes --wide "$1" | sed -n 's/.*Build ID: *//p'; }
   debug=$prefix/bin/.debug/$program.debug
   [ -s "$debug" ] || fail "$program.debug is not installed"
-  [ "$(id "$file")" = "$(id "$debug")" ] || fail "$program.debug belongs to another program"
-  readelf --section-headers --wide "$debug" | grep -q '\.debug_line' || fail "$program.debug has no line numbers"
-  ! readelf --section-headers --wide "$file" | grep -q '\.debug_line' || fail "$program still has its symbols"
-  readelf --section-headers --wide "$file" | grep -q '\.gnu_debuglink' || fail "$program does not name its symbols"
+  [ "$(build_id "$file")" = "$(build_id "$debug")" ] || fail "$program.debug belongs to another program"
+  shows --section-headers "$debug" '\.debug_line' || fail "$program.debug has no line numbers"
+  ! shows --section-headers "$file" '\.debug_line' || fail "$program still has its symbols"
+  shows --section-headers "$file" '\.gnu_debuglink' || fail "$program does not name its symbols"
 done

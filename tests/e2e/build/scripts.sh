@@ -7,7 +7,8 @@ cd /
 for script in quickstart test setup lint; do
   path=$source_dir/scripts/$script
   [ -x "$path" ] || fail "$path cannot be executed"
-  "$path" --help | grep -q "^usage: scripts/$script" || fail "$script --help does not begin with its usage"
+  help=$("$path" --help)
+  [[ $help == "usage: scripts/$script"* ]] || fail "$script --help does not begin with its usage"
   status=0
   message=$("$path" --no-such-option 2>&1 >/dev/null) || status=$?
   [ "$status" -ne 0 ] || fail "$script accepts --no-such-option"
