@@ -1,0 +1,113 @@
+"""How fast workers start: launch-noop-8, launch-1000, launch-10k-flat, create-reap-5000."""
+
+import multiprocessing
+import os
+import statistics
+import subprocess
+import time
+
+from measuring import Comparison, compare, in_turn, raise_descriptor_limit
+
+
+def launch_noop_8(bench, note):
+    """The whole command, from its start to its end, with 8 workers that end at once."""
+    worker = bench.worker
+    def side(command):
+        return lambda: bench.run(command(8, worker))["seconds"]
+    many, few = bench.count(41, 7), bench.count(7, 2)
+    samples, trouble = in_turn({
+        "ddrun": (many, side(bench.ddrun_command)),
+        "hydra": (many, side(bench.hydra_command)),
+        "shell loop": (many, side(bench.shell_command)),
+        "parallel": (few, side(bench.parallel_command)),
+        "openmpi": (few, side(bench.openmpi_command)),
+        "torchrun": (few, side(bench.torchrun_command)),
+    }, note)
+    return compare("launch-noop-8", "", samples, trouble, {
+        "hydra": (8, 3), "torchrun": (500, 100), "openmpi": (None, None), "parallel": (None, None),
+        "shell loop": (None, None),
+    }, scale=1e3, unit="ms")
+
+
+def first_bytes(bench, count, command, lines_per_worker=2):
+    return bench.run(command, lines=count * lines_per_worker, limit=120)["seconds"]
+
+
+def launch_1000(bench, note):
+    """1,000 workers alive at once, stdout and stderr captured: until the last one's lines have come through."""
+    count = 1000
+    def side(command, *options):
+        return lambda: first_bytes(bench, count, command(count, bench.worker, "line", options=options))
+    many, few = bench.count(9, 3), bench.count(3, 1)
+    samples, trouble = in_turn({
+        "ddrun": (many, side(bench.ddrun_command)),
+        "hydra": (many, side(bench.hydra_command)),
+        "torchrun": (few, side(bench.torchrun_command, "--tee", "3")),
+    }, note)
+    return compare("launch-1000", "", samples, trouble, {"hydra": (15, 8), "torchrun": (25, 10)}, scale=1e3, unit="ms")
+
+
+def launch_10k_flat(bench, note):
+    """Time for each worker with very many of them, over the same with 1,000."""
+    small = 1000
+    # Two pipes for each worker, and some descriptors for ddrun itself.
+    large = min(10000, (raise_descriptor_limit() - 200) // 2)
+    def side(count):
+        command = bench.ddrun_command(count, bench.worker, "line")
+        return lambda: first_bytes(bench, count, command) / count
+    repeats = bench.count(7, 2)
+    samples, trouble = in_turn({"ddrun": (repeats, side(large)), "small": (repeats, side(small))}, note)
+    ratio = statistics.median(samples["ddrun"]) / statistics.median(samples["small"])
+    return [Comparison("launch-10k-flat", f"per worker, {large} workers", samples["ddrun"], f"ddrun, {small} workers",
+                       samples["small"], 1.3, 2, at_most=True, ratio=ratio, scale=1e6, unit="us")]
+
+
+def python_fork(count):
+    """os.fork, nothing executed: the least that Python can do."""
+    start = time.monotonic()
+    for _ in range(count):
+        if os.fork() == 0:
+            os._exit(0)
+    for _ in range(count):
+        os.wait()
+    return time.monotonic() - start
+
+
+def nothing():
+    pass
+
+
+def python_multiprocessing(count):
+    context = multiprocessing.get_context("fork")
+    start = time.monotonic()
+    processes = [context.Process(target=nothing) for _ in range(count)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return time.monotonic() - start
+
+
+def python_subprocess(count, worker):
+    start = time.monotonic()
+    processes = [subprocess.Popen([worker]) for _ in range(count)]
+    for process in processes:
+        process.wait()
+    return time.monotonic() - start
+
+
+def create_reap_5000(bench, note):
+    """5,000 processes that end at once: until the last one has been reaped and the command has ended."""
+    count = 5000
+    many, few = bench.count(9, 3), bench.count(3, 1)
+    samples, trouble = in_turn({
+        "ddrun": (many, lambda: bench.run(bench.ddrun_command(count, bench.worker))["seconds"]),
+        "Python multiprocessing (fork)": (few, lambda: python_multiprocessing(count)),
+        "Python subprocess": (few, lambda: python_subprocess(count, bench.worker)),
+        "Python os.fork, no exec": (few, lambda: python_fork(count)),
+    }, note)
+    return [Comparison("create-reap-5000", "time", samples["ddrun"], goal=0.5, at_most=True,
+                       ratio=statistics.median(samples["ddrun"]))] + compare(
+        "create-reap-5000", "", samples, trouble,
+        {"Python multiprocessing (fork)": (15, None), "Python subprocess": (None, None),
+         "Python os.fork, no exec": (None, None)})

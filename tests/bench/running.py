@@ -1,0 +1,187 @@
+"""What a running job costs and how fast it comes back: restart-local, log-mux, footprint."""
+
+import os
+import random
+import signal
+import statistics
+import struct
+import subprocess
+import time
+
+from measuring import (Comparison, Failure, compare, descendants, in_turn, number, spread, stat_fields, stop,
+                       wait_until)
+
+WORKERS = 8
+ENTRY = struct.Struct("=qq")
+
+
+class StampedJob:
+    """A job of 8 workers that write down when they began, and are killed one at a time."""
+
+    def __init__(self, bench, command):
+        self.file = os.path.join(bench.scratch, f"stamps-{time.monotonic_ns()}")
+        open(self.file, "wb").close()
+        command = [self.file if word == "STAMPS" else word for word in command]
+        self.errors = open(self.file + ".stderr", "w+b")
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=self.errors, env=bench.environment, cwd=bench.scratch)
+        self.generation = 0
+
+    def entries(self):
+        self.generation += 1
+        wanted = self.generation * WORKERS * ENTRY.size
+        def there():
+            if self.process.poll() is not None:
+                self.errors.seek(0)
+                raise Failure("the launcher ended: " + self.errors.read()[-600:].decode(errors="replace"))
+            return os.path.getsize(self.file) >= wanted
+        wait_until(there, 60, "the start of all workers")
+        with open(self.file, "rb") as file:
+            file.seek(wanted - WORKERS * ENTRY.size)
+            return list(ENTRY.iter_unpack(file.read()))
+
+    def restart(self):
+        """Seconds from a SIGKILL to the first instruction of the last new worker."""
+        victim = random.choice(self.now)[1]
+        killed_at = time.monotonic_ns()
+        os.kill(victim, signal.SIGKILL)
+        self.now = self.entries()
+        if len(self.now) != WORKERS or min(self.now)[0] < killed_at:
+            raise Failure("other workers were started than was expected")
+        return (max(self.now)[0] - killed_at) / 1e9
+
+    def measure(self, count, pause):
+        try:
+            self.now = self.entries()
+            seconds = []
+            for _ in range(count):
+                # At random times: torchrun looks ten times a second.
+                time.sleep(random.uniform(*pause))
+                seconds.append(self.restart())
+            return seconds
+        finally:
+            stop(self.process)
+            self.errors.close()
+            os.unlink(self.errors.name)
+            os.unlink(self.file)
+
+
+def restart_local(bench, note):
+    """8 workers, one of them killed with SIGKILL, until the last new one's first instruction."""
+    chunks = bench.count(8, 2)
+    def side(command, count, pause):
+        words = command(WORKERS, bench.worker, "stamp", "STAMPS", options=(f"--max-restarts={count + 1}",))
+        return lambda: StampedJob(bench, words).measure(count, pause)
+    samples, trouble = in_turn({
+        "ddrun": (chunks, lambda: side(bench.ddrun_command, 50, (0.01, 0.03))()),
+        "torchrun": (chunks, lambda: side(bench.torchrun_command, 5, (0.1, 0.4))()),
+    }, note)
+    flat = {name: [second for chunk in chunks for second in chunk] for name, chunks in samples.items()}
+    rows = compare("restart-local", "", flat, trouble, {"torchrun": (30, 10)}, scale=1e3, unit="ms")
+    p99 = spread(flat["ddrun"])["p99"] * 1e3
+    rows.append(Comparison("restart-local", f"p99 of {len(flat['ddrun'])} is {number(p99)} ms", flat["ddrun"],
+                           goal=5, at_most=True, ratio=p99, scale=1e3, unit="ms"))
+    return rows
+
+
+def log_mux(bench, note):
+    """8 workers each write 50 MB in lines of 100 bytes; every line gets its rank; to /dev/null."""
+    size = 10_000_000 if bench.quick else 50_000_000
+    def side(command, *options, limit=120.0):
+        words = lambda: command(WORKERS, bench.worker, "lines", str(size), options=options)
+        return lambda: bench.run(words(), limit=limit)["seconds"]
+    many, few = bench.count(9, 3), bench.count(3, 1)
+    samples, trouble = in_turn({
+        "ddrun": (many, side(bench.ddrun_command)),
+        "hydra": (many, side(bench.hydra_command, "-prepend-rank")),
+        "parallel": (few, side(bench.parallel_command, "--tag", "--line-buffer")),
+        "openmpi": (few, side(bench.openmpi_command, "--tag-output")),
+        "torchrun": (few, side(bench.torchrun_command, "--tee", "3", "--log-dir", os.path.join(bench.scratch, "logs"),
+                               limit=300)),
+    }, note)
+    rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
+    return compare("log-mux", f"{number(rate)} GB/s", samples, trouble, {
+        "torchrun": (80, 20), "hydra": (8, 4), "openmpi": (15, 6), "parallel": (None, None)})
+
+
+class Idle:
+    """What the launcher's own processes use while its workers sleep."""
+
+    def __init__(self, bench, command, seconds):
+        output = os.path.join(bench.scratch, "idle-output")
+        self.worker = os.path.basename(bench.worker)[:15]
+        with open(output, "wb") as file:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                                       env=bench.environment, cwd=bench.scratch)
+        try:
+            def started():
+                if process.poll() is not None:
+                    raise Failure(f"{command[0]} ended")
+                return sum(self.is_worker(pid) for pid in descendants(process.pid)) == WORKERS
+            wait_until(started, 60, "the start of 8 workers")
+            time.sleep(2)
+            own = [process.pid] + [pid for pid in descendants(process.pid) if not self.is_worker(pid)]
+            before = [self.usage(pid) for pid in own]
+            time.sleep(seconds)
+            after = [self.usage(pid) for pid in own]
+            self.wakeups = sum(b["switches"] - a["switches"] for a, b in zip(before, after))
+            self.ticks = sum(b["ticks"] - a["ticks"] for a, b in zip(before, after))
+            self.rss = sum(usage["rss"] for usage in after)
+            self.pss = sum(usage["pss"] for usage in after)
+            self.processes = len(own)
+        finally:
+            stop(process)
+
+    def is_worker(self, pid):
+        try:
+            with open(f"/proc/{pid}/comm", encoding="latin-1") as file:
+                return file.read().rstrip("\n") == self.worker
+        except OSError:
+            return False
+
+    @staticmethod
+    def usage(pid):
+        switches = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status", encoding="latin-1") as file:
+                switches += sum(int(line.split()[1]) for line in file if "ctxt_switches" in line)
+        fields = stat_fields(pid)
+        memory = {}
+        with open(f"/proc/{pid}/smaps_rollup", encoding="latin-1") as file:
+            for line in file:
+                if line.startswith(("Rss:", "Pss:")):
+                    memory[line[:3].lower()] = int(line.split()[1]) * 1024
+        return {"switches": switches, "ticks": int(fields[11]) + int(fields[12]), **memory}
+
+
+def footprint(bench, note):
+    """Memory, wake-ups and processor time of the launcher's own processes, with 8 workers asleep."""
+    seconds = 2 if bench.quick else 10
+    def side(command):
+        return lambda: Idle(bench, command(WORKERS, bench.worker, "line"), seconds)
+    repeats = bench.count(2, 1)
+    samples, trouble = in_turn({
+        "ddrun": (repeats, side(bench.ddrun_command)),
+        "hydra": (repeats, side(bench.hydra_command)),
+        "torchrun": (repeats, side(bench.torchrun_command)),
+    }, note)
+    def of(what):
+        return {name: [getattr(idle, what) for idle in idles] for name, idles in samples.items()}
+    rss, wakeups, ticks = of("rss"), of("wakeups"), of("ticks")
+    own = samples["ddrun"][0].processes
+    rows = [
+        Comparison("footprint", f"resident, {own} processes", rss["ddrun"], goal=6.0, at_most=True, scale=1e-6,
+                   ratio=statistics.median(rss["ddrun"]) / 1e6, unit="MB"),
+        Comparison("footprint", f"wake-ups in {seconds} s", wakeups["ddrun"], goal=0, at_most=True,
+                   ratio=max(wakeups["ddrun"]), unit=""),
+        Comparison("footprint", "processor ticks", ticks["ddrun"], goal=0, floor=1, at_most=True,
+                   ratio=max(ticks["ddrun"]), unit=""),
+    ]
+    rows += compare("footprint", "proportional set", of("pss"), trouble, {"hydra": (None, None)}, scale=1e-6, unit="MB")
+    rows += compare("footprint", "resident", rss, trouble, {"hydra": (None, None), "torchrun": (100, None)},
+                    scale=1e-6, unit="MB")
+    rows += [Comparison("footprint", "wake-ups", wakeups["ddrun"], rival, wakeups[rival], unit="", ratio=None
+                        if not wakeups[rival] else statistics.median(wakeups[rival]),
+                        skipped="" if wakeups[rival] else trouble.get(rival, "not measured"))
+             for rival in ("hydra", "torchrun")]
+    return rows
