@@ -14,7 +14,7 @@ namespace ddrun::allreduce {
 namespace {
 
 constexpr std::uint64_t kDefaultMax = std::uint64_t{128} << 20;
-constexpr std::uint64_t kDefaultTotal = std::uint64_t{4} << 30;
+constexpr std::uint64_t kDefaultTotal = std::uint64_t{2} << 30;
 
 std::uint64_t free_memory() {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();

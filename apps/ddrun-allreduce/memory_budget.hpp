@@ -11,7 +11,7 @@ namespace ddrun::allreduce {
 ///
 /// Asked for: that, or `invalid_argument` if the machine (or our cgroup) does not have the memory: better than an
 /// out-of-memory kill of some innocent. Not asked for: 128 MiB, but all buffers together stay below half of what
-/// is free and below 4 GiB, so that many ranks on a small machine still are a quick test.
+/// is free and below 2 GiB, so that many ranks on a small machine still are a quick test.
 [[nodiscard]] Result<std::uint64_t> max_bytes(const Options& options, int ranks);
 
 }  // namespace ddrun::allreduce
