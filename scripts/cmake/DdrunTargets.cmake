@@ -8,8 +8,10 @@ target_compile_definitions(ddrun_settings INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ALL_NO_LIB)
 if(DDRUN_SANITIZE)
   target_compile_options(ddrun_settings INTERFACE
-    -fsanitize=${DDRUN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
-    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<IN_LIST:thread,${DDRUN_SANITIZE}>>>:-Wno-tsan>)
+    -fsanitize=${DDRUN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  if(DDRUN_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(ddrun_settings INTERFACE -Wno-tsan)
+  endif()
   target_link_options(ddrun_settings INTERFACE -fsanitize=${DDRUN_SANITIZE})
 endif()
 

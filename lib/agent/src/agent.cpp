@@ -25,6 +25,7 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
+#include "event_log.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
 
@@ -40,6 +41,9 @@ constexpr Milliseconds resweep{50};
 /// A process that survives SIGKILL for this long hangs in the kernel.
 constexpr std::chrono::seconds kill_limit{10};
 constexpr std::size_t stderr_tail_lines = 10;
+
+/// How long the console may still take when a process of ours was killed, or the user has lost patience.
+constexpr std::chrono::seconds hurried_end{1};
 
 /// A deadline that never comes: what bounds it is the user, who can always say stop.
 constexpr Deadline no_deadline = Deadline::max();
@@ -130,10 +134,12 @@ class Agent {
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   DeathReasons death_reasons_;
+  std::unique_ptr<EventLog> events_;
 
   std::deque<Action> actions_;
   bool acting_ = false;
   bool checking_gone_ = false;
+  bool hurry_ = false;              ///< nobody may be left to read the console
   unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
   int stop_signal_ = 0;
   Deadline kill_deadline_{};
@@ -172,6 +178,8 @@ Result<void> Agent::set_up() {
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
   machine_ = std::make_unique<GroupMachine>(spec_.restart, spec_.stop, prepared_.local_world_size);
+  events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
+                                       spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
   shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
   return {};
 }
@@ -227,6 +235,7 @@ void Agent::signal_arrived(int signal, pid_t sender) {
   const std::string from = name_sender(sender);
   if (state == State::closing || state == State::finished) {
     // Only a console that takes nothing can be what keeps us.
+    hurry_ = true;
     dispatch(event::EndingSignal{signal, from});
     output_closed();
     if (state == State::finished) io_.stop();
@@ -241,7 +250,9 @@ void Agent::signal_arrived(int signal, pid_t sender) {
 }
 
 void Agent::parent_lost(const char* who, pid_t pid) {
-  const bool closing = machine_->state() == State::closing || machine_->state() == State::finished;
+  hurry_ = true;
+  const bool closing = machine_->state() == State::closing;
+  if (machine_->state() == State::finished) io_.stop();
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
   if (closing) output_closed();
 }
@@ -260,6 +271,7 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   }
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
+  events_->worker_ended(told);
   dispatch(event::WorkerEnded{worker->local_rank, told.status});
   check_gone();
 }
@@ -295,6 +307,7 @@ Result<void> Agent::start_workers(int attempt) {
   for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }
+  events_->attempt_started(ranks);
   if (auto begun = output_->begin_attempt(attempt, identities); !begun) return begun;
   worker_env::WorkerFacts facts;
   facts.version = version_;
@@ -305,10 +318,14 @@ Result<void> Agent::start_workers(int attempt) {
   if (!environment) return tl::unexpected(environment.error());
   say(Level::info, concat("starting ", ranks.local_world_size, ranks.local_world_size == 1 ? " worker" : " workers",
                           ", attempt ", attempt, ", store at ", ranks.master_addr, ":", ranks.master_port));
-  return group_->spawn_all(ranks, *environment, [this] {
+  auto spawned = group_->spawn_all(ranks, *environment, [this] {
     io_.poll();
     return machine_->spawn_is_pointless();
   });
+  for (const Worker& worker : group_->workers()) {
+    if (worker.end.pid != 0) events_->worker_started(worker.end);
+  }
+  return spawned;
 }
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
@@ -364,7 +381,7 @@ void Agent::carry_out(const action::CloseOutput&) {
   grace_timer_.cancel();
   group_->close_inputs();
   const bool all_gone = !process::ChildWatcher::any_child_left();
-  const Deadline deadline = all_gone ? no_deadline : Clock::now() + std::chrono::seconds(1);
+  const Deadline deadline = all_gone && !hurry_ ? no_deadline : Clock::now() + hurried_end;
   output_->async_end_attempt(deadline, [this, generation = output_generation_] {
     if (generation == output_generation_) output_closed();
   });
@@ -385,7 +402,10 @@ void Agent::carry_out(const action::StartBackoff& backoff) {
 void Agent::carry_out(const action::Finish&) {
   job_timer_.cancel();
   backoff_timer_.cancel();
-  output_->async_flush(no_deadline, [this] { io_.stop(); });
+  result_.verdict = machine_->verdict();
+  result_.message = machine_->message();
+  events_->job_ended(result_);
+  output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { io_.stop(); });
 }
 
 // ---- the result
