@@ -8,6 +8,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "ddrun/agent/death_reason.hpp"
@@ -141,7 +142,7 @@ class Agent {
   bool checking_gone_ = false;
   bool hurry_ = false;              ///< nobody may be left to read the console
   unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
-  int stop_signal_ = 0;
+  std::set<int> sent_;  ///< signals by which the present attempt was taken down
   Deadline kill_deadline_{};
 };
 
@@ -264,10 +265,9 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   WorkerEnd& told = worker->end;
   told.success = is_success(told.status, spec_.restart);
   if (machine_->taking_down()) {
-    // Who dies of something else while being stopped was not ended by us.
+    // Who dies of something that we have not sent was not ended by us.
     const auto* signaled = std::get_if<Signaled>(&told.status);
-    told.stopped_by_ddrun = signaled == nullptr || signaled->signal == stop_signal_ || signaled->signal == SIGKILL ||
-                            signaled->signal == SIGTERM;
+    told.stopped_by_ddrun = signaled == nullptr || sent_.count(signaled->signal) != 0;
   }
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
@@ -330,6 +330,7 @@ Result<void> Agent::start_workers(int attempt) {
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
+  sent_.clear();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
@@ -338,7 +339,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
 }
 
 void Agent::carry_out(const action::SignalGroup& signal) {
-  stop_signal_ = signal.signal;
+  sent_.insert(signal.signal);
   group_->signal(signal.signal);
   group_->signal(SIGCONT);
 }
@@ -354,6 +355,7 @@ void Agent::carry_out(const action::StartGrace& grace) {
 }
 
 void Agent::carry_out(const action::KillGroup&) {
+  sent_.insert(SIGKILL);
   group_->kill_everything();
   kill_deadline_ = Clock::now() + kill_limit;
 }
