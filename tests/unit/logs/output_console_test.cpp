@@ -1,5 +1,6 @@
 // What people see: whole lines, labels, terminals.
 
+#include <fnmatch.h>
 #include <pty.h>
 #include <sys/stat.h>
 #include <termios.h>
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <regex>
 #include <thread>
 
 #include "ddrun/base/text.hpp"
@@ -65,7 +65,6 @@ TEST_CASE("one worker inherits both streams and several get a rank before each l
   CHECK_FALSE(one.workers[0].err);
   CHECK(one.output->descriptors_per_worker(0) == 0);
   CHECK(one.output->console_shows_stderr(0));
-  one.output->remove_if_unused();
 
   OutputHarness two(2);
   two.start();
@@ -91,8 +90,9 @@ TEST_CASE("labels and time stamps stand before every line") {
   h.start();
   put(h.workers[0].out, "a\nb\n");
   CHECK(h.end());
-  CHECK(std::regex_match(h.shown_out, std::regex("(\\d\\d:\\d\\d:\\d\\d\\.\\d{3} \\[node7:10\\] [ab]\n){2}")));
-  h.output->remove_if_unused();
+  const std::string time = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9] ";
+  const std::string shape = time + "\\[node7:10\\] a\n" + time + "\\[node7:10\\] b\n";
+  CHECK(::fnmatch(shape.c_str(), h.shown_out.c_str(), 0) == 0);
 }
 
 TEST_CASE("bursts of many workers never tear a line and keep each worker's order") {

@@ -53,6 +53,10 @@ struct OutputHarness {
     output = std::make_unique<logs::Output>(io.get_executor(), options);
   }
 
+  ~OutputHarness() {
+    if (output) output->remove_if_unused();
+  }
+
   /// prepare, begin_attempt and open_streams, all of which must succeed.
   void start(int attempt = 0) {
     if (attempt == 0) check(output->prepare());

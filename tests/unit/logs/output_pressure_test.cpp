@@ -146,6 +146,7 @@ TEST_CASE("an output may go away while its pipes are watched") {
   for (const auto& worker : h.workers) put(worker.out, "text without end");
   bool called = false;
   h.output->async_end_attempt(Clock::now() + std::chrono::seconds(5), [&] { called = true; });
+  h.output->remove_if_unused();
   h.output.reset();
   h.io.restart();
   h.io.run_for(std::chrono::milliseconds(50));
