@@ -1,6 +1,7 @@
 #include "ddrun/agent/agent.hpp"
 
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
@@ -102,6 +103,7 @@ class Agent {
   void explain(Worker& worker, bool first);
   void say_failure_and_restart();
   void hand_on_first_error();
+  [[nodiscard]] bool writes_logs() const { return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any(); }
   JobResult result();
 
   template <class OnExpiry>
@@ -142,7 +144,7 @@ class Agent {
   bool checking_gone_ = false;
   bool hurry_ = false;              ///< nobody may be left to read the console
   unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
-  std::set<int> sent_;  ///< signals by which the present attempt was taken down
+  std::set<int> sent_;              ///< signals by which the present attempt was taken down
   Deadline kill_deadline_{};
 };
 
@@ -171,6 +173,11 @@ Result<void> Agent::set_up() {
   options.local_world_size = prepared_.local_world_size;
   output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
   if (auto ready = output_->prepare(); !ready) return ready;
+  if (!writes_logs()) {
+    const std::string root = output_->root();
+    if (root.size() < sizeof shared_.shared->private_directory)
+      ::strcpy(shared_.shared->private_directory, root.c_str());
+  }
 
   if (auto opened = watcher_.open(); !opened) return opened;
   if (auto opened = signals_.open(); !opened) return opened;
@@ -470,7 +477,7 @@ JobResult Agent::result() {
   result_.signal_sender = machine_->signal_sender();
   result_.message = machine_->message();
   result_.launcher_code = machine_->launcher_code();
-  if (spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any()) result_.log_dir = output_->root();
+  if (writes_logs()) result_.log_dir = output_->root();
   const logs::LossReport losses = output_->losses();
   result_.log_bytes_lost = losses.file_bytes;
   result_.log_error = losses.first_error;

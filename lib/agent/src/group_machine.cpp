@@ -141,6 +141,10 @@ GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::
   return start_attempt();
 }
 
+bool GroupMachine::all_went_well() const {
+  return (taking_down() || state_ == State::closing) && !first_failure_ && !job_is_ending_;
+}
+
 GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
   const bool workers_failed_for_good = verdict_ == Verdict::worker_failed;
   job_is_ending_ = true;
@@ -160,9 +164,8 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time_point) {
-  if (job_is_ending_ || state_ == State::finished) return {};
-  // Taken down because all went well: the time is up, but so is the job.
-  if (taking_down() && !first_failure_) return {};
+  // All went well: the time is up, but so is the job.
+  if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
   return end_job(Verdict::timed_out, SIGTERM);
 }
 
@@ -187,8 +190,7 @@ GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Cl
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
   const bool was_taking_down = taking_down();
-  const bool all_went_well = was_taking_down && !first_failure_ && !job_is_ending_;
-  if (all_went_well) return {};  // only clearing up; the next signal kills
+  if (all_went_well()) return {};  // only clearing up; the next signal kills
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
   Actions actions = end_job(Verdict::stopped_by_signal, ending.signal);
   if (was_taking_down && state_ == State::stopping) actions.emplace_back(action::SignalGroup{ending.signal});
@@ -196,7 +198,7 @@ GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Cl
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {
-  if (job_is_ending_ || state_ == State::finished) return {};
+  if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
   message_ = lost.message;
   return end_job(Verdict::launcher_failed, SIGTERM);
 }

@@ -103,7 +103,7 @@ Result<void> WorkerGroup::spawn_one(Worker& worker, const RankAssignment& ranks,
   if (!spawned) return tl::unexpected(spawned.error());
   worker.child.emplace(executor_, std::move(*spawned));
   worker.end.pid = worker.child->pid();
-  by_pid_.emplace(worker.child->pid(), &worker);
+  by_pid_[worker.child->pid()] = &worker;  // the number may have been that of one that has ended
   ++living_;
   return watcher_.watch(*worker.child);
 }

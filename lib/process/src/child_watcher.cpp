@@ -27,15 +27,15 @@ Result<void> ChildWatcher::open() {
 }
 
 Result<void> ChildWatcher::watch(const Child& child) {
-  if (child.pidfd() >= 0) {
+  int pidfd = child.pidfd();
+  if (pidfd >= 0) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = static_cast<std::uint64_t>(child.pid());
-    if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, child.pidfd(), &event) != 0) {
-      return fail_errno(Errc::unavailable, "cannot watch a process", errno);
-    }
+    // Where the user's epoll watches are used up, SIGCHLD tells as well.
+    if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, pidfd, &event) != 0) pidfd = -1;
   }
-  watched_.emplace(child.pid(), child.pidfd());
+  watched_.insert_or_assign(child.pid(), pidfd);
   return {};
 }
 
@@ -58,6 +58,9 @@ void ChildWatcher::take_pidfd_events() {
 }
 
 void ChildWatcher::reap() {
+  // Pidfds become ready in the order in which children end; waitid() finds the oldest child first. What failed first
+  // is to be reported first.
+  if (epoll_.is_open()) take_pidfd_events();
   bool orphans = false;
   while (true) {
     siginfo_t info{};

@@ -38,8 +38,6 @@ bool stdin_is_ours() {
   return foreground < 0 || foreground == ::getpgrp();
 }
 
-bool ends_the_job(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT; }
-
 /// The guard's loop: sleeps until a signal comes.
 class Guard {
  public:
@@ -55,7 +53,9 @@ class Guard {
       if (signal < 0 || signal == SIGCHLD) continue;
       const SignalMessage message{signal, info.si_code <= 0 ? info.si_pid : 0, info.si_uid};
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
-      if (ends_the_job(signal)) n = ::write(to_sweeper_.get(), "", 1);
+      if ((shared_.ending_signals.load() & signal_bit(signal)) == 0) continue;
+      n = ::write(to_sweeper_.get(), "", 1);
+      if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
     }
     return exit_code_;
   }
@@ -110,7 +110,11 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   context.shared = shared;
   context.stdin_usable = stdin_is_ours();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // Closed pipes and full files are values that writes return.
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  // Whoever started us may ignore it; then no end of a child would ever be told.
+  ::signal(SIGCHLD, SIG_DFL);
   block_handled_signals();
 
   const pid_t sweeper = ::fork();
@@ -130,9 +134,11 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   const int code = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
 
   // Whatever outlived agent and sweeper has become our child.
-  if (shared->cgroup[0] != '\0') JobCgroup::kill_and_remove(shared->cgroup);
-  const std::size_t left = kill_all_descendants(std::chrono::steady_clock::now() + std::chrono::seconds(10));
-  const std::size_t unkillable = left + static_cast<std::size_t>(shared->unkillable.load());
+  if (shared->cgroup[0] != '\0') JobCgroup::kill(shared->cgroup);
+  // What the sweeper could not kill has become ours too: no need to wait as long again.
+  const auto patience = std::chrono::seconds(shared->unkillable > 0 ? 1 : 10);
+  const std::size_t unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
+  if (shared->cgroup[0] != '\0') ::rmdir(shared->cgroup);  // only now is it empty
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), "; all workers have been ended"));

@@ -105,7 +105,7 @@ pid_t JobCgroup::fork_into() {
 }
 
 void JobCgroup::kill() {
-  if (!path_.empty()) write_to(path_ + "/cgroup.kill", "1");
+  if (!path_.empty()) kill(path_.c_str());
 }
 
 void JobCgroup::remove() {
@@ -114,9 +114,6 @@ void JobCgroup::remove() {
 
 void JobCgroup::forget() { path_.clear(); }
 
-void JobCgroup::kill_and_remove(const char* path) {
-  write_to(std::string(path) + "/cgroup.kill", "1");
-  ::rmdir(path);
-}
+void JobCgroup::kill(const char* path) { write_to(std::string(path) + "/cgroup.kill", "1"); }
 
 }  // namespace ddrun::process

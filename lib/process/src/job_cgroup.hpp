@@ -27,7 +27,7 @@ class JobCgroup {
   void remove();
   /// The child's copy: it has no business with the directory.
   void forget();
-  static void kill_and_remove(const char* path);
+  static void kill(const char* path);
 
  private:
   std::string path_;

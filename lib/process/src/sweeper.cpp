@@ -51,7 +51,7 @@ class Sweeper {
     while (true) {
       const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
       if (reaped == agent_) return status;
-      if (reaped < 0 && errno != EINTR) return 0;
+      if (reaped < 0 && errno != EINTR) return W_EXITCODE(125, 0);  // somebody else has waited for it
       if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
       wait_for_event();
     }
@@ -151,6 +151,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   cgroup.kill();
   shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
   cgroup.remove();
+  if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);
   return WIFSIGNALED(status) ? 125 : WEXITSTATUS(status);
 }
 

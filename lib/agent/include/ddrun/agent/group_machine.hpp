@@ -126,6 +126,8 @@ class GroupMachine {
   Actions handle(const event::EndingSignal&, Clock::time_point);
   Actions handle(const event::ParentLost&, Clock::time_point);
 
+  /// The workers have ended well, and only what they left behind is being cleared up.
+  [[nodiscard]] bool all_went_well() const;
   Actions start_attempt();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);

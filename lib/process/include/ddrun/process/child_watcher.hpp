@@ -34,7 +34,8 @@ class ChildWatcher {
 
   /// Must be called once before watch().
   Result<void> open();
-  /// From now on the end of `child` is reported. `child` must outlive that report.
+  /// From now on the end of `child` is reported, in the order in which children with a pidfd end. `child` must outlive
+  /// that report.
   Result<void> watch(const Child& child);
   /// SIGCHLD has come: reap whoever has ended.
   void reap();

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
 #include "ddrun/base/unique_fd.hpp"
@@ -29,6 +31,8 @@ struct SignalMessage {
   uid_t sender_user = 0;
 };
 
+[[nodiscard]] constexpr std::uint64_t signal_bit(int signal) { return std::uint64_t{1} << (signal - 1); }
+
 /// What the three share (one anonymous page).
 struct SharedState {
   std::atomic<pid_t> guard_pid{0};
@@ -36,12 +40,17 @@ struct SharedState {
   std::atomic<pid_t> agent_pid{0};
   /// How long the agent may take for an orderly stop; the sweeper waits a little longer before it kills the agent.
   std::atomic<long> grace_ms{30'000};
+  /// Signals that end the job, each as the bit of its number. Two of them mean: at once, so the sweeper counts them.
+  std::atomic<std::uint64_t> ending_signals{signal_bit(SIGTERM) | signal_bit(SIGINT) | signal_bit(SIGHUP) |
+                                            signal_bit(SIGQUIT)};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
   /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
   std::atomic<int> unkillable{0};
   /// The job's own cgroup if there is one, else empty. Written before the agent starts.
   char cgroup[512] = {};
+  /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty.
+  char private_directory[512] = {};
 };
 
 /// The agent's view of the other two.
