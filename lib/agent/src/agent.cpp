@@ -103,7 +103,8 @@ class Agent {
   void explain(Worker& worker, bool first);
   void say_failure_and_restart();
   void hand_on_first_error();
-  [[nodiscard]] bool writes_logs() const { return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any(); }
+  [[nodiscard]] bool writes_logs() const { return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any() ||
+           !spec_.log.duplicate_stdout_filters.empty() || !spec_.log.duplicate_stderr_filters.empty(); }
   JobResult result();
 
   template <class OnExpiry>
