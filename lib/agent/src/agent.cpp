@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -43,6 +44,10 @@ constexpr Milliseconds resweep{50};
 /// A process that survives SIGKILL for this long hangs in the kernel.
 constexpr std::chrono::seconds kill_limit{10};
 constexpr std::size_t stderr_tail_lines = 10;
+
+/// Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same one, and it
+/// comes here on three ways. Within this time that is one signal, not a second and third one that mean "at once".
+constexpr std::chrono::seconds echo_time{1};
 
 /// How long the console may still take when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
@@ -82,10 +87,16 @@ class Agent {
   void read_sweeper_life();
 
   void own_signal(const process::SignalEvent& event);
-  void signal_arrived(int signal, pid_t sender);
+  /// The way on which a signal came: from the guard, from the sweeper, or straight to us.
+  enum class Way { guard, sweeper, own };
+  void signal_arrived(int signal, pid_t sender, Way way);
+  bool is_echo(int signal, Way way);
   void worker_ended(const process::ChildEnd& end);
   void check_gone();
   void parent_lost(const char* who, pid_t pid);
+  void time_is_up();
+  /// From now on the console gets a bounded time for what it has not taken.
+  void hurry();
 
   void dispatch(const Event& event);
   void carry_out(const action::SpawnWorkers& spawn);
@@ -103,8 +114,10 @@ class Agent {
   void explain(Worker& worker, bool first);
   void say_failure_and_restart();
   void hand_on_first_error();
-  [[nodiscard]] bool writes_logs() const { return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any() ||
-           !spec_.log.duplicate_stdout_filters.empty() || !spec_.log.duplicate_stderr_filters.empty(); }
+  [[nodiscard]] bool writes_logs() const {
+    return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any() ||
+           !spec_.log.duplicate_stdout_filters.empty() || !spec_.log.duplicate_stderr_filters.empty();
+  }
   JobResult result();
 
   template <class OnExpiry>
@@ -145,7 +158,12 @@ class Agent {
   bool checking_gone_ = false;
   bool hurry_ = false;              ///< nobody may be left to read the console
   unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
-  std::set<int> sent_;              ///< signals by which the present attempt was taken down
+  struct Heard {
+    Clock::time_point at;
+    std::set<Way> ways;
+  };
+  std::map<int, Heard> heard_;  ///< by signal
+  std::set<int> sent_;          ///< signals by which the present attempt was taken down
   Deadline kill_deadline_{};
 };
 
@@ -190,6 +208,9 @@ Result<void> Agent::set_up() {
   events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
                                        spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
   shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
+  std::uint64_t ending = 0;
+  for (const int signal : spec_.stop.ending_signals) ending |= process::signal_bit(signal);
+  shared_.shared->ending_signals = ending;
   return {};
 }
 
@@ -209,7 +230,7 @@ void Agent::read_guard_messages() {
     process::SignalMessage message;
     ssize_t n;
     while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
-      signal_arrived(message.signal, message.sender);
+      signal_arrived(message.signal, message.sender, Way::guard);
     }
     if (n == 0) {
       // A stopped sweeper would stay behind for ever.
@@ -231,10 +252,20 @@ void Agent::read_sweeper_life() {
 
 void Agent::own_signal(const process::SignalEvent& event) {
   if (event.signal == SIGCHLD) watcher_.reap();
-  else signal_arrived(event.signal, event.sender);
+  else if (event.sender == shared_.shared->sweeper_pid) signal_arrived(event.signal, event.sender, Way::sweeper);
+  else signal_arrived(event.signal, event.sender, Way::own);
 }
 
-void Agent::signal_arrived(int signal, pid_t sender) {
+bool Agent::is_echo(int signal, Way way) {
+  Heard& heard = heard_[signal];
+  const auto now = Clock::now();
+  if (now - heard.at < echo_time && heard.ways.insert(way).second) return true;
+  heard = {now, {way}};
+  return false;
+}
+
+void Agent::signal_arrived(int signal, pid_t sender, Way way) {
+  if (is_echo(signal, way)) return;
   if (spec_.stop.ending_signals.count(signal) == 0) {
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
     group_->signal(signal);
@@ -259,11 +290,25 @@ void Agent::signal_arrived(int signal, pid_t sender) {
 }
 
 void Agent::parent_lost(const char* who, pid_t pid) {
-  hurry_ = true;
-  const bool closing = machine_->state() == State::closing;
-  if (machine_->state() == State::finished) io_.stop();
+  hurry();
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
-  if (closing) output_closed();
+}
+
+void Agent::time_is_up() {
+  hurry();
+  if (machine_->state() != State::closing && machine_->state() != State::finished) {
+    say(Level::notice, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
+  }
+  dispatch(event::JobTimeout{});
+}
+
+void Agent::hurry() {
+  hurry_ = true;
+  if (machine_->state() == State::finished) {
+    arm(grace_timer_, Clock::now() + hurried_end, [this] { io_.stop(); });
+  } else if (machine_->state() == State::closing) {
+    arm(grace_timer_, Clock::now() + hurried_end, [this] { output_closed(); });
+  }
 }
 
 void Agent::worker_ended(const process::ChildEnd& end) {
@@ -311,7 +356,9 @@ void Agent::dispatch(const Event& event) {
 
 Result<void> Agent::start_workers(int attempt) {
   std::vector<logs::WorkerIdentity> identities;
-  const RankAssignment ranks = rendezvous_->next_round(attempt);
+  const auto round = rendezvous_->next_round(attempt);
+  if (!round) return tl::unexpected(round.error());
+  const RankAssignment& ranks = *round;
   for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }
@@ -339,6 +386,7 @@ Result<void> Agent::start_workers(int attempt) {
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
   sent_.clear();
+  group_->forget_workers();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
@@ -410,7 +458,6 @@ void Agent::carry_out(const action::StartBackoff& backoff) {
 }
 
 void Agent::carry_out(const action::Finish&) {
-  job_timer_.cancel();
   backoff_timer_.cancel();
   result_.verdict = machine_->verdict();
   result_.message = machine_->message();
@@ -436,6 +483,12 @@ void Agent::record_attempt() {
   const auto first = machine_->first_failure();
   for (Worker& worker : group_->workers()) {
     if (worker.end.pid == 0) continue;  // it was never started
+    if (!worker.ended) {                // it hangs in the kernel, and will die of this as soon as it leaves it
+      worker.end.status = Signaled{SIGKILL, false};
+      worker.end.stopped_by_ddrun = true;
+      worker.end.ended = std::chrono::system_clock::now();
+      worker.end.ran = Clock::now() - worker.started_at;
+    }
     const bool is_first = first && *first == worker.local_rank;
     explain(worker, is_first);
     worker.end.stderr_was_shown = output_->console_shows_stderr(worker.local_rank);
@@ -508,10 +561,7 @@ JobResult Agent::run() {
     }
   }
   if (spec_.timeout) {
-    arm(job_timer_, started_at_ + *spec_.timeout, [this] {
-      say(Level::notice, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
-      dispatch(event::JobTimeout{});
-    });
+    arm(job_timer_, started_at_ + *spec_.timeout, [this] { time_is_up(); });
   }
   set_message_sink([this](std::string_view line) { output_->console_line(line); });
   dispatch(event::Start{});

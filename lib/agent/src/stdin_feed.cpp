@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +11,7 @@
 
 namespace ddrun::agent {
 
-StdinFeed::StdinFeed(boost::asio::any_io_executor executor) : executor_(std::move(executor)), input_(executor_) {
+StdinFeed::StdinFeed(boost::asio::any_io_executor executor) : executor_(std::move(executor)), readable_(executor_) {
   struct stat info {};
   seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
 }
@@ -34,14 +36,7 @@ Result<UniqueFd> StdinFeed::open() {
 
 void StdinFeed::start() {
   if (readers_.empty()) return;
-  if (!input_.is_open() && !at_end_) {
-    // A descriptor of our own: ending the feed must not close the job's stdin.
-    auto copy = duplicate(STDIN_FILENO);
-    boost::system::error_code ec;
-    if (copy) input_.assign(copy->get(), ec);
-    if (!copy || ec) at_end_ = true;  // such as /dev/null, which no event loop can watch
-    else (void)copy->release();
-  }
+  if (!input_ && !at_end_) at_end_ = !open_input();
   if (at_end_) {
     stop();
     return;
@@ -59,10 +54,32 @@ void StdinFeed::stop() {
   chunk_.clear();
 }
 
+bool StdinFeed::open_input() {
+  // stdin is shared with whoever started us, such as the user's shell: that reads must not block may be set only on a
+  // view of our own. Where none can be had (sockets, a terminal of another user) nothing is set.
+  input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!input_) {
+    auto copy = duplicate(STDIN_FILENO);
+    if (!copy) return false;
+    input_ = std::move(*copy);
+  }
+  // Asio sets non-blocking whatever it is to wait for. So it gets an epoll set with stdin in it.
+  UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  boost::system::error_code ec;
+  // It refuses what is always ready, such as /dev/null.
+  if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return false;
+  readable_.assign(set.get(), ec);
+  if (ec) return false;
+  (void)set.release();
+  return true;
+}
+
 void StdinFeed::wait_for_input() {
   if (waiting_) return;
   waiting_ = true;
-  input_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+  readable_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     waiting_ = false;
     if (ec || readers_.empty()) return;
     take_input();
@@ -73,7 +90,8 @@ void StdinFeed::take_input() {
   chunk_.resize(64 << 10);
   ssize_t n;
   do {
-    n = ::read(input_.native_handle(), chunk_.data(), chunk_.size());
+    n = ::recv(input_.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), chunk_.data(), chunk_.size());
   } while (n < 0 && errno == EINTR);
   if (n < 0 && errno == EAGAIN) {
     chunk_.clear();
@@ -82,7 +100,9 @@ void StdinFeed::take_input() {
   }
   if (n <= 0) {
     at_end_ = true;
-    input_.close();
+    boost::system::error_code ec;
+    readable_.close(ec);
+    input_.reset();
     stop();
     return;
   }

@@ -29,13 +29,15 @@ class StdinFeed {
     boost::asio::posix::stream_descriptor pipe;
     std::size_t done = 0;  ///< of chunk_
   };
+  bool open_input();
   void wait_for_input();
   void take_input();
   void push(std::list<Reader>::iterator reader);
   void one_is_done();
 
   boost::asio::any_io_executor executor_;
-  boost::asio::posix::stream_descriptor input_;
+  UniqueFd input_;
+  boost::asio::posix::stream_descriptor readable_;  ///< an epoll set with input_ in it
   bool seekable_ = false;
   bool at_end_ = false;
   bool waiting_ = false;

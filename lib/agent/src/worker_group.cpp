@@ -115,11 +115,9 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, worker_env::Wor
     if (!null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
   }
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
-  workers_.clear();
+  forget_workers();
   workers_.resize(count);
-  by_pid_.clear();
   by_pid_.reserve(count);
-  living_ = 0;
   for (std::size_t i = 0; i < count; ++i) {
     Worker& worker = workers_[i];
     worker.local_rank = static_cast<int>(i);
@@ -137,6 +135,12 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, worker_env::Wor
   }
   stdin_feed_.start();
   return {};
+}
+
+void WorkerGroup::forget_workers() {
+  workers_.clear();
+  by_pid_.clear();
+  living_ = 0;
 }
 
 Worker* WorkerGroup::take_end(const process::ChildEnd& end) {

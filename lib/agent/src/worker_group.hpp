@@ -45,6 +45,9 @@ class WorkerGroup {
   Result<void> spawn_all(const RankAssignment& ranks, worker_env::WorkerEnvironment& environment,
                          const std::function<bool()>& pause);
 
+  /// An attempt begins: those of the one before are over and recorded.
+  void forget_workers();
+
   /// To be called with each end that the watcher reports. Null if it is none of ours.
   Worker* take_end(const process::ChildEnd& end);
 

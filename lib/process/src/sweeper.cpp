@@ -25,8 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// After a second ending signal, or after its grace time when the guard is dead, the agent has this long.
-constexpr auto agent_margin = std::chrono::seconds(5);
+/// After a second ending signal, or after its grace time when the guard is dead, the agent has this long: more than it
+/// waits itself for processes that SIGKILL does not end at once, such as one whose GPU memory is being freed.
+constexpr auto agent_margin = std::chrono::seconds(15);
 constexpr auto sweep_limit = std::chrono::seconds(10);
 
 /// `pkill ddrun` and `pkill -f` look at these two.

@@ -41,7 +41,9 @@ HostPort split_endpoint(const std::string& endpoint) {
     const std::size_t close = endpoint.find(']');
     if (close != std::string::npos) {
       const std::string rest = endpoint.substr(close + 1);
-      return {endpoint.substr(1, close - 1), rest.starts_with(':') ? rest.substr(1) : rest};
+      if (rest.empty() || rest.starts_with(':')) {
+        return {endpoint.substr(1, close - 1), rest.empty() ? rest : rest.substr(1)};
+      }
     }
   }
   const std::size_t colon = endpoint.find(':');
@@ -49,6 +51,7 @@ HostPort split_endpoint(const std::string& endpoint) {
   return {endpoint.substr(0, colon), endpoint.substr(colon + 1)};
 }
 
+/// "All addresses" counts as a name for this machine: nothing listens on a wildcard.
 enum class HostKind { loopback, address, name };
 
 HostKind kind_of(const std::string& host) {
@@ -56,9 +59,11 @@ HostKind kind_of(const std::string& host) {
   in6_addr v6{};
   if (host.empty() || host == "localhost") return HostKind::loopback;
   if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    if (v4.s_addr == INADDR_ANY) return HostKind::name;
     return (ntohl(v4.s_addr) >> 24) == 127 ? HostKind::loopback : HostKind::address;
   }
   if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
+    if (IN6_IS_ADDR_UNSPECIFIED(&v6)) return HostKind::name;
     return IN6_IS_ADDR_LOOPBACK(&v6) ? HostKind::loopback : HostKind::address;
   }
   return HostKind::name;
@@ -126,8 +131,10 @@ Result<void> LocalRendezvous::open(bool with_store) {
   return {};
 }
 
-RankAssignment LocalRendezvous::next_round(int restart_count) {
-  if (used_ && store_) store_->new_round();
+Result<RankAssignment> LocalRendezvous::next_round(int restart_count) {
+  if (used_ && store_) {
+    if (auto emptied = store_->new_round(); !emptied) return tl::unexpected(emptied.error());
+  }
   used_ = true;
   RankAssignment assignment = assign_ranks({{local_world_size_, spec_.role}}).front();
   assignment.run_id = place_.run_id;

@@ -42,7 +42,8 @@ class LocalRendezvous {
   [[nodiscard]] const std::string& run_id() const { return place_.run_id; }
 
   /// The next round: an empty key space, nobody of the round before connected. Blocks for well under a millisecond.
-  RankAssignment next_round(int restart_count);
+  /// Fails with `unavailable` if the store can no longer be listened to.
+  Result<RankAssignment> next_round(int restart_count);
 
  private:
   const LaunchSpec& spec_;
