@@ -1,0 +1,131 @@
+// What the world around ddrun may do to its three processes.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/processes.hpp"
+
+using namespace ddrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+std::vector<std::string> command(const std::vector<std::string>& options, const std::vector<std::string>& verbs) {
+  std::vector<std::string> words{DDRUN_TEST_DDRUN};
+  words.insert(words.end(), options.begin(), options.end());
+  words.emplace_back(DDRUN_TEST_WORKER);
+  words.insert(words.end(), verbs.begin(), verbs.end());
+  return words;
+}
+
+struct Three {
+  pid_t guard = 0;
+  pid_t sweeper = 0;
+  pid_t agent = 0;
+};
+
+/// The three processes of a job whose worker runs already.
+Three three_of(const test::Run& run) {
+  const auto below = process::descendants(run.pid());
+  REQUIRE(below.size() >= 3);
+  REQUIRE(below[1].parent == below[0].pid);
+  return {run.pid(), below[0].pid, below[1].pid};
+}
+
+}  // namespace
+
+TEST_CASE("a caller that ignores SIGCHLD does not keep ddrun waiting") {
+  test::RunOptions options;
+  options.in_child = [] { ::signal(SIGCHLD, SIG_IGN); };
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  if (!pidfd) options.env.emplace_back("DDRUN_NO_PIDFD", "1");
+  test::Run run(command({"--nproc-per-node=2"}, {"rank", "1", "exit", "7", ";", "exit", "0"}), options);
+  CHECK(run.wait(20s).code() == 7);
+  CHECK(run.all_gone());
+}
+
+TEST_CASE("one signal to each process of ddrun is one signal and leaves the grace time") {
+  test::Run run(command({}, {"on", "TERM", "5", "print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up"));
+  const Three three = three_of(run);
+  for (const pid_t pid : {three.agent, three.sweeper, three.guard}) REQUIRE(run.signal(pid, SIGTERM));
+  const auto outcome = run.wait(20s);
+  CAPTURE(outcome.err);
+  CHECK(outcome.code() == 128 + SIGTERM);
+  CHECK(outcome.err.find("killing") == std::string::npos);
+  CHECK(outcome.err.find("stopped by ddrun") != std::string::npos);
+  CHECK(run.all_gone());
+}
+
+TEST_CASE("a second signal on the same way still kills at once") {
+  const bool to_guard = GENERATE(true, false);
+  CAPTURE(to_guard);
+  test::Run run(command({}, {"ignore", "TERM", "print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up"));
+  const Three three = three_of(run);
+  const pid_t victim = to_guard ? three.guard : three.agent;
+  REQUIRE(run.signal(victim, SIGTERM));
+  REQUIRE(run.wait_for_err("stopping 1 worker"));
+  REQUIRE(run.signal(victim, SIGTERM));
+  const auto outcome = run.wait(20s);
+  CHECK(outcome.code() == 128 + SIGTERM);
+  CHECK(outcome.err.find("again: killing all workers") != std::string::npos);
+  CHECK(run.all_gone());
+}
+
+TEST_CASE("a stopped sweeper does not keep a job from ending on a signal") {
+  test::Run run(command({}, {"print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up"));
+  const Three three = three_of(run);
+  REQUIRE(run.signal(three.sweeper, SIGSTOP));
+  REQUIRE(run.signal(three.guard, SIGINT));
+  CHECK(run.wait(20s).code() == 128 + SIGINT);
+  CHECK(run.all_gone());
+}
+
+TEST_CASE("stdin stays as it was for whoever shares it") {
+  auto pipe = make_pipe();
+  REQUIRE(pipe);
+  const int in = pipe->read.get();
+  test::RunOptions options;
+  options.inherit_input = true;
+  options.in_child = [in] { ::dup2(in, STDIN_FILENO); };
+  test::Run run(command({"--stdin=all", "--nproc-per-node=2", "--label=none"}, {"stdin", "exit", "0"}), options);
+  REQUIRE(write_all(pipe->write.get(), "for all\n", 8));
+  REQUIRE(run.wait_for_out("for all\n"));
+  CHECK((::fcntl(in, F_GETFL) & O_NONBLOCK) == 0);
+  pipe->write.reset();
+  const auto outcome = run.wait(20s);
+  CHECK(outcome.code() == 0);
+  CHECK((::fcntl(in, F_GETFL) & O_NONBLOCK) == 0);
+}
+
+TEST_CASE("the time limit also ends the wait for a console that takes nothing") {
+  auto pipe = make_pipe();
+  REQUIRE(pipe);
+  ::fcntl(pipe->write.get(), F_SETPIPE_SZ, 4096);
+  test::RunOptions options;
+  const int out = pipe->write.get();
+  options.in_child = [out] { ::dup2(out, STDOUT_FILENO); };
+  SECTION("after a success") {
+    test::Run run(command({"--timeout=1s", "--nproc-per-node=2"}, {"lines", "100", "exit", "0"}), options);
+    const auto outcome = run.wait(20s);
+    CAPTURE(outcome.err);
+    CHECK(outcome.code() == 0);
+    CHECK(run.all_gone());
+  }
+  SECTION("after the limit has ended the workers") {
+    test::Run run(command({"--timeout=1s", "--nproc-per-node=2"}, {"lines", "100", "forever"}), options);
+    CHECK(run.wait(20s).code() == 124);
+    CHECK(run.all_gone());
+  }
+}

@@ -1,0 +1,482 @@
+// The lives of a worker group that have a name.
+
+#include "ddrun/agent/group_machine.hpp"
+
+#include "ddrun/test/catch.hpp"
+#include "machine_walk.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using ddrun::test::grace;
+using ddrun::test::restarts;
+using ddrun::test::Walk;
+
+namespace {
+
+const std::string stop_with_term = "signal 15, grace 30000, check";
+
+/// Up to `state`, by the way of a first failure that no restart follows (from `stopping` on).
+Walk failed_up_to(State state) {
+  Walk walk;
+  if (state == State::idle) return walk;
+  walk.on(event::Start{});
+  if (state == State::starting) return walk;
+  walk.on(event::Spawned{});
+  if (state == State::running) return walk;
+  walk.ended(0, Exited{3});
+  if (state == State::stopping) return walk;
+  if (state == State::killing) walk.on(event::GraceExpired{});
+  if (state == State::closing || state == State::finished) walk.on(event::GroupGone{});
+  if (state == State::finished) walk.on(event::OutputClosed{});
+  REQUIRE(walk.machine.state() == state);
+  return walk;
+}
+
+/// Up to `state`, by the way of two workers that end well.
+Walk succeeded_up_to(State state) {
+  Walk walk;
+  walk.run();
+  walk.ended(0, Exited{0});
+  walk.ended(1, Exited{0});
+  if (state == State::killing) walk.on(event::OnlyStraysLeft{});
+  if (state == State::closing) walk.on(event::GroupGone{});
+  REQUIRE(walk.machine.state() == state);
+  return walk;
+}
+
+void end(Walk& walk) {
+  walk.on(event::GroupGone{});
+  walk.on(event::OutputClosed{});
+  REQUIRE(walk.machine.state() == State::finished);
+}
+
+}  // namespace
+
+TEST_CASE("a group that succeeds") {
+  Walk walk;
+  CHECK(walk.on(event::Start{}) == "spawn 0");
+  CHECK(walk.on(event::Spawned{}).empty());
+  CHECK(walk.ended(1, Exited{0}).empty());
+  CHECK(walk.ended(0, Exited{0}) == stop_with_term);
+  CHECK(walk.on(event::GroupGone{}) == "close");
+  CHECK(walk.on(event::OutputClosed{}) == "finish");
+  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK_FALSE(walk.machine.first_failure());
+}
+
+TEST_CASE("a group that fails and has no restart left") {
+  Walk walk;
+  walk.run();
+  CHECK(walk.ended(1, Exited{3}) == stop_with_term);
+  CHECK(walk.machine.taking_down());
+  CHECK(walk.ended(0, Signaled{SIGTERM, false}).empty());
+  CHECK(walk.machine.first_failure() == 1);
+  CHECK_FALSE(walk.machine.will_restart());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.machine.first_failure() == 1);
+}
+
+TEST_CASE("a group that is restarted as often as it may") {
+  Walk walk(restarts(2, Milliseconds{100}));
+  walk.run();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    CHECK(walk.machine.attempt() == attempt);
+    CHECK(walk.ended(0, Exited{1}) == stop_with_term);
+    CHECK(walk.machine.will_restart());
+    CHECK(walk.ended(1, Exited{1}).empty());
+    CHECK(walk.on(event::GroupGone{}) == "close");
+    CHECK(walk.on(event::OutputClosed{}) == "backoff " + std::to_string(100 << attempt));
+    CHECK(walk.machine.restarts_used() == attempt + 1);
+    CHECK(walk.on(event::BackoffExpired{}) == "spawn " + std::to_string(attempt + 1));
+    CHECK_FALSE(walk.machine.first_failure());
+    walk.on(event::Spawned{});
+  }
+  CHECK(walk.ended(0, Exited{1}) == stop_with_term);
+  CHECK_FALSE(walk.machine.will_restart());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.machine.attempt() == 2);
+}
+
+TEST_CASE("a restart that helps is a success") {
+  Walk walk(restarts(1));
+  walk.run();
+  walk.ended(0, Signaled{SIGSEGV, true});
+  walk.on(event::GroupGone{});
+  CHECK(walk.on(event::OutputClosed{}) == "spawn 1");
+  walk.on(event::Spawned{});
+  walk.ended(0, Exited{0});
+  walk.ended(1, Exited{0});
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.machine.restarts_used() == 1);
+}
+
+TEST_CASE("a worker that fails while others are being spawned") {
+  Walk walk(restarts(1));
+  walk.on(event::Start{});
+  CHECK(walk.ended(0, Exited{1}).empty());
+  CHECK(walk.machine.spawn_is_pointless());
+  CHECK(walk.on(event::Spawned{}) == stop_with_term);
+  CHECK(walk.machine.will_restart());
+  walk.on(event::GroupGone{});
+  CHECK(walk.on(event::OutputClosed{}) == "spawn 1");
+  CHECK_FALSE(walk.machine.spawn_is_pointless());
+}
+
+TEST_CASE("all workers dead before the last was spawned") {
+  Walk walk;
+  walk.on(event::Start{});
+  SECTION("well") {
+    walk.ended(0, Exited{0});
+    walk.ended(1, Exited{0});
+    CHECK_FALSE(walk.machine.spawn_is_pointless());
+    CHECK(walk.on(event::Spawned{}) == stop_with_term);
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::success);
+  }
+  SECTION("badly") {
+    walk.ended(1, Exited{4});
+    walk.ended(0, Exited{5});
+    CHECK(walk.on(event::Spawned{}) == stop_with_term);
+    CHECK(walk.machine.first_failure() == 1);
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  }
+}
+
+TEST_CASE("spawning that fails half way ends the job and is not tried again") {
+  Walk walk(restarts(5));
+  walk.on(event::Start{});
+  SECTION("while all is well") {}
+  SECTION("after a worker has failed") { walk.ended(0, Exited{1}); }
+  SECTION("after a worker has ended well") { walk.ended(0, Exited{0}); }
+  CHECK(walk.on(event::SpawnFailed{"too many processes", 126}) == stop_with_term);
+  CHECK_FALSE(walk.machine.will_restart());
+  CHECK(walk.ended(1, Exited{1}).empty());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.machine.message() == "too many processes");
+  CHECK(walk.machine.launcher_code() == 126);
+}
+
+TEST_CASE("an ending signal is passed on and ends the job") {
+  Walk walk(restarts(5));
+  walk.run();
+  CHECK(walk.signal(SIGHUP) == "signal 1, grace 30000, check");
+  CHECK(walk.ended(0, Signaled{SIGHUP, false}).empty());
+  CHECK(walk.ended(1, Exited{0}).empty());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  CHECK(walk.machine.ending_signal() == SIGHUP);
+  CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
+}
+
+TEST_CASE("an ending signal after the job has failed for good does not change its verdict") {
+  const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
+  CAPTURE(describe(state));
+  Walk walk = failed_up_to(state);
+  walk.signal(SIGTERM);
+  walk.signal(SIGTERM);
+  if (state != State::finished) end(walk);
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+}
+
+TEST_CASE("an ending signal takes the restart away wherever it comes") {
+  Walk walk(restarts(1, Milliseconds{1000}));
+  walk.run();
+  walk.ended(0, Exited{1});
+  bool finished = false;
+  SECTION("stopping") { CHECK(walk.signal(SIGTERM) == "signal 15"); }
+  SECTION("killing") {
+    walk.on(event::GraceExpired{});
+    CHECK(walk.signal(SIGTERM).empty());
+  }
+  SECTION("closing") {
+    walk.on(event::GroupGone{});
+    CHECK(walk.signal(SIGTERM).empty());
+    CHECK_FALSE(walk.machine.will_restart());
+    CHECK(walk.on(event::OutputClosed{}) == "finish");
+    finished = true;
+  }
+  SECTION("backing off") {
+    walk.on(event::GroupGone{});
+    walk.on(event::OutputClosed{});
+    CHECK(walk.signal(SIGTERM) == "finish");
+    CHECK(walk.on(event::BackoffExpired{}).empty());
+    finished = true;
+  }
+  if (!finished) end(walk);
+  CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  CHECK(walk.machine.ending_signal() == SIGTERM);
+  CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
+}
+
+TEST_CASE("the second ending signal kills at once") {
+  SECTION("running") {
+    Walk walk;
+    walk.run();
+    walk.signal(SIGTERM);
+    CHECK(walk.signal(SIGINT) == "kill, check");
+    CHECK(walk.machine.ending_signal() == SIGTERM);
+    SECTION("and a third adds nothing") { CHECK(walk.signal(SIGINT).empty()); }
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  }
+  SECTION("starting: as soon as the spawning is over") {
+    Walk walk;
+    walk.on(event::Start{});
+    CHECK(walk.signal(SIGTERM).empty());
+    CHECK(walk.signal(SIGTERM).empty());
+    CHECK(walk.on(event::Spawned{}) == "kill, check");
+  }
+  SECTION("starting and then a failure to spawn") {
+    Walk walk;
+    walk.on(event::Start{});
+    walk.signal(SIGTERM);
+    walk.signal(SIGTERM);
+    CHECK(walk.on(event::SpawnFailed{"no room", 125}) == "kill, check");
+  }
+  SECTION("stopping after a failure") {
+    Walk walk = failed_up_to(State::stopping);
+    CHECK(walk.signal(SIGTERM) == "signal 15");
+    CHECK(walk.signal(SIGTERM) == "kill, check");
+  }
+  SECTION("stopping after the time limit") {
+    Walk walk;
+    walk.run();
+    walk.on(event::JobTimeout{});
+    CHECK(walk.signal(SIGINT).empty());
+    CHECK(walk.signal(SIGINT) == "kill, check");
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::timed_out);
+  }
+  SECTION("clearing up after a success") {
+    Walk walk = succeeded_up_to(State::stopping);
+    CHECK(walk.signal(SIGINT).empty());
+    CHECK(walk.signal(SIGINT) == "kill, check");
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::success);
+  }
+}
+
+TEST_CASE("the time limit ends the job wherever it comes") {
+  Walk walk(restarts(3, Milliseconds{1000}));
+  bool finished = false;
+  SECTION("idle") {
+    CHECK(walk.on(event::JobTimeout{}) == "finish");
+    finished = true;
+  }
+  SECTION("starting") {
+    walk.on(event::Start{});
+    CHECK(walk.on(event::JobTimeout{}).empty());
+    CHECK(walk.on(event::Spawned{}) == stop_with_term);
+  }
+  SECTION("running") {
+    walk.run();
+    CHECK(walk.on(event::JobTimeout{}) == stop_with_term);
+  }
+  SECTION("stopping before a restart") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    CHECK(walk.on(event::JobTimeout{}).empty());
+  }
+  SECTION("killing before a restart") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    walk.on(event::GraceExpired{});
+    CHECK(walk.on(event::JobTimeout{}).empty());
+  }
+  SECTION("closing before a restart") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    walk.on(event::GroupGone{});
+    CHECK(walk.on(event::JobTimeout{}).empty());
+    CHECK(walk.on(event::OutputClosed{}) == "finish");
+    finished = true;
+  }
+  SECTION("backing off") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    walk.on(event::GroupGone{});
+    walk.on(event::OutputClosed{});
+    CHECK(walk.on(event::JobTimeout{}) == "finish");
+    finished = true;
+  }
+  if (!finished) end(walk);
+  CHECK(walk.machine.verdict() == Verdict::timed_out);
+  CHECK_FALSE(walk.machine.will_restart());
+}
+
+TEST_CASE("a time limit that comes after all went well changes nothing") {
+  const State state = GENERATE(State::stopping, State::killing, State::closing);
+  CAPTURE(describe(state));
+  Walk walk = succeeded_up_to(state);
+  CHECK(walk.on(event::JobTimeout{}).empty());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("a lost parent after all went well changes nothing") {
+  const State state = GENERATE(State::stopping, State::killing, State::closing);
+  CAPTURE(describe(state));
+  Walk walk = succeeded_up_to(state);
+  CHECK(walk.on(event::ParentLost{"guard"}).empty());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("a time limit does not hide that a worker has failed for good") {
+  const State state = GENERATE(State::stopping, State::killing, State::closing, State::finished);
+  CAPTURE(describe(state));
+  Walk walk = failed_up_to(state);
+  CHECK(walk.on(event::JobTimeout{}).empty());
+  if (state != State::finished) end(walk);
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+}
+
+TEST_CASE("a lost parent ends the job") {
+  Walk walk(restarts(3, Milliseconds{1000}));
+  bool finished = false;
+  SECTION("idle") {
+    CHECK(walk.on(event::ParentLost{"guard"}) == "finish");
+    finished = true;
+  }
+  SECTION("starting") {
+    walk.on(event::Start{});
+    CHECK(walk.on(event::ParentLost{"guard"}).empty());
+    CHECK(walk.on(event::Spawned{}) == stop_with_term);
+  }
+  SECTION("running") {
+    walk.run();
+    CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
+  }
+  SECTION("stopping before a restart") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    CHECK(walk.on(event::ParentLost{"guard"}).empty());
+  }
+  SECTION("backing off") {
+    walk.run();
+    walk.ended(0, Exited{1});
+    walk.on(event::GroupGone{});
+    walk.on(event::OutputClosed{});
+    CHECK(walk.on(event::ParentLost{"guard"}) == "finish");
+    finished = true;
+  }
+  CHECK(walk.on(event::ParentLost{"sweeper"}).empty());
+  if (!finished) end(walk);
+  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.machine.message() == "guard");
+}
+
+TEST_CASE("without a grace time the first signal is SIGKILL") {
+  Walk walk({}, grace(Milliseconds{0}));
+  walk.run();
+  SECTION("failure") { CHECK(walk.ended(0, Exited{1}) == "kill, check"); }
+  SECTION("ending signal") { CHECK(walk.signal(SIGTERM) == "kill, check"); }
+  SECTION("success with something left behind") {
+    walk.ended(0, Exited{0});
+    CHECK(walk.ended(1, Exited{0}) == "kill, check");
+  }
+}
+
+TEST_CASE("what has moved out of the groups gets no grace time") {
+  Walk walk = succeeded_up_to(State::stopping);
+  CHECK(walk.on(event::OnlyStraysLeft{}) == "kill, check");
+  CHECK(walk.on(event::OnlyStraysLeft{}).empty());
+  CHECK(walk.on(event::GraceExpired{}).empty());
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("no restart beside processes that cannot be killed") {
+  Walk walk(restarts(3));
+  walk.run();
+  walk.ended(0, Exited{1});
+  walk.on(event::GraceExpired{});
+  CHECK(walk.machine.will_restart());
+  CHECK(walk.on(event::KillExpired{}) == "close");
+  CHECK_FALSE(walk.machine.will_restart());
+  CHECK(walk.ended(1, Signaled{SIGKILL, false}).empty());
+  CHECK(walk.on(event::OutputClosed{}) == "finish");
+  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.machine.message().find("cannot be killed") != std::string::npos);
+}
+
+TEST_CASE("processes that cannot be killed do not hide the first failure") {
+  Walk walk = failed_up_to(State::killing);
+  walk.on(event::KillExpired{});
+  walk.on(event::OutputClosed{});
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+}
+
+TEST_CASE("other codes may count as success") {
+  RestartPolicy policy;
+  policy.success_on = {0, 7};
+  Walk walk(policy);
+  walk.run();
+  walk.ended(0, Exited{7});
+  CHECK(walk.ended(1, Exited{0}) == stop_with_term);
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("success-on without 0 makes 0 a failure and a signal never counts") {
+  RestartPolicy policy;
+  policy.success_on = {9};
+  SECTION("0") {
+    Walk walk(policy);
+    CHECK(walk.run().ended(0, Exited{0}) == stop_with_term);
+    CHECK(walk.machine.first_failure() == 0);
+  }
+  SECTION("signal 9") {
+    Walk walk(policy);
+    CHECK(walk.run().ended(0, Signaled{SIGKILL, false}) == stop_with_term);
+    CHECK(walk.machine.first_failure() == 0);
+  }
+}
+
+TEST_CASE("a code may forbid the restart") {
+  RestartPolicy policy = restarts(3);
+  policy.no_restart_on = {2, 9};
+  Walk walk(policy);
+  walk.run();
+  SECTION("it is the first failure's that counts") {
+    walk.ended(0, Exited{2});
+    CHECK_FALSE(walk.machine.will_restart());
+    end(walk);
+    CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  }
+  SECTION("not that of others") {
+    walk.ended(0, Exited{1});
+    walk.ended(1, Exited{2});
+    CHECK(walk.machine.will_restart());
+  }
+  SECTION("nor a signal of the same number") {
+    walk.ended(0, Signaled{SIGKILL, false});
+    CHECK(walk.machine.will_restart());
+  }
+}
+
+TEST_CASE("a restart window forgives what is long ago") {
+  RestartPolicy policy = restarts(1);
+  policy.window = Milliseconds{60'000};
+  Walk walk(policy);
+  walk.run();
+  const auto fail_and_close = [&] {
+    walk.ended(0, Exited{1});
+    walk.on(event::GroupGone{});
+    return walk.on(event::OutputClosed{});
+  };
+  CHECK(fail_and_close() == "spawn 1");
+  walk.on(event::Spawned{});
+  walk.now += Milliseconds{60'000};
+  CHECK(fail_and_close() == "spawn 2");
+  walk.on(event::Spawned{});
+  walk.now += Milliseconds{59'999};
+  CHECK(fail_and_close() == "finish");
+  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.machine.restarts_used() == 2);
+}

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <signal.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddrun/agent/group_machine.hpp"
+
+namespace ddrun::test {
+
+/// Names of actions, in order: "signal 15, grace 30000, check".
+inline std::string words(const std::vector<agent::Action>& actions) {
+  struct Name {
+    std::string operator()(const agent::action::SpawnWorkers& spawn) const {
+      return "spawn " + std::to_string(spawn.attempt);
+    }
+    std::string operator()(const agent::action::SignalGroup& sent) const {
+      return "signal " + std::to_string(sent.signal);
+    }
+    std::string operator()(const agent::action::StartGrace& grace) const {
+      return "grace " + std::to_string(grace.duration.count());
+    }
+    std::string operator()(const agent::action::KillGroup&) const { return "kill"; }
+    std::string operator()(const agent::action::CheckGone&) const { return "check"; }
+    std::string operator()(const agent::action::CloseOutput&) const { return "close"; }
+    std::string operator()(const agent::action::StartBackoff& backoff) const {
+      return "backoff " + std::to_string(backoff.duration.count());
+    }
+    std::string operator()(const agent::action::Finish&) const { return "finish"; }
+  };
+  std::string text;
+  for (const auto& action : actions) text += (text.empty() ? "" : ", ") + std::visit(Name{}, action);
+  return text;
+}
+
+/// A machine with two workers and a clock that a test moves.
+struct Walk {
+  explicit Walk(RestartPolicy restart = {}, StopPolicy stop = {}, int workers = 2) : machine(restart, stop, workers) {}
+
+  std::string on(const agent::Event& event) { return words(machine.on(event, now)); }
+  std::string ended(int local_rank, const ExitStatus& status) {
+    return on(agent::event::WorkerEnded{local_rank, status});
+  }
+  std::string signal(int number) { return on(agent::event::EndingSignal{number, "pid 7 (sh)"}); }
+
+  /// Two workers run.
+  Walk& run() {
+    on(agent::event::Start{});
+    on(agent::event::Spawned{});
+    return *this;
+  }
+
+  agent::GroupMachine machine;
+  Clock::time_point now{std::chrono::hours(1)};
+};
+
+inline RestartPolicy restarts(int count, Milliseconds backoff = Milliseconds{0}) {
+  RestartPolicy policy;
+  policy.max_restarts = count;
+  policy.backoff = backoff;
+  return policy;
+}
+
+inline StopPolicy grace(Milliseconds duration) {
+  StopPolicy policy;
+  policy.grace = duration;
+  return policy;
+}
+
+}  // namespace ddrun::test

@@ -1,0 +1,90 @@
+#include "ddrun/agent/restart_budget.hpp"
+
+#include <signal.h>
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+
+namespace {
+
+const Clock::time_point start{std::chrono::hours(1)};
+const ExitStatus failure = Exited{1};
+
+RestartPolicy policy(int restarts, Milliseconds backoff = Milliseconds{0}) {
+  RestartPolicy made;
+  made.max_restarts = restarts;
+  made.backoff = backoff;
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("asking spends nothing and spending counts") {
+  RestartBudget budget(policy(2));
+  for (int i = 0; i < 5; ++i) CHECK(budget.allows(failure, start));
+  CHECK(budget.used() == 0);
+  budget.spend(start);
+  CHECK(budget.allows(failure, start));
+  budget.spend(start);
+  CHECK_FALSE(budget.allows(failure, start + std::chrono::hours(24)));
+  CHECK(budget.used() == 2);
+}
+
+TEST_CASE("without restarts nothing is allowed") { CHECK_FALSE(RestartBudget(policy(0)).allows(failure, start)); }
+
+TEST_CASE("the pause doubles up to a minute") {
+  RestartBudget budget(policy(1000, Milliseconds{1000}));
+  for (const int seconds : {1, 2, 4, 8, 16, 32, 60, 60, 60}) CHECK(budget.spend(start) == Milliseconds{1000 * seconds});
+  for (int i = 0; i < 100; ++i) CHECK(budget.spend(start) == Milliseconds{60'000});
+}
+
+TEST_CASE("no pause stays no pause and one of more than a minute stays as it is") {
+  RestartBudget none(policy(5));
+  RestartBudget long_one(policy(5, Milliseconds{90'000}));
+  for (int i = 0; i < 5; ++i) {
+    CHECK(none.spend(start) == Milliseconds{0});
+    CHECK(long_one.spend(start) == Milliseconds{90'000});
+  }
+}
+
+TEST_CASE("within a window only its own restarts count") {
+  RestartPolicy windowed = policy(2);
+  windowed.window = Milliseconds{10'000};
+  RestartBudget budget(windowed);
+  budget.spend(start);
+  budget.spend(start + Milliseconds{4'000});
+  CHECK_FALSE(budget.allows(failure, start + Milliseconds{9'999}));
+  CHECK(budget.allows(failure, start + Milliseconds{10'000}));
+  budget.spend(start + Milliseconds{10'000});
+  CHECK_FALSE(budget.allows(failure, start + Milliseconds{13'999}));
+  CHECK(budget.allows(failure, start + Milliseconds{14'000}));
+  CHECK(budget.used() == 3);
+}
+
+TEST_CASE("the pause starts anew after a window without a restart") {
+  RestartPolicy windowed = policy(100, Milliseconds{1'000});
+  windowed.window = Milliseconds{10'000};
+  RestartBudget budget(windowed);
+  CHECK(budget.spend(start) == Milliseconds{1'000});
+  CHECK(budget.spend(start + Milliseconds{5'000}) == Milliseconds{2'000});
+  // Not one window since the first, but since the last.
+  CHECK(budget.spend(start + Milliseconds{14'000}) == Milliseconds{4'000});
+  CHECK(budget.spend(start + Milliseconds{24'000}) == Milliseconds{1'000});
+}
+
+TEST_CASE("codes are compared with exit codes only") {
+  RestartPolicy named = policy(1);
+  named.no_restart_on = {SIGKILL};
+  named.success_on = {0, SIGTERM};
+  RestartBudget budget(named);
+  CHECK_FALSE(budget.allows(Exited{SIGKILL}, start));
+  CHECK(budget.allows(Signaled{SIGKILL, false}, start));
+  CHECK(budget.allows(Exited{128 + SIGKILL}, start));
+  CHECK(is_success(Exited{0}, named));
+  CHECK(is_success(Exited{SIGTERM}, named));
+  CHECK_FALSE(is_success(Exited{1}, named));
+  CHECK_FALSE(is_success(Signaled{SIGTERM, false}, named));
+  CHECK_FALSE(is_success(Signaled{0, false}, named));
+}

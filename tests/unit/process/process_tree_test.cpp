@@ -1,0 +1,122 @@
+// Who descends from whom.
+
+#include "ddrun/process/process_tree.hpp"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/processes.hpp"
+
+using namespace ddrun;
+using namespace ddrun::process;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A family of processes: child, its children, and below the last one of them a grandchild. All sleep in pause().
+class Family {
+ public:
+  Family() {
+    auto pipe = make_pipe();
+    REQUIRE(pipe);
+    child = ::fork();
+    if (child == 0) {
+      ::setpgid(0, 0);
+      if (::fork() == 0) sleep_for_ever(pipe->write.get());
+      if (::fork() == 0) {
+        ::prctl(PR_SET_NAME, "a) b (c) R 1 2");  // brackets and blanks do not confuse the reader of /proc/PID/stat
+        ::setsid();
+        if (::fork() == 0) sleep_for_ever(pipe->write.get());
+        sleep_for_ever(pipe->write.get());
+      }
+      sleep_for_ever(pipe->write.get());
+    }
+    char ready[4];
+    for (std::size_t n = 0; n < sizeof ready; ++n) REQUIRE(::read(pipe->read.get(), ready + n, 1) == 1);
+  }
+  ~Family() {
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    kill_all_descendants(std::chrono::steady_clock::now() + 20s);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+  Family(const Family&) = delete;
+  Family& operator=(const Family&) = delete;
+
+  pid_t child = 0;
+
+ private:
+  [[noreturn]] static void sleep_for_ever(int ready) {
+    [[maybe_unused]] const ssize_t n = ::write(ready, "", 1);
+    while (true) ::pause();
+  }
+};
+
+const ProcessInfo* find(const std::vector<ProcessInfo>& all, pid_t pid) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const ProcessInfo& info) { return info.pid == pid; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+TEST_CASE("all descendants are found and parents stand before their children") {
+  const Family family;
+  const auto all = descendants(::getpid());
+  REQUIRE(all.size() == 4);
+  CHECK(all[0].pid == family.child);
+  CHECK(all[0].parent == ::getpid());
+  CHECK(all[0].group == family.child);
+  CHECK(find(all, ::getpid()) == nullptr);
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    const ProcessInfo* parent = find(all, all[i].parent);
+    REQUIRE(parent != nullptr);
+    CHECK(parent < &all[i]);
+    // Blocked in pause(), or on the way there.
+    CHECK((all[i].state == 'S' || all[i].state == 'R'));
+  }
+  const auto below = descendants(family.child);
+  CHECK(below.size() == 3);
+  CHECK(std::count_if(below.begin(), below.end(), [&](const auto& info) { return info.group == family.child; }) == 1);
+  CHECK(std::any_of(below.begin(), below.end(),
+                    [](const ProcessInfo& info) { return process_name(info.pid) == "a) b (c) R 1 2"; }));
+}
+
+TEST_CASE("a zombie is told as one") {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  siginfo_t info{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  const auto all = descendants(::getpid());
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].pid == child);
+  CHECK(all[0].state == 'Z');
+  CHECK(descendants(child).empty());
+  ::waitpid(child, nullptr, 0);
+  CHECK(descendants(::getpid()).empty());
+  CHECK(process_name(child).empty());
+}
+
+TEST_CASE("killing all descendants leaves none and takes no longer than it must") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const Family family;
+    CHECK(kill_all_descendants(start + 20s) == 0);
+    CHECK(descendants(::getpid()).empty());
+    CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
+  }
+  CHECK(std::chrono::steady_clock::now() - start < 10s);
+}
+
+TEST_CASE("the signal mask is the same after killing all descendants") {
+  sigset_t before, after;
+  ::sigprocmask(SIG_SETMASK, nullptr, &before);
+  CHECK(kill_all_descendants(std::chrono::steady_clock::now()) == 0);
+  ::sigprocmask(SIG_SETMASK, nullptr, &after);
+  CHECK(::sigismember(&after, SIGCHLD) == ::sigismember(&before, SIGCHLD));
+}
