@@ -16,6 +16,7 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
 #include "job_cgroup.hpp"
+#include "startup_pages.hpp"
 #include "sweeper.hpp"
 
 namespace ddrun::process {
@@ -131,6 +132,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   }
   agent_pipe->read.reset();
   sweeper_pipe->read.reset();
+  drop_startup_pages();
   const int code = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
 
   // Whatever outlived agent and sweeper has become our child.

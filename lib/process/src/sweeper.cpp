@@ -18,6 +18,7 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
 #include "job_cgroup.hpp"
+#include "startup_pages.hpp"
 
 namespace ddrun::process {
 
@@ -147,6 +148,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
     ::close(null);
   }
+  drop_startup_pages();
   const int status = Sweeper(agent, std::move(guard_pipe), std::move(signals), shared).wait_for_agent();
   if (WIFSIGNALED(status)) shared.agent_killed_by = WTERMSIG(status);
   cgroup.kill();
