@@ -4,6 +4,7 @@
 //   pause             sleep until a signal comes       stop              SIGSTOP itself
 //   ignore NAME       ignore a signal                  on NAME N         exit with N when this signal comes
 //   tell NAME         print "got NAME" when it comes and go on
+//   heard N           wait until N signals have come in all for which there is a `tell` (also before this verb)
 //   print TEXT        a line on stdout                 error TEXT        a line on stderr
 //   raw TEXT          the same without the newline     lines N           N lines of 100 bytes
 //   long N            one line of N bytes              env NAME          print NAME=value
@@ -16,11 +17,15 @@
 //   rank N VERB… ;    only in this rank                attempt N VERB… ; only in this attempt
 //   fail-file FILE    write PyTorch's error.json to $TORCHELASTIC_ERROR_FILE with this message
 //   spin N            use N milliseconds of CPU        memory N          touch N MiB
+//   count KEY         add 1 to a number in the store at MASTER_ADDR:MASTER_PORT and print KEY=number
 //   report FILE       append "rank attempt time-in-ns" (CLOCK_MONOTONIC) to FILE
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -28,6 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -42,6 +48,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 volatile sig_atomic_t exit_codes[NSIG];
+volatile sig_atomic_t told = 0;
 
 int signal_of(const std::string& name) {
   if (int number = ::atoi(name.c_str()); number > 0) return number;
@@ -56,6 +63,7 @@ int signal_of(const std::string& name) {
 void exit_on(int signal) { ::_exit(exit_codes[signal]); }
 
 void tell(int signal) {
+  told = told + 1;
   char line[32] = "got ";
   const char* abbreviation = ::sigabbrev_np(signal);
   ::strncat(line, abbreviation != nullptr ? abbreviation : "?", 20);
@@ -116,6 +124,27 @@ void await_file(const std::string& path) {
   ::close(watch);
 }
 
+/// The store's greeting and ADD, by hand: a worker that knows nothing of ddrun.
+void count_in_store(const std::string& key) {
+  const char* address = ::getenv("MASTER_ADDR");
+  const char* port = ::getenv("MASTER_PORT");
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(::atoi(port != nullptr ? port : "0")));
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (address == nullptr || ::inet_pton(AF_INET, address, &to.sin_addr) != 1 ||
+      ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
+    std::fprintf(stderr, "test worker: cannot reach the store\n");
+    ::_exit(97);
+  }
+  const auto number = [](uint64_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  write_out(fd, std::string("\x00\xce\xf7\x85\x3c\x04", 6) + number(key.size()) + key + number(1));
+  int64_t sum = 0;
+  if (::recv(fd, &sum, sizeof sum, MSG_WAITALL) != sizeof sum) ::_exit(97);
+  ::close(fd);
+  write_out(1, key + "=" + std::to_string(sum) + "\n");
+}
+
 /// The words up to the matching ';', taken out of `words` from `at` on.
 Words block(const Words& words, std::size_t& at) {
   Words inner;
@@ -148,7 +177,14 @@ void run(const Words& words) {
       ::signal(signal, SIG_DFL);
       ::kill(::getpid(), signal);
     } else if (verb == "pause") ::pause();
-    else if (verb == "forever")
+    else if (verb == "heard") {
+      // What comes between looking and sleeping must wake us too.
+      sigset_t all, before;
+      ::sigfillset(&all);
+      ::sigprocmask(SIG_SETMASK, &all, &before);
+      for (const int wanted = ::atoi(next().c_str()); told < wanted;) ::sigsuspend(&before);
+      ::sigprocmask(SIG_SETMASK, &before, nullptr);
+    } else if (verb == "forever")
       while (true) ::pause();
     else if (verb == "stop") ::raise(SIGSTOP);
     else if (verb == "ignore") ::signal(signal_of(next()), SIG_IGN);
@@ -223,7 +259,8 @@ void run(const Words& words) {
       const std::size_t bytes = static_cast<std::size_t>(::atol(next().c_str())) << 20;
       char* memory = static_cast<char*>(::malloc(bytes));
       for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
-    } else if (verb == "report") {
+    } else if (verb == "count") count_in_store(next());
+    else if (verb == "report") {
       timespec now{};
       ::clock_gettime(CLOCK_MONOTONIC, &now);
       const int fd = ::open(next().c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);

@@ -8,15 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <stdexcept>
+#include <utility>
 
 namespace ddrun::test {
 
@@ -39,19 +43,67 @@ std::string read_file(const std::string& path) {
 
 void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
-std::vector<pid_t> processes_with(const std::string& entry) {
+namespace {
+
+/// Quicker than a stream, and told apart from an empty file by nobody here.
+std::string slurp(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::string text;
+  char buffer[16384];
+  ssize_t n;
+  while ((n = ::read(fd, buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+  ::close(fd);
+  return text;
+}
+
+std::vector<pid_t> all_processes() {
   std::vector<pid_t> found;
   DIR* dir = ::opendir("/proc");
   if (dir == nullptr) return found;
-  const std::string wanted = '\0' + entry + '\0';
   while (const dirent* item = ::readdir(dir)) {
-    const pid_t pid = ::atoi(item->d_name);
-    if (pid <= 0) continue;
-    const std::string base = std::string("/proc/") + item->d_name;
-    // A zombie's environment reads as empty.
-    if (('\0' + read_file(base + "/environ")).find(wanted) != std::string::npos) found.push_back(pid);
+    if (const pid_t pid = ::atoi(item->d_name); pid > 0) found.push_back(pid);
   }
   ::closedir(dir);
+  return found;
+}
+
+/// A zombie's environment reads as empty.
+bool has_entry(pid_t pid, const std::string& entry) {
+  const std::string environment = '\0' + slurp("/proc/" + std::to_string(pid) + "/environ");
+  return environment.find('\0' + entry + '\0') != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<pid_t> processes_with(const std::string& entry) {
+  std::vector<pid_t> found;
+  for (const pid_t pid : all_processes()) {
+    if (has_entry(pid, entry)) found.push_back(pid);
+  }
+  return found;
+}
+
+std::vector<pid_t> descendants_of(pid_t root) {
+  std::multimap<pid_t, pid_t> children;
+  for (const pid_t pid : all_processes()) {
+    const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+    char state = 'Z';
+    int parent = 0;
+    const std::size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos || std::sscanf(stat.c_str() + name_end + 1, " %c %d", &state, &parent) != 2)
+      continue;
+    if (state != 'Z') children.emplace(parent, pid);
+  }
+  std::vector<pid_t> found;
+  std::vector<pid_t> parents{root};
+  for (std::size_t i = 0; i < parents.size(); ++i) {
+    const auto [first, last] = children.equal_range(parents[i]);
+    for (auto at = first; at != last; ++at) {
+      found.push_back(at->second);
+      parents.push_back(at->second);
+    }
+  }
   return found;
 }
 
@@ -68,7 +120,7 @@ TemporaryDirectory::~TemporaryDirectory() {
 
 int Outcome::code() const { return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -WTERMSIG(wait_status); }
 
-Run::Run(const std::vector<std::string>& argv, Options options) {
+Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::move(options.input)) {
   static std::atomic<int> counter{0};
   tag_ = "DDRUN_TEST_TAG=" + std::to_string(::getpid()) + "." + std::to_string(counter++) + "." +
          std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
@@ -79,8 +131,14 @@ Run::Run(const std::vector<std::string>& argv, Options options) {
   std::vector<char*> words;
   for (const auto& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  // Until exec the child must not run the handlers of the test framework, which would try to report and hang.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   pid_ = ::fork();
+  if (pid_ != 0) ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ == 0) {
+    for (const int number : {SIGTERM, SIGINT, SIGABRT, SIGSEGV, SIGILL, SIGFPE}) ::signal(number, SIG_DFL);
     if (options.own_group) ::setpgid(0, 0);
     if (!options.inherit_input) ::dup2(in[0], 0);
     ::dup2(out[1], 1);
@@ -95,6 +153,7 @@ Run::Run(const std::vector<std::string>& argv, Options options) {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (options.in_child) options.in_child();
     ::execvp(words[0], words.data());
     ::_exit(96);
   }
@@ -105,11 +164,9 @@ Run::Run(const std::vector<std::string>& argv, Options options) {
   err_fd_ = err[0];
   ::fcntl(out_fd_, F_SETFL, O_NONBLOCK);
   ::fcntl(err_fd_, F_SETFL, O_NONBLOCK);
-  if (!options.input.empty()) {
-    ::signal(SIGPIPE, SIG_IGN);
-    [[maybe_unused]] const ssize_t n = ::write(in[1], options.input.data(), options.input.size());
-  }
-  ::close(in[1]);
+  in_fd_ = in[1];
+  ::fcntl(in_fd_, F_SETFL, O_NONBLOCK);
+  feed();
 }
 
 Run::~Run() {
@@ -119,13 +176,28 @@ Run::~Run() {
     return living().empty();
   });
   if (!reaped_) ::waitpid(pid_, nullptr, 0);
-  if (out_fd_ >= 0) ::close(out_fd_);
-  if (err_fd_ >= 0) ::close(err_fd_);
+  for (const int fd : {in_fd_, out_fd_, err_fd_}) {
+    if (fd >= 0) ::close(fd);
+  }
+}
+
+void Run::feed() {
+  if (in_fd_ < 0) return;
+  // A program that has ended reads nothing: that must not end the test.
+  ::signal(SIGPIPE, SIG_IGN);
+  while (!input_.empty()) {
+    const ssize_t n = ::write(in_fd_, input_.data(), input_.size());
+    if (n < 0 && errno == EAGAIN) return;
+    if (n < 0) break;
+    input_.erase(0, static_cast<std::size_t>(n));
+  }
+  ::close(std::exchange(in_fd_, -1));
 }
 
 void Run::pump(int timeout_ms) {
-  pollfd fds[2] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
-  ::poll(fds, 2, timeout_ms);
+  pollfd fds[3] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}, {in_fd_, POLLOUT, 0}};
+  ::poll(fds, 3, timeout_ms);
+  feed();
   char buffer[65536];
   for (int i = 0; i < 2; ++i) {
     int& fd = i == 0 ? out_fd_ : err_fd_;
@@ -154,6 +226,7 @@ Outcome Run::wait(std::chrono::milliseconds limit) {
     }
     if (std::chrono::steady_clock::now() > deadline) {
       throw std::runtime_error("no end within the time limit; living: " + std::to_string(living().size()) +
+                               ", the program itself: " + slurp("/proc/" + std::to_string(pid_) + "/stat") +
                                "\nstdout so far:\n" + outcome_.out + "\nstderr so far:\n" + outcome_.err);
     }
   }
@@ -178,12 +251,26 @@ bool Run::wait_for_err(const std::string& text, std::chrono::milliseconds limit)
   return wait_until([&] { return err().find(text) != std::string::npos; }, limit);
 }
 
-void Run::signal(int number) const { ::kill(pid_, number); }
+void Run::signal(int number) const {
+  if (!reaped_) ::kill(pid_, number);
+}
+
+bool Run::signal(pid_t pid, int number) const {
+  // While the descriptor is open the number cannot become another's between our look and the signal.
+  const auto pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0 && errno == ESRCH) return false;
+  const bool ours = has_entry(pid, tag_);
+  if (ours && pidfd >= 0) ::syscall(SYS_pidfd_send_signal, pidfd, number, nullptr, 0);
+  if (ours && pidfd < 0) ::kill(pid, number);
+  if (pidfd >= 0) ::close(pidfd);
+  return ours;
+}
 
 std::vector<pid_t> Run::living() const { return processes_with(tag_); }
 
 bool Run::all_gone(std::chrono::milliseconds limit) const {
-  return wait_until([&] { return living().empty(); }, limit);
+  // Twice: a process that is just being replaced by exec has no environment for a moment.
+  return wait_until([&] { return living().empty() && living().empty(); }, limit);
 }
 
 }  // namespace ddrun::test

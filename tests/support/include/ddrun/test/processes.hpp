@@ -5,12 +5,16 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddrun::test {
 
 /// Calls `condition` until it is true or the time is up; gives back its last value.
 bool wait_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(20));
+
+/// Living processes (not zombies) that descend from `root`, itself not included; nearest first.
+std::vector<pid_t> descendants_of(pid_t root);
 
 /// Living processes (not zombies) that have `entry` ("NAME=value") in their environment.
 std::vector<pid_t> processes_with(const std::string& entry);
@@ -43,10 +47,11 @@ struct Outcome {
 struct RunOptions {
   std::vector<std::pair<std::string, std::string>> env;
   std::string directory;
-  std::string input;           ///< written to stdin, which is then closed
+  std::string input;           ///< written to stdin while the run is waited for; then stdin is closed
   bool inherit_input = false;  ///< stdin stays the test's own
   long descriptor_limit = 0;
   bool own_group = true;
+  std::function<void()> in_child;  ///< called last before exec, such as for limits or another stdout
 };
 
 /// One run of a program, in the background, with its output collected. Every process it starts carries a tag in its
@@ -69,6 +74,8 @@ class Run {
   bool wait_for_out(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
   bool wait_for_err(const std::string& text, std::chrono::milliseconds limit = std::chrono::seconds(20));
   void signal(int number) const;
+  /// Sends a signal to one process of this run; false if `pid` is no longer one. Never hits a stranger.
+  bool signal(pid_t pid, int number) const;  // NOLINT(bugprone-easily-swappable-parameters)
   /// Living processes of this run, the program itself included.
   [[nodiscard]] std::vector<pid_t> living() const;
   /// True as soon as none is left.
@@ -76,10 +83,13 @@ class Run {
 
  private:
   void pump(int timeout_ms);
+  void feed();
 
   pid_t pid_ = -1;
+  int in_fd_ = -1;
   int out_fd_ = -1;
   int err_fd_ = -1;
+  std::string input_;
   bool reaped_ = false;
   std::string tag_;
   Outcome outcome_;

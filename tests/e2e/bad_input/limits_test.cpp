@@ -1,0 +1,85 @@
+#include <grp.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+using namespace ddrun::test;
+
+TEST_CASE("A hundred workers do not fit into 64 descriptors and the message says what does") {
+  RunOptions options;
+  options.descriptor_limit = 64;
+  const auto outcome = finish(job({"-n", "100"}, {"print", "started"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(outcome.out.empty());
+  CHECK(has(outcome.err, "100 workers need 200 file descriptors"));
+  CHECK(has(outcome.err, "ulimit -n"));
+  CHECK(has(outcome.err, "--redirects=3"));
+}
+
+TEST_CASE("A hundred workers that write their own files fit into 64 descriptors") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.descriptor_limit = 64;
+  const auto outcome =
+      finish(job({"-n", "100", "--redirects=3", "--log-dir=" + dir.path()}, {"print", "started"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path())) {
+    if (entry.path().filename() == "stdout.log" && read_file(entry.path()) == "started\n") ++files;
+  }
+  CHECK(files == 100);
+}
+
+TEST_CASE("The limit of processes is named and those that were started are ended") {
+  if (::geteuid() != 0) skip("needs to be root, to have a user without any process");
+  const TemporaryDirectory dir;
+  ::chmod(dir.path().c_str(), 0755);
+  for (const char* from : {DDRUN_TEST_DDRUN, DDRUN_TEST_WORKER}) {
+    const auto to = dir.path() / std::filesystem::path(from).filename();
+    std::filesystem::copy_file(from, to);
+    ::chmod(to.c_str(), 0755);
+  }
+  RunOptions options;
+  options.in_child = [] {
+    const rlimit limit{12, 12};
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(54322) != 0 ||
+        ::setuid(54322) != 0) {
+      ::_exit(95);
+    }
+  };
+  const auto outcome = finish({dir.file("ddrun"), "-n", "50", dir.file("ddrun_test_worker"), "forever"}, options);
+  DDRUN_SHOW(outcome);
+  if (outcome.code() == 95) skip("cannot become another user");
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "the limit of processes is reached: see 'ulimit -u' and pids.max"));
+  CHECK(has(outcome.err, "of 50 workers had been started"));
+}
+
+TEST_CASE("A port that is taken is named with what to do") {
+  const ddrun::UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(taken.get(), 1) == 0);
+  REQUIRE(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+
+  const auto outcome = finish(job({"-n", "2", "--master-port=" + port}, {"print", "started"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(outcome.out.empty());
+  CHECK(has(outcome.err, port));
+  CHECK(has(outcome.err, "in use"));
+  CHECK(has(outcome.err, "--master-port"));
+}

@@ -1,0 +1,90 @@
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// One line on stderr that begins as all of ours do, nothing on stdout.
+void check_refused(const Outcome& outcome, int code) {
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == code);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.rfind("ddrun: error: ", 0) == 0);
+  CHECK(count(outcome.err, "\n") == 1);
+}
+
+}  // namespace
+
+TEST_CASE("An unknown option is refused and the nearest is named") {
+  const auto outcome = finish(job({"--max-restart=3"}, {"print", "started"}));
+  check_refused(outcome, 2);
+  CHECK(has(outcome.err, "unknown option '--max-restart'; did you mean '--max-restarts'?"));
+
+  const auto strange = finish(job({"--frobnicate"}, {"print", "started"}));
+  check_refused(strange, 2);
+  CHECK(has(strange.err, "unknown option '--frobnicate'"));
+  CHECK(has(strange.err, "--help"));
+}
+
+TEST_CASE("A value out of its range is refused with the range") {
+  const auto none = finish(job({"-n", "0"}, {"print", "started"}));
+  check_refused(none, 2);
+  CHECK(has(none.err, "--nproc-per-node=0"));
+  CHECK(has(none.err, "from 1 to 100000"));
+
+  const auto negative = finish(job({"--max-restarts=-1"}, {"print", "started"}));
+  check_refused(negative, 2);
+  CHECK(has(negative.err, "--max-restarts"));
+  CHECK(has(negative.err, "0 to 1000000"));
+
+  const auto time = finish(job({"--timeout=5parsecs"}, {"print", "started"}));
+  check_refused(time, 2);
+  CHECK(has(time.err, "--timeout"));
+
+  const auto rank = finish(job({"-n", "2", "--stdin=2"}, {"print", "started"}));
+  check_refused(rank, 2);
+  CHECK(has(rank.err, "--stdin=2: there is no such rank, the highest is 1"));
+}
+
+TEST_CASE("No program at all is refused") {
+  const auto outcome = finish(command({"-n", "2"}));
+  check_refused(outcome, 2);
+  CHECK(has(outcome.err, "program"));
+}
+
+TEST_CASE("One worker per GPU is refused where there is no GPU") {
+  if (::system("ls /dev/nvidia[0-9]* /dev/kfd >/dev/null 2>&1") == 0) skip("this machine has a GPU");
+  const auto outcome = finish(job({"--nproc-per-node=gpu"}, {"print", "started"}));
+  check_refused(outcome, 2);
+  CHECK(has(outcome.err, "no GPU"));
+  CHECK(has(outcome.err, "use a number, or cpu"));
+}
+
+TEST_CASE("Mistakes in a settings file are named with their place") {
+  const TemporaryDirectory dir;
+  const std::string file = dir.file("launch.toml");
+
+  write_file(file, "nproc-per-node = 2\nmax-restart = 3\n");
+  const auto unknown = finish(job({"--config=" + file}, {"print", "started"}));
+  check_refused(unknown, 2);
+  CHECK(has(unknown.err, file + ":2:"));
+  CHECK(has(unknown.err, "max-restart"));
+  CHECK(has(unknown.err, "max-restarts"));
+
+  write_file(file, "nproc-per-node = \n");
+  const auto syntax = finish(job({"--config=" + file}, {"print", "started"}));
+  check_refused(syntax, 2);
+  CHECK(has(syntax.err, file + ":1:"));
+
+  const auto missing = finish(job({"--config=" + dir.file("none.toml")}, {"print", "started"}));
+  check_refused(missing, 2);
+  CHECK(has(missing.err, dir.file("none.toml")));
+}
+
+TEST_CASE("A wrong variable is refused and named") {
+  RunOptions options;
+  options.env = {{"DDRUN_NPROC_PER_NODE", "many"}};
+  const auto outcome = finish(job({}, {"print", "started"}), options);
+  check_refused(outcome, 2);
+  CHECK(has(outcome.err, "DDRUN_NPROC_PER_NODE"));
+}

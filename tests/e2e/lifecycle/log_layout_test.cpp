@@ -1,0 +1,90 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// Files below the one directory of the run, sorted.
+std::vector<std::string> files_of_run(const std::string& logs) {
+  std::vector<std::string> runs;
+  for (const auto& entry : std::filesystem::directory_iterator(logs)) runs.push_back(entry.path());
+  REQUIRE(runs.size() == 1);
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(runs[0])) {
+    if (entry.is_regular_file()) files.push_back(entry.path().string().substr(runs[0].size() + 1));
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string run_directory(const std::string& logs) { return std::filesystem::directory_iterator(logs)->path(); }
+
+}  // namespace
+
+TEST_CASE("Redirected streams are in files only and logs of every attempt are kept") {
+  const TemporaryDirectory dir;
+  const std::string logs = dir.file("logs");
+  const auto outcome =
+      finish(job({"-n", "2", "--max-restarts=1", "-r", "3", "--log-dir=" + logs, "--rdzv-id=myjob"},
+                 {"env", "RANK", "error", "note", "attempt", "0", "rank", "1", "exit", "1", ";", "forever", ";"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out.empty());
+  CHECK(count(outcome.err, "note") == 0);
+  CHECK(files_of_run(logs) == Words{"attempt_0/0/stderr.log", "attempt_0/0/stdout.log", "attempt_0/1/stderr.log",
+                                    "attempt_0/1/stdout.log", "attempt_1/0/stderr.log", "attempt_1/0/stdout.log",
+                                    "attempt_1/1/stderr.log", "attempt_1/1/stdout.log"});
+  const std::string run = run_directory(logs);
+  CHECK(read_file(run + "/attempt_0/1/stdout.log") == "RANK=1\n");
+  CHECK(read_file(run + "/attempt_1/0/stdout.log") == "RANK=0\n");
+  CHECK(read_file(run + "/attempt_1/1/stderr.log") == "note\n");
+}
+
+TEST_CASE("Teed streams are in files and on the console with the label of torchrun") {
+  const TemporaryDirectory dir;
+  const auto outcome = finish(
+      job({"-n", "2", "-t", "1", "--log-dir=" + dir.path()}, {"rank", "1", "print", "text", "error", "note", ";"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out == "[default1]:text\n");
+  CHECK(has(outcome.err, "note\n"));
+  CHECK(read_file(run_directory(dir.path()) + "/attempt_0/1/stdout.log") == "text\n");
+}
+
+TEST_CASE("Streams are chosen for each local rank") {
+  const TemporaryDirectory dir;
+  const auto outcome =
+      finish(job({"-n", "12", "-r", "0:1,11:3", "--log-dir=" + dir.path()}, {"print", "o", "error", "e"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(files_of_run(dir.path()) ==
+        Words{"attempt_0/0/stdout.log", "attempt_0/11/stderr.log", "attempt_0/11/stdout.log"});
+  CHECK(count(outcome.out, "o\n") == 10);
+  CHECK(count(outcome.err, "e\n") == 11);
+}
+
+TEST_CASE("Two jobs with the same log directory do not meet") {
+  const TemporaryDirectory dir;
+  for (int i = 0; i < 2; ++i) {
+    const auto outcome = finish(job({"-r", "3", "--rdzv-id=same", "--log-dir=" + dir.path()}, {"print", "text"}));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+  }
+  int runs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
+    ++runs;
+    CHECK(read_file(entry.path().string() + "/attempt_0/0/stdout.log") == "text\n");
+  }
+  CHECK(runs == 2);
+}
+
+TEST_CASE("A job without log files leaves nothing in the directory for temporary files") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.env = {{"TMPDIR", dir.path()}};
+  CHECK(finish(job({"-n", "2", "--max-restarts=1"}, {"attempt", "0", "exit", "1", ";"}), options).code() == 0);
+  CHECK(std::filesystem::is_empty(dir.path()));
+}

@@ -1,0 +1,138 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+using nlohmann::json;
+
+TEST_CASE("The JSON report has every rank of every attempt") {
+  const TemporaryDirectory dir;
+  const std::string file = dir.file("report.json");
+  const auto outcome =
+      finish(job({"-n", "2", "--max-restarts=1", "--report=" + file, "-r", "2", "--log-dir=" + dir.path()},
+                 {"attempt", "0",  "rank", "0",   "exit",  "9",          ";",      "forever", ";", "rank",   "1",
+                  "memory",  "32", "spin", "100", "error", "last words", "signal", "KILL",    ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 137);
+  const json report = json::parse(read_file(file));
+  CHECK(report["verdict"] == "worker_failed");
+  CHECK(report["exit_code"] == 137);
+  CHECK(report["world_size"] == 2);
+  CHECK(report["max_restarts"] == 1);
+  REQUIRE(report["attempts"].size() == 2);
+  const json& first = report["attempts"][0];
+  CHECK(first["first_failed_rank"] == 0);
+  CHECK(first["workers"][0]["exit_code"] == 9);
+  CHECK(first["workers"][0]["signal"].is_null());
+  CHECK(first["workers"][1]["stopped_by_ddrun"] == true);
+  const json& last = report["attempts"][1];
+  CHECK(last["first_failed_rank"] == 1);
+  const json& worker = last["workers"][1];
+  CHECK(worker["rank"] == 1);
+  CHECK(worker["exit_code"].is_null());
+  CHECK(worker["signal"]["number"] == 9);
+  CHECK(worker["signal"]["name"] == "SIGKILL");
+  CHECK(worker["success"] == false);
+  CHECK(worker["stopped_by_ddrun"] == false);
+  CHECK(worker["max_rss_kib"] >= 32 * 1024);
+  CHECK(worker["user_time_s"].get<double>() + worker["system_time_s"].get<double>() >= 0.09);
+  CHECK(worker["ran_s"].get<double>() >= 0.09);
+  CHECK(worker["stderr_tail"] == json::array({"last words"}));
+  CHECK(read_file(worker["stderr_log"]) == "last words\n");
+  CHECK(worker["pid"].get<int>() > 0);
+}
+
+TEST_CASE("The JSON report of a success and of a stop") {
+  const TemporaryDirectory dir;
+  const std::string file = dir.file("report.json");
+  CHECK(finish(job({"-n", "2", "--report=" + file}, {"exit", "0"})).code() == 0);
+  json report = json::parse(read_file(file));
+  CHECK(report["verdict"] == "success");
+  CHECK(report["exit_code"] == 0);
+  CHECK(report["attempts"][0]["first_failed_rank"].is_null());
+
+  Run run(job({"-n", "2", "--report=" + file}, {"print", "ready", "forever"}));
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  run.signal(SIGINT);
+  CHECK(run.wait().code() == 130);
+  CHECK(run.all_gone());
+  report = json::parse(read_file(file));
+  CHECK(report["verdict"] == "stopped_by_signal");
+  CHECK(report["signal"]["name"] == "SIGINT");
+  CHECK(has(report["signal_sender"].get<std::string>(), "pid " + std::to_string(::getpid())));
+}
+
+TEST_CASE("A report to stdout comes behind what was written there before") {
+  const TemporaryDirectory dir;
+  // stdout is a file here, as in a batch job: it must not be replaced.
+  const auto outcome =
+      finish({"/bin/sh", "-c",
+              "echo before >" + dir.file("out") + "; " + DDRUN_TEST_DDRUN +
+                  " --report=/dev/stdout /bin/echo worker >>" + dir.file("out") + "; echo after >>" + dir.file("out")});
+  DDRUN_SHOW(outcome);
+  const std::string text = read_file(dir.file("out"));
+  INFO(text);
+  CHECK(text.starts_with("before\nworker\n{\n"));
+  CHECK(text.ends_with("}\nafter\n"));
+  CHECK(has(text, "\"verdict\": \"success\""));
+}
+
+TEST_CASE("The message of an error file is shown and handed on to an outer launcher") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.env = {{"TORCHELASTIC_ERROR_FILE", dir.file("outer.json")}};
+  const auto outcome = finish(
+      job({"-n", "2"}, {"rank", "1", "fail-file", "ValueError: lr is negative", "exit", "1", ";", "forever"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 1);
+  CHECK(has(outcome.err, "  message: ValueError: lr is negative\n"));
+  const std::string handed_on = read_file(dir.file("outer.json"));
+  INFO(handed_on);
+  CHECK(json::parse(handed_on)["message"]["message"] == "ValueError: lr is negative");
+}
+
+TEST_CASE("The report is last on the screen and in this order") {
+  const TemporaryDirectory dir;
+  const auto outcome =
+      finish(job({"-n", "3", "-r", "3", "--log-dir=" + dir.path()},
+                 {"rank", "1", "error", "one", "error", "two", "fail-file", "boom", "exit", "3", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 3);
+  std::size_t at = 0;
+  for (const char* part : {"ddrun: error: rank 1 exited with code 3 after ", "  message: boom\n", "  stderr:  one\n",
+                           "two\n", "/attempt_0/1/stderr.log\n", "  others:  ranks 0,2 stopped by ddrun\n"}) {
+    const std::size_t found = outcome.err.find(part, at);
+    INFO(part);
+    REQUIRE(found != std::string::npos);
+    at = found;
+  }
+  CHECK(outcome.err.ends_with("  others:  ranks 0,2 stopped by ddrun\n"));
+}
+
+TEST_CASE("stderr that the console has shown is not repeated") {
+  const auto outcome = finish(job({"-n", "2"}, {"rank", "0", "error", "boom", "exit", "3", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(count(outcome.err, "boom") == 1);
+  CHECK(outcome.err.starts_with("[0] boom\nddrun: error: rank 0 exited with code 3"));
+}
+
+TEST_CASE("Workers that failed by themselves at the same time are not called stopped") {
+  const TemporaryDirectory dir;
+  // Both are dead before ddrun can look: it is stopped while they die.
+  Run run(job({"-n", "2"}, {"print", "ready", "await", dir.file("now"), "exit", "5"}));
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  const auto line = descendants_of(run.pid());
+  REQUIRE(line.size() == 4);
+  REQUIRE(run.signal(line[1], SIGSTOP));
+  write_file(dir.file("now"), "");
+  REQUIRE(wait_until([&] { return descendants_of(run.pid()).size() == 2; }));
+  REQUIRE(run.signal(line[1], SIGCONT));
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 5);
+  CHECK(has(last_line(outcome.err), "failed too (exited with code 5)"));
+}

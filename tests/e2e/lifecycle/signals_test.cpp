@@ -1,0 +1,120 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+void wait_for_all(Run& run, std::size_t workers) {
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == workers; }));
+}
+
+}  // namespace
+
+TEST_CASE("INT TERM HUP and QUIT are passed on once and end the job in order") {
+  for (const auto& [number, name] : {std::pair{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}}) {
+    for (const char* variable : {"DDRUN_TEST_NOTHING", "DDRUN_NO_PIDFD"}) {
+      RunOptions options;
+      options.env = {{variable, "1"}};
+      Run run(job({"-n", "2"}, {"tell", name, "print", "ready", "heard", "1", "print", "saving", "exit", "0"}),
+              options);
+      wait_for_all(run, 2);
+      run.signal(number);
+      const auto outcome = run.wait();
+      CHECK(run.all_gone());
+      DDRUN_SHOW(outcome);
+      CHECK(outcome.code() == 128 + number);
+      CHECK(count(outcome.out, std::string("got ") + name + "\n") == 2);
+      CHECK(count(outcome.out, "saving\n") == 2);
+      CHECK(has(outcome.err, std::string("ddrun: SIG") + name + " from pid " + std::to_string(::getpid())));
+      CHECK(has(outcome.err, std::string("ddrun: stopped by SIG") + name + " from pid " + std::to_string(::getpid())));
+      CHECK(last_line(outcome.err) == "  workers: ranks 0,1 stopped by ddrun");
+    }
+  }
+}
+
+TEST_CASE("A second ending signal kills at once") {
+  Run run(job({"-n", "2"}, {"ignore", "TERM", "ignore", "INT", "print", "ready", "forever"}));
+  wait_for_all(run, 2);
+  run.signal(SIGTERM);
+  REQUIRE(run.wait_for_err("stopping 2 workers"));
+  run.signal(SIGINT);
+  const auto outcome = run.wait(std::chrono::seconds(10));
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 143);
+  CHECK(has(outcome.err, "again: killing all workers"));
+  CHECK(last_line(outcome.err) == "  workers: ranks 0,1 killed by ddrun (SIGKILL)");
+}
+
+TEST_CASE("USR1 USR2 CONT TSTP and WINCH are passed through and the job goes on") {
+  const std::pair<int, const char*> signals[] = {
+      {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGCONT, "CONT"}, {SIGTSTP, "TSTP"}, {SIGWINCH, "WINCH"}};
+  Words verbs;
+  for (const auto& signal : signals) verbs.insert(verbs.end(), {"tell", signal.second});
+  verbs.insert(verbs.end(), {"print", "ready", "forever"});
+  Run run(job({"-n", "2"}, verbs));
+  wait_for_all(run, 2);
+  for (const auto& [number, name] : signals) {
+    run.signal(number);
+    const std::string wanted = std::string("got ") + name + "\n";
+    INFO(name);
+    CHECK(wait_until([&] { return count(run.out(), wanted) == 2; }));
+  }
+  run.signal(SIGTERM);
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 143);
+  for (const auto& signal : signals) {
+    // The CONT that belongs to an orderly stop comes on top.
+    const std::size_t times = count(outcome.out, std::string("got ") + signal.second + "\n");
+    CHECK(times >= 2);
+    CHECK(times <= (signal.first == SIGCONT ? 4u : 2u));
+  }
+}
+
+TEST_CASE("Which signals end the job can be chosen") {
+  Run run(job({"-n", "2", "--signals-to-handle=SIGUSR1"},
+              {"tell", "TERM", "tell", "USR1", "env", "TORCHELASTIC_SIGNALS_TO_HANDLE", "print", "ready", "heard", "2",
+               "exit", "0"}));
+  wait_for_all(run, 2);
+  run.signal(SIGTERM);
+  CHECK(wait_until([&] { return count(run.out(), "got TERM\n") == 2; }));
+  CHECK(run.living().size() == 5);
+  run.signal(SIGUSR1);
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 128 + SIGUSR1);
+  CHECK(count(outcome.out, "got USR1\n") == 2);
+  CHECK(count(outcome.out, "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGUSR1\n") == 2);
+}
+
+TEST_CASE("Signals that came in ignored do no harm to watching and workers start clean") {
+  RunOptions options;
+  options.in_child = [] {
+    for (const int number : {SIGCHLD, SIGUSR1, SIGPIPE, SIGALRM}) ::signal(number, SIG_IGN);
+  };
+  const auto outcome = finish(job({"-n", "2"}, {"facts", "rank", "1", "exit", "3", ";", "forever"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 3);
+  CHECK(has(outcome.out, "[1] ignored\n"));
+  CHECK(has(outcome.out, "[1] blocked\n"));
+}
+
+TEST_CASE("A signal while workers are being started ends the job") {
+  for (int i = 0; i < 5; ++i) {
+    Run run(job({"-n", "300"}, {"forever"}));
+    REQUIRE(wait_until([&] { return descendants_of(run.pid()).size() >= 3; }));
+    run.signal(SIGTERM);
+    const auto outcome = run.wait();
+    CHECK(run.all_gone());
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 143);
+  }
+}

@@ -1,0 +1,111 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+std::string large_text() {
+  std::string text;
+  for (int i = 0; i < 60'000; ++i) text += "input line " + std::to_string(i) + "\n";
+  return text;
+}
+
+std::string labelled(const std::string& rank, const std::string& text) {
+  std::string out;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t end = text.find('\n', at) + 1;
+    out += "[" + rank + "] " + text.substr(at, end - at);
+    at = end;
+  }
+  return out;
+}
+
+/// The lines of one rank.
+std::string of_rank(const std::string& rank, const std::string& out) {
+  std::string lines;
+  std::size_t at = 0;
+  while (at < out.size()) {
+    const std::size_t end = out.find('\n', at) + 1;
+    if (out.compare(at, rank.size() + 1, "[" + rank) == 0) lines += out.substr(at, end - at);
+    at = end;
+  }
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("Rank 0 has stdin and the others read end of file") {
+  RunOptions options;
+  options.input = large_text();
+  const auto outcome = finish(job({"-n", "3"}, {"stdin"}), options);
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+  CHECK((outcome.out == labelled("0", options.input)));
+}
+
+TEST_CASE("Another rank can have stdin") {
+  RunOptions options;
+  options.input = "one\ntwo\n";
+  const auto outcome = finish(job({"-n", "3", "--stdin=2"}, {"stdin"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out == labelled("2", options.input));
+}
+
+TEST_CASE("Nobody can have stdin") {
+  RunOptions options;
+  options.input = "one\ntwo\n";
+  const auto outcome = finish(job({"-n", "3", "--stdin=none"}, {"stdin", "print", "end"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.out, "\n") == 3);
+  CHECK(count(outcome.out, "end\n") == 3);
+}
+
+TEST_CASE("All can have all of stdin from a pipe") {
+  RunOptions options;
+  options.input = large_text();
+  const auto outcome = finish(job({"-n", "3", "--stdin=all"}, {"stdin"}), options);
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+  for (const std::string rank : {"0", "1", "2"}) CHECK((of_rank(rank, outcome.out) == labelled(rank, options.input)));
+}
+
+TEST_CASE("All can have all of stdin from a file") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("input"), large_text());
+  RunOptions options;
+  options.in_child = [path = dir.file("input")] { ::dup2(::open(path.c_str(), O_RDONLY), 0); };
+  const auto outcome = finish(job({"-n", "3", "--stdin=all"}, {"stdin"}), options);
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+  for (const std::string rank : {"0", "1", "2"}) CHECK((of_rank(rank, outcome.out) == labelled(rank, large_text())));
+}
+
+TEST_CASE("A worker that does not read keeps nobody from it and does not keep the job") {
+  RunOptions options;
+  options.input = large_text();
+  const auto outcome = finish(job({"-n", "2", "--stdin=all"}, {"rank", "0", "exit", "0", ";", "stdin"}), options);
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+  CHECK((outcome.out == labelled("1", options.input)));
+
+  const auto nobody = finish(job({"-n", "2", "--stdin=all"}, {"exit", "0"}), options);
+  DDRUN_SHOW(nobody);
+  CHECK(nobody.code() == 0);
+}
+
+TEST_CASE("Devices as stdin do no harm") {
+  RunOptions options;
+  options.in_child = [] { ::dup2(::open("/dev/null", O_RDONLY), 0); };
+  for (const char* who : {"all", "0", "none"}) {
+    const auto outcome = finish(job({"-n", "2", std::string("--stdin=") + who}, {"stdin", "print", "end"}), options);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "end\n") == 2);
+  }
+}

@@ -1,0 +1,108 @@
+#include <signal.h>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// Everything that is hard to get rid of; made known by files, so that the job does not end before they are there.
+Words difficult(const TemporaryDirectory& dir) {
+  return {"stray",
+          "ignore",
+          "TERM",
+          "ignore",
+          "HUP",
+          "touch",
+          dir.file("deaf"),
+          "forever",
+          ";",
+          "stray",
+          "child",
+          "touch",
+          dir.file("stopped"),
+          "stop",
+          "forever",
+          ";",
+          "stop",
+          "forever",
+          ";",
+          "child",
+          "ignore",
+          "TERM",
+          "touch",
+          dir.file("child"),
+          "forever",
+          ";",
+          "await",
+          dir.file("deaf"),
+          "await",
+          dir.file("stopped"),
+          "await",
+          dir.file("child")};
+}
+
+Words with_end(Words verbs, const Words& end) {
+  verbs.insert(verbs.end(), end.begin(), end.end());
+  return verbs;
+}
+
+}  // namespace
+
+TEST_CASE("Descendants that hide are gone after success") {
+  for (const char* variable : {"DDRUN_TEST_NOTHING", "DDRUN_NO_PIDFD", "DDRUN_NO_CGROUP"}) {
+    const TemporaryDirectory dir;
+    RunOptions options;
+    options.env = {{variable, "1"}};
+    const auto outcome =
+        finish(job({"-n", "2", "--shutdown-timeout=0.2"}, with_end(difficult(dir), {"exit", "0"})), options);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+  }
+}
+
+TEST_CASE("Descendants that hide are gone after a failure") {
+  const TemporaryDirectory dir;
+  const auto outcome = finish(job({"-n", "2", "--shutdown-timeout=0.2"},
+                                  with_end(difficult(dir), {"rank", "1", "signal", "KILL", ";", "forever"})));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 137);
+}
+
+TEST_CASE("Descendants that hide are gone after a signal") {
+  const TemporaryDirectory dir;
+  Run run(job({"-n", "2", "--shutdown-timeout=0.2"}, with_end(difficult(dir), {"print", "ready", "forever"})));
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  run.signal(SIGTERM);
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 143);
+}
+
+TEST_CASE("A descendant without an environment or open files is found too") {
+  const TemporaryDirectory dir;
+  // Nothing but its line of descent tells that it is ours.
+  const std::string hide = "env -i setsid sh -c 'trap \"\" TERM HUP; exec 3>&- 2>&- 1>&- 0<&-; cd /; echo $$ > " +
+                           dir.file("pid.new") + "; mv " + dir.file("pid.new") + " " + dir.file("pid") +
+                           "; while :; do sleep 1000; done' & while ! test -e " + dir.file("pid") +
+                           "; do sleep 0.01; done";
+  RunOptions options;
+  const auto outcome = finish(command({"--shutdown-timeout=0.2", "/bin/sh", "-c", hide}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  const int pid = std::atoi(read_file(dir.file("pid")).c_str());
+  REQUIRE(pid > 1);
+  CHECK(::kill(pid, 0) != 0);
+}
+
+TEST_CASE("A descendant gets the same time to end as the workers") {
+  const TemporaryDirectory dir;
+  const auto outcome = finish(
+      job({"--label=rank"}, {"child", "on", "TERM", "0", "tell", "TERM", "touch", dir.file("there"), "heard", "1",
+                             "print", "child tidied up", "exit", "0", ";", "await", dir.file("there"), "exit", "0"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "[0] got TERM\n"));
+  CHECK(has(outcome.out, "[0] child tidied up\n"));
+}

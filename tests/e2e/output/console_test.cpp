@@ -1,0 +1,214 @@
+#include <fcntl.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// A run on a terminal of its own.
+struct OnTerminal {
+  OnTerminal() {
+    int master = -1;
+    int slave = -1;
+    REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+    terminal = ddrun::UniqueFd(master);
+    other_end = ddrun::UniqueFd(slave);
+    ::fcntl(master, F_SETFD, FD_CLOEXEC);
+    ::fcntl(master, F_SETFL, O_NONBLOCK);
+    options.own_group = false;
+    options.in_child = [slave] {
+      ::setsid();
+      ::ioctl(slave, TIOCSCTTY, 0);
+      for (int fd = 0; fd < 3; ++fd) ::dup2(slave, fd);
+      ::close(slave);
+    };
+  }
+
+  /// What has come to the screen so far.
+  std::string& screen() {
+    char buffer[65536];
+    ssize_t n;
+    while ((n = ::read(terminal.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+    return text;
+  }
+  bool wait_for(const std::string& part) {
+    return wait_until([&] { return has(screen(), part); });
+  }
+  void type(const std::string& keys) {
+    REQUIRE(::write(terminal.get(), keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
+  }
+
+  ddrun::UniqueFd terminal;
+  ddrun::UniqueFd other_end;
+  RunOptions options;
+  std::string text;
+};
+
+}  // namespace
+
+TEST_CASE("A console that nobody reads keeps workers waiting but not ddrun") {
+  // The pipe to this test is full after 64 KiB, and is not read until the job has been told to stop.
+  Run run(job({"-n", "2", "--shutdown-timeout=0.2"}, {"lines", "200000", "forever"}));
+  REQUIRE(wait_until([&] { return run.living().size() == 5; }));
+  // Both workers hang in write now; that can only be waited for by looking.
+  const auto blocked = [&](pid_t pid) {
+    return has(read_file("/proc/" + std::to_string(pid) + "/wchan"), "pipe_w") ||
+           has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") S ");
+  };
+  const auto workers = [&] {
+    auto all = descendants_of(run.pid());
+    all.erase(all.begin(), all.begin() + 2);
+    return all;
+  }();
+  REQUIRE(workers.size() == 2);
+  CHECK(wait_until([&] { return blocked(workers[0]) && blocked(workers[1]); }));
+  run.signal(SIGTERM);
+  // All workers are ended, though not a byte has been read.
+  CHECK(wait_until([&] { return descendants_of(run.pid()).size() <= 2; }, std::chrono::seconds(10)));
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  CHECK(outcome.code() == 143);
+  CHECK(has(outcome.err, "stopped by SIGTERM"));
+  CHECK(outcome.out.ends_with("\n"));
+}
+
+TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
+  Run run(job({"-n", "2", "--shutdown-timeout=0.1"}, {"lines", "200000", "forever"}));
+  REQUIRE(wait_until([&] { return run.living().size() == 5; }));
+  run.signal(SIGTERM);
+  CHECK(wait_until([&] { return descendants_of(run.pid()).size() <= 2; }, std::chrono::seconds(10)));
+  run.signal(SIGTERM);
+  CHECK(run.all_gone(std::chrono::seconds(10)));
+  CHECK(run.wait().code() == 143);
+}
+
+TEST_CASE("A paused reader gets every line in the end") {
+  Run run(job({"-n", "4"}, {"lines", "5000"}));
+  REQUIRE(wait_until([&] { return run.living().size() >= 3; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the pause itself
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.out, "\n") == 4 * 5000);
+}
+
+TEST_CASE("A reader that has seen enough does not end the job") {
+  const TemporaryDirectory dir;
+  const std::string inner = std::string(DDRUN_TEST_DDRUN) + " -n 2 --tee=1 --label=rank --log-dir=" + dir.path() + " " +
+                            DDRUN_TEST_WORKER + " lines 20000; echo code $? >&2";
+  const auto outcome = finish({"/bin/sh", "-c", "(" + inner + ") | head -n 1"});
+  DDRUN_SHOW(outcome);
+  CHECK(count(outcome.out, "\n") == 1);
+  CHECK(has(outcome.err, "code 0\n"));
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir.path())) {
+    if (entry.path().filename() == "stdout.log") bytes += entry.file_size();
+  }
+  CHECK(bytes == 2 * 20'000 * 100);
+}
+
+TEST_CASE("A full device as stdout is told and the job goes on") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.in_child = [] { ::dup2(::open("/dev/full", O_WRONLY), 1); };
+  const auto outcome =
+      finish(job({"-n", "2"}, {"lines", "100", "rank", "1", "touch", dir.file("done"), ";", "exit", "0"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(std::filesystem::exists(dir.file("done")));
+  CHECK(outcome.code() == 0);
+  CHECK(last_line(outcome.err) ==
+        "ddrun: warning: the output shown is incomplete: 20.3 KiB are missing (cannot write to "
+        "the console: No space left on device)");
+  CHECK(count(outcome.err, "No space left on device") == 1);
+}
+
+TEST_CASE("Closed standard streams do no harm") {
+  RunOptions options;
+  options.in_child = [] {
+    ::close(0);
+    ::close(1);
+  };
+  const auto outcome = finish(job({"-n", "2"}, {"stdin", "print", "lost", "error", "shown"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.err, "shown\n") == 2);
+}
+
+TEST_CASE("One worker has the terminal and several have pipes") {
+  for (const char* workers : {"1", "2"}) {
+    OnTerminal on;
+    Run run(
+        command({"-n", workers, "/bin/sh", "-c", "test -t 1 && test -t 2 && echo 'a terminal' || echo 'no terminal'"}),
+        on.options);
+    CHECK(run.wait().code() == 0);
+    CHECK(run.all_gone());
+    INFO(on.screen());
+    if (*workers == '1') CHECK(on.screen() == "a terminal\r\n");
+    else CHECK(count(on.screen(), "no terminal\r\n") == 2);
+  }
+}
+
+TEST_CASE("What is typed goes to rank 0") {
+  OnTerminal on;
+  Run run(command({"-n", "2", "/bin/sh", "-c", "echo ready; read line; echo \"got <$line>\""}), on.options);
+  REQUIRE(on.wait_for("ready"));
+  on.type("hello\n");
+  CHECK(on.wait_for("[0] got <hello>"));
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  CHECK(has(on.screen(), "[1] got <>"));
+}
+
+TEST_CASE("Ctrl-C at the terminal stops the job in order and a second one kills") {
+  {
+    OnTerminal on;
+    Run run(job({"-n", "2"}, {"on", "INT", "0", "print", "ready", "forever"}), on.options);
+    REQUIRE(wait_until([&] { return count(on.screen(), "ready") == 2; }));
+    on.type("\x03");
+    CHECK(run.wait().code() == 130);
+    CHECK(run.all_gone());
+    INFO(on.screen());
+    CHECK(has(on.screen(), "SIGINT"));
+    CHECK(has(on.screen(), "stopping 2 workers (SIGKILL after 30.0 s, or at once if you repeat it)"));
+  }
+  OnTerminal on;
+  Run run(job({"-n", "2"}, {"ignore", "INT", "print", "ready", "forever"}), on.options);
+  REQUIRE(wait_until([&] { return count(on.screen(), "ready") == 2; }));
+  on.type("\x03");
+  REQUIRE(on.wait_for("stopping 2 workers"));
+  on.type("\x03");
+  CHECK(run.wait().code() == 130);
+  CHECK(run.all_gone());
+  INFO(on.screen());
+  CHECK(has(on.screen(), "SIGINT again: killing all workers"));
+  CHECK(has(on.screen(), "killed by ddrun (SIGKILL)"));
+}
+
+TEST_CASE("A terminal that goes away stops the job") {
+  auto on = std::make_unique<OnTerminal>();
+  Run run(job({"-n", "2"}, {"print", "ready", "forever"}), on->options);
+  REQUIRE(wait_until([&] { return count(on->screen(), "ready") == 2; }));
+  on.reset();
+  CHECK(run.all_gone());
+  CHECK(run.wait().code() == 129);
+}
+
+TEST_CASE("A question without a newline is shown at once") {
+  OnTerminal on;
+  Run run(command({"-n", "2", "/bin/sh", "-c", "test $RANK = 1 || { printf 'continue? '; read line; }"}), on.options);
+  CHECK(on.wait_for("[0] continue? "));
+  on.type("yes\n");
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+}
