@@ -109,6 +109,8 @@ class Agent {
   void carry_out(const action::Finish&);
 
   Result<void> start_workers(int attempt);
+  /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
+  void take_those_who_died_unasked();
   void output_closed();
   void record_attempt();
   void explain(Worker& worker, bool first);
@@ -317,7 +319,7 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   output_->drain(worker->local_rank);
   WorkerEnd& told = worker->end;
   told.success = is_success(told.status, spec_.restart);
-  if (machine_->taking_down()) {
+  if (machine_->taking_down() && !sent_.empty()) {
     // Who dies of something that we have not sent was not ended by us.
     const auto* signaled = std::get_if<Signaled>(&told.status);
     told.stopped_by_ddrun = signaled == nullptr || sent_.count(signaled->signal) != 0;
@@ -394,7 +396,12 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   }
 }
 
+void Agent::take_those_who_died_unasked() {
+  if (sent_.empty()) watcher_.reap();
+}
+
 void Agent::carry_out(const action::SignalGroup& signal) {
+  take_those_who_died_unasked();
   sent_.insert(signal.signal);
   group_->signal(signal.signal);
   group_->signal(SIGCONT);
@@ -411,6 +418,7 @@ void Agent::carry_out(const action::StartGrace& grace) {
 }
 
 void Agent::carry_out(const action::KillGroup&) {
+  take_those_who_died_unasked();
   sent_.insert(SIGKILL);
   group_->kill_everything();
   kill_deadline_ = Clock::now() + kill_limit;
@@ -534,7 +542,11 @@ JobResult Agent::result() {
   if (writes_logs()) result_.log_dir = output_->root();
   const logs::LossReport losses = output_->losses();
   result_.log_bytes_lost = losses.file_bytes;
-  result_.log_error = losses.first_error;
+  if (losses.file_bytes > 0) result_.log_error = losses.first_error;
+  if (!losses.console_error.empty()) {
+    result_.console_bytes_lost = losses.console_bytes;
+    result_.console_error = losses.console_error;
+  }
   result_.ran = Clock::now() - started_at_;
   hand_on_first_error();
   return std::move(result_);

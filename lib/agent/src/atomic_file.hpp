@@ -10,15 +10,33 @@
 #include <string>
 #include <string_view>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::agent {
 
+/// The descriptor that a path such as /dev/stdout or /dev/fd/3 stands for; -1 if it is another kind of path.
+inline int named_descriptor(std::string_view path) {
+  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "/dev/stderr") return STDERR_FILENO;
+  for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
+    if (!path.starts_with(folder)) continue;
+    const auto number = parse_integer(path.substr(folder.size()), 0, 1 << 20);
+    return number ? static_cast<int>(*number) : -1;
+  }
+  return -1;
+}
+
 /// Replaces the file at `path` by one with this text: a reader sees the old file or the new one, never half of it.
-/// A device or pipe (/dev/stdout) is written to as it is; a symbolic link stays and its target is replaced.
+/// A device or pipe is written to as it is, and so is /dev/stdout, also if it is a file: what is in there already
+/// is not ours. A symbolic link stays and its target is replaced.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
+  if (const int own = named_descriptor(path); own >= 0) {
+    if (!write_all(own, text.data(), text.size())) return failed(errno);
+    return {};
+  }
   std::string target = path;
   struct stat info {};
   if (::stat(path.c_str(), &info) == 0) {

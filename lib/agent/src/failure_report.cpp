@@ -256,6 +256,11 @@ std::string lost_log_text(const JobResult& result) {
                 result.log_error.empty() ? "" : concat(" (", result.log_error, ")"));
 }
 
+std::string lost_console_text(const JobResult& result) {
+  return concat("the output shown is incomplete: ", size_text(result.console_bytes_lost), " are missing (",
+                result.console_error, ")");
+}
+
 void add_last_lines(Lines& lines, const JobResult& result, std::string_view label, std::optional<std::size_t> except) {
   if (!result.attempts.empty()) {
     const std::string text = fates(result.attempts.back(), except);
@@ -263,6 +268,7 @@ void add_last_lines(Lines& lines, const JobResult& result, std::string_view labe
   }
   add_earlier(lines, result);
   if (result.log_bytes_lost > 0) lines.sentence("note", lost_log_text(result));
+  if (result.console_bytes_lost > 0) lines.sentence("note", lost_console_text(result));
 }
 
 }  // namespace
@@ -272,6 +278,7 @@ std::string failure_report(const JobResult& result, bool color) {
   switch (result.verdict) {
     case Verdict::success:
       if (result.log_bytes_lost > 0) lines.warning(lost_log_text(result));
+      if (result.console_bytes_lost > 0) lines.warning(lost_console_text(result));
       break;
     case Verdict::worker_failed: {
       if (result.attempts.empty() || !result.attempts.back().first_failure) {

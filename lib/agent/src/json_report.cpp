@@ -118,6 +118,8 @@ std::string json_report(const JobResult& result) {
   json["ran_s"] = seconds(result.ran);
   json["log_bytes_lost"] = result.log_bytes_lost;
   json["log_error"] = text_or_null(result.log_error);
+  json["console_bytes_lost"] = result.console_bytes_lost;
+  json["console_error"] = text_or_null(result.console_error);
   json["attempts"] = Json::array();
   for (const AttemptResult& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt));
   // Workers write what they like: bytes that are not UTF-8 become the replacement character.

@@ -178,6 +178,7 @@ void Console::write_failed(int err) {
   queue_.consume(queue_.size());
   // On a full disk there may be room again for what comes next; all else means that nobody reads any more.
   gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
+  reader_left_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
 }
 
 void Console::tell_room() {

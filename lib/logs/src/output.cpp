@@ -309,6 +309,8 @@ LossReport Output::Impl::losses() const {
   for (const Lane& lane : lane_storage_) {
     if (!lane.console) continue;
     report.console_bytes += lane.console->lost_bytes();
+    if (report.console_error.empty() && !lane.console->reader_left())
+      report.console_error = lane.console->first_error();
     if (report.first_error.empty()) report.first_error = lane.console->first_error();
   }
   return report;

@@ -125,7 +125,13 @@ Result<void> LocalRendezvous::open(bool with_store) {
   options.addresses = place_.listen_on;
   options.port = place_.port;
   auto server = store::TcpServer::start(options);
-  if (!server) return tl::unexpected(server.error());
+  if (!server) {
+    Error error = server.error();
+    if (place_.port != 0) {
+      error.message += spec_.rendezvous.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
+    }
+    return tl::unexpected(error);
+  }
   port_ = (*server)->port();
   if (with_store) store_ = std::move(*server);
   return {};

@@ -52,6 +52,8 @@ TEST_CASE("the report has every fact of the result under its key") {
   "ran_s": 12.4,
   "log_bytes_lost": 0,
   "log_error": null,
+  "console_bytes_lost": 0,
+  "console_error": null,
   "attempts": [
     {
       "attempt": 0,

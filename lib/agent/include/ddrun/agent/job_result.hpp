@@ -81,6 +81,9 @@ struct JobResult {
   /// Bytes that could not be written to log files (disk full …) and the first error; 0 if none.
   std::uint64_t log_bytes_lost = 0;
   std::string log_error;
+  /// The same for the console, if it was full; a console whose reader has left is no loss.
+  std::uint64_t console_bytes_lost = 0;
+  std::string console_error;
 };
 
 }  // namespace ddrun::agent

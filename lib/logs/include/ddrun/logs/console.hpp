@@ -34,6 +34,8 @@ class Console : public std::enable_shared_from_this<Console> {
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// The other side has closed: everything is dropped from here on.
   [[nodiscard]] bool gone() const { return gone_; }
+  /// Gone because whoever read has seen enough: the other end of a pipe or a terminal is closed.
+  [[nodiscard]] bool reader_left() const { return reader_left_; }
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
   void count_lost(std::size_t bytes) { lost_ += bytes; }
@@ -96,6 +98,7 @@ class Console : public std::enable_shared_from_this<Console> {
   bool waiting_ = false;
   bool flush_posted_ = false;
   bool gone_ = false;
+  bool reader_left_ = false;
   bool closed_ = false;
   Cursor cursor_ = Cursor::line_start;
   const void* line_owner_ = nullptr;

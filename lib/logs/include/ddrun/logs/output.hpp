@@ -44,6 +44,8 @@ struct ChildStreams {
 struct LossReport {
   std::uint64_t file_bytes = 0;     ///< missing in log files
   std::uint64_t console_bytes = 0;  ///< not shown, because the console was gone or full
+  /// Why, if something could be done about it, such as a full disk; empty if all is well or the reader has left.
+  std::string console_error;
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
 };
 
