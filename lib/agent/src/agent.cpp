@@ -125,8 +125,9 @@ class Agent {
   template <class OnExpiry>
   void arm(asio::steady_timer& timer, Deadline at, OnExpiry on_expiry) {
     timer.expires_at(at);
-    timer.async_wait([on_expiry](const boost::system::error_code& ec) {
-      if (!ec) on_expiry();
+    timer.async_wait([on_expiry, &timer](const boost::system::error_code& ec) {
+      // One that was on its way when the timer was set anew is not the one that is waited for.
+      if (!ec && Clock::now() >= timer.expiry()) on_expiry();
     });
   }
 
