@@ -151,8 +151,10 @@ class Bench:
         return [self.need("dash", "dash"), "-c", loop, "shell", *worker]
 
 
-def in_turn(sides, note=None):
+def in_turn(sides, note=None, settle=0.05):
     """Runs sides A B C A B C…; `sides` is {name: (repeats, function)}. One with fewer repeats drops out earlier.
+
+    Between two runs there are `settle` seconds: the kernel goes on freeing what many processes had.
 
     Gives back {name: [what the function returned]} and {name: why it was skipped or failed}.
     """
@@ -162,6 +164,7 @@ def in_turn(sides, note=None):
         for name, (repeats, function) in sides.items():
             if i >= repeats or name in trouble:
                 continue
+            time.sleep(settle)
             try:
                 samples[name].append(function())
             except (Skip, Failure, subprocess.TimeoutExpired) as error:
