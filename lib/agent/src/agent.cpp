@@ -224,6 +224,7 @@ Result<void> Agent::watch_guard_and_sweeper() {
   if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
   read_guard_messages();
   read_sweeper_life();
+  shared_.shared->agent_listens = true;
   return {};
 }
 
@@ -580,6 +581,7 @@ JobResult Agent::run() {
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});
+  shared_.shared->agent_listens = false;
   JobResult ended = result();
   output_->remove_if_unused();
   return ended;

@@ -55,7 +55,8 @@ class Guard {
       const SignalMessage message{signal, info.si_code <= 0 ? info.si_pid : 0, info.si_uid};
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
       if ((shared_.ending_signals.load() & signal_bit(signal)) == 0) continue;
-      n = ::write(to_sweeper_.get(), "", 1);
+      const char number = static_cast<char>(signal);
+      n = ::write(to_sweeper_.get(), &number, 1);
       if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
     }
     return exit_code_;
@@ -141,6 +142,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   const auto patience = std::chrono::seconds(shared->unkillable > 0 ? 1 : 10);
   const std::size_t unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
   if (shared->cgroup[0] != '\0') ::rmdir(shared->cgroup);  // only now is it empty
+  if (shared->private_directory[0] != '\0') ::rmdir(shared->private_directory);
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), "; all workers have been ended"));

@@ -59,6 +59,9 @@ class Sweeper {
     }
   }
 
+  /// The signal that ended an agent which was not listening; 0 if none did.
+  [[nodiscard]] int ended_by() const { return ended_by_; }
+
  private:
   void wait_for_event() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
@@ -80,6 +83,10 @@ class Sweeper {
     char byte;
     const ssize_t n = ::read(guard_pipe_.get(), &byte, 1);
     if (n < 0) return;
+    if (!shared_.agent_listens) {
+      ended_by_ = n == 0 ? SIGHUP : byte;
+      ::kill(agent_, SIGKILL);
+    }
     // Whatever comes next, a stopped agent must hear of it.
     ::kill(agent_, SIGCONT);
     if (n == 0) {
@@ -101,6 +108,7 @@ class Sweeper {
   UniqueFd signals_;
   SharedState& shared_;
   int ending_signals_ = 0;
+  int ended_by_ = 0;
   std::optional<Clock::time_point> kill_at_;
 };
 
@@ -149,12 +157,15 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     ::close(null);
   }
   drop_startup_pages();
-  const int status = Sweeper(agent, std::move(guard_pipe), std::move(signals), shared).wait_for_agent();
-  if (WIFSIGNALED(status)) shared.agent_killed_by = WTERMSIG(status);
+  Sweeper sweeper(agent, std::move(guard_pipe), std::move(signals), shared);
+  const int status = sweeper.wait_for_agent();
+  const bool ended_early = sweeper.ended_by() != 0 && WIFSIGNALED(status);
+  if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
   cgroup.kill();
   shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
   cgroup.remove();
   if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);
+  if (ended_early) return 128 + sweeper.ended_by();
   return WIFSIGNALED(status) ? 125 : WEXITSTATUS(status);
 }
 

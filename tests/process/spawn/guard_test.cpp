@@ -68,6 +68,7 @@ int leave(int code) {
 /// An agent that starts a worker with a stray, writes the pids of agent and sweeper, and waits for the end of its
 /// guard.
 int agent_with_worker(AgentContext& context, const std::string& directory) {
+  context.shared->agent_listens = true;
   if (::fork() == 0) {
     ::setsid();
     const std::string ready = directory + "/ready";
@@ -146,6 +147,21 @@ TEST_CASE("a killed guard is heard even by a stopped agent") {
   guarded.wait();
   CHECK(guarded.all_gone());
   CHECK(test::wait_until([&] { return dead(pids.sweeper); }));
+}
+
+TEST_CASE("the first ending signal ends an agent that does not listen yet") {
+  test::TemporaryDirectory directory;
+  Guarded guarded(
+      [](AgentContext&, const std::string& path) {
+        test::write_file(path + "/ready", "");
+        while (true) ::pause();
+        return 0;
+      },
+      directory.path());
+  REQUIRE(test::wait_until([&] { return ::access(directory.file("ready").c_str(), F_OK) == 0; }));
+  ::kill(guarded.pid, SIGINT);
+  CHECK(exit_status_from_wait(guarded.wait()) == ExitStatus(Exited{130}));
+  CHECK(guarded.all_gone());
 }
 
 TEST_CASE("pkill by name does not meet the sweeper") {

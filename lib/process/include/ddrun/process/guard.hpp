@@ -43,6 +43,9 @@ struct SharedState {
   /// Signals that end the job, each as the bit of its number. Two of them mean: at once, so the sweeper counts them.
   std::atomic<std::uint64_t> ending_signals{signal_bit(SIGTERM) | signal_bit(SIGINT) | signal_bit(SIGHUP) |
                                             signal_bit(SIGQUIT)};
+  /// True while the agent takes signals as events. Before (options, --help, checks of the machine) and after (the last
+  /// report, on a console that may be stuck) it has nothing to stop in order: the first ending signal ends it.
+  std::atomic<bool> agent_listens{false};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
   /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
