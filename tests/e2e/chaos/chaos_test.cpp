@@ -253,6 +253,7 @@ TEST_CASE("Whoever is killed or stopped at whatever moment nothing is left behin
       const std::string what = round.run();
       const std::lock_guard lock(mutex);
       ++done[round.phase()];
+      if (failures.size() >= 5) return;  // enough to see what is wrong
       if (!what.empty()) failures.push_back("round " + std::to_string(number) + ", " + round.describe() + ": " + what);
     }
   };
@@ -262,7 +263,7 @@ TEST_CASE("Whoever is killed or stopped at whatever moment nothing is left behin
 
   for (const auto& failure : failures) UNSCOPED_INFO(failure);
   CHECK(failures.empty());
-  if (rounds >= 200) {
+  if (rounds >= 200 && failures.empty()) {
     for (const Phase phase : phases) CHECK(done[phase] > 0);
   }
 }
