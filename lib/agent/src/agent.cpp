@@ -224,6 +224,7 @@ Result<void> Agent::watch_guard_and_sweeper() {
   if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
   read_guard_messages();
   read_sweeper_life();
+  shared_.shared->agent_has_listened = true;
   shared_.shared->agent_listens = true;
   return {};
 }
@@ -584,6 +585,7 @@ JobResult Agent::run() {
   shared_.shared->agent_listens = false;
   JobResult ended = result();
   output_->remove_if_unused();
+  output_.reset();
   return ended;
 }
 
@@ -591,7 +593,8 @@ JobResult Agent::run() {
 
 JobResult run_job(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
                   const std::string& version) {
-  return Agent(spec, context, environment, version).run();
+  // Left to the end of the process, which is next: taking it all apart, thread and sockets, would only take time.
+  return (new Agent(spec, context, environment, version))->run();
 }
 
 }  // namespace ddrun::agent

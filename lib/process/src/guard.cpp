@@ -52,10 +52,12 @@ class Guard {
       siginfo_t info{};
       const int signal = ::sigwaitinfo(&set, &info);
       if (signal < 0 || signal == SIGCHLD) continue;
+      // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
+      const bool heard = shared_.agent_listens;
       const SignalMessage message{signal, info.si_code <= 0 ? info.si_pid : 0, info.si_uid};
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
       if ((shared_.ending_signals.load() & signal_bit(signal)) == 0) continue;
-      const char number = static_cast<char>(signal);
+      const char number = heard ? '\0' : static_cast<char>(signal);
       n = ::write(to_sweeper_.get(), &number, 1);
       if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
     }

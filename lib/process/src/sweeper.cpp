@@ -83,7 +83,8 @@ class Sweeper {
     char byte;
     const ssize_t n = ::read(guard_pipe_.get(), &byte, 1);
     if (n < 0) return;
-    if (!shared_.agent_listens) {
+    const bool unheard = n == 0 ? !shared_.agent_listens && !shared_.agent_has_listened : byte != '\0';
+    if (unheard) {
       ended_by_ = n == 0 ? SIGHUP : byte;
       ::kill(agent_, SIGKILL);
     }
@@ -92,7 +93,7 @@ class Sweeper {
     if (n == 0) {
       // The agent sees the same end-of-file and stops in order; if it does not, it is killed after its grace time.
       guard_pipe_.reset();
-      arm(std::chrono::milliseconds(shared_.grace_ms.load()) + agent_margin);
+      arm(std::chrono::milliseconds(shared_.agent_listens ? shared_.grace_ms.load() : 0) + agent_margin);
     } else if (++ending_signals_ >= 2) {
       arm(agent_margin);
     }

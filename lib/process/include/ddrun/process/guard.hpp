@@ -46,6 +46,7 @@ struct SharedState {
   /// True while the agent takes signals as events. Before (options, --help, checks of the machine) and after (the last
   /// report, on a console that may be stuck) it has nothing to stop in order: the first ending signal ends it.
   std::atomic<bool> agent_listens{false};
+  std::atomic<bool> agent_has_listened{false};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
   /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
