@@ -22,6 +22,9 @@ namespace {
 constexpr std::size_t spare_descriptors = 16;
 /// A group is looked after this often while it is being started.
 constexpr std::size_t spawn_batch = 32;
+/// A pidfd costs a third of a spawn, and a descriptor. Groups larger than this do with SIGCHLD, which then comes
+/// for many ends at once anyway.
+constexpr std::size_t most_pidfds = 512;
 
 bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
@@ -45,7 +48,7 @@ Result<void> WorkerGroup::check_descriptors() {
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
   if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
   const std::size_t available = process::free_descriptors();
-  use_pidfd_ = launcher_.has_pidfd() && needed + count + spare_descriptors <= available;
+  use_pidfd_ = launcher_.has_pidfd() && count <= most_pidfds && needed + count + spare_descriptors <= available;
   if (needed + spare_descriptors > available) {
     return fail(Errc::unavailable,
                 concat(count, " workers need ", needed, " file descriptors for their output, and only ",
