@@ -517,10 +517,13 @@ void Agent::say_failure_and_restart() {
   const WorkerEnd& cause = attempt.workers[*attempt.first_failure];
   std::string reason = cause.error ? cause.error->message : cause.why;
   if (const std::size_t line_end = reason.find('\n'); line_end != std::string::npos) reason.resize(line_end);
+  const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
+                                                           format_duration(*spec_.restart.window))
+                                                  : concat(" of ", spec_.restart.max_restarts);
   say(Level::notice, concat("rank ", cause.rank, " (pid ", cause.pid, ") ", describe(cause.status), " after ",
                             format_duration(cause.ran), reason.empty() ? "" : ": " + reason, "; restarting all ",
                             result_.world_size, result_.world_size == 1 ? " worker" : " workers", " (restart ",
-                            machine_->restarts_used() + 1, " of ", spec_.restart.max_restarts, ")"));
+                            machine_->restarts_used() + 1, budget, ")"));
 }
 
 /// A launcher around us (a nested job) wants the cause where it told us to put it.

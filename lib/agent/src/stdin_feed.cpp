@@ -41,11 +41,7 @@ void StdinFeed::start() {
     stop();
     return;
   }
-  // What an attempt before did not finish reading goes to the next one.
-  pending_ = readers_.size();
-  if (chunk_.empty()) wait_for_input();
-  else
-    for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
+  wait_for_input();
 }
 
 void StdinFeed::stop() {
