@@ -48,26 +48,32 @@ trixie_prepare() {
   touch "$trixie_dir/.ddrun-ready"
 }
 
-# The tree as it is here, without what git ignores. Times are kept, so that only what changed is compiled again.
+# The tree as it is here, without what git ignores. Only files that differ are written, so that only what changed is
+# compiled again.
 trixie_copy_tree() {
-  local tree=$trixie_dir$trixie_tree commit=
-  mkdir -p "$tree"
-  find "$tree" -mindepth 1 -maxdepth 1 ! -name build -exec rm -rf {} +
+  local tree=$trixie_dir$trixie_tree fresh=$trixie_dir/src/fresh file
+  rm -rf "$fresh"
+  mkdir -p "$tree" "$fresh"
   if git -c safe.directory='*' -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
-    commit=$(git -c safe.directory='*' -C "$root" describe --always --dirty=+changes --exclude='*' --abbrev=12)
     (
       cd "$root" || exit
       git -c safe.directory='*' ls-files -z --cached --others --exclude-standard |
         while IFS= read -r -d '' file; do if [ -e "$file" ]; then printf '%s\0' "$file"; fi; done |
         tar --null --files-from - -cf -
-    ) | tar -C "$tree" -xf -
+    ) | tar -C "$fresh" -xf -
     # Inside there is no repository to ask.
-    echo "$commit" >"$tree/scripts/cmake/commit.txt.new"
-    touch -r "$tree/scripts/cmake/commit.txt" "$tree/scripts/cmake/commit.txt.new"
-    mv "$tree/scripts/cmake/commit.txt.new" "$tree/scripts/cmake/commit.txt"
+    git -c safe.directory='*' -C "$root" describe --always --dirty=+changes --exclude='*' --abbrev=12 \
+      >"$fresh/scripts/cmake/commit.txt"
   else
-    tar -C "$root" --exclude=./build -cf - . | tar -C "$tree" -xf -
+    tar -C "$root" --exclude=./build -cf - . | tar -C "$fresh" -xf -
   fi
+  while IFS= read -r -d '' file; do
+    [ -e "$fresh/$file" ] || rm -f "$tree/$file"
+  done < <(cd "$tree" && find . -path ./build -prune -o \( -type f -o -type l \) -print0)
+  while IFS= read -r -d '' file; do
+    cmp -s "$fresh/$file" "$tree/$file" || install -D -m "$(stat -c %a "$fresh/$file")" "$fresh/$file" "$tree/$file"
+  done < <(cd "$fresh" && find . \( -type f -o -type l \) -print0)
+  rm -rf "$fresh"
 }
 
 # trixie_run COMMAND…   in the folder, with /proc, /sys and /dev; its exit status is the command's.
