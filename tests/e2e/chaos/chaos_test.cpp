@@ -106,8 +106,9 @@ class Round {
     bring_to_phase(job_run);
     strike(job_run);
     std::string problem = end(job_run);
-    // Killed between making it and telling the other two of it, the agent leaves an empty directory.
-    const bool known_gap = phase_ == Phase::starting && (target_ & agent) != 0;
+    // Killed between making it and telling the other two of it, the agent leaves an empty directory. (A signal kills it
+    // as long as there is nothing to stop in order.)
+    const bool known_gap = phase_ == Phase::starting;
     if (problem.empty() && !known_gap && !std::filesystem::is_empty(temporary.path()))
       problem = "left a directory behind";
     return problem;
