@@ -84,9 +84,12 @@ trixie_run() {
     set -eu
     folder=$1
     shift
+    mount --bind "$folder" "$folder" # so that / is a mount point inside, as programs expect
+    cd "$folder"
     mount -t proc proc "$folder/proc"
     mount --rbind /sys "$folder/sys"
     mount --rbind /dev "$folder/dev"
+    mount -t tmpfs tmpfs "$folder/dev/shm" # its own: tests look at what is left there
     exec chroot "$folder" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
       LANG=C.UTF-8 TERM="${TERM:-dumb}" ${CI:+CI="$CI"} ${DDRUN_JOBS:+DDRUN_JOBS="$DDRUN_JOBS"} \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
