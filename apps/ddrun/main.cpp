@@ -56,7 +56,9 @@ int run(const cli::Launch& launch, process::AgentContext& context) {
   if (!report.empty()) say_text(report);
   int code = agent::exit_code(result);
   if (spec.report_file) {
-    if (auto written = agent::write_json_report(*spec.report_file, result); !written) {
+    // A job that was never started may have been refused just because of this file.
+    const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
+    if (auto written = agent::write_json_report(*spec.report_file, result); !written && !refused) {
       say_error(written.error().message);
       if (code == 0) code = agent::exit_codes::launcher_failed;
     }

@@ -193,13 +193,11 @@ Result<void> Agent::set_up() {
   options.run_id = result_.run_id;
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
+  options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
+    if (path.size() < sizeof shared->private_directory) ::strcpy(shared->private_directory, path.c_str());
+  };
   output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
   if (auto ready = output_->prepare(); !ready) return ready;
-  if (!writes_logs()) {
-    const std::string root = output_->root();
-    if (root.size() < sizeof shared_.shared->private_directory)
-      ::strcpy(shared_.shared->private_directory, root.c_str());
-  }
 
   if (auto opened = watcher_.open(); !opened) return opened;
   if (auto opened = signals_.open(); !opened) return opened;

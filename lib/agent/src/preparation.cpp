@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "atomic_file.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
@@ -65,6 +66,22 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   return {};
 }
 
+/// A job of days must not lose its report to a mistyped path.
+Result<void> check_report_file(const std::string& path) {
+  if (named_descriptor(path) >= 0) return {};
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists && S_ISDIR(info.st_mode))
+    return fail(Errc::invalid_argument, concat("--report=", path, ": is a directory"));
+  if (exists && !S_ISREG(info.st_mode)) return {};
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+    return fail_errno(Errc::unavailable, concat("--report=", path, ": cannot write in ", directory), errno);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
@@ -76,6 +93,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.directory = *directory;
   if (auto found = find_what_to_run(spec, prepared); !found) return tl::unexpected(found.error());
 
+  if (spec.report_file) {
+    if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
+  }
   auto count = topology::resolve_nproc(spec.nproc);
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;

@@ -29,9 +29,11 @@ std::string random_name() {
 Errc code_for(int err) { return err == ENOTDIR || err == ENAMETOOLONG ? Errc::invalid_argument : Errc::unavailable; }
 
 /// A new directory that only this user can enter, `parent`/`prefix`_<8 random>.
-Result<std::string> make_private_dir(const std::string& parent, std::string_view prefix) {
+Result<std::string> make_private_dir(const std::string& parent, std::string_view prefix,
+                                     const std::function<void(const std::string&)>& announce = {}) {
   for (int tries = 0;; ++tries) {
     std::string path = concat(parent, '/', prefix, '_', random_name());
+    if (announce) announce(path);
     if (::mkdir(path.c_str(), 0700) == 0) return path;
     if (errno != EEXIST || tries == 100) {
       return fail_errno(code_for(errno), concat("cannot make a directory in the log directory ", parent), errno);
@@ -74,14 +76,15 @@ LogLayout::LogLayout(const LogSpec& log, std::string_view run_id) : run_id_(run_
   }
 }
 
-Result<void> LogLayout::make_root() {
+Result<void> LogLayout::make_root(const Announce& announce) {
   if (given_root_.empty()) {
     std::string base = temporary_root();
     // A place for error files alone is empty as a rule and gone with the job: memory is faster to make and remove it in
     // than a disk, and that is a tenth of a short job's time.
     if (!wanted_ && std::getenv("TMPDIR") == nullptr && ::access("/dev/shm", W_OK | X_OK) == 0) base = "/dev/shm";
-    auto made = make_private_dir(base, "ddrun");
-    if (!made && base != "/tmp") made = make_private_dir("/tmp", "ddrun");
+    const Announce announce_unused = wanted_ ? Announce() : announce;
+    auto made = make_private_dir(base, "ddrun", announce_unused);
+    if (!made && base != "/tmp") made = make_private_dir("/tmp", "ddrun", announce_unused);
     if (!made) {
       return fail(made.error().code, made.error().message + "; name a better place with --log-dir", made.error().cause);
     }
@@ -103,9 +106,9 @@ Result<void> LogLayout::make_root() {
   return {};
 }
 
-Result<void> LogLayout::prepare() {
+Result<void> LogLayout::prepare(const Announce& announce) {
   if (!allowed_) return {};
-  if (auto made = make_root(); !made) {
+  if (auto made = make_root(announce); !made) {
     // Without log files only the error file has no place then, and that is no reason not to start.
     if (!wanted_) return {};
     return made;

@@ -62,7 +62,7 @@ Result<void> Output::Impl::prepare() {
       return fail(Errc::invalid_argument, concat(name, ": an empty filter matches every line; leave it out"));
     }
   }
-  return layout.prepare();
+  return layout.prepare(options_.announce_private_directory);
 }
 
 Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities) {

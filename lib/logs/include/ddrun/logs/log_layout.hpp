@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,8 +27,10 @@ class LogLayout {
   /// Whether there are attempt directories.
   [[nodiscard]] bool has_attempts() const { return wanted_; }
 
-  /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`.
-  [[nodiscard]] Result<void> prepare();
+  using Announce = std::function<void(const std::string& path)>;
+  /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. A root that is for error
+  /// files alone, and so is to be removed if it stays empty, is announced before it is made.
+  [[nodiscard]] Result<void> prepare(const Announce& announce = {});
   /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already.
   /// A full disk is a failure here too: the caller decides whether the job can go on.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
@@ -42,7 +45,7 @@ class LogLayout {
   void remove_if_unused();
 
  private:
-  [[nodiscard]] Result<void> make_root();
+  [[nodiscard]] Result<void> make_root(const Announce& announce);
 
   std::string given_root_;  ///< --log-dir
   std::string run_id_;
