@@ -13,8 +13,6 @@
 #include <set>
 #include <utility>
 
-#include "ddrun/agent/death_reason.hpp"
-#include "ddrun/agent/error_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/group_machine.hpp"
 #include "ddrun/base/messages.hpp"
@@ -29,6 +27,7 @@
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
+#include "job_record.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
 
@@ -43,7 +42,6 @@ using asio::posix::stream_descriptor;
 constexpr Milliseconds resweep{50};
 /// A process that survives SIGKILL for this long hangs in the kernel.
 constexpr std::chrono::seconds kill_limit{10};
-constexpr std::size_t stderr_tail_lines = 10;
 
 /// Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same one, and it
 /// comes here on three ways. Within this time that is one signal, not a second and third one that mean "at once".
@@ -69,6 +67,7 @@ class Agent {
         shared_(context),
         environment_(environment),
         version_(std::move(version)),
+        record_(spec),
         watcher_(
             io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); }, [this] { check_gone(); }),
         signals_(io_.get_executor(), [this](const process::SignalEvent& event) { own_signal(event); }),
@@ -112,16 +111,6 @@ class Agent {
   /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
   void take_those_who_died_unasked();
   void output_closed();
-  void record_attempt();
-  void explain(Worker& worker, bool first);
-  void say_failure_and_restart();
-  void hand_on_first_error();
-  [[nodiscard]] bool writes_logs() const {
-    return spec_.log.dir || spec_.log.tee.any() || spec_.log.redirects.any() ||
-           !spec_.log.duplicate_stdout_filters.empty() || !spec_.log.duplicate_stderr_filters.empty();
-  }
-  JobResult result();
-
   template <class OnExpiry>
   void arm(asio::steady_timer& timer, Deadline at, OnExpiry on_expiry) {
     timer.expires_at(at);
@@ -136,8 +125,7 @@ class Agent {
   const char* const* environment_;
   std::string version_;
   Preparation prepared_;
-  JobResult result_;
-  Clock::time_point started_at_ = Clock::now();
+  JobRecord record_;
   Clock::time_point attempt_started_at_;
 
   asio::io_context io_{1};
@@ -153,7 +141,6 @@ class Agent {
   std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
-  DeathReasons death_reasons_;
   std::unique_ptr<EventLog> events_;
 
   std::deque<Action> actions_;
@@ -176,7 +163,8 @@ Result<void> Agent::set_up() {
   auto prepared = prepare(spec_, environment_);
   if (!prepared) return tl::unexpected(prepared.error());
   prepared_ = std::move(*prepared);
-  result_.world_size = prepared_.local_world_size;
+  record_.result().world_size = prepared_.local_world_size;
+  record_.result().host = prepared_.hostname;
 
   auto launcher = process::Launcher::create();
   if (!launcher) return tl::unexpected(launcher.error());
@@ -185,12 +173,12 @@ Result<void> Agent::set_up() {
 
   rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
   if (auto opened = rendezvous_->open(worker_env::uses_agent_store(spec_, prepared_.parent)); !opened) return opened;
-  result_.run_id = rendezvous_->run_id();
+  record_.result().run_id = rendezvous_->run_id();
 
   logs::OutputOptions options;
   options.log = spec_.log;
   options.role = spec_.role;
-  options.run_id = result_.run_id;
+  options.run_id = rendezvous_->run_id();
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
   options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
@@ -370,7 +358,7 @@ Result<void> Agent::start_workers(int attempt) {
   worker_env::WorkerFacts facts;
   facts.version = version_;
   facts.attempt_dir = output_->attempt_dir();
-  facts.job_tag = result_.run_id;
+  facts.job_tag = rendezvous_->run_id();
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
   if (!environment) return tl::unexpected(environment.error());
@@ -457,8 +445,8 @@ void Agent::carry_out(const action::CloseOutput&) {
 void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   ++output_generation_;
-  record_attempt();
-  if (machine_->will_restart()) say_failure_and_restart();
+  record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
+  if (machine_->will_restart()) say(Level::notice, record_.describe_restart(machine_->restarts_used() + 1));
   dispatch(event::OutputClosed{});
 }
 
@@ -468,108 +456,23 @@ void Agent::carry_out(const action::StartBackoff& backoff) {
 
 void Agent::carry_out(const action::Finish&) {
   backoff_timer_.cancel();
-  result_.verdict = machine_->verdict();
-  result_.message = machine_->message();
-  events_->job_ended(result_);
+  JobResult& ended = record_.result();
+  ended.verdict = machine_->verdict();
+  ended.message = machine_->message();
+  events_->job_ended(ended);
   output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { io_.stop(); });
 }
 
-// ---- the result
-
-void Agent::explain(Worker& worker, bool first) {
-  WorkerEnd& end = worker.end;
-  if (end.success || end.stopped_by_ddrun || end.pid == 0) return;
-  end.why = death_reasons_.explain({end.pid, end.status, prepared_.directory, end.started});
-  const std::string error_file = output_->error_file(worker.local_rank);
-  if (!error_file.empty()) end.error = read_error_file(error_file);
-  if (first) end.stderr_tail = output_->stderr_tail(worker.local_rank, stderr_tail_lines);
-}
-
-void Agent::record_attempt() {
-  AttemptResult attempt;
-  attempt.attempt = machine_->attempt();
-  attempt.ran = Clock::now() - attempt_started_at_;
-  const auto first = machine_->first_failure();
-  for (Worker& worker : group_->workers()) {
-    if (worker.end.pid == 0) continue;  // it was never started
-    if (!worker.ended) {                // it hangs in the kernel, and will die of this as soon as it leaves it
-      worker.end.status = Signaled{SIGKILL, false};
-      worker.end.stopped_by_ddrun = true;
-      worker.end.ended = std::chrono::system_clock::now();
-      worker.end.ran = Clock::now() - worker.started_at;
-    }
-    const bool is_first = first && *first == worker.local_rank;
-    explain(worker, is_first);
-    worker.end.stderr_was_shown = output_->console_shows_stderr(worker.local_rank);
-    worker.end.stdout_log = output_->stdout_log(worker.local_rank);
-    worker.end.stderr_log = output_->stderr_log(worker.local_rank);
-    if (is_first) attempt.first_failure = attempt.workers.size();
-    attempt.workers.push_back(worker.end);
-  }
-  result_.attempts.push_back(std::move(attempt));
-}
-
-void Agent::say_failure_and_restart() {
-  const AttemptResult& attempt = result_.attempts.back();
-  if (!attempt.first_failure) return;
-  const WorkerEnd& cause = attempt.workers[*attempt.first_failure];
-  std::string reason = cause.error ? cause.error->message : cause.why;
-  if (const std::size_t line_end = reason.find('\n'); line_end != std::string::npos) reason.resize(line_end);
-  const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
-                                                           format_duration(*spec_.restart.window))
-                                                  : concat(" of ", spec_.restart.max_restarts);
-  say(Level::notice, concat("rank ", cause.rank, " (pid ", cause.pid, ") ", describe(cause.status), " after ",
-                            format_duration(cause.ran), reason.empty() ? "" : ": " + reason, "; restarting all ",
-                            result_.world_size, result_.world_size == 1 ? " worker" : " workers", " (restart ",
-                            machine_->restarts_used() + 1, budget, ")"));
-}
-
-/// A launcher around us (a nested job) wants the cause where it told us to put it.
-void Agent::hand_on_first_error() {
-  const auto outer = prepared_.parent.get("TORCHELASTIC_ERROR_FILE");
-  if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
-  const AttemptResult& last = result_.attempts.back();
-  if (!last.first_failure) return;
-  const WorkerEnd& cause = last.workers[*last.first_failure];
-  if (!cause.error) return;
-  if (auto copied = hand_on_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
-    say(Level::warning, copied.error().message);
-  }
-}
-
-JobResult Agent::result() {
-  result_.verdict = machine_->verdict();
-  result_.signal = machine_->ending_signal();
-  result_.signal_sender = machine_->signal_sender();
-  result_.message = machine_->message();
-  result_.launcher_code = machine_->launcher_code();
-  if (writes_logs()) result_.log_dir = output_->root();
-  const logs::LossReport losses = output_->losses();
-  result_.log_bytes_lost = losses.file_bytes;
-  if (losses.file_bytes > 0) result_.log_error = losses.first_error;
-  if (!losses.console_error.empty()) {
-    result_.console_bytes_lost = losses.console_bytes;
-    result_.console_error = losses.console_error;
-  }
-  result_.ran = Clock::now() - started_at_;
-  hand_on_first_error();
-  return std::move(result_);
-}
-
 JobResult Agent::run() {
-  result_.started = std::chrono::system_clock::now();
-  result_.program = spec_.program.name;
-  result_.max_restarts = spec_.restart.max_restarts;
-  result_.timeout = spec_.timeout.value_or(Milliseconds{0});
   if (auto ready = set_up(); !ready) {
-    result_.verdict = Verdict::launcher_failed;
-    result_.message = ready.error().message;
-    result_.launcher_code = exit_code(ready.error().code);
     if (output_) output_->remove_if_unused();
-    result_.host = prepared_.hostname;
-    return std::move(result_);
+    JobResult& refused = record_.result();
+    refused.verdict = Verdict::launcher_failed;
+    refused.message = ready.error().message;
+    refused.launcher_code = exit_code(ready.error().code);
+    refused.host = prepared_.hostname;
+    return std::move(refused);
   }
-  result_.host = prepared_.hostname;
   if (spec_.report_bindings) {
     for (const auto& line :
          topology::describe_bindings(prepared_.binding, prepared_.local_world_size, prepared_.cpus, 0)) {
@@ -577,14 +480,14 @@ JobResult Agent::run() {
     }
   }
   if (spec_.timeout) {
-    arm(job_timer_, started_at_ + *spec_.timeout, [this] { time_is_up(); });
+    arm(job_timer_, record_.started_at() + *spec_.timeout, [this] { time_is_up(); });
   }
   set_message_sink([this](std::string_view line) { output_->console_line(line); });
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});
   shared_.shared->agent_listens = false;
-  JobResult ended = result();
+  JobResult ended = record_.finish(*machine_, *output_, prepared_);
   output_->remove_if_unused();
   output_.reset();
   return ended;

@@ -1,0 +1,112 @@
+#include "job_record.hpp"
+
+#include <signal.h>
+
+#include <utility>
+
+#include "ddrun/agent/error_file.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+constexpr std::size_t stderr_tail_lines = 10;
+
+}  // namespace
+
+JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
+  result_.started = std::chrono::system_clock::now();
+  result_.program = spec_.program.name;
+  result_.max_restarts = spec_.restart.max_restarts;
+  result_.timeout = spec_.timeout.value_or(Milliseconds{0});
+}
+
+void JobRecord::explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared) {
+  WorkerEnd& end = worker.end;
+  if (end.success || end.stopped_by_ddrun) return;
+  end.why = death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
+  const std::string error_file = output.error_file(worker.local_rank);
+  if (!error_file.empty()) end.error = read_error_file(error_file);
+  if (first) end.stderr_tail = output.stderr_tail(worker.local_rank, stderr_tail_lines);
+}
+
+void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
+                            const Preparation& prepared, Clock::time_point attempt_started_at) {
+  AttemptResult attempt;
+  attempt.attempt = machine.attempt();
+  attempt.ran = Clock::now() - attempt_started_at;
+  const auto first = machine.first_failure();
+  for (Worker& worker : group.workers()) {
+    if (worker.end.pid == 0) continue;  // it was never started
+    if (!worker.ended) {                // it hangs in the kernel, and will die of this as soon as it leaves it
+      worker.end.status = Signaled{SIGKILL, false};
+      worker.end.stopped_by_ddrun = true;
+      worker.end.ended = std::chrono::system_clock::now();
+      worker.end.ran = Clock::now() - worker.started_at;
+    }
+    const bool is_first = first && *first == worker.local_rank;
+    explain(worker, is_first, output, prepared);
+    worker.end.stderr_was_shown = output.console_shows_stderr(worker.local_rank);
+    worker.end.stdout_log = output.stdout_log(worker.local_rank);
+    worker.end.stderr_log = output.stderr_log(worker.local_rank);
+    if (is_first) attempt.first_failure = attempt.workers.size();
+    attempt.workers.push_back(worker.end);
+  }
+  result_.attempts.push_back(std::move(attempt));
+}
+
+std::string JobRecord::describe_restart(int restart) const {
+  const AttemptResult& attempt = result_.attempts.back();
+  if (!attempt.first_failure) return {};
+  const WorkerEnd& cause = attempt.workers[*attempt.first_failure];
+  std::string reason = cause.error ? cause.error->message : cause.why;
+  if (const std::size_t line_end = reason.find('\n'); line_end != std::string::npos) reason.resize(line_end);
+  const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
+                                                           format_duration(*spec_.restart.window))
+                                                  : concat(" of ", spec_.restart.max_restarts);
+  return concat("rank ", cause.rank, " (pid ", cause.pid, ") ", describe(cause.status), " after ",
+                format_duration(cause.ran), reason.empty() ? "" : ": " + reason, "; restarting all ",
+                result_.world_size, result_.world_size == 1 ? " worker" : " workers", " (restart ", restart, budget,
+                ")");
+}
+
+void JobRecord::hand_on_first_error(const Preparation& prepared) const {
+  const auto outer = prepared.parent.get("TORCHELASTIC_ERROR_FILE");
+  if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
+  const AttemptResult& last = result_.attempts.back();
+  if (!last.first_failure) return;
+  const WorkerEnd& cause = last.workers[*last.first_failure];
+  if (!cause.error) return;
+  if (auto copied = hand_on_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
+    say(Level::warning, copied.error().message);
+  }
+}
+
+bool JobRecord::writes_logs() const {
+  const LogSpec& log = spec_.log;
+  return log.dir || log.tee.any() || log.redirects.any() || !log.duplicate_stdout_filters.empty() ||
+         !log.duplicate_stderr_filters.empty();
+}
+
+JobResult JobRecord::finish(const GroupMachine& machine, const logs::Output& output, const Preparation& prepared) {
+  result_.verdict = machine.verdict();
+  result_.signal = machine.ending_signal();
+  result_.signal_sender = machine.signal_sender();
+  result_.message = machine.message();
+  result_.launcher_code = machine.launcher_code();
+  if (writes_logs()) result_.log_dir = output.root();
+  const logs::LossReport losses = output.losses();
+  result_.log_bytes_lost = losses.file_bytes;
+  if (losses.file_bytes > 0) result_.log_error = losses.first_error;
+  if (!losses.console_error.empty()) {
+    result_.console_bytes_lost = losses.console_bytes;
+    result_.console_error = losses.console_error;
+  }
+  result_.ran = Clock::now() - started_at_;
+  hand_on_first_error(prepared);
+  return std::move(result_);
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "ddrun/agent/death_reason.hpp"
+#include "ddrun/agent/group_machine.hpp"
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+#include "preparation.hpp"
+#include "worker_group.hpp"
+
+namespace ddrun::agent {
+
+/// Collects what is to be told about a job: how every worker of every attempt ended, and why if that can be known.
+class JobRecord {
+ public:
+  explicit JobRecord(const LaunchSpec& spec);
+
+  [[nodiscard]] JobResult& result() { return result_; }
+  [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
+
+  /// The attempt is over and its output is closed: take down how its workers ended. Reads error files, and the
+  /// kernel's counters if somebody was killed.
+  void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
+                   const Preparation& prepared, Clock::time_point attempt_started_at);
+
+  /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
+  /// attempt had no failure.
+  [[nodiscard]] std::string describe_restart(int restart) const;
+
+  /// The end of it all. Hands the cause on to a launcher around us that asked for it.
+  [[nodiscard]] JobResult finish(const GroupMachine& machine, const logs::Output& output, const Preparation& prepared);
+
+ private:
+  void explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared);
+  void hand_on_first_error(const Preparation& prepared) const;
+  [[nodiscard]] bool writes_logs() const;
+
+  const LaunchSpec& spec_;
+  JobResult result_;
+  Clock::time_point started_at_ = Clock::now();
+  DeathReasons death_reasons_;
+};
+
+}  // namespace ddrun::agent
