@@ -13,6 +13,7 @@
 //   stdin             print what stdin has until its end        close-out   close stdout and stderr
 //   child VERBS… ;    a child process does these, the parent goes on
 //   stray VERBS… ;    the same, after a double fork and setsid, so that nobody is its parent
+//   remove DIR        an empty directory
 //   touch FILE        make it                          await FILE        wait until it is there
 //   rank N VERB… ;    only in this rank                attempt N VERB… ; only in this attempt
 //   fail-file FILE    write PyTorch's error.json to $TORCHELASTIC_ERROR_FILE with this message
@@ -235,7 +236,8 @@ void run(const Words& words) {
     } else if (verb == "touch") {
       const int fd = ::open(next().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
       if (fd >= 0) ::close(fd);
-    } else if (verb == "await") await_file(next());
+    } else if (verb == "remove") ::rmdir(next().c_str());
+    else if (verb == "await") await_file(next());
     else if (verb == "rank" || verb == "attempt") {
       const bool mine = variable_is(verb == "rank" ? "RANK" : "TORCHELASTIC_RESTART_COUNT", next());
       const Words inner = block(words, at);

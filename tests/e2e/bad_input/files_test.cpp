@@ -122,17 +122,23 @@ TEST_CASE("A limit on the size of files is a full disk and not the end of ddrun"
   CHECK(has(outcome.err, "log files are incomplete: "));
 }
 
-TEST_CASE("A report that cannot be written is said and does not look like success") {
+TEST_CASE("A report that could not be written is refused before anything starts") {
   const TemporaryDirectory dir;
   const std::string report = dir.file("none/report.json");
-  const auto good = finish(job({"--report=" + report}, {"exit", "0"}));
-  {
-    DDRUN_SHOW(good);
-    CHECK(good.code() == 125);
-    CHECK(has(good.err, "--report: cannot write " + report + ": No such file or directory"));
-  }
-  const auto bad = finish(job({"--report=" + report}, {"exit", "7"}));
-  DDRUN_SHOW(bad);
-  CHECK((bad.code() == 7 || bad.code() == 125));
-  CHECK(has(bad.err, "--report: cannot write " + report + ": No such file or directory"));
+  const auto outcome = finish(job({"--report=" + report}, {"print", "started", "exit", "0"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err == "ddrun: error: --report=" + report + ": cannot write in " + dir.file("none/") +
+                           ": No such file or directory\n");
+}
+
+TEST_CASE("A report that cannot be written in the end does not look like success") {
+  const TemporaryDirectory dir;
+  const std::string folder = dir.file("folder");
+  REQUIRE(::mkdir(folder.c_str(), 0755) == 0);
+  const auto outcome = finish(job({"--report=" + folder + "/r.json"}, {"remove", folder, "exit", "0"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "--report: cannot write " + folder + "/r.json: No such file or directory"));
 }
