@@ -16,6 +16,15 @@ build_preset() {
   step "Building $preset" "build-$preset" _in_root cmake --build "build/$preset" --parallel "$(jobs)" "${targets[@]}"
 }
 
+# check_preset PRESET   every source file through the compiler of a preset that makes no code (DDRUN_CHECK_ONLY)
+check_preset() {
+  local objects
+  step "Configuring $1" "configure-$1" _in_root cmake --preset "$1"
+  mapfile -t objects < <(ninja -C "$root/build/$1" -t targets all | sed -nE 's/^(.*\.o): CXX_COMPILER_.*/\1/p')
+  [ "${#objects[@]}" -gt 0 ] || die "build/$1 names no source files"
+  step "Compiling with $1" "build-$1" ninja -C "$root/build/$1" -j "$(jobs)" "${objects[@]}"
+}
+
 _in_root() {
   cd "$root" || return # presets are found from the top directory only
   "$@"

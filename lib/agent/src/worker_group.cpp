@@ -68,27 +68,27 @@ Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, bool& inherit) {
   return UniqueFd();
 }
 
-Result<void> WorkerGroup::spawn_one(Worker& worker, const RankAssignment& ranks,
-                                    worker_env::WorkerEnvironment& environment) {
+Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssignment& ranks,
+                                const worker_env::WorkerEnvironment& environment) {
   auto streams = output_.open_streams(worker.local_rank);
   if (!streams) return tl::unexpected(streams.error());
   bool inherit_stdin = false;
   auto input = open_stdin(worker, inherit_stdin);
   if (!input) return tl::unexpected(input.error());
 
-  if (common_argv_.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
-    common_argv_ =
+  Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
+  if (lane.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
+    lane.words =
         worker_env::worker_argv(spec_.program, ranks.rank_of(worker.local_rank), worker.local_rank, prepared_.python);
+    lane.argv.clear();
+    for (auto& word : lane.words) lane.argv.push_back(word.data());
+    lane.argv.push_back(nullptr);
   }
-  std::vector<char*> argv;
-  argv.reserve(common_argv_.size() + 1);
-  for (auto& word : common_argv_) argv.push_back(word.data());
-  argv.push_back(nullptr);
 
   process::SpawnPlan plan;
   plan.program = prepared_.program.c_str();
-  plan.argv = argv.data();
-  plan.environment = environment.block(worker.local_rank);
+  plan.argv = lane.argv.data();
+  plan.environment = environment.block(worker.local_rank, lane.environment);
   plan.directory = spec_.chdir ? prepared_.directory.c_str() : nullptr;
   plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
   plan.standard_out = streams->out ? streams->out.get() : -1;
@@ -102,7 +102,16 @@ Result<void> WorkerGroup::spawn_one(Worker& worker, const RankAssignment& ranks,
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  auto spawned = launcher_.spawn(plan);
+  if (auto begun = launcher_.begin(lane_number, plan); !begun) return begun;
+  lane.worker = &worker;
+  return {};
+}
+
+Result<void> WorkerGroup::confirm(int lane_number) {
+  Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
+  if (lane.worker == nullptr) return {};
+  Worker& worker = *std::exchange(lane.worker, nullptr);
+  auto spawned = launcher_.confirm(lane_number);
   if (!spawned) return tl::unexpected(spawned.error());
   worker.child.emplace(executor_, std::move(*spawned));
   worker.end.pid = worker.child->pid();
@@ -111,7 +120,16 @@ Result<void> WorkerGroup::spawn_one(Worker& worker, const RankAssignment& ranks,
   return watcher_.watch(*worker.child);
 }
 
-Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, worker_env::WorkerEnvironment& environment,
+Result<void> WorkerGroup::confirm_all() {
+  Result<void> first;
+  for (int lane = 0; lane < process::Launcher::lanes; ++lane) {
+    auto confirmed = confirm(lane);
+    if (!confirmed && first) first = confirmed;
+  }
+  return first;
+}
+
+Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
                                     const std::function<bool()>& pause) {
   if (!null_) {
     null_ = UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -127,14 +145,24 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, worker_env::Wor
     worker.end.local_rank = worker.local_rank;
     worker.end.rank = ranks.rank_of(worker.local_rank);
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i > 0 && i % spawn_batch == 0 && pause()) break;
-    if (auto started = spawn_one(workers_[i], ranks, environment); !started) {
-      std::string where = i > 0 ? concat(" (", i, " of ", count, " workers had been started)") : "";
-      auto error = started.error();
-      error.message += where;
-      return tl::unexpected(error);
+  for (auto& lane : lanes_) lane.environment = {};
+  Result<void> failure;
+  for (std::size_t i = 0; i < count && failure; ++i) {
+    // While events are looked at no start may be on its way: a child that is not yet known would be reaped as a
+    // stranger.
+    if (i > 0 && i % spawn_batch == 0) {
+      failure = confirm_all();
+      if (!failure || pause()) break;
     }
+    const int lane = static_cast<int>(i % process::Launcher::lanes);
+    failure = confirm(lane);
+    if (failure) failure = begin(lane, workers_[i], ranks, environment);
+  }
+  const auto confirmed = confirm_all();
+  if (failure) failure = confirmed;
+  if (!failure) {
+    if (living_ > 0) failure.error().message += concat(" (", living_, " of ", count, " workers had been started)");
+    return failure;
   }
   stdin_feed_.start();
   return {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <memory>
@@ -42,7 +43,7 @@ class WorkerGroup {
 
   /// Starts the workers in order of local rank: the spawn order. `pause` is called now and then; when it says true, the
   /// rest is not started. Events of workers that have ended already come later, from the watcher.
-  Result<void> spawn_all(const RankAssignment& ranks, worker_env::WorkerEnvironment& environment,
+  Result<void> spawn_all(const RankAssignment& ranks, const worker_env::WorkerEnvironment& environment,
                          const std::function<bool()>& pause);
 
   /// An attempt begins: those of the one before are over and recorded.
@@ -67,7 +68,18 @@ class WorkerGroup {
 
  private:
   Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
-  Result<void> spawn_one(Worker& worker, const RankAssignment& ranks, worker_env::WorkerEnvironment& environment);
+  /// What the launcher borrows until a start is confirmed.
+  struct Lane {
+    Worker* worker = nullptr;  ///< null: free
+    std::vector<std::string> words;
+    std::vector<char*> argv;
+    worker_env::WorkerEnvironment::Block environment;
+  };
+  Result<void> begin(int lane, Worker& worker, const RankAssignment& ranks,
+                     const worker_env::WorkerEnvironment& environment);
+  Result<void> confirm(int lane);
+  /// Every start that was begun is confirmed; the first error of these.
+  Result<void> confirm_all();
 
   boost::asio::any_io_executor executor_;
   const LaunchSpec& spec_;
@@ -81,7 +93,7 @@ class WorkerGroup {
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int living_ = 0;
-  std::vector<std::string> common_argv_;
+  std::array<Lane, process::Launcher::lanes> lanes_;
 };
 
 }  // namespace ddrun::agent

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,7 +21,7 @@ namespace ddrun::process {
 
 namespace {
 
-constexpr std::size_t stack_bytes = 64 << 10;
+constexpr std::size_t stack_bytes = 32 << 10;
 
 /// Signals whose disposition here is not the default: a child must reset them.
 std::vector<int> changed_signals() {
@@ -64,16 +65,37 @@ Error exec_error(const SpawnPlan& plan, const ChildStart& start) {
 
 }  // namespace
 
+struct Launcher::Lane {
+  UniqueFd slots[3];  ///< parked low, so that a child can take them along and leave the rest
+  char* stack_top = nullptr;
+  ChildStart start{};
+  pid_t pid = 0;
+  int pidfd = -1;
+  bool asked_pidfd = false;
+  /// Not 0 until the child has left our memory, by exec or exit; the kernel clears it and wakes who waits for it.
+  int in_our_memory = 0;
+};
+
+Launcher::Launcher() = default;
+
 Result<Launcher> Launcher::create(bool allow_pidfd) {
   Launcher launcher;
-  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (null < 0) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
-  launcher.null_ = UniqueFd(null);
-  for (auto& slot : launcher.slots_) {
-    auto copy = duplicate(null);
-    if (!copy) return tl::unexpected(copy.error());
-    slot = std::move(*copy);
-    launcher.first_unused_ = std::max(launcher.first_unused_, static_cast<unsigned>(slot.get()) + 1);
+  launcher.null_ = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!launcher.null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
+  void* stacks =
+      ::mmap(nullptr, stack_bytes * lanes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+  if (stacks == MAP_FAILED) return fail_errno(Errc::unavailable, "cannot allocate stacks for new processes", errno);
+  launcher.stacks_ = static_cast<char*>(stacks);
+  for (int number = 0; number < lanes; ++number) {
+    auto lane = std::make_unique<Lane>();
+    lane->stack_top = launcher.stacks_ + stack_bytes * (static_cast<std::size_t>(number) + 1);
+    for (auto& slot : lane->slots) {
+      auto copy = duplicate(launcher.null_.get());
+      if (!copy) return tl::unexpected(copy.error());
+      slot = std::move(*copy);
+      launcher.first_unused_ = std::max(launcher.first_unused_, static_cast<unsigned>(slot.get()) + 1);
+    }
+    launcher.lanes_.push_back(std::move(lane));
   }
   // An empty range asks whether the call is there. (With CLOSE_RANGE_UNSHARE, as old as the call itself, this very
   // thread would leave the table that it shares with the other threads.)
@@ -81,44 +103,37 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
   if (!launcher.has_close_range_) mark_all_close_on_exec();
   launcher.has_pidfd_ = allow_pidfd && ::getenv("DDRUN_NO_PIDFD") == nullptr;
   launcher.reset_signals_ = changed_signals();
-  void* stack = ::mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-  if (stack == MAP_FAILED) return fail_errno(Errc::unavailable, "cannot allocate a stack for new processes", errno);
-  launcher.stack_ = static_cast<char*>(stack);
   return launcher;
 }
 
 Launcher::Launcher(Launcher&& other) noexcept
     : null_(std::move(other.null_)),
+      lanes_(std::move(other.lanes_)),
       first_unused_(other.first_unused_),
       has_close_range_(other.has_close_range_),
       has_pidfd_(other.has_pidfd_),
-      stack_(std::exchange(other.stack_, nullptr)),
+      stacks_(std::exchange(other.stacks_, nullptr)),
       reset_signals_(std::move(other.reset_signals_)),
-      child_descriptor_limit_(other.child_descriptor_limit_) {
-  std::move(std::begin(other.slots_), std::end(other.slots_), std::begin(slots_));
-}
+      child_descriptor_limit_(other.child_descriptor_limit_) {}
 
 Launcher::~Launcher() {
-  if (stack_ != nullptr) ::munmap(stack_, stack_bytes);
+  if (stacks_ != nullptr) ::munmap(stacks_, stack_bytes * lanes);
 }
 
-Result<void> Launcher::park(int slot, int fd) {
-  if (::dup3(fd, slots_[slot].get(), O_CLOEXEC) < 0) {
-    return fail_errno(Errc::unavailable, "cannot hand a descriptor to a new process", errno);
-  }
-  return {};
-}
-
-Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
-  ChildStart start{};
-  start.plan = &plan;
+Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
+  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
+  ChildStart& start = lane.start;
+  start = ChildStart{};
+  start.plan = plan;
   start.parent = ::getpid();
   const int wanted[3] = {plan.standard_in, plan.standard_out, plan.standard_err};
   for (int i = 0; i < 3; ++i) {
     start.slots[i] = -1;
     if (wanted[i] < 0) continue;
-    if (auto parked = park(i, wanted[i]); !parked) return tl::unexpected(parked.error());
-    start.slots[i] = slots_[i].get();
+    if (::dup3(wanted[i], lane.slots[i].get(), O_CLOEXEC) < 0) {
+      return fail_errno(Errc::unavailable, "cannot hand a descriptor to a new process", errno);
+    }
+    start.slots[i] = lane.slots[i].get();
   }
   start.first_unused = first_unused_;
   start.shared_descriptors = has_close_range_;
@@ -130,37 +145,61 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  int pidfd = -1;
-  int flags = CLONE_VM | CLONE_VFORK | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
-  const bool ask_pidfd = has_pidfd_ && plan.want_pidfd;
-  pid_t pid = ::clone(run_child, stack_ + stack_bytes, flags | (ask_pidfd ? CLONE_PIDFD : 0), &start, &pidfd);
+  lane.pidfd = -1;
+  lane.in_our_memory = 1;
+  const int flags = CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
+  lane.asked_pidfd = has_pidfd_ && plan.want_pidfd;
+  const auto clone = [&](int more) {
+    return ::clone(run_child, lane.stack_top, flags | more, &start, &lane.pidfd, nullptr, &lane.in_our_memory);
+  };
+  lane.pid = clone(lane.asked_pidfd ? CLONE_PIDFD : 0);
   int error = errno;
-  if (pid < 0 && ask_pidfd && (error == EINVAL || error == ENOSYS || error == EPERM)) {
+  if (lane.pid < 0 && lane.asked_pidfd && (error == EINVAL || error == ENOSYS || error == EPERM)) {
     // A sandbox that knows no pidfd. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
     has_pidfd_ = false;
-    pid = ::clone(run_child, stack_ + stack_bytes, flags, &start, &pidfd);
+    lane.asked_pidfd = false;
+    lane.pid = clone(0);
     error = errno;
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (lane.pid >= 0) return {};
+
+  unpark(number);
+  auto failure = fail_errno(Errc::unavailable, concat("cannot start ", plan.program), error);
+  if (error == EAGAIN) {
+    failure.value().message += " (the limit of processes is reached: see 'ulimit -u' and pids.max)";
+  }
+  return failure;
+}
+
+void Launcher::unpark(int number) {
+  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
   // What stays parked would keep the other end from ever seeing end-of-file.
   for (int i = 0; i < 3; ++i) {
-    if (start.slots[i] >= 0) ::dup3(null_.get(), slots_[i].get(), O_CLOEXEC);
+    if (lane.start.slots[i] >= 0) ::dup3(null_.get(), lane.slots[i].get(), O_CLOEXEC);
   }
+}
 
-  if (pid < 0) {
-    std::string hint = error == EAGAIN ? " (the limit of processes is reached: see 'ulimit -u' and pids.max)" : "";
-    auto failure = fail_errno(Errc::unavailable, concat("cannot start ", plan.program), error);
-    failure.value().message += hint;
-    return failure;
+Result<Spawned> Launcher::confirm(int number) {
+  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
+  while (__atomic_load_n(&lane.in_our_memory, __ATOMIC_ACQUIRE) != 0) {
+    // Not FUTEX_PRIVATE_FLAG: the kernel wakes without it.
+    ::syscall(SYS_futex, &lane.in_our_memory, FUTEX_WAIT, 1, nullptr, nullptr, 0);
   }
-  if (start.failed_step != SpawnStep::none) {
-    UniqueFd closing(pidfd);
-    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  unpark(number);
+  UniqueFd pidfd(lane.pidfd);
+  if (lane.start.failed_step != SpawnStep::none) {
+    while (::waitpid(lane.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    return tl::unexpected(exec_error(plan, start));
+    return tl::unexpected(exec_error(lane.start.plan, lane.start));
   }
-  if (pidfd < 0) has_pidfd_ = has_pidfd_ && !ask_pidfd;
-  return Spawned{pid, UniqueFd(pidfd)};
+  if (!pidfd && lane.asked_pidfd) has_pidfd_ = false;
+  return Spawned{lane.pid, std::move(pidfd)};
+}
+
+Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
+  if (auto begun = begin(0, plan); !begun) return tl::unexpected(begun.error());
+  return confirm(0);
 }
 
 }  // namespace ddrun::process

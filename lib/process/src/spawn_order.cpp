@@ -2,12 +2,12 @@
 
 #include "spawn_order.hpp"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <linux/close_range.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "raw_syscall.hpp"
 
 namespace ddrun::process {
 
@@ -28,57 +28,78 @@ const char* describe(SpawnStep step) {
 
 namespace {
 
-[[noreturn]] void give_up(ChildStart& start, SpawnStep step) {
+[[noreturn]] __attribute__((no_sanitize("address", "thread", "undefined"))) void give_up(ChildStart& start,
+                                                                                         SpawnStep step, long result) {
   start.failed_step = step;
-  start.error = errno;
-  ::_exit(127);
+  start.error = static_cast<int>(-result);
+  while (true) raw_syscall(SYS_exit_group, 127);
 }
+
+/// As the kernel wants it, all zero: the default action.
+struct KernelSigaction {
+  void* handler;
+  unsigned long flags;
+  void* restorer;
+  unsigned long mask;
+};
 
 }  // namespace
 
 __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(void* child_start) {
   ChildStart& start = *static_cast<ChildStart*>(child_start);
-  const SpawnPlan& plan = *start.plan;
+  const SpawnPlan& plan = start.plan;
+  long result;
 
   // Signals are all blocked here. Ours that are ignored or handled go back to their defaults; the table is the
   // child's own (no CLONE_SIGHAND).
-  for (const int* signal = start.reset_signals; *signal != 0; ++signal) ::signal(*signal, SIG_DFL);
+  const KernelSigaction by_default{};
+  for (const int* signal = start.reset_signals; *signal != 0; ++signal) {
+    raw_syscall(SYS_rt_sigaction, *signal, &by_default, nullptr, sizeof by_default.mask);
+  }
 
   // Own session and process group: Ctrl-C reaches only ddrun, and a signal to the group reaches what the worker starts.
-  if (::setsid() < 0) give_up(start, SpawnStep::session);
+  if ((result = raw_syscall(SYS_setsid)) < 0) give_up(start, SpawnStep::session, result);
 
   // It dies with the agent. The agent may be gone already: then nobody is left to send that signal.
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(start, SpawnStep::parent_death);
-  if (::getppid() != start.parent) ::_exit(127);
-
-  if (plan.cpu_mask != nullptr && ::syscall(SYS_sched_setaffinity, 0, plan.cpu_mask_bytes, plan.cpu_mask) < 0) {
-    give_up(start, SpawnStep::affinity);
+  if ((result = raw_syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL)) < 0) {
+    give_up(start, SpawnStep::parent_death, result);
   }
-  if (start.descriptor_limit != nullptr && ::setrlimit(RLIMIT_NOFILE, start.descriptor_limit) != 0) {
-    give_up(start, SpawnStep::limits);
+  if (raw_syscall(SYS_getppid) != start.parent) raw_syscall(SYS_exit_group, 127);
+
+  if (plan.cpu_mask != nullptr &&
+      (result = raw_syscall(SYS_sched_setaffinity, 0, plan.cpu_mask_bytes, plan.cpu_mask)) < 0) {
+    give_up(start, SpawnStep::affinity, result);
+  }
+  if (start.descriptor_limit != nullptr &&
+      (result = raw_syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, start.descriptor_limit, nullptr)) < 0) {
+    give_up(start, SpawnStep::limits, result);
   }
 
   // Leave the shared descriptor table and take along only its low end. An ordinary clone would copy all of it, with two
   // pipes for each worker that is there already: quadratic in the number of workers.
-  if (start.shared_descriptors && ::syscall(SYS_close_range, start.first_unused, ~0U, CLOSE_RANGE_UNSHARE) != 0) {
-    give_up(start, SpawnStep::descriptors);
+  if (start.shared_descriptors &&
+      (result = raw_syscall(SYS_close_range, start.first_unused, ~0U, CLOSE_RANGE_UNSHARE)) < 0) {
+    give_up(start, SpawnStep::descriptors, result);
   }
 
-  if (plan.directory != nullptr && ::chdir(plan.directory) != 0) give_up(start, SpawnStep::directory);
+  if (plan.directory != nullptr && (result = raw_syscall(SYS_chdir, plan.directory)) < 0) {
+    give_up(start, SpawnStep::directory, result);
+  }
 
   for (int fd = 0; fd < 3; ++fd) {
-    if (start.slots[fd] >= 0 && ::dup2(start.slots[fd], fd) < 0) give_up(start, SpawnStep::standard_streams);
+    if (start.slots[fd] >= 0 && (result = raw_syscall(SYS_dup3, start.slots[fd], fd, 0)) < 0) {
+      give_up(start, SpawnStep::standard_streams, result);
+    }
   }
   // Without close_range everything from 3 up is close-on-exec (the launcher saw to that).
-  if (start.has_close_range && ::syscall(SYS_close_range, 3U, ~0U, 0U) != 0) {
-    give_up(start, SpawnStep::descriptors);
+  if (start.has_close_range && (result = raw_syscall(SYS_close_range, 3U, ~0U, 0U)) < 0) {
+    give_up(start, SpawnStep::descriptors, result);
   }
 
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execve(plan.program, plan.argv, plan.environment);
-  give_up(start, SpawnStep::exec);
+  const unsigned long no_signals = 0;
+  raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, nullptr, sizeof no_signals);
+  result = raw_syscall(SYS_execve, plan.program, plan.argv, plan.environment);
+  give_up(start, SpawnStep::exec, result);
 }
 
 }  // namespace ddrun::process

@@ -15,7 +15,7 @@ enum class SpawnStep { none, session, parent_death, affinity, limits, descriptor
 
 /// What the child needs to know. It lives in the parent's memory: the child runs there until exec.
 struct ChildStart {
-  const SpawnPlan* plan;
+  SpawnPlan plan;
   pid_t parent;
   int slots[3];             ///< descriptors parked low for 0, 1, 2; -1: keep ours
   unsigned first_unused;    ///< descriptors from here on are nobody's business in the child
@@ -28,8 +28,8 @@ struct ChildStart {
   int error = 0;
 };
 
-/// Runs in the child, on a stack of its own but in the parent's memory, with all signals blocked. Does not return.
-/// Only async-signal-safe calls: no allocation, no locks, no C++ runtime.
+/// Runs in the child, on a stack of its own but in the parent's memory and beside it, with all signals blocked. Does
+/// not return. Only raw system calls: no allocation, no locks, no errno, nothing of the C or C++ libraries.
 int run_child(void* child_start);
 
 }  // namespace ddrun::process

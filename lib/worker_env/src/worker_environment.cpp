@@ -181,27 +181,34 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const auto& [name, value] : ours) add(name, value);
 
   result.first_own_ = result.pointers_.size();
-  result.own_.resize(4 + (spec.virtual_local_rank ? 1 : 0) + (spec.seed ? 1 : 0));
-  result.pointers_.resize(result.first_own_ + result.own_.size() + 1, nullptr);
+  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (spec.seed ? 1U : 0U);
+  result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
 
-char* const* WorkerEnvironment::block(int local_rank) {
+char* const* WorkerEnvironment::block(int local_rank) { return block(local_rank, block_); }
+
+char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
+  if (block.pointers.empty()) {
+    block.pointers = pointers_;
+    block.own.resize(own_count_);
+  }
+  auto& own = block.own;
   const int rank = ranks_.rank_of(local_rank);
-  assign(own_[0], "RANK=", rank);
-  assign(own_[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
-  assign(own_[2], "ROLE_RANK=", ranks_.role_base_rank + local_rank);
-  own_[3].assign("TORCHELASTIC_ERROR_FILE=");
-  if (error_file_) own_[3].append(error_file_(local_rank));
+  assign(own[0], "RANK=", rank);
+  assign(own[1], "LOCAL_RANK=", virtual_local_rank_ ? 0 : local_rank);
+  assign(own[2], "ROLE_RANK=", ranks_.role_base_rank + local_rank);
+  own[3].assign("TORCHELASTIC_ERROR_FILE=");
+  if (error_file_) own[3].append(error_file_(local_rank));
   std::size_t next = 4;
   if (virtual_local_rank_) {
-    std::string& entry = own_[next++];
+    std::string& entry = own[next++];
     if (visible_devices_.empty()) assign(entry, "CUDA_VISIBLE_DEVICES=", local_rank);
     else entry.assign("CUDA_VISIBLE_DEVICES=").append(visible_devices_[static_cast<std::size_t>(local_rank)]);
   }
-  if (seed_) own_[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
-  for (std::size_t i = 0; i < own_.size(); ++i) pointers_[first_own_ + i] = own_[i].data();
-  return pointers_.data();
+  if (seed_) own[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
+  for (std::size_t i = 0; i < own.size(); ++i) block.pointers[first_own_ + i] = own[i].data();
+  return block.pointers.data();
 }
 
 std::vector<std::string> WorkerEnvironment::list(int local_rank) {

@@ -61,6 +61,8 @@ TEST_CASE("only signals that end the job are counted towards killing the agent")
     char* argv[] = {name, nullptr};
     ::_exit(run_guarded(1, argv, [](AgentContext& context) {
       context.shared->ending_signals = signal_bit(SIGTERM);
+      context.shared->agent_has_listened = true;
+      context.shared->agent_listens = true;
       sigset_t wake;
       ::sigemptyset(&wake);
       ::sigaddset(&wake, SIGCONT);

@@ -54,10 +54,13 @@ TEST_CASE("a caller that ignores SIGCHLD does not keep ddrun waiting") {
 }
 
 TEST_CASE("one signal to each process of ddrun is one signal and leaves the grace time") {
-  test::Run run(command({}, {"on", "TERM", "5", "print", "up", "forever"}));
+  const test::TemporaryDirectory dir;
+  // It lives on until all three have been signalled.
+  test::Run run(command({}, {"tell", "TERM", "print", "up", "await", dir.file("go"), "exit", "5"}));
   REQUIRE(run.wait_for_out("up"));
   const Three three = three_of(run);
   for (const pid_t pid : {three.agent, three.sweeper, three.guard}) REQUIRE(run.signal(pid, SIGTERM));
+  test::write_file(dir.file("go"), "");
   const auto outcome = run.wait(20s);
   CAPTURE(outcome.err);
   CHECK(outcome.code() == 128 + SIGTERM);

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,11 +23,18 @@ struct Spawned {
 /// Starts processes: each leads a session and process group of its own, has an empty signal mask, default
 /// dispositions, exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
 ///
+/// Several can be on their way at once, each in a lane of its own: on a busy machine a new session waits for its turn
+/// (the scheduler gives each a group, see autogroup in sched(7)), and on an idle one the next is prepared on one CPU
+/// while the last executes on another.
+///
 /// One per program, made before any thread is started, used from one thread that lives as long as the workers
-/// (the parent-death signal is tied to the thread). spawn() blocks until exec has succeeded or failed.
+/// (the parent-death signal is tied to the thread).
 class Launcher {
  public:
-  /// Parks three low descriptors, allocates the children's stack and asks the kernel once what it can do.
+  /// How many starts can be unconfirmed at once.
+  static constexpr int lanes = 8;
+
+  /// Parks a few low descriptors, allocates the children's stacks and asks the kernel once what it can do.
   /// With `allow_pidfd` false no pidfd is ever asked for (also switched off by DDRUN_NO_PIDFD=1, for tests).
   static Result<Launcher> create(bool allow_pidfd = true);
   Launcher(Launcher&&) noexcept;
@@ -36,22 +44,30 @@ class Launcher {
   /// Children get this RLIMIT_NOFILE instead of ours.
   void set_child_descriptor_limit(const rlimit& limit) { child_descriptor_limit_ = limit; }
 
-  /// Errors name the step that failed (`not_found`, `not_executable` for exec, else `unavailable`); the failed
-  /// child has been reaped by then.
+  /// Begins a start in a lane that is free. The descriptors of `plan` may be closed afterwards; what it points to must
+  /// stay until confirm(). Fails with `unavailable` if not even a process can be made; then the lane is free.
+  Result<void> begin(int lane, const SpawnPlan& plan);
+  /// Waits until the program of this lane is being executed, or has failed to be; the lane is free then. Errors name
+  /// the step that failed (`not_found`, `not_executable` for exec, else `unavailable`); that child has been reaped.
+  /// Until this has returned, nobody else may reap the child.
+  Result<Spawned> confirm(int lane);
+
+  /// Both, one after the other.
   Result<Spawned> spawn(const SpawnPlan& plan);
 
   [[nodiscard]] bool has_pidfd() const { return has_pidfd_; }
 
  private:
-  Launcher() = default;
-  Result<void> park(int slot, int fd);
+  struct Lane;
+  Launcher();
+  void unpark(int lane);
 
   UniqueFd null_;
-  UniqueFd slots_[3];
+  std::vector<std::unique_ptr<Lane>> lanes_;
   unsigned first_unused_ = 0;
   bool has_close_range_ = false;
   bool has_pidfd_ = false;
-  char* stack_ = nullptr;
+  char* stacks_ = nullptr;
   std::vector<int> reset_signals_;
   std::optional<rlimit> child_descriptor_limit_;
 };

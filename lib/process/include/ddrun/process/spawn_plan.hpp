@@ -7,8 +7,9 @@
 
 namespace ddrun::process {
 
-/// Everything a new process is made from. All pointers are borrowed and must live until spawn() returns;
-/// nothing here is copied, so a caller that starts thousands prepares the common parts once.
+/// Everything a new process is made from. All pointers are borrowed and must live, unchanged, until the launcher has
+/// confirmed the start; nothing behind them is copied, so a caller that starts thousands prepares the common parts
+/// once.
 struct SpawnPlan {
   const char* program = nullptr;       ///< path, not searched for
   char* const* argv = nullptr;         ///< null-terminated

@@ -41,7 +41,17 @@ class WorkerEnvironment {
   [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
                                                          const ParentEnvironment& parent, const WorkerFacts& facts);
 
-  /// The null-terminated block for execve() of one worker, 0 <= local_rank < local_world_size.
+  /// What is one worker's alone, and the array that execve() gets. Reusable; belongs to the caller.
+  struct Block {
+    std::vector<std::string> own;
+    std::vector<char*> pointers;
+  };
+
+  /// The null-terminated block for execve() of one worker, 0 <= local_rank < local_world_size, made in `block`. It is
+  /// valid as long as this object and until `block` is used again. A block serves one WorkerEnvironment only.
+  [[nodiscard]] char* const* block(int local_rank, Block& block) const;
+
+  /// The same in a block of this object's own, 0 <= local_rank < local_world_size.
   /// Valid until the next call on this object or its end.
   [[nodiscard]] char* const* block(int local_rank);
 
@@ -58,9 +68,10 @@ class WorkerEnvironment {
   std::function<std::string(int)> error_file_;
   /// The common strings that are not inherited. On the heap as arrays, so that moving this object moves no string.
   std::vector<std::unique_ptr<char[]>> common_;
-  std::vector<std::string> own_;  ///< the strings that differ between workers, written anew by every block()
-  std::vector<char*> pointers_;   ///< inherited, common, own, null
-  std::size_t first_own_ = 0;     ///< index into pointers_
+  std::vector<char*> pointers_;  ///< inherited, common, place for what is a worker's own, null
+  std::size_t first_own_ = 0;    ///< index into pointers_
+  std::size_t own_count_ = 0;    ///< the strings that differ between workers
+  Block block_;
 };
 
 /// One worker's environment, "NAME=VALUE" each: prepare() and list() in one.
