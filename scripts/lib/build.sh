@@ -16,13 +16,22 @@ build_preset() {
   step "Building $preset" "build-$preset" _in_root cmake --build "build/$preset" --parallel "$(jobs)" "${targets[@]}"
 }
 
-# check_preset PRESET   every source file through the compiler of a preset that makes no code (DDRUN_CHECK_ONLY)
+# check_preset PRESET   every source file through the preset's compiler, for errors and warnings only: no code is made,
+# which takes half the time of a build
 check_preset() {
-  local objects
   step "Configuring $1" "configure-$1" _in_root cmake --preset "$1"
-  mapfile -t objects < <(ninja -C "$root/build/$1" -t targets all | sed -nE 's/^(.*\.o): CXX_COMPILER_.*/\1/p')
-  [ "${#objects[@]}" -gt 0 ] || die "build/$1 names no source files"
-  step "Compiling with $1" "build-$1" ninja -C "$root/build/$1" -j "$(jobs)" "${objects[@]}"
+  step "Checking with $1" "check-$1" _check_sources "$1"
+}
+
+_check_sources() {
+  cmake --build "$root/build/$1" --target ddrun_commit || return
+  # Each file's command as the build would run it; xargs stops at none of them but reports a failure.
+  python3 -c '
+import json, shlex, sys
+for unit in json.load(open(sys.argv[1])):
+    print(shlex.join(["cd", unit["directory"]]) + " && " + unit["command"] + " -fsyntax-only", end="\0")
+' "$root/build/$1/compile_commands.json" |
+    CCACHE_DISABLE=1 xargs --null --max-args=1 --max-procs="$(jobs)" bash -c
 }
 
 _in_root() {
