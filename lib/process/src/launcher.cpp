@@ -17,6 +17,10 @@
 #include "ddrun/base/text.hpp"
 #include "spawn_order.hpp"
 
+// The C library's clone() under its other name: sanitizers replace the first by one that takes every new process for a
+// copy of this one, and a child that shares our memory would then work on their state beside us.
+extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept;
+
 namespace ddrun::process {
 
 namespace {
@@ -150,7 +154,7 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   const int flags = CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
   lane.asked_pidfd = has_pidfd_ && plan.want_pidfd;
   const auto clone = [&](int more) {
-    return ::clone(run_child, lane.stack_top, flags | more, &start, &lane.pidfd, nullptr, &lane.in_our_memory);
+    return __clone(run_child, lane.stack_top, flags | more, &start, &lane.pidfd, nullptr, &lane.in_our_memory);
   };
   lane.pid = clone(lane.asked_pidfd ? CLONE_PIDFD : 0);
   int error = errno;
