@@ -2,7 +2,6 @@
 option(DDRUN_BUILD_TESTS "Build the tests" ON)
 option(DDRUN_WERROR "Treat warnings as errors" OFF)
 option(DDRUN_SPLIT_DEBUG "Keep debug symbols in <program>.debug beside the program" OFF)
-option(DDRUN_CHECK_ONLY "Only ask the compiler for errors and warnings; nothing can be linked" OFF)
 set(DDRUN_LINK dynamic CACHE STRING
     "How programs are linked: dynamic, partial (only the C library is shared) or static (static-pie)")
 set_property(CACHE DDRUN_LINK PROPERTY STRINGS dynamic partial static)

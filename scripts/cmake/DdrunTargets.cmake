@@ -3,8 +3,7 @@
 
 add_library(ddrun_settings INTERFACE)
 add_library(ddrun_warnings INTERFACE)
-target_compile_options(ddrun_warnings INTERFACE -Wall -Wextra $<$<BOOL:${DDRUN_WERROR}>:-Werror>
-  $<$<BOOL:${DDRUN_CHECK_ONLY}>:-fsyntax-only>)
+target_compile_options(ddrun_warnings INTERFACE -Wall -Wextra $<$<BOOL:${DDRUN_WERROR}>:-Werror>)
 target_compile_definitions(ddrun_settings INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ALL_NO_LIB)
 if(DDRUN_SANITIZE)
