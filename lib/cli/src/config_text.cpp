@@ -5,7 +5,7 @@ namespace ddrun::cli {
 
 namespace {
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -24,7 +24,7 @@ std::string quoted(std::string_view text) {
 
 std::string quoted_list(const std::vector<std::string>& items) {
   std::string out = "[";
-  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", quoted(item));
+  for (const std::string& item : items) out += concat(out.size() == 1 ? "" : ", ", in_quotes(item));
   return out + "]";
 }
 
@@ -55,7 +55,7 @@ std::string toml_value(const Option& option, const std::vector<std::string>& val
       break;
     default: break;
   }
-  return quoted(values.front());
+  return in_quotes(values.front());
 }
 
 std::string line(std::string setting, std::string_view origin) {
