@@ -61,7 +61,7 @@ function(ddrun_program name)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
   elseif(DDRUN_LINK STREQUAL "static")
     # Everything in it must be position-independent: our code is, and so are the distributions' static libraries.
-    target_link_options(${target} PRIVATE -static-pie)
+    target_link_options(${target} PRIVATE -static-pie -Wl,--gc-sections)
   endif()
   if(DDRUN_SPLIT_DEBUG)
     # Part of the link itself, so a program never lies beside the symbols of an older one.

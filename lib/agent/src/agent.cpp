@@ -20,6 +20,7 @@
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
@@ -49,6 +50,11 @@ constexpr std::chrono::seconds echo_time{1};
 
 /// How long the console may still take when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
+
+/// Room for this many is made at once: for ourselves, and for each worker's pipes, files, pidfd and connections to the
+/// store.
+constexpr std::size_t own_descriptors = 64;
+constexpr std::size_t descriptors_per_worker = 8;
 
 /// A deadline that never comes: what bounds it is the user, who can always say stop.
 constexpr Deadline no_deadline = Deadline::max();
@@ -111,6 +117,7 @@ class Agent {
   /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
   void take_those_who_died_unasked();
   void output_closed();
+  void kill_everything();
   template <class OnExpiry>
   void arm(asio::steady_timer& timer, Deadline at, OnExpiry on_expiry) {
     timer.expires_at(at);
@@ -130,6 +137,7 @@ class Agent {
 
   asio::io_context io_{1};
   std::unique_ptr<process::Launcher> launcher_;
+  process::JobCgroup job_cgroup_;
   process::ChildWatcher watcher_;
   process::SignalSource signals_;
   stream_descriptor guard_messages_;
@@ -170,6 +178,8 @@ Result<void> Agent::set_up() {
   if (!launcher) return tl::unexpected(launcher.error());
   launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
   launcher_->set_child_descriptor_limit(process::raise_descriptor_limit());
+  process::reserve_descriptors(own_descriptors +
+                               descriptors_per_worker * static_cast<std::size_t>(prepared_.local_world_size));
 
   rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
   if (auto opened = rendezvous_->open(worker_env::uses_agent_store(spec_, prepared_.parent)); !opened) return opened;
@@ -200,6 +210,7 @@ Result<void> Agent::set_up() {
   std::uint64_t ending = 0;
   for (const int signal : spec_.stop.ending_signals) ending |= process::signal_bit(signal);
   shared_.shared->ending_signals = ending;
+  job_cgroup_ = process::await_job_cgroup(*shared_.shared);
   return {};
 }
 
@@ -322,7 +333,7 @@ void Agent::worker_ended(const process::ChildEnd& end) {
 
 void Agent::check_gone() {
   if (!checking_gone_ || group_->living() > 0) return;
-  if (!process::ChildWatcher::any_child_left()) {
+  if (!process::any_child_left()) {
     checking_gone_ = false;
     grace_timer_.cancel();
     dispatch(event::GroupGone{});
@@ -362,6 +373,8 @@ Result<void> Agent::start_workers(int attempt) {
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
   if (!environment) return tl::unexpected(environment.error());
+  job_cgroup_.renew();
+  launcher_->set_child_cgroup(job_cgroup_.open_directory());
   say(Level::info, concat("starting ", ranks.local_world_size, ranks.local_world_size == 1 ? " worker" : " workers",
                           ", attempt ", attempt, ", store at ", ranks.master_addr, ":", ranks.master_port));
   auto spawned = group_->spawn_all(ranks, *environment, [this] {
@@ -409,7 +422,7 @@ void Agent::carry_out(const action::StartGrace& grace) {
 void Agent::carry_out(const action::KillGroup&) {
   take_those_who_died_unasked();
   sent_.insert(SIGKILL);
-  group_->kill_everything();
+  kill_everything();
   kill_deadline_ = Clock::now() + kill_limit;
 }
 
@@ -424,7 +437,7 @@ void Agent::carry_out(const action::CheckGone&) {
         dispatch(event::KillExpired{});
         return;
       }
-      group_->kill_everything();
+      kill_everything();
       watcher_.reap();
       if (machine_->state() == State::killing) carry_out(action::CheckGone{});
     });
@@ -432,10 +445,15 @@ void Agent::carry_out(const action::CheckGone&) {
   check_gone();
 }
 
+void Agent::kill_everything() {
+  job_cgroup_.kill();
+  group_->kill_everything();  // also what has moved to another cgroup, and where there is none
+}
+
 void Agent::carry_out(const action::CloseOutput&) {
   grace_timer_.cancel();
   group_->close_inputs();
-  const bool all_gone = !process::ChildWatcher::any_child_left();
+  const bool all_gone = !process::any_child_left();
   const Deadline deadline = all_gone && !hurry_ ? no_deadline : Clock::now() + hurried_end;
   output_->async_end_attempt(deadline, [this, generation = output_generation_] {
     if (generation == output_generation_) output_closed();

@@ -9,17 +9,15 @@
 #include <string_view>
 #include <utility>
 
+#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/cgroup.hpp"
-#include "ddrun/topology/small_file.hpp"
 #include "size_text.hpp"
 
 namespace ddrun::agent {
 
 namespace {
 
-using topology::read_keyed_number;
-using topology::read_small_file;
 using topology::SystemRoots;
 
 /// Signals that somebody sends, rather than the kernel because of what the program did.

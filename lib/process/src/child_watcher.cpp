@@ -96,9 +96,4 @@ bool ChildWatcher::reap_one(pid_t pid) {
   return true;
 }
 
-bool ChildWatcher::any_child_left() {
-  siginfo_t info{};
-  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
-}
-
 }  // namespace ddrun::process

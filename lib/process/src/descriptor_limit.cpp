@@ -2,7 +2,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 namespace ddrun::process {
 
@@ -17,9 +22,27 @@ rlimit raise_descriptor_limit() {
   return before;
 }
 
+void reserve_descriptors(std::size_t count) {
+  rlimit now{};
+  ::getrlimit(RLIMIT_NOFILE, &now);
+  const auto highest = std::min<rlim_t>({count, now.rlim_cur, 1 << 20});
+  if (highest == 0) return;
+  // The table never shrinks again.
+  const int last = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, static_cast<int>(highest - 1));
+  if (last >= 0) ::close(last);
+}
+
 std::size_t free_descriptors() {
   rlimit now{};
   ::getrlimit(RLIMIT_NOFILE, &now);
+  // Since Linux 6.2 the directory's size is their number; counting them takes a tenth of a millisecond. Those above the
+  // limit are in it too, so it is good enough only while there is plenty of room.
+  constexpr rlim_t plenty = 512;
+  struct stat info {};
+  if (::stat("/proc/self/fd", &info) == 0 && info.st_size > 0) {
+    const auto open = static_cast<rlim_t>(info.st_size);
+    if (open + plenty < now.rlim_cur) return now.rlim_cur - open;
+  }
   DIR* dir = ::opendir("/proc/self/fd");
   if (dir == nullptr) return errno == EMFILE || errno == ENFILE ? 0 : now.rlim_cur;
   std::size_t used = 0;

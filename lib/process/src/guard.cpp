@@ -13,9 +13,9 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
-#include "job_cgroup.hpp"
 #include "startup_pages.hpp"
 #include "sweeper.hpp"
 
@@ -39,7 +39,8 @@ bool stdin_is_ours() {
   return foreground < 0 || foreground == ::getpgrp();
 }
 
-/// The guard's loop: sleeps until a signal comes.
+/// The guard's loop: sleeps until a signal comes. (It wakes once by itself, when it has become clear that the job takes
+/// longer than giving back memory.)
 class Guard {
  public:
   Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared)
@@ -48,9 +49,14 @@ class Guard {
   /// Until neither sweeper nor agent is left.
   int run() {
     const sigset_t set = handled_signals();
+    bool settled = false;
     while (!reap()) {
       siginfo_t info{};
-      const int signal = ::sigwaitinfo(&set, &info);
+      const int signal = settled ? ::sigwaitinfo(&set, &info) : ::sigtimedwait(&set, &info, &settling_time);
+      if (signal < 0 && errno == EAGAIN) {
+        drop_startup_pages();
+        settled = true;
+      }
       if (signal < 0 || signal == SIGCHLD) continue;
       // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
       const bool heard = shared_.agent_listens;
@@ -76,8 +82,11 @@ class Guard {
       }
       if (pid == shared_.agent_pid || (pid == sweeper_ && WIFEXITED(status))) {
         exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 125;
-        if (pid == shared_.agent_pid && WIFSIGNALED(status)) shared_.agent_killed_by = WTERMSIG(status);
-        agent_is_gone_ = true;
+        if (pid == shared_.agent_pid && WIFSIGNALED(status) && !shared_.agent_done)
+          shared_.agent_killed_by = WTERMSIG(status);
+        if (shared_.agent_done) exit_code_ = shared_.agent_code;
+        // A sweeper does not wait for an agent that is done; the agent has become our child, and is on its way out.
+        agent_is_gone_ = pid == shared_.agent_pid || !shared_.agent_done;
       }
       if (pid == sweeper_) sweeper_is_gone_ = true;
       // Without both, what is left is to be killed, not waited for.
@@ -135,15 +144,15 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   }
   agent_pipe->read.reset();
   sweeper_pipe->read.reset();
-  drop_startup_pages();
   const int code = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
 
   // Whatever outlived agent and sweeper has become our child.
-  if (shared->cgroup[0] != '\0') JobCgroup::kill(shared->cgroup);
+  JobCgroup cgroup{shared->cgroup};
+  if (!cgroup.remove()) cgroup.kill();
   // What the sweeper could not kill has become ours too: no need to wait as long again.
   const auto patience = std::chrono::seconds(shared->unkillable > 0 ? 1 : 10);
   const std::size_t unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
-  if (shared->cgroup[0] != '\0') ::rmdir(shared->cgroup);  // only now is it empty
+  cgroup.remove();  // only now is it empty
   if (shared->private_directory[0] != '\0') ::rmdir(shared->private_directory);
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",

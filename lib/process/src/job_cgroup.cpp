@@ -1,35 +1,32 @@
-#include "job_cgroup.hpp"
+#include "ddrun/process/job_cgroup.hpp"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/magic.h>
-#include <linux/sched.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <utility>
 
-#include "ddrun/base/unique_fd.hpp"
+#include "clone_child.hpp"
+#include "ddrun/base/small_file.hpp"
+#include "ddrun/process/guard.hpp"
+#include "raw_syscall.hpp"
 
 namespace ddrun::process {
 
 namespace {
-
-std::string read_small(const char* path) {
-  UniqueFd fd(::open(path, O_RDONLY | O_CLOEXEC));
-  std::string text;
-  char buffer[4096];
-  ssize_t n;
-  while (fd && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
-  return text;
-}
 
 bool is_cgroup2(const char* path) {
   struct statfs info {};
@@ -42,7 +39,7 @@ std::string mount_point() {
   for (const char* usual : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
     if (is_cgroup2(usual)) return usual;
   }
-  const std::string mounts = read_small("/proc/self/mountinfo");
+  const std::string mounts = read_small_file("/proc/self/mountinfo", 1U << 22U).value_or("");
   const std::size_t type = mounts.find(" - cgroup2 ");
   if (type == std::string::npos) return {};
   std::size_t at = mounts.rfind('\n', type);
@@ -53,7 +50,7 @@ std::string mount_point() {
 
 /// Our own path within it, from the line "0::/…".
 std::string own_path() {
-  const std::string groups = read_small("/proc/self/cgroup");
+  const std::string groups = read_small_file("/proc/self/cgroup").value_or("");
   std::size_t at = groups.rfind("0::", 0) == 0 ? 0 : groups.find("\n0::");
   if (at == std::string::npos) return {};
   at = groups.find("0::", at) + 3;
@@ -73,14 +70,34 @@ bool write_to(const std::string& path, const char* text) {
   return fd && write_all(fd.get(), text, ::strlen(text));
 }
 
+__attribute__((no_sanitize("address", "thread", "undefined"))) int leave(void*) {
+  while (true) raw_syscall(SYS_exit_group, 0);
+}
+
+/// False where the kernel cannot do it, and where it kills the child: it does if the cgroup that we are in has been
+/// killed before (see JobCgroup::kill).
+bool can_be_born_in(const JobCgroup& group) {
+  const UniqueFd directory = group.open_directory();
+  if (!directory) return false;
+  alignas(16) char stack[4096];
+  ChildClone child;
+  child.flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+  child.stack = stack;
+  child.stack_bytes = sizeof stack;
+  child.cgroup = directory.get();
+  const long pid = clone_child(child, leave, nullptr);
+  if (pid < 0) return false;
+  int status = -1;
+  while (::waitpid(static_cast<pid_t>(pid), &status, 0) < 0 && errno == EINTR) {
+  }
+  return status == 0;
+}
+
 }  // namespace
 
 JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
   JobCgroup group;
   path[0] = '\0';
-#if defined(__SANITIZE_THREAD__)
-  return group;  // its runtime must see every fork
-#endif
   if (::getenv("DDRUN_NO_CGROUP") != nullptr) return group;
   const std::string own = own_path();
   if (own.empty()) return group;
@@ -91,40 +108,52 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
     return group;
   if (::geteuid() == 0 && own != "/" && !marked_delegated(directory)) return group;
   const std::string wanted = directory + "/ddrun-" + std::to_string(::getpid());
-  if (wanted.size() >= size || ::mkdir(wanted.c_str(), 0755) != 0) return group;
-  group.path_ = wanted;
+  if (wanted.size() >= size) return group;
   ::memcpy(path, wanted.c_str(), wanted.size() + 1);
+  if (::mkdir(wanted.c_str(), 0755) != 0) {
+    path[0] = '\0';
+    return group;
+  }
+  group.path_ = wanted;
+  if (!can_be_born_in(group)) group.remove();
   return group;
 }
 
-pid_t JobCgroup::fork_into() {
-  if (!path_.empty()) {
-    // Being born there costs nothing; moving there later makes the kernel wait for every CPU.
-    UniqueFd directory(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (directory) {
-      clone_args args{};
-      args.flags = CLONE_INTO_CGROUP;
-      args.exit_signal = SIGCHLD;
-      args.cgroup = static_cast<__u64>(directory.get());
-      // Behind glibc's back, which is right only while there is one thread, as here.
-      const long pid = ::syscall(SYS_clone3, &args, sizeof args);
-      if (pid >= 0) return static_cast<pid_t>(pid);
-    }
-    remove();
-  }
-  return ::fork();
+UniqueFd JobCgroup::open_directory() const {
+  return path_.empty() ? UniqueFd() : UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
 }
 
 void JobCgroup::kill() {
-  if (!path_.empty()) kill(path_.c_str());
+  if (path_.empty()) return;
+  write_to(path_ + "/cgroup.kill", "1");
+  killed_ = true;
 }
 
-void JobCgroup::remove() {
-  if (!path_.empty() && ::rmdir(path_.c_str()) == 0) path_.clear();
+void JobCgroup::renew() {
+  if (!std::exchange(killed_, false) || path_.empty()) return;
+  if (::rmdir(path_.c_str()) != 0 || ::mkdir(path_.c_str(), 0755) != 0) path_.clear();
 }
 
-void JobCgroup::forget() { path_.clear(); }
+bool JobCgroup::remove() {
+  if (!path_.empty() && (::rmdir(path_.c_str()) == 0 || errno == ENOENT)) path_.clear();
+  return path_.empty();
+}
 
-void JobCgroup::kill(const char* path) { write_to(std::string(path) + "/cgroup.kill", "1"); }
+JobCgroup provide_job_cgroup(SharedState& shared) {
+  JobCgroup group = JobCgroup::create_if_delegated(shared.cgroup, sizeof shared.cgroup);
+  shared.cgroup_decided = 1;
+  ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  return group;
+}
+
+JobCgroup await_job_cgroup(SharedState& shared) {
+  static_assert(sizeof shared.cgroup_decided == sizeof(int) && std::atomic<int>::is_always_lock_free);
+  const timespec patience{1, 0};
+  // Any other end of the wait than a change, a signal or the end of our patience would be a second look for nothing.
+  if (shared.cgroup_decided == 0) {
+    ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAIT, 0, &patience, nullptr, 0);
+  }
+  return shared.cgroup_decided == 0 ? JobCgroup() : JobCgroup(shared.cgroup);
+}
 
 }  // namespace ddrun::process

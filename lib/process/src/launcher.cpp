@@ -14,12 +14,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "clone_child.hpp"
 #include "ddrun/base/text.hpp"
 #include "spawn_order.hpp"
-
-// The C library's clone() under its other name: sanitizers replace the first by one that takes every new process for a
-// copy of this one, and a child that shares our memory would then work on their state beside us.
-extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept;
 
 namespace ddrun::process {
 
@@ -71,7 +68,7 @@ Error exec_error(const SpawnPlan& plan, const ChildStart& start) {
 
 struct Launcher::Lane {
   UniqueFd slots[3];  ///< parked low, so that a child can take them along and leave the rest
-  char* stack_top = nullptr;
+  char* stack = nullptr;
   ChildStart start{};
   pid_t pid = 0;
   int pidfd = -1;
@@ -92,7 +89,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
   launcher.stacks_ = static_cast<char*>(stacks);
   for (int number = 0; number < lanes; ++number) {
     auto lane = std::make_unique<Lane>();
-    lane->stack_top = launcher.stacks_ + stack_bytes * (static_cast<std::size_t>(number) + 1);
+    lane->stack = launcher.stacks_ + stack_bytes * static_cast<std::size_t>(number);
     for (auto& slot : lane->slots) {
       auto copy = duplicate(launcher.null_.get());
       if (!copy) return tl::unexpected(copy.error());
@@ -112,6 +109,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
 
 Launcher::Launcher(Launcher&& other) noexcept
     : null_(std::move(other.null_)),
+      cgroup_(std::move(other.cgroup_)),
       lanes_(std::move(other.lanes_)),
       first_unused_(other.first_unused_),
       has_close_range_(other.has_close_range_),
@@ -153,20 +151,17 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   lane.in_our_memory = 1;
   const int flags = CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
   lane.asked_pidfd = has_pidfd_ && plan.want_pidfd;
-  const auto clone = [&](int more) {
-    return __clone(run_child, lane.stack_top, flags | more, &start, &lane.pidfd, nullptr, &lane.in_our_memory);
-  };
-  lane.pid = clone(lane.asked_pidfd ? CLONE_PIDFD : 0);
-  int error = errno;
-  if (lane.pid < 0 && lane.asked_pidfd && (error == EINVAL || error == ENOSYS || error == EPERM)) {
+  long result = clone_into(lane, flags | (lane.asked_pidfd ? CLONE_PIDFD : 0));
+  if (lane.asked_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
     // A sandbox that knows no pidfd. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
     has_pidfd_ = false;
     lane.asked_pidfd = false;
-    lane.pid = clone(0);
-    error = errno;
+    result = clone_into(lane, flags);
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (lane.pid >= 0) return {};
+  lane.pid = static_cast<pid_t>(result);
+  if (result >= 0) return {};
+  const int error = static_cast<int>(-result);
 
   unpark(number);
   auto failure = fail_errno(Errc::unavailable, concat("cannot start ", plan.program), error);
@@ -174,6 +169,24 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
     failure.value().message += " (the limit of processes is reached: see 'ulimit -u' and pids.max)";
   }
   return failure;
+}
+
+long Launcher::clone_into(Lane& lane, int flags) {
+  ChildClone child;
+  child.flags = static_cast<unsigned>(flags);
+  child.stack = lane.stack;
+  child.stack_bytes = stack_bytes;
+  child.pidfd = &lane.pidfd;
+  child.alive_in_memory = &lane.in_our_memory;
+  child.cgroup = cgroup_.get();
+  long result = clone_child(child, run_child, &lane.start);
+  // A sandbox or a kernel before 5.7 that cannot do it, or a cgroup that is gone or may hold no process.
+  if (result < 0 && cgroup_ && result != -EAGAIN && result != -ENOMEM) {
+    cgroup_.reset();
+    child.cgroup = -1;
+    result = clone_child(child, run_child, &lane.start);
+  }
+  return result;
 }
 
 void Launcher::unpark(int number) {

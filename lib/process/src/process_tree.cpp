@@ -3,11 +3,9 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,24 +14,15 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/text.hpp"
+
 namespace ddrun::process {
 
 namespace {
 
-/// Reads a small /proc file; an empty string if it is gone.
-std::string slurp(const char* path) {
-  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
-  char buffer[1024];
-  const ssize_t n = ::read(fd, buffer, sizeof buffer);
-  ::close(fd);
-  return n > 0 ? std::string(buffer, static_cast<std::size_t>(n)) : std::string();
-}
-
 bool read_stat(pid_t pid, ProcessInfo& info) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const std::string stat = slurp(path);
+  const std::string stat = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
   // The name may hold blanks and brackets: what follows its last ')' is regular.
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
@@ -74,13 +63,12 @@ std::vector<ProcessInfo> descendants(pid_t root) {
   return found;
 }
 
-std::string process_name(pid_t pid) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/comm", pid);
-  std::string name = slurp(path);
-  while (!name.empty() && name.back() == '\n') name.pop_back();
-  return name;
+bool any_child_left() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
+
+std::string process_name(pid_t pid) { return read_small_file(concat("/proc/", pid, "/comm")).value_or(""); }
 
 std::size_t kill_all_descendants(std::chrono::steady_clock::time_point give_up) {
   sigset_t child_signal;

@@ -15,9 +15,9 @@
 #include <optional>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
-#include "job_cgroup.hpp"
 #include "startup_pages.hpp"
 
 namespace ddrun::process {
@@ -47,10 +47,11 @@ class Sweeper {
   Sweeper(pid_t agent, UniqueFd guard_pipe, UniqueFd signals, SharedState& shared)
       : agent_(agent), guard_pipe_(std::move(guard_pipe)), signals_(std::move(signals)), shared_(shared) {}
 
-  /// Until the agent is gone. Gives back its wait status.
+  /// Until the agent is gone, or has nothing left to do but go. Gives back its wait status.
   int wait_for_agent() {
     int status = 0;
     while (true) {
+      if (shared_.agent_done) return W_EXITCODE(shared_.agent_code, 0);
       const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
       if (reaped == agent_) return status;
       if (reaped < 0 && errno != EINTR) return W_EXITCODE(125, 0);  // somebody else has waited for it
@@ -65,12 +66,15 @@ class Sweeper {
  private:
   void wait_for_event() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
-    int timeout = -1;
+    int timeout = settled_ ? -1 : static_cast<int>(settling_time.tv_nsec / 1'000'000);
     if (kill_at_) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
       timeout = static_cast<int>(std::clamp<long long>(left + 1, 100, 60'000));
     }
-    ::poll(fds, guard_pipe_ ? 2 : 1, timeout);
+    if (::poll(fds, guard_pipe_ ? 2 : 1, timeout) == 0 && !settled_) {
+      drop_startup_pages();
+      settled_ = true;
+    }
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
       // Somebody has aimed at this process: the agent knows what to do.
@@ -108,6 +112,7 @@ class Sweeper {
   UniqueFd guard_pipe_;
   UniqueFd signals_;
   SharedState& shared_;
+  bool settled_ = false;
   int ending_signals_ = 0;
   int ended_by_ = 0;
   std::optional<Clock::time_point> kill_at_;
@@ -127,27 +132,34 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     say_error(life.error().message);
     return 125;
   }
-  JobCgroup cgroup = JobCgroup::create_if_delegated(shared.cgroup, sizeof shared.cgroup);
-  const pid_t agent = cgroup.fork_into();
+  const pid_t agent = ::fork();
   if (agent < 0) {
     say_error(fail_errno(Errc::unavailable, "cannot start the agent", errno).value().message);
-    cgroup.remove();
     return 125;
   }
   if (agent == 0) {
     guard_pipe.reset();
     life->write.reset();
-    cgroup.forget();
     context.sweeper_life = std::move(life->read);
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     shared.agent_pid = ::getpid();
+    const int code = agent_main(context);
+    if (!any_child_left()) {
+      // Taking a process apart takes the kernel a while. The three of us end at the same time, not one after the other.
+      shared.agent_code = code;
+      shared.agent_done = true;
+      if (::getppid() == shared.sweeper_pid) ::kill(shared.sweeper_pid, SIGCHLD);
+      else JobCgroup(shared.cgroup).remove();  // the guard may be dead too
+    }
     // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
-    ::_exit(agent_main(context));
+    ::_exit(code);
   }
+  shared.agent_pid = agent;
+  // While the agent gets ready: it needs the cgroup for its first worker, not before.
+  JobCgroup cgroup = provide_job_cgroup(shared);
   life->read.reset();
   context.guard_messages.reset();
-  shared.agent_pid = agent;
   take_own_name(argc, argv, shared.guard_pid);
 
   const sigset_t set = handled_signals();
@@ -157,15 +169,17 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
     ::close(null);
   }
-  drop_startup_pages();
   Sweeper sweeper(agent, std::move(guard_pipe), std::move(signals), shared);
   const int status = sweeper.wait_for_agent();
   const bool ended_early = sweeper.ended_by() != 0 && WIFSIGNALED(status);
   if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
-  cgroup.kill();
-  shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
-  cgroup.remove();
+  if (!shared.agent_done) {
+    cgroup.kill();
+    shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
+  }
+  if (cgroup.remove()) shared.cgroup[0] = '\0';
   if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);
+  shared.private_directory[0] = '\0';
   if (ended_early) return 128 + sweeper.ended_by();
   return WIFSIGNALED(status) ? 125 : WEXITSTATUS(status);
 }

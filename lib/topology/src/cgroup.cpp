@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/topology/small_file.hpp"
 
 namespace ddrun::topology {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/topology/small_file.hpp"
 
 namespace ddrun::topology {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/topology/small_file.hpp"
 
 namespace ddrun::topology {
 

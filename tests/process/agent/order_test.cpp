@@ -7,6 +7,8 @@
 
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
+#include "ddrun/process/job_cgroup.hpp"
+#include "ddrun/process/process_tree.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
 
@@ -50,7 +52,7 @@ TEST_CASE("children that ended while nobody looked are told in the order of thei
   }
   watcher.reap();
   CHECK(told == killed);
-  CHECK_FALSE(ChildWatcher::any_child_left());
+  CHECK_FALSE(any_child_left());
 }
 
 TEST_CASE("only signals that end the job are counted towards killing the agent") {
@@ -89,6 +91,7 @@ TEST_CASE("the cgroup of a job goes with it also when agent and sweeper are kill
     char name[] = "guarded";
     char* argv[] = {name, nullptr};
     ::_exit(run_guarded(1, argv, [&](AgentContext& context) {
+      const JobCgroup group = await_job_cgroup(*context.shared);
       for (int i = 0; i < 4; ++i) {
         if (::fork() == 0) {
           while (true) ::pause();

@@ -8,10 +8,13 @@
 
 #include <algorithm>
 
+#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
+#include "ddrun/topology/cgroup.hpp"
 
 using namespace ddrun;
 using namespace std::chrono_literals;
@@ -60,6 +63,8 @@ TEST_CASE("one signal to each process of ddrun is one signal and leaves the grac
   REQUIRE(run.wait_for_out("up"));
   const Three three = three_of(run);
   for (const pid_t pid : {three.agent, three.sweeper, three.guard}) REQUIRE(run.signal(pid, SIGTERM));
+  // Before that it would end by itself, for all that the agent knows.
+  REQUIRE(run.wait_for_out("got TERM"));
   test::write_file(dir.file("go"), "");
   const auto outcome = run.wait(20s);
   CAPTURE(outcome.err);
@@ -131,4 +136,24 @@ TEST_CASE("the time limit also ends the wait for a console that takes nothing") 
     CHECK(run.wait(20s).code() == 124);
     CHECK(run.all_gone());
   }
+}
+
+TEST_CASE("the cgroup of a job goes with it also when guard and sweeper are killed") {
+  test::Run run(command({}, {"print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up"));
+  const Three three = three_of(run);
+  const auto below = process::descendants(three.agent);
+  REQUIRE(below.size() == 1);
+  const std::string name = concat("/ddrun-", three.sweeper);
+  const std::string groups = read_small_file(concat("/proc/", below[0].pid, "/cgroup")).value_or("");
+  const bool in_a_cgroup = groups.ends_with(name) || groups.find(name + "\n") != std::string::npos;
+  if (!in_a_cgroup) test::skip("no writable cgroup v2 has been given to us here");
+  const auto ours = topology::own_cgroup("none of version 1");
+  REQUIRE(ours);
+  const std::string directory = ours->directory + name;
+  REQUIRE(::access(directory.c_str(), F_OK) == 0);
+  REQUIRE(run.signal(three.sweeper, SIGKILL));
+  REQUIRE(run.signal(three.guard, SIGKILL));
+  CHECK(run.all_gone());
+  CHECK(test::wait_until([&] { return ::access(directory.c_str(), F_OK) != 0; }));
 }

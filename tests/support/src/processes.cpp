@@ -34,15 +34,6 @@ bool wait_until(const std::function<bool()>& condition, std::chrono::millisecond
   }
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
 namespace {
 
 /// Quicker than a stream, and told apart from an empty file by nobody here.
@@ -105,17 +96,6 @@ std::vector<pid_t> descendants_of(pid_t root) {
     }
   }
   return found;
-}
-
-TemporaryDirectory::TemporaryDirectory() {
-  char name[] = "/tmp/ddrun-test-XXXXXX";
-  if (::mkdtemp(name) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ec;
-  std::filesystem::remove_all(path_, ec);
 }
 
 int Outcome::code() const { return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : -WTERMSIG(wait_status); }

@@ -12,6 +12,7 @@
 
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 
 namespace ddrun::cli::test {
 
@@ -61,40 +62,7 @@ inline std::string answered(const Words& words, const Words& variables = {}) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path);
-  INFO(path);
-  REQUIRE(in.good());
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-/// A new directory that goes away with the test.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "ddrun-cli-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-  /// Writes a file and returns its path.
-  std::string file(const std::string& name, const std::string& text) const {
-    const std::string path = path_ + "/" + name;
-    std::ofstream(path, std::ios::binary) << text;
-    return path;
-  }
-
- private:
-  std::string path_;
-};
+using ddrun::test::read_file;
+using ddrun::test::TemporaryDirectory;
 
 }  // namespace ddrun::cli::test

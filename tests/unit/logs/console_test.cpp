@@ -10,8 +10,8 @@
 #include <csignal>
 
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "output_harness.hpp"
-#include "scratch_dir.hpp"
 
 using namespace ddrun;
 using namespace ddrun::logs;
@@ -117,15 +117,15 @@ TEST_CASE("a full disk under a redirected console loses only what does not fit")
 }
 
 TEST_CASE("a file as console is written at its present end") {
-  test::ScratchDir dir;
-  const UniqueFd file(::open((dir / "out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  test::TemporaryDirectory dir;
+  const UniqueFd file(::open(dir.file("out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(write_all(file.get(), "before\n", 7));
   boost::asio::io_context io;
   auto console = std::make_shared<Console>(io.get_executor(), file.get(), high);
   console->add(&io, "[1] ", Piece{"no end", false, PieceEnd::cut});
   console->flush();
   REQUIRE(write_all(file.get(), "behind\n", 7));
-  CHECK(test::file_text(dir / "out") == "before\n[1] no end\nbehind\n");
+  CHECK(test::read_file(dir.file("out")) == "before\n[1] no end\nbehind\n");
 }
 
 TEST_CASE("two descriptors of one pipe are one place and two pipes are not") {

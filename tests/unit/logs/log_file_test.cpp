@@ -3,35 +3,36 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <filesystem>
 
 #include <csignal>
 #include <string>
 
 #include "ddrun/test/catch.hpp"
-#include "scratch_dir.hpp"
+#include "ddrun/test/files.hpp"
 
 using ddrun::logs::LogFile;
-using ddrun::test::file_text;
-using ddrun::test::ScratchDir;
+using ddrun::test::read_file;
+using ddrun::test::TemporaryDirectory;
 
 TEST_CASE("a log file is appended to byte for byte") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   const std::string bytes("a\0b\xff\r\nno end", 12);
   {
-    LogFile file(dir / "x.log", 0);
+    LogFile file(dir.file("x.log"), 0);
     REQUIRE(file.open());
     file.write(bytes);
   }
-  LogFile again(dir / "x.log", 0);
+  LogFile again(dir.file("x.log"), 0);
   again.write(bytes);
-  CHECK(file_text(again.path()) == bytes + bytes);
+  CHECK(read_file(again.path()) == bytes + bytes);
   CHECK(again.lost_bytes() == 0);
   CHECK(again.first_error().empty());
 }
 
 TEST_CASE("rotation loses no byte and breaks between lines") {
-  ScratchDir dir;
-  const std::string path = dir / "stdout.log";
+  TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
   std::string all;
   LogFile file(path, 1000);
   for (int i = 0; i < 400; ++i) all += "line number " + std::to_string(i) + " of this file\n";
@@ -44,37 +45,37 @@ TEST_CASE("rotation loses no byte and breaks between lines") {
   while (std::filesystem::exists(path + "." + std::to_string(count + 1))) ++count;
   CHECK(count >= 10);
   for (int number = count; number >= 1; --number) {
-    const std::string text = file_text(path + "." + std::to_string(number));
+    const std::string text = read_file(path + "." + std::to_string(number));
     CHECK(text.size() <= 1040);  // the limit and the rest of a line
     CHECK(text.size() > 900);
     CHECK(text.back() == '\n');
     joined += text;
   }
-  joined += file_text(path);
+  joined += read_file(path);
   CHECK(joined == all);
 }
 
 TEST_CASE("a line longer than a whole file is cut rather than lost") {
-  ScratchDir dir;
-  const std::string path = dir / "stdout.log";
+  TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
   const std::string line = std::string(20'000, 'x') + "\n";
   LogFile file(path, 1000);
   file.write(line);
   std::string joined;
   int count = 0;
   while (std::filesystem::exists(path + "." + std::to_string(count + 1))) ++count;
-  for (int number = count; number >= 1; --number) joined += file_text(path + "." + std::to_string(number));
-  joined += file_text(path);
+  for (int number = count; number >= 1; --number) joined += read_file(path + "." + std::to_string(number));
+  joined += read_file(path);
   CHECK(joined == line);
   CHECK(count == 3);
 }
 
 TEST_CASE("a new file makes its directory if the attempt could not") {
-  ScratchDir dir;
-  LogFile file(dir / "attempt_1/0/stdout.log", 0);
+  TemporaryDirectory dir;
+  LogFile file(dir.file("attempt_1/0/stdout.log"), 0);
   REQUIRE(file.open());
   file.write("x\n");
-  CHECK(file_text(file.path()) == "x\n");
+  CHECK(read_file(file.path()) == "x\n");
 }
 
 TEST_CASE("what does not fit on the device is counted with the reason") {
@@ -86,8 +87,8 @@ TEST_CASE("what does not fit on the device is counted with the reason") {
 }
 
 TEST_CASE("after a full disk the file goes on with a whole line") {
-  ScratchDir dir;
-  const std::string path = dir / "stdout.log";
+  TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
   // A file size limit stands in for the disk; in a process of its own, because the limit holds for everything.
   const pid_t child = ::fork();
   if (child == 0) {
@@ -101,7 +102,7 @@ TEST_CASE("after a full disk the file goes on with a whole line") {
     ::setrlimit(RLIMIT_FSIZE, &free);
     // Tried again after a pause only, however much is written: 30 s are more than enough for it.
     const auto deadline = ddrun::Clock::now() + std::chrono::seconds(30);
-    while (file_text(path).find("line\n") == std::string::npos && ddrun::Clock::now() < deadline) {
+    while (read_file(path).find("line\n") == std::string::npos && ddrun::Clock::now() < deadline) {
       file.write("of a line\nwhole line\nlost half ");
       ::usleep(10'000);
     }
@@ -110,5 +111,5 @@ TEST_CASE("after a full disk the file goes on with a whole line") {
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(status == 0);
-  CHECK(file_text(path) == "first\nseco\nwhole line\nlost half ");
+  CHECK(read_file(path) == "first\nseco\nwhole line\nlost half ");
 }

@@ -2,22 +2,23 @@
 
 #include <fnmatch.h>
 #include <sys/stat.h>
+#include <fstream>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "ddrun/test/catch.hpp"
-#include "scratch_dir.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using namespace ddrun::logs;
-using ddrun::test::ScratchDir;
+using ddrun::test::TemporaryDirectory;
 namespace fs = std::filesystem;
 
 namespace {
 
 /// $TMPDIR for as long as this lives.
-struct TemporaryDir : ScratchDir {
+struct TemporaryDir : TemporaryDirectory {
   TemporaryDir() { setenv("TMPDIR", path().c_str(), 1); }
   ~TemporaryDir() { before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1); }
   std::string before = std::getenv("TMPDIR") != nullptr ? std::getenv("TMPDIR") : "";
@@ -26,13 +27,13 @@ struct TemporaryDir : ScratchDir {
 }  // namespace
 
 TEST_CASE("the layout is that of torchrun") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   LogSpec log;
-  log.dir = dir / "deep/logs/";
+  log.dir = dir.file("deep/logs/");
   LogLayout layout(log, "my/run");
   REQUIRE(layout.prepare());
   REQUIRE(layout.begin_attempt(2, {0, 1}));
-  CHECK(layout.root() == dir / "deep/logs");
+  CHECK(layout.root() == dir.file("deep/logs"));
   std::string eight;
   for (int i = 0; i < 8; ++i) eight += "[a-z0-9]";
   const std::string shape = dir.path() + "/deep/logs/my_run_" + eight + "/attempt_2";
@@ -45,7 +46,7 @@ TEST_CASE("the layout is that of torchrun") {
 }
 
 TEST_CASE("an attempt of the same number keeps the logs of the one before") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   LogSpec log;
   log.dir = dir.path();
   LogLayout layout(log, "job");
@@ -104,15 +105,15 @@ TEST_CASE("the null device as log directory switches files off") {
 }
 
 TEST_CASE("a log directory that cannot be used is refused before anything starts") {
-  ScratchDir dir;
-  std::ofstream(dir / "file") << "x";
+  TemporaryDirectory dir;
+  std::ofstream(dir.file("file")) << "x";
   LogSpec log;
-  log.dir = dir / "file";
+  log.dir = dir.file("file");
   auto result = LogLayout(log, "job").prepare();
   REQUIRE_FALSE(result);
   CHECK(result.error().code == Errc::invalid_argument);
-  CHECK(result.error().message == "--log-dir: " + (dir / "file") + " is not a directory");
-  log.dir = dir / "file/below";
+  CHECK(result.error().message == "--log-dir: " + dir.file("file") + " is not a directory");
+  log.dir = dir.file("file/below");
   result = LogLayout(log, "job").prepare();
   REQUIRE_FALSE(result);
   CHECK(result.error().message.find("Not a directory") != std::string::npos);

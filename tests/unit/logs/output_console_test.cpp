@@ -12,7 +12,6 @@
 
 #include "ddrun/base/text.hpp"
 #include "output_harness.hpp"
-#include "scratch_dir.hpp"
 
 using namespace ddrun;
 using namespace ddrun::logs;

@@ -10,8 +10,8 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/test/files.hpp"
 #include "output_harness.hpp"
-#include "scratch_dir.hpp"
 
 using namespace ddrun;
 using namespace ddrun::logs;
@@ -19,7 +19,7 @@ using namespace ddrun::test;
 namespace fs = std::filesystem;
 
 TEST_CASE("a stream that is only redirected is written by the worker itself") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.redirects.by_local_rank[1] = Streams::both;
@@ -35,14 +35,14 @@ TEST_CASE("a stream that is only redirected is written by the worker itself") {
   put(h.workers[0].out, "shown\n");
   CHECK(h.output->stderr_tail(1, 2) == std::vector<std::string>{"two", "three"});
   CHECK(h.end());
-  CHECK(file_text(h.output->stdout_log(1)) == "to the file");
+  CHECK(read_file(h.output->stdout_log(1)) == "to the file");
   CHECK(h.shown_out == "[10] shown\n");
   CHECK(h.shown_err.empty());
   CHECK(fs::is_directory(fs::path(h.output->error_file(0)).parent_path()));
 }
 
 TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchrun") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.tee.everyone = Streams::both;
@@ -54,8 +54,8 @@ TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchr
   put(h.workers[0].err, "e\n");
   // A worker that ended: its bytes are on disk before anything is said about it.
   h.output->drain(0);
-  CHECK(file_text(h.output->stdout_log(0)) == std::string("a\r\n\0b", 5));
-  CHECK(file_text(h.output->stderr_log(0)) == "e\n");
+  CHECK(read_file(h.output->stdout_log(0)) == std::string("a\r\n\0b", 5));
+  CHECK(read_file(h.output->stderr_log(0)) == "e\n");
   CHECK(h.end());
   CHECK(h.shown_out == std::string("[trainer0]:a\r\n[trainer0]:\0b\n", 28));
   CHECK(h.shown_err == "[trainer0]:e\n");
@@ -63,7 +63,7 @@ TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchr
 }
 
 TEST_CASE("filters copy whole lines with their prefix to one file for all workers") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.tee.everyone = Streams::out;
@@ -76,7 +76,7 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
   h.output->drain(1);
   put(h.workers[0].out, "ss 3\nthe last loss");
   CHECK(h.end());
-  CHECK(file_text(h.output->attempt_dir() + "/filtered_stdout.log") ==
+  CHECK(read_file(h.output->attempt_dir() + "/filtered_stdout.log") ==
         "[default1]:acc 0.5\n[default0]:loss 3\n[default0]:the last loss\n");
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("an empty filter and a bad template are refused") {
 }
 
 TEST_CASE("every attempt keeps its logs and the tail is that of the present one") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.tee.everyone = Streams::both;
@@ -106,12 +106,12 @@ TEST_CASE("every attempt keeps its logs and the tail is that of the present one"
   for (int attempt = 0; attempt < 3; ++attempt) {
     const std::string log = logs[static_cast<std::size_t>(attempt)];
     CHECK(log.find("/attempt_" + std::to_string(attempt) + "/0/stderr.log") != std::string::npos);
-    CHECK(file_text(log) == "attempt " + std::to_string(attempt) + "\n");
+    CHECK(read_file(log) == "attempt " + std::to_string(attempt) + "\n");
   }
 }
 
 TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every byte") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.redirects.everyone = Streams::out;
@@ -126,9 +126,9 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   });
   const std::string log = h.output->stdout_log(0);
   const auto kept = [&] {
-    std::string text = file_text(log);
+    std::string text = read_file(log);
     for (int i = 1; fs::exists(log + "." + std::to_string(i)); ++i)
-      text = file_text(log + "." + std::to_string(i)) + text;
+      text = read_file(log + "." + std::to_string(i)) + text;
     return text;
   };
   CHECK(h.run_until([&] { return kept().size() >= all.size(); }));
@@ -156,7 +156,7 @@ TEST_CASE("the null device as log directory leaves no trace") {
 }
 
 TEST_CASE("what a grandchild writes after its worker ended still reaches the log") {
-  ScratchDir dir;
+  TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
     options.log.dir = dir.path();
     options.log.tee.everyone = Streams::out;
@@ -174,7 +174,7 @@ TEST_CASE("what a grandchild writes after its worker ended still reaches the log
   CHECK_FALSE(done);
   grandchild.reset();
   CHECK(h.run_until([&] { return done; }));
-  CHECK(file_text(h.output->stdout_log(0)) == "worker\ngrandchild\n");
+  CHECK(read_file(h.output->stdout_log(0)) == "worker\ngrandchild\n");
   CHECK(h.shown_out == "[default0]:worker\n[default0]:grandchild\n");
 }
 
@@ -212,7 +212,7 @@ TEST_CASE("too few descriptors are reported with how many are needed") {
 namespace {
 
 /// A small disk of its own, where that is allowed, and everything that ddrun says meanwhile.
-struct SmallDisk : ScratchDir {
+struct SmallDisk : TemporaryDirectory {
   SmallDisk() {
     if (::mount("none", path().c_str(), "tmpfs", 0, "size=64k") != 0) skip("cannot mount a small tmpfs here");
     set_message_sink([this](std::string_view line) { said.emplace_back(line); });

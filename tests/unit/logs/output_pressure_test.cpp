@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "output_harness.hpp"
-#include "scratch_dir.hpp"
 
 using namespace ddrun;
 using namespace ddrun::logs;

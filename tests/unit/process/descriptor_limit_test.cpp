@@ -1,9 +1,13 @@
 #include "ddrun/process/descriptor_limit.hpp"
 
 #include <fcntl.h>
+#include <stdlib.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"
 
@@ -33,7 +37,28 @@ void set_soft_limit(rlim_t soft) {
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &lower) == 0);
 }
 
+/// How many descriptors fit into the kernel's table without its being enlarged.
+long table_size() {
+  for (const std::string& line : split(read_small_file("/proc/self/status").value_or(""), '\n')) {
+    if (line.starts_with("FDSize:")) return ::atol(line.c_str() + 7);
+  }
+  return -1;
+}
+
 }  // namespace
+
+TEST_CASE("room is made for descriptors before they are needed") {
+  const LimitKeeper keeper;
+  raise_descriptor_limit();
+  const long before = table_size();
+  const auto more = std::min<std::size_t>(4 * static_cast<std::size_t>(before), limit().rlim_cur);
+  reserve_descriptors(more);
+  CHECK(table_size() >= static_cast<long>(more));
+  // What does not fit into the limit is not reserved, and nothing is left open.
+  const std::size_t free_before = free_descriptors();
+  reserve_descriptors(limit().rlim_cur + 100);
+  CHECK(free_descriptors() == free_before);
+}
 
 TEST_CASE("the soft limit is raised to the hard one and the old one given back") {
   const LimitKeeper keeper;

@@ -3,21 +3,21 @@
 #include <signal.h>
 
 #include "ddrun/test/catch.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;
-using test::TestDirectory;
+using test::TemporaryDirectory;
 
 namespace {
 
-topology::SystemRoots roots_of(const TestDirectory& dir) {
+topology::SystemRoots roots_of(const TemporaryDirectory& dir) {
   return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
 }
 
 /// A machine with cgroup v2 where this job has a memory limit of 4 GiB.
 struct Machine {
-  TestDirectory dir;
+  TemporaryDirectory dir;
   Machine() {
     dir.file("proc/self/cgroup", "0::/job\n");
     dir.file("sys/fs/cgroup/cgroup.procs", "");
@@ -61,7 +61,7 @@ TEST_CASE("a worker that fails after its child was killed for memory is told so"
 }
 
 TEST_CASE("cgroup version 1 counts in oom_control") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/self/cgroup", "4:memory:/job\n0::/\n");
   dir.file("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "536870912\n");
   const auto kills = [&](const char* count) {
@@ -75,7 +75,7 @@ TEST_CASE("cgroup version 1 counts in oom_control") {
 }
 
 TEST_CASE("without a cgroup the machine's counter is a hint") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 3\n");
   DeathReasons reasons(roots_of(dir));
   dir.file("proc/vmstat", "nr_free_pages 5\noom_kill 4\n");
@@ -85,7 +85,7 @@ TEST_CASE("without a cgroup the machine's counter is a hint") {
 }
 
 TEST_CASE("where nothing is counted nothing is claimed about memory") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   DeathReasons reasons(roots_of(dir));
   CHECK(reasons.explain(dead(Signaled{SIGKILL})) == "killed from outside ddrun");
   CHECK(reasons.explain(dead(Signaled{SIGTERM})) == "signal sent from outside ddrun");
@@ -93,7 +93,7 @@ TEST_CASE("where nothing is counted nothing is claimed about memory") {
 }
 
 TEST_CASE("a core file is named if it is there") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto located = [&](const char* pattern, const char* uses_pid = "0") {
     dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
     dir.file("proc/sys/kernel/core_uses_pid", std::string(uses_pid) + "\n");
@@ -114,7 +114,7 @@ TEST_CASE("a core file is named if it is there") {
 }
 
 TEST_CASE("a core that went to a program is told with how to get it") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto located = [&](const char* pattern) {
     dir.file("proc/sys/kernel/core_pattern", std::string(pattern) + "\n");
     DeathReasons reasons(roots_of(dir));
@@ -126,7 +126,7 @@ TEST_CASE("a core that went to a program is told with how to get it") {
 }
 
 TEST_CASE("an old core file is not taken for this one") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/sys/kernel/core_pattern", "core\n");
   dir.file("cwd/core", "");
   DeadWorker worker = dead(Signaled{SIGSEGV, true}, dir.path() + "/cwd");

@@ -1,28 +1,26 @@
 #include "ddrun/agent/error_file.hpp"
 
+#include <sys/stat.h>
+
 #include <nlohmann/json.hpp>
 
 #include "ddrun/test/catch.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;
-using test::TestDirectory;
+using test::read_file;
+using test::TemporaryDirectory;
 
 namespace {
 
 const std::string recorded =
     R"({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  x", "timestamp": "17"}}})";
 
-std::string content(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 }  // namespace
 
 TEST_CASE("both forms of PyTorch's error file are read") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto recorded_error = read_error_file(dir.file("a", recorded));
   REQUIRE(recorded_error);
   CHECK(recorded_error->message == "ValueError: boom");
@@ -41,7 +39,7 @@ TEST_CASE("both forms of PyTorch's error file are read") {
 }
 
 TEST_CASE("a half written error file gives what is there") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   int found = 0;
   for (std::size_t size = 0; size <= recorded.size(); ++size) {
     const auto error = read_error_file(dir.file("half", recorded.substr(0, size)));
@@ -55,7 +53,7 @@ TEST_CASE("a half written error file gives what is there") {
 }
 
 TEST_CASE("a huge error file is cut and not believed to be short") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const std::string huge = R"({"message": {"message": "MemoryError", "extraInfo": {"py_callstack": ")" +
                            std::string(std::size_t{6} << 20U, 'x') + R"("}}})";
   const auto error = read_error_file(dir.file("huge", huge));
@@ -66,7 +64,7 @@ TEST_CASE("a huge error file is cut and not believed to be short") {
 }
 
 TEST_CASE("what is no error file gives nothing and does not block") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   CHECK_FALSE(read_error_file(dir.path() + "/none"));
   CHECK_FALSE(read_error_file(dir.path()));
   CHECK_FALSE(read_error_file("/dev/zero"));
@@ -80,21 +78,21 @@ TEST_CASE("what is no error file gives nothing and does not block") {
 }
 
 TEST_CASE("the first failure's file is handed on with the error code added") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const std::string from = dir.file("from.json", recorded);
   const std::string to = dir.file("to.json", "old and longer than the new one? no matter");
   REQUIRE(hand_on_error_file(from, Exited{5}, to));
-  auto json = nlohmann::json::parse(content(to));
+  auto json = nlohmann::json::parse(read_file(to));
   CHECK(json["message"]["errorCode"] == 5);
   CHECK(json["message"]["message"] == "ValueError: boom");
   CHECK(json["message"]["extraInfo"]["timestamp"] == "17");
   REQUIRE(hand_on_error_file(from, Signaled{11}, to));
-  CHECK(nlohmann::json::parse(content(to))["message"]["errorCode"] == -11);
+  CHECK(nlohmann::json::parse(read_file(to))["message"]["errorCode"] == -11);
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);  // no temporary file is left
 }
 
 TEST_CASE("an error file that cannot be handed on says why") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto half = hand_on_error_file(dir.file("half", recorded.substr(0, 50)), Exited{1}, dir.path() + "/to");
   REQUIRE_FALSE(half);
   CHECK(half.error().message == dir.path() + "/half is not complete JSON");

@@ -3,21 +3,12 @@
 #include <nlohmann/json.hpp>
 
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "job_samples.hpp"
-#include "test_directory.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;
 using namespace ddrun::test;
-
-namespace {
-
-std::string content(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-}  // namespace
 
 TEST_CASE("the report has every fact of the result under its key") {
   JobResult result = failed_job(2, 1, Signaled{SIGSEGV, true});
@@ -129,20 +120,20 @@ TEST_CASE("bytes that are not UTF-8 do not spoil the report") {
 }
 
 TEST_CASE("the report file is replaced at once and nothing else is left") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const std::string path = dir.file("report.json", "old");
   const JobResult result = failed_job(1, 0, Exited{1});
   REQUIRE(write_json_report(path, result));
-  CHECK(content(path) == json_report(result));
+  CHECK(read_file(path) == json_report(result));
   REQUIRE(::symlink(path.c_str(), (dir.path() + "/link").c_str()) == 0);
   REQUIRE(write_json_report(dir.path() + "/link", JobResult()));
   CHECK(std::filesystem::is_symlink(dir.path() + "/link"));
-  CHECK(content(path) == json_report(JobResult()));
+  CHECK(read_file(path) == json_report(JobResult()));
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);
 }
 
 TEST_CASE("a report that cannot be written says which file and why") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto nowhere = write_json_report("/none/report.json", JobResult());
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().code == Errc::unavailable);

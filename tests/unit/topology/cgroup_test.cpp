@@ -1,22 +1,21 @@
 #include "ddrun/topology/cgroup.hpp"
 
 #include "ddrun/test/catch.hpp"
-#include "ddrun/topology/small_file.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun::topology;
-using ddrun::test::TestDirectory;
+using ddrun::test::TemporaryDirectory;
 
 namespace {
 
-SystemRoots roots_of(const TestDirectory& dir) {
+SystemRoots roots_of(const TemporaryDirectory& dir) {
   return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
 }
 
 }  // namespace
 
 TEST_CASE("version 2 limits are the lowest on the way up") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/self/cgroup", "0::/user.slice/job\n");
   dir.file("sys/fs/cgroup/cgroup.procs", "");
   dir.file("sys/fs/cgroup/user.slice/cpu.max", "250000 100000\n");
@@ -36,7 +35,7 @@ TEST_CASE("version 2 limits are the lowest on the way up") {
 }
 
 TEST_CASE("version 1 controllers are found by name") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/self/cgroup", "5:cpu,cpuacct:/job\n4:memory:/job\n0::/\n");
   dir.file("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us", "50000\n");
   dir.file("sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us", "100000\n");
@@ -52,7 +51,7 @@ TEST_CASE("version 1 controllers are found by name") {
 }
 
 TEST_CASE("a container that sees only its own cgroup reads the limits there") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("proc/self/cgroup", "0::/docker/0123\n");
   dir.file("sys/fs/cgroup/cgroup.procs", "");
   dir.file("sys/fs/cgroup/memory.max", "1048576\n");
@@ -63,7 +62,7 @@ TEST_CASE("a container that sees only its own cgroup reads the limits there") {
 }
 
 TEST_CASE("without limits or cgroups there is none") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   CHECK_FALSE(own_cgroup("memory", roots_of(dir)));
   CHECK_FALSE(cpu_quota(roots_of(dir)));
   dir.file("proc/self/cgroup", "0::/\n");
@@ -71,13 +70,4 @@ TEST_CASE("without limits or cgroups there is none") {
   CHECK(own_cgroup("memory", roots_of(dir)));
   CHECK_FALSE(cpu_quota(roots_of(dir)));
   CHECK_FALSE(memory_limit(roots_of(dir)));
-}
-
-TEST_CASE("numbers are found by their key") {
-  const TestDirectory dir;
-  const std::string file = dir.file("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 1\n");
-  CHECK(read_keyed_number(file, "oom_kill") == 2);
-  CHECK(read_keyed_number(file, "oom") == 3);
-  CHECK_FALSE(read_keyed_number(file, "oom_k"));
-  CHECK_FALSE(read_keyed_number(dir.path() + "/none", "oom"));
 }

@@ -2,16 +2,16 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using namespace ddrun::topology;
-using test::TestDirectory;
+using test::TemporaryDirectory;
 
 namespace {
 
 /// Two sockets of four cores with two hyper-threads each, numbered as usual: siblings are 8 apart.
-SystemRoots two_sockets(const TestDirectory& dir) {
+SystemRoots two_sockets(const TemporaryDirectory& dir) {
   const std::string system = "sys/devices/system/";
   dir.file(system + "node/online", "0-1\n");
   dir.file(system + "node/node0/cpulist", "0-3,8-11\n");
@@ -33,19 +33,19 @@ std::string text(const CpuLayout& layout) {
 }  // namespace
 
 TEST_CASE("cores and nodes are read from sys") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const CpuLayout layout = read_cpu_layout(CpuSet::parse("0-15").value(), two_sockets(dir));
   CHECK(text(layout) == "0:0,8 0:1,9 0:2,10 0:3,11 1:4,12 1:5,13 1:6,14 1:7,15 | 0:0-3,8-11 1:4-7,12-15");
 }
 
 TEST_CASE("CPUs that are not allowed are not there") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const CpuLayout layout = read_cpu_layout(CpuSet::parse("5,6,14").value(), two_sockets(dir));
   CHECK(text(layout) == "1:5 1:6,14 | 1:5,6,14");
 }
 
 TEST_CASE("a kernel that says nothing has one node and a core per CPU") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const CpuLayout layout = read_cpu_layout(CpuSet::parse("0,2").value(), {dir.path(), dir.path(), dir.path()});
   CHECK(text(layout) == "0:0 0:2 | 0:0,2");
 }

@@ -1,21 +1,23 @@
 #include "ddrun/topology/gpus.hpp"
 
+#include <filesystem>
+
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "ddrun/topology/nproc.hpp"
-#include "test_directory.hpp"
 
 using namespace ddrun;
 using namespace ddrun::topology;
-using test::TestDirectory;
+using test::TemporaryDirectory;
 
 namespace {
 
-SystemRoots roots_of(const TestDirectory& dir) {
+SystemRoots roots_of(const TemporaryDirectory& dir) {
   return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
 }
 
-SystemRoots four_nvidia(const TestDirectory& dir) {
+SystemRoots four_nvidia(const TemporaryDirectory& dir) {
   for (int i = 0; i < 4; ++i) {
     dir.file(concat("dev/nvidia", i), "");
     dir.file(concat("proc/driver/nvidia/gpus/0000:0", i, ":00.0/information"), "");
@@ -29,7 +31,7 @@ int seen(const SystemRoots& roots, const char* list) { return find_gpus({list, {
 }  // namespace
 
 TEST_CASE("NVIDIA devices are counted by the driver's files") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const SystemRoots roots = four_nvidia(dir);
   CHECK(find_gpus({}, roots).count == 4);
   CHECK(find_gpus({}, roots).kind == "NVIDIA");
@@ -40,7 +42,7 @@ TEST_CASE("NVIDIA devices are counted by the driver's files") {
 }
 
 TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const SystemRoots roots = four_nvidia(dir);
   CHECK(seen(roots, "0,1") == 2);
   CHECK(seen(roots, "3") == 1);
@@ -55,7 +57,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
 }
 
 TEST_CASE("AMD devices are the kfd nodes with SIMD units") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("dev/kfd", "");
   const std::string nodes = "sys/class/kfd/kfd/topology/nodes/";
   dir.file(nodes + "0/properties", "cpu_cores_count 64\nsimd_count 0\n");

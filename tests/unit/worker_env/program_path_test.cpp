@@ -3,12 +3,13 @@
 #include <elf.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "ddrun/test/catch.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
-using test::TestDirectory;
+using test::TemporaryDirectory;
 using worker_env::find_program;
 using worker_env::find_script;
 
@@ -40,7 +41,7 @@ std::string elf(unsigned type, unsigned machine) {
 }  // namespace
 
 TEST_CASE("a path is taken from the working directory and becomes absolute") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const std::string file = dir.file("sub/train", script, 0755);
   CHECK(find_program("./sub/train", "/bin", dir.path()).value() == file);
   CHECK(find_program("sub/train", "/bin", dir.path()).value() == file);
@@ -49,7 +50,7 @@ TEST_CASE("a path is taken from the working directory and becomes absolute") {
 }
 
 TEST_CASE("a plain name is searched in PATH and what is no program there is passed over") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("a/tool/x", "");
   dir.file("b/tool", script, 0644);
   const std::string file = dir.file("c/tool", script, 0755);
@@ -61,7 +62,7 @@ TEST_CASE("a plain name is searched in PATH and what is no program there is pass
 }
 
 TEST_CASE("a missing program is told in the shell's words with the name that was meant") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("train", script, 0755);
   dir.file("trial.txt", "", 0644);
   dir.file("bin/ddtrain", script, 0755);
@@ -81,7 +82,7 @@ TEST_CASE("a missing program is told in the shell's words with the name that was
 }
 
 TEST_CASE("short names are suggested for a slip of the finger only") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   for (const char* name : {"sort", "run", "cat"}) dir.file(name, script, 0755);
   const auto tried = [&](const char* name) { return failure(find_program(name, "/bin", dir.path()), Errc::not_found); };
   CHECK(tried("./srot") == "./srot: no such file (did you mean ./sort?)");
@@ -93,14 +94,14 @@ TEST_CASE("short names are suggested for a slip of the finger only") {
 }
 
 TEST_CASE("a dangling link is named as one") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   REQUIRE(::symlink("/gone/train", (dir.path() + "/link").c_str()) == 0);
   CHECK(failure(find_program("./link", "", dir.path()), Errc::not_found) ==
         "./link: a symbolic link to /gone/train, which does not exist");
 }
 
 TEST_CASE("what cannot be executed says why and what to do") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto tried = [&](const std::string& name, const std::string& content, mode_t mode = 0755) {
     dir.file(name, content, mode);
     return failure(find_program("./" + name, "/bin", dir.path()), Errc::not_executable);
@@ -119,7 +120,7 @@ TEST_CASE("what cannot be executed says why and what to do") {
 }
 
 TEST_CASE("the interpreter of a script has to be there") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto tried = [&](const std::string& first_line, Errc code = Errc::not_executable) {
     dir.file("s", first_line + "\necho\n", 0755);
     return failure(find_program("./s", "/bin:/usr/bin", dir.path()), code);
@@ -139,7 +140,7 @@ TEST_CASE("the interpreter of a script has to be there") {
 }
 
 TEST_CASE("an ELF file has to be a program for this machine") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   const auto tried = [&](const std::string& content) {
     dir.file("prog", content, 0755);
     return failure(find_program("./prog", "/bin", dir.path()), Errc::not_executable);
@@ -172,7 +173,7 @@ TEST_CASE("an ELF file has to be a program for this machine") {
 }
 
 TEST_CASE("a script for Python only has to be there and readable") {
-  const TestDirectory dir;
+  const TemporaryDirectory dir;
   dir.file("train.py", "", 0644);
   CHECK(find_script("train.py", dir.path()).value() == dir.path() + "/train.py");
   CHECK(failure(find_script("trian.py", dir.path()), Errc::not_found) ==

@@ -1,7 +1,7 @@
 #include "ddrun/worker_env/python.hpp"
 
 #include "ddrun/test/catch.hpp"
-#include "test_directory.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using worker_env::choose_python;
@@ -19,7 +19,7 @@ Result<std::string> choose(const std::vector<std::string>& entries, const std::s
 }  // namespace
 
 TEST_CASE("Python is the chosen one or the venv's or that in PATH") {
-  const test::TestDirectory dir;
+  const test::TemporaryDirectory dir;
   const std::string script = "#!/bin/sh\n";
   const std::string chosen = dir.file("my/python", script, 0755);
   const std::string venv = dir.file("venv/bin/python", script, 0755);

@@ -40,9 +40,6 @@ class ChildWatcher {
   /// SIGCHLD has come: reap whoever has ended.
   void reap();
 
-  /// True while this process has any child, dead or alive.
-  [[nodiscard]] static bool any_child_left();
-
  private:
   void wait_for_pidfds();
   void take_pidfd_events();

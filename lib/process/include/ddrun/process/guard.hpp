@@ -47,12 +47,17 @@ struct SharedState {
   /// report, on a console that may be stuck) it has nothing to stop in order: the first ending signal ends it.
   std::atomic<bool> agent_listens{false};
   std::atomic<bool> agent_has_listened{false};
+  /// The agent has nothing left to do but end, and no child: nobody needs to wait for it before ending too.
+  std::atomic<bool> agent_done{false};
+  /// Its exit code, once it is done.
+  std::atomic<int> agent_code{125};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
   /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
   std::atomic<int> unkillable{0};
-  /// The job's own cgroup if there is one, else empty. Written before the agent starts.
+  /// The job's own cgroup if there is one, else empty. The agent may look once `cgroup_decided` is not 0 (a futex).
   char cgroup[512] = {};
+  std::atomic<int> cgroup_decided{0};
   /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty.
   char private_directory[512] = {};
 };

@@ -44,6 +44,9 @@ class Launcher {
   /// Children get this RLIMIT_NOFILE instead of ours.
   void set_child_descriptor_limit(const rlimit& limit) { child_descriptor_limit_ = limit; }
 
+  /// Children are born in this cgroup (its directory); empty: in ours. Where the kernel refuses, they are born in ours.
+  void set_child_cgroup(UniqueFd directory) { cgroup_ = std::move(directory); }
+
   /// Begins a start in a lane that is free. The descriptors of `plan` may be closed afterwards; what it points to must
   /// stay until confirm(). Fails with `unavailable` if not even a process can be made; then the lane is free.
   Result<void> begin(int lane, const SpawnPlan& plan);
@@ -62,7 +65,10 @@ class Launcher {
   Launcher();
   void unpark(int lane);
 
+  long clone_into(Lane& lane, int flags);
+
   UniqueFd null_;
+  UniqueFd cgroup_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   unsigned first_unused_ = 0;
   bool has_close_range_ = false;

@@ -19,6 +19,9 @@ struct ProcessInfo {
 /// that is born meanwhile may be missing, so whoever kills has to look again. Zombies are included.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root);
 
+/// True while this process has any child, dead or alive.
+[[nodiscard]] bool any_child_left();
+
 /// The program's name as the kernel keeps it (15 characters), empty if the process is gone.
 [[nodiscard]] std::string process_name(pid_t pid);
 

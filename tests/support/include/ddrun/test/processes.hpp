@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/test/files.hpp"
+
 namespace ddrun::test {
 
 /// Calls `condition` until it is true or the time is up; gives back its last value.
@@ -18,23 +20,6 @@ std::vector<pid_t> descendants_of(pid_t root);
 
 /// Living processes (not zombies) that have `entry` ("NAME=value") in their environment.
 std::vector<pid_t> processes_with(const std::string& entry);
-
-/// A new empty directory, removed with everything in it at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  [[nodiscard]] const std::string& path() const { return path_; }
-  [[nodiscard]] std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
-
-std::string read_file(const std::string& path);
-void write_file(const std::string& path, const std::string& text);
 
 /// How a command ended and what it wrote.
 struct Outcome {

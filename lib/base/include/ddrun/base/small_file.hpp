@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace ddrun::topology {
+namespace ddrun {
 
 /// A file of /proc or /sys, trailing blanks taken off; nothing if it cannot be read. At most `limit` bytes.
 [[nodiscard]] std::optional<std::string> read_small_file(const std::string& path, std::size_t limit = 1U << 16U);
@@ -17,4 +17,4 @@ namespace ddrun::topology {
 /// The number after `key` in a file of lines "key number", such as memory.events or /proc/vmstat.
 [[nodiscard]] std::optional<std::int64_t> read_keyed_number(const std::string& path, std::string_view key);
 
-}  // namespace ddrun::topology
+}  // namespace ddrun

@@ -1,4 +1,4 @@
-#include "ddrun/topology/small_file.hpp"
+#include "ddrun/base/small_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
-namespace ddrun::topology {
+namespace ddrun {
 
 namespace {
 
@@ -51,4 +51,4 @@ std::optional<std::int64_t> read_keyed_number(const std::string& path, std::stri
   return std::nullopt;
 }
 
-}  // namespace ddrun::topology
+}  // namespace ddrun
