@@ -19,13 +19,14 @@ def launch_noop_8(bench, note):
         "ddrun": (many, side(bench.ddrun_command)),
         "hydra": (many, side(bench.hydra_command)),
         "shell loop": (many, side(bench.shell_command)),
+        "bare vfork and exec": (many, side(bench.bare_command)),
         "parallel": (few, side(bench.parallel_command)),
         "openmpi": (few, side(bench.openmpi_command)),
         "torchrun": (few, side(bench.torchrun_command)),
     }, note)
     return compare("launch-noop-8", "", samples, trouble, {
         "hydra": (8, 3), "torchrun": (500, 100), "openmpi": (None, None), "parallel": (None, None),
-        "shell loop": (None, None),
+        "shell loop": (None, None), "bare vfork and exec": (None, None),
     }, scale=1e3, unit="ms")
 
 
@@ -43,17 +44,21 @@ def launch_1000(bench, note):
         "ddrun": (many, side(bench.ddrun_command)),
         "hydra": (many, side(bench.hydra_command)),
         "torchrun": (few, side(bench.torchrun_command, "--tee", "3")),
+        # Its workers write into the one pipe of the benchmark: nothing is captured.
+        "bare vfork and exec": (many, side(bench.bare_command)),
     }, note, settle=0.3)
-    rows = compare("launch-1000", "", samples, trouble, {"hydra": (15, 8), "torchrun": (25, 10)}, scale=1e3, unit="ms")
+    rows = compare("launch-1000", "", samples, trouble, {
+        "hydra": (15, 8), "torchrun": (25, 10), "bare vfork and exec": (None, None)}, scale=1e3, unit="ms")
     # A launcher that starts 1,000 workers fast may take long to see them off.
     def whole(command):
         return lambda: bench.run(command(count, bench.worker))["seconds"]
     samples, trouble = in_turn({
         "ddrun": (many, whole(bench.ddrun_command)),
         "hydra": (many, whole(bench.hydra_command)),
+        "bare vfork and exec": (many, whole(bench.bare_command)),
     }, note, settle=0.3)
-    return rows + compare("launch-1000", "whole command, no-op", samples, trouble, {"hydra": (None, None)}, scale=1e3,
-                          unit="ms")
+    return rows + compare("launch-1000", "whole command, no-op", samples, trouble, {
+        "hydra": (None, None), "bare vfork and exec": (None, None)}, scale=1e3, unit="ms")
 
 
 def launch_10k_flat(bench, note):

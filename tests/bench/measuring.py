@@ -76,6 +76,7 @@ class Bench:
         self.ddrun = os.path.abspath(ddrun)
         self.worker = os.path.join(helpers, "bench_worker")
         self.timed = os.path.join(helpers, "bench_timed")
+        self.bare = os.path.join(helpers, "bench_bare")
         self.torchrun = torchrun
         self.repeats = repeats
         self.quick = quick
@@ -130,6 +131,10 @@ class Bench:
 
     def ddrun_command(self, count, *worker, options=()):
         return [self.ddrun, f"--nproc-per-node={count}", *options, *worker]
+
+    def bare_command(self, count, *worker, options=()):
+        """vfork, exec and wait, and nothing else: what the kernel needs."""
+        return [self.bare, str(count), *worker]
 
     def hydra_command(self, count, *worker, options=()):
         return [self.need("mpiexec.hydra", "mpich"), *options, "-n", str(count), *worker]

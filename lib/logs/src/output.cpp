@@ -33,6 +33,7 @@ Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
     : layout(options.log, options.run_id),
       executor_(std::move(executor)),
       options_(std::move(options)),
+      pipes_(executor_, [this](void* stream) { readable(*static_cast<WorkerStream*>(stream)); }),
       quiet_timer_(executor_) {
   lanes_ = {&lane_storage_[0], &lane_storage_[1]};
   lane_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
@@ -47,6 +48,7 @@ void Output::Impl::shut_down() {
   shut_down_ = true;
   waiters_.clear();
   forget_attempt();
+  pipes_.close();
   quiet_timer_.cancel();
   for (Lane& lane : lane_storage_) {
     if (lane.console) lane.console->close();
@@ -183,7 +185,7 @@ Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
 }
 
 Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const StreamPlan& plan) {
-  auto stream = std::make_shared<WorkerStream>(executor_);
+  auto stream = std::make_shared<WorkerStream>();
   const int local_rank = worker.identity.local_rank;
   if (plan.file) {
     stream->file = std::make_unique<LogFile>(layout.stream_log(id, local_rank), options_.log.rotate_bytes);
@@ -200,13 +202,10 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
     if (!descriptors_are_out(err)) return tl::unexpected<Error>(pipe.error());
     return tl::unexpected<Error>(too_many_descriptors(concat("a pipe for local rank ", local_rank), err));
   }
-  boost::system::error_code failed;
-  stream->pipe.assign(pipe->read.get(), failed);
-  if (failed) {
-    return fail_errno(Errc::unavailable, concat("cannot watch the output of local rank ", local_rank), failed.value());
-  }
-  (void)pipe->read.release();
-  stream->pipe.non_blocking(true, failed);
+  // The reading end alone: the other one is the worker's.
+  ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
+  if (auto watched = pipes_.add(pipe->read.get(), stream.get()); !watched) return tl::unexpected(watched.error());
+  stream->pipe = std::move(pipe->read);
   if (plan.console) stream->lane = lanes_[index_of(id)];
   if (plan.console || plan.duplicate) stream->prefix = prefix_of(worker, plan.teed);
   if (plan.duplicate && filtered_logs_[index_of(id)]) {
@@ -217,7 +216,6 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
   worker.streams[index_of(id)] = stream;
   ++open_streams_;
-  watch(stream);
   return std::move(pipe->write);
 }
 

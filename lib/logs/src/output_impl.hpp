@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +18,7 @@
 #include "ddrun/logs/output.hpp"
 #include "ddrun/logs/stream_plan.hpp"
 #include "ddrun/logs/tail_buffer.hpp"
+#include "ready_set.hpp"
 
 namespace ddrun::logs {
 
@@ -37,12 +37,10 @@ struct Duplicate {
   LineAssembler lines;
 };
 
-/// The reading end of one pipe. Small while idle: there are tens of thousands. Held by shared_ptr, because Asio's
-/// handlers may come after the stream has been closed and forgotten.
-struct WorkerStream {
-  explicit WorkerStream(const boost::asio::any_io_executor& executor) : pipe(executor) {}
-
-  boost::asio::posix::stream_descriptor pipe;
+/// The reading end of one pipe. Small while idle: there are tens of thousands. Held by shared_ptr, because lists of
+/// those that wait for something may outlast their worker.
+struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
+  UniqueFd pipe;         ///< empty once it is at its end
   Lane* lane = nullptr;  ///< nullptr: not shown
   std::string prefix;
   LineAssembler lines;
@@ -98,8 +96,7 @@ class Output::Impl {
   void finish(const std::shared_ptr<Waiter>& waiter);
 
   // output_streams.cpp: bytes
-  void watch(const std::shared_ptr<WorkerStream>& stream);
-  void readable(const std::shared_ptr<WorkerStream>& stream);
+  void readable(WorkerStream& stream);
   enum class ReadResult { data, nothing, end };
   ReadResult read_once(WorkerStream& stream, std::size_t& count);
   void take(WorkerStream& stream, std::string_view chunk);
@@ -110,7 +107,7 @@ class Output::Impl {
   void close_stream(WorkerStream& stream);
   void give_up(WorkerStream& stream);
   void console_has_room();
-  void expect_quiet(WorkerStream& stream, const std::shared_ptr<WorkerStream>& shared);
+  void expect_quiet(WorkerStream& stream);
   void arm_quiet_timer(Deadline at);
   void show_quiet_lines();
   [[nodiscard]] std::string_view stamped(const WorkerStream& stream);
@@ -118,6 +115,7 @@ class Output::Impl {
 
   boost::asio::any_io_executor executor_;
   OutputOptions options_;
+  ReadySet pipes_;
   std::array<Lane, 2> lane_storage_;
   std::array<Lane*, 2> lanes_{};  ///< by StreamId; both the same if both consoles are the same place
   std::vector<Worker> workers_;

@@ -23,32 +23,23 @@ constexpr std::size_t drain_factor = 16;
 
 }  // namespace
 
-void Output::Impl::watch(const std::shared_ptr<WorkerStream>& stream) {
-  stream->pipe.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                          [this, self = self_, stream](const boost::system::error_code& failed) {
-                            const auto alive = self.lock();
-                            if (failed || !alive || shut_down_ || !stream->pipe.is_open()) return;
-                            readable(stream);
-                          });
-}
-
-void Output::Impl::readable(const std::shared_ptr<WorkerStream>& stream) {
-  if (stream->held_back) return;
-  if (stream->lane != nullptr && stream->lane->console->crowded()) {
+void Output::Impl::readable(WorkerStream& stream) {
+  if (stream.held_back) return;
+  if (stream.lane != nullptr && stream.lane->console->crowded()) {
     // Not reading fills the pipe, and a full pipe makes the worker wait: that is the whole back-pressure.
-    stream->held_back = true;
-    stream->lane->held_back.push_back(stream);
+    stream.held_back = true;
+    stream.lane->held_back.push_back(stream.shared_from_this());
+    pipes_.pause(stream.pipe.get(), &stream);
     return;
   }
   std::size_t count = 0;
-  if (read_once(*stream, count) == ReadResult::end) return close_stream(*stream);
-  expect_quiet(*stream, stream);
-  watch(stream);
+  if (read_once(stream, count) == ReadResult::end) return close_stream(stream);
+  expect_quiet(stream);
 }
 
 Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
   if (!read_buffer_) read_buffer_.reset(new char[turn_size]);
-  const ssize_t size = ::read(stream.pipe.native_handle(), read_buffer_.get(), turn_size);
+  const ssize_t size = ::read(stream.pipe.get(), read_buffer_.get(), turn_size);
   if (size > 0) {
     count = static_cast<std::size_t>(size);
     take(stream, {read_buffer_.get(), count});
@@ -106,14 +97,14 @@ void Output::Impl::say_first_loss(const std::string& error) {
 }
 
 void Output::Impl::drain_stream(WorkerStream& stream) {
-  if (!stream.pipe.is_open()) return;
+  if (!stream.pipe) return;
   if (stream.lane != nullptr && !stream.file && !stream.duplicate &&
       stream.lane->console->queued() > options_.queue_high * drain_factor) {
     return;  // its bytes are safe in the pipe until the console has room
   }
   // Only what is there now: a grandchild that goes on writing must not keep us here.
   int there = 0;
-  if (::ioctl(stream.pipe.native_handle(), FIONREAD, &there) != 0) there = 0;
+  if (::ioctl(stream.pipe.get(), FIONREAD, &there) != 0) there = 0;
   std::size_t total = 0;
   for (bool more = true; more;) {
     more = total < static_cast<std::size_t>(there);
@@ -131,14 +122,14 @@ void Output::Impl::drain(int local_rank) {
   for (const auto& stream : worker->streams) {
     if (!stream) continue;
     drain_stream(*stream);
-    if (stream->pipe.is_open()) expect_quiet(*stream, stream);
+    if (stream->pipe) expect_quiet(*stream);
   }
 }
 
 void Output::Impl::close_stream(WorkerStream& stream) {
-  if (!stream.pipe.is_open()) return;
-  boost::system::error_code ignored;
-  stream.pipe.close(ignored);
+  if (!stream.pipe) return;
+  pipes_.remove(stream.pipe.get(), &stream);
+  stream.pipe.reset();
   if (stream.duplicate) copy_matching(stream, {}, true);
   if (stream.lane != nullptr && !stream.lane->console->gone()) {
     Console& console = *stream.lane->console;
@@ -153,9 +144,9 @@ void Output::Impl::close_stream(WorkerStream& stream) {
 }
 
 void Output::Impl::give_up(WorkerStream& stream) {
-  if (!stream.pipe.is_open()) return;
+  if (!stream.pipe) return;
   int unread = 0;
-  if (stream.lane != nullptr && ::ioctl(stream.pipe.native_handle(), FIONREAD, &unread) == 0 && unread > 0) {
+  if (stream.lane != nullptr && ::ioctl(stream.pipe.get(), FIONREAD, &unread) == 0 && unread > 0) {
     stream.lane->console->count_lost(static_cast<std::size_t>(unread));
   }
   close_stream(stream);
@@ -166,7 +157,7 @@ void Output::Impl::console_has_room() {
     if (!lane.console || lane.console->crowded()) continue;
     for (const auto& stream : std::exchange(lane.held_back, {})) {
       stream->held_back = false;
-      if (stream->pipe.is_open()) watch(stream);
+      if (stream->pipe) pipes_.resume(stream->pipe.get(), stream.get());
     }
   }
   check_waiters();
@@ -181,12 +172,12 @@ void Output::Impl::console_line(std::string_view text) {
 // A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
 // silence. Elsewhere nobody is waiting, and no timer is ever set.
 
-void Output::Impl::expect_quiet(WorkerStream& stream, const std::shared_ptr<WorkerStream>& shared) {
+void Output::Impl::expect_quiet(WorkerStream& stream) {
   if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
   stream.quiet_at = Clock::now() + options_.quiet;
   if (!stream.in_quiet_list) {
     stream.in_quiet_list = true;
-    quiet_list_.push_back(shared);
+    quiet_list_.push_back(stream.shared_from_this());
   }
   if (!quiet_timer_armed_) arm_quiet_timer(stream.quiet_at);
 }
@@ -206,7 +197,7 @@ void Output::Impl::show_quiet_lines() {
   const Deadline now = Clock::now();
   std::optional<Deadline> next;
   std::erase_if(quiet_list_, [&](const std::shared_ptr<WorkerStream>& stream) {
-    const bool waits = stream->pipe.is_open() && stream->lines.holds_partial();
+    const bool waits = stream->pipe && stream->lines.holds_partial();
     if (waits && stream->quiet_at > now) {
       next = next ? std::min(*next, stream->quiet_at) : stream->quiet_at;
       return false;

@@ -1,0 +1,25 @@
+// The least that a launcher can do: starts N workers with vfork and exec, waits for all of them. No pipe, no session, no
+// store, no supervision. What the kernel needs for that bounds every launcher with one thread on the same machine.
+//
+//   bench_bare N PROGRAM [ARGUMENT…]
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  for (long left = ::atol(argv[1]); left > 0; --left) {
+    const pid_t pid = ::vfork();
+    if (pid < 0) return 1;
+    if (pid == 0) {
+      ::execve(argv[2], argv + 2, environ);
+      ::_exit(127);
+    }
+  }
+  int code = 0;
+  int status = 0;
+  while (::wait(&status) > 0) code = status == 0 ? code : 1;
+  return code;
+}
