@@ -474,10 +474,8 @@ void Agent::carry_out(const action::StartBackoff& backoff) {
 
 void Agent::carry_out(const action::Finish&) {
   backoff_timer_.cancel();
-  JobResult& ended = record_.result();
-  ended.verdict = machine_->verdict();
-  ended.message = machine_->message();
-  events_->job_ended(ended);
+  record_.take_verdict(*machine_);
+  events_->job_ended(record_.result());
   output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { io_.stop(); });
 }
 
@@ -505,7 +503,7 @@ JobResult Agent::run() {
   io_.run();
   set_message_sink({});
   shared_.shared->agent_listens = false;
-  JobResult ended = record_.finish(*machine_, *output_, prepared_);
+  JobResult ended = record_.finish(*output_, prepared_);
   output_->remove_if_unused();
   output_.reset();
   return ended;

@@ -118,7 +118,9 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::tim
     restart_wanted_ = false;
     job_is_ending_ = true;
     verdict_ = Verdict::launcher_failed;
-    message_ = "workers cannot be killed: they hang inside the kernel (state D); not restarting beside them";
+    message_ =
+        "workers cannot be killed: they hang inside the kernel (state D) or belong to another user; not restarting "
+        "beside them";
   }
   return {action::CloseOutput{}};
 }
@@ -170,23 +172,11 @@ GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
-  if (state_ == State::finished || state_ == State::closing) {
-    job_is_ending_ = job_is_ending_ || restart_wanted_;
-    if (state_ == State::closing && restart_wanted_) {
-      restart_wanted_ = false;
-      verdict_ = Verdict::stopped_by_signal;
-      ending_signal_ = ending.signal;
-      signal_sender_ = ending.sender;
-    }
-    return {};
-  }
-  if (ending_signal_ != 0) {  // the second one: at once
-    if (state_ == State::starting) {
-      stop_.grace = Milliseconds{0};
-      return {};
-    }
-    return state_ == State::killing ? Actions{} : kill();
-  }
+  if (state_ == State::finished || state_ == State::closing) return too_late_signal(ending);
+  return ending_signal_ != 0 ? second_ending_signal() : first_ending_signal(ending);
+}
+
+GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSignal& ending) {
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
   const bool was_taking_down = taking_down();
@@ -195,6 +185,27 @@ GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Cl
   Actions actions = end_job(Verdict::stopped_by_signal, ending.signal);
   if (was_taking_down && state_ == State::stopping) actions.emplace_back(action::SignalGroup{ending.signal});
   return actions;
+}
+
+/// At once.
+GroupMachine::Actions GroupMachine::second_ending_signal() {
+  if (state_ == State::starting) {
+    stop_.grace = Milliseconds{0};
+    return {};
+  }
+  return state_ == State::killing ? Actions{} : kill();
+}
+
+/// Nobody is left to be told. All there is to decide is that no other attempt follows.
+GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& ending) {
+  if (!restart_wanted_) return {};
+  job_is_ending_ = true;
+  if (state_ != State::closing) return {};
+  restart_wanted_ = false;
+  verdict_ = Verdict::stopped_by_signal;
+  ending_signal_ = ending.signal;
+  signal_sender_ = ending.sender;
+  return {};
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {

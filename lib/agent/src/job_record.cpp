@@ -90,12 +90,15 @@ bool JobRecord::writes_logs() const {
          !log.duplicate_stderr_filters.empty();
 }
 
-JobResult JobRecord::finish(const GroupMachine& machine, const logs::Output& output, const Preparation& prepared) {
+void JobRecord::take_verdict(const GroupMachine& machine) {
   result_.verdict = machine.verdict();
   result_.signal = machine.ending_signal();
   result_.signal_sender = machine.signal_sender();
   result_.message = machine.message();
   result_.launcher_code = machine.launcher_code();
+}
+
+JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepared) {
   if (writes_logs()) result_.log_dir = output.root();
   const logs::LossReport losses = output.losses();
   result_.log_bytes_lost = losses.file_bytes;

@@ -31,8 +31,10 @@ class JobRecord {
   /// attempt had no failure.
   [[nodiscard]] std::string describe_restart(int restart) const;
 
-  /// The end of it all. Hands the cause on to a launcher around us that asked for it.
-  [[nodiscard]] JobResult finish(const GroupMachine& machine, const logs::Output& output, const Preparation& prepared);
+  /// How the job ended, once that is decided.
+  void take_verdict(const GroupMachine& machine);
+  /// The end of it all, when everything has been written. Hands the cause on to a launcher around us that asked for it.
+  [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
  private:
   void explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared);

@@ -127,7 +127,7 @@ constexpr Option options[] = {
      .group = Group::output,
      .kind = Kind::names,
      .pet = true,
-     .help = "Copy teed stdout lines that contain one of these texts to filtered_stdout.log; comma list, ',,' is a "
+     .help = "Copy lines of stdout that contain one of these texts to filtered_stdout.log; comma list, ',,' is a "
              "comma",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.log.duplicate_stdout_filters, parse_filters(v)); },
      .show = [](const Draft& d) { return shown(filters_text(d.spec.log.duplicate_stdout_filters)); }},

@@ -159,8 +159,8 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
                      signal_name(signal), "; all workers have been ended"));
   }
   if (unkillable > 0) {
-    say_error(concat(unkillable, " process(es) of the job cannot be killed: they hang inside the kernel ",
-                     "(see 'ps -eo pid,stat,wchan,cmd', state D)"));
+    say_error(concat(unkillable, " process(es) of the job cannot be killed: they hang inside the kernel, ",
+                     "state D in 'ps -eo pid,user,stat,wchan,cmd', or belong to another user"));
   }
   return code;
 }

@@ -5,9 +5,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <thread>
 
 #include "../job.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -95,8 +95,13 @@ TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
 
 TEST_CASE("A paused reader gets every line in the end") {
   Run run(job({"-n", "4"}, {"lines", "5000"}));
-  REQUIRE(wait_until([&] { return run.living().size() >= 3; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the pause itself
+  // All wait: the agent for the console, the workers for the agent. What they have to say does not fit into pipes.
+  REQUIRE(wait_until([&] {
+    const auto living = run.living();
+    return living.size() == 3 + 4 && std::all_of(living.begin(), living.end(), [](pid_t pid) {
+             return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") S ");
+           });
+  }));
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   CHECK(outcome.code() == 0);

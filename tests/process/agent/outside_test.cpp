@@ -152,6 +152,8 @@ TEST_CASE("the cgroup of a job goes with it also when guard and sweeper are kill
   REQUIRE(ours);
   const std::string directory = ours->directory + name;
   REQUIRE(::access(directory.c_str(), F_OK) == 0);
+  // Stopped, or it might be through before it is killed.
+  REQUIRE(run.signal(three.guard, SIGSTOP));
   REQUIRE(run.signal(three.sweeper, SIGKILL));
   REQUIRE(run.signal(three.guard, SIGKILL));
   CHECK(run.all_gone());

@@ -128,6 +128,9 @@ class GroupMachine {
 
   /// The workers have ended well, and only what they left behind is being cleared up.
   [[nodiscard]] bool all_went_well() const;
+  Actions first_ending_signal(const event::EndingSignal& ending);
+  Actions second_ending_signal();
+  Actions too_late_signal(const event::EndingSignal& ending);
   Actions start_attempt();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);
