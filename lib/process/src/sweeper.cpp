@@ -118,6 +118,12 @@ class Sweeper {
   std::optional<Clock::time_point> kill_at_;
 };
 
+/// True if nobody is left who could write into this pipe.
+bool is_at_its_end(int pipe) {
+  pollfd end{pipe, POLLIN, 0};
+  return ::poll(&end, 1, 0) != 0;
+}
+
 }  // namespace
 
 int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
@@ -140,6 +146,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   if (agent == 0) {
     guard_pipe.reset();
     life->write.reset();
+    const int sweeper_life = life->read.get();
     context.sweeper_life = std::move(life->read);
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -150,7 +157,8 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
       shared.agent_code = code;
       shared.agent_done = true;
       if (::getppid() == shared.sweeper_pid) ::kill(shared.sweeper_pid, SIGCHLD);
-      else JobCgroup(shared.cgroup).remove();  // the guard may be dead too
+      // The guard may be dead too. (Our parent it still is for a moment, after it has closed everything.)
+      if (is_at_its_end(sweeper_life)) JobCgroup(shared.cgroup).remove();
     }
     // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
     ::_exit(code);

@@ -94,7 +94,7 @@ TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
 }
 
 TEST_CASE("A paused reader gets every line in the end") {
-  Run run(job({"-n", "4"}, {"lines", "5000"}));
+  Run run(job({"-n", "4"}, {"lines", "20000"}));
   // All wait: the agent for the console, the workers for the agent. What they have to say does not fit into pipes.
   REQUIRE(wait_until([&] {
     const auto living = run.living();
@@ -105,7 +105,7 @@ TEST_CASE("A paused reader gets every line in the end") {
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   CHECK(outcome.code() == 0);
-  CHECK(count(outcome.out, "\n") == 4 * 5000);
+  CHECK(count(outcome.out, "\n") == 4 * 20000);
 }
 
 TEST_CASE("A reader that has seen enough does not end the job") {
