@@ -361,6 +361,7 @@ Result<void> Agent::start_workers(int attempt) {
   const auto round = rendezvous_->next_round(attempt);
   if (!round) return tl::unexpected(round.error());
   const RankAssignment& ranks = *round;
+  identities.reserve(static_cast<std::size_t>(prepared_.local_world_size));
   for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }

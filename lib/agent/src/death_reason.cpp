@@ -134,7 +134,7 @@ std::string DeathReasons::explain(const DeadWorker& worker) {
                       : "killed from outside ddrun";
   }
   if (signaled != nullptr && comes_from_somebody(signaled->signal)) return "signal sent from outside ddrun";
-  if (const std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
+  if (std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
   if (oom && now->of_our_cgroup && worker.status != ExitStatus(Exited{0})) {
     // Such as a data loader's process: its parent sees it die and fails with a code of its own.
     return concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",

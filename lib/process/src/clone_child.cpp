@@ -9,6 +9,7 @@
 
 // The C library's clone() under its other name: sanitizers replace the first by one that takes every new process for a
 // copy of this one, and a child that shares our memory would then work on their state beside us.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept;
 
 namespace ddrun::process {

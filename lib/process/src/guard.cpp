@@ -152,7 +152,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   // What the sweeper could not kill has become ours too: no need to wait as long again.
   const auto patience = std::chrono::seconds(shared->unkillable > 0 ? 1 : 10);
   const std::size_t unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
-  cgroup.remove();  // only now is it empty
+  cgroup.remove_soon();  // only now is it empty
   if (shared->private_directory[0] != '\0') ::rmdir(shared->private_directory);
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",

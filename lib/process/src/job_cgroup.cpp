@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <utility>
 
 #include "clone_child.hpp"
@@ -137,6 +138,16 @@ void JobCgroup::renew() {
 bool JobCgroup::remove() {
   if (!path_.empty() && (::rmdir(path_.c_str()) == 0 || errno == ENOENT)) path_.clear();
   return path_.empty();
+}
+
+bool JobCgroup::remove_soon() {
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  while (!remove()) {
+    if (errno != EBUSY || std::chrono::steady_clock::now() >= give_up) return false;
+    const timespec pause{0, 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return true;
 }
 
 JobCgroup provide_job_cgroup(SharedState& shared) {

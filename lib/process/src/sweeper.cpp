@@ -121,7 +121,7 @@ class Sweeper {
 /// True if nobody is left who could write into this pipe.
 bool is_at_its_end(int pipe) {
   pollfd end{pipe, POLLIN, 0};
-  return ::poll(&end, 1, 0) != 0;
+  return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
 }  // namespace
@@ -147,6 +147,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     guard_pipe.reset();
     life->write.reset();
     const int sweeper_life = life->read.get();
+    const int guard_messages = context.guard_messages.get();
     context.sweeper_life = std::move(life->read);
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -157,8 +158,9 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
       shared.agent_code = code;
       shared.agent_done = true;
       if (::getppid() == shared.sweeper_pid) ::kill(shared.sweeper_pid, SIGCHLD);
-      // The guard may be dead too. (Our parent it still is for a moment, after it has closed everything.)
-      if (is_at_its_end(sweeper_life)) JobCgroup(shared.cgroup).remove();
+      // Each of the other two removes the cgroup; where one is dead the other may be about to die. (Who is our parent
+      // says less than the pipes: a dying process stays it for a moment after it has closed everything.)
+      if (is_at_its_end(sweeper_life) || is_at_its_end(guard_messages)) JobCgroup(shared.cgroup).remove_soon();
     }
     // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
     ::_exit(code);
@@ -184,6 +186,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   if (!shared.agent_done) {
     cgroup.kill();
     shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
+    cgroup.remove_soon();
   }
   if (cgroup.remove()) shared.cgroup[0] = '\0';
   if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);

@@ -37,6 +37,9 @@ class JobCgroup {
   void renew();
   /// Removes it if it is empty. True if there is none any more.
   bool remove();
+  /// The same for whoever is the last that can: tries again while it is busy, for a fifth of a second at most. Linux
+  /// 6.18 counts a process as there until its last turn on a CPU, which may come after its parent has waited for it.
+  bool remove_soon();
 
  private:
   std::string path_;
