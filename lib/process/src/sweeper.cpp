@@ -128,7 +128,6 @@ bool is_at_its_end(int pipe) {
 
 int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
                 const std::function<int(AgentContext&)>& agent_main) {
-  ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   SharedState& shared = *context.shared;
   shared.sweeper_pid = ::getpid();
@@ -166,6 +165,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     ::_exit(code);
   }
   shared.agent_pid = agent;
+  ::setsid();  // not before: a new session can be a new group for the scheduler, and the agent needs none of that
   // While the agent gets ready: it needs the cgroup for its first worker, not before.
   JobCgroup cgroup = provide_job_cgroup(shared);
   life->read.reset();
