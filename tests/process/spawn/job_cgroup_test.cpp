@@ -16,11 +16,10 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
+#include "spawn_worker.hpp"
 
 using namespace ddrun;
 using namespace ddrun::process;
-
-extern char** environ;
 
 namespace {
 
@@ -48,16 +47,8 @@ struct Group {
   std::string directory;
 };
 
-pid_t spawn(Launcher& launcher, std::vector<std::string> words) {
-  words.insert(words.begin(), DDRUN_TEST_WORKER);
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  SpawnPlan plan;
-  plan.program = DDRUN_TEST_WORKER;
-  plan.argv = argv.data();
-  plan.environment = environ;
-  auto spawned = launcher.spawn(plan);
+pid_t spawn(Launcher& launcher, const std::vector<std::string>& words) {
+  auto spawned = test::spawn_worker(launcher, words);
   REQUIRE(spawned);
   return spawned->pid;
 }

@@ -11,6 +11,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
+#include "spawn_worker.hpp"
 
 using namespace ddrun;
 using namespace ddrun::process;
@@ -25,17 +26,10 @@ struct Result_ {
 };
 
 /// Spawns the test worker with its stdout in a pipe and waits for it.
-Result_ run(Launcher& launcher, std::vector<std::string> words, SpawnPlan plan = {}) {
+Result_ run(Launcher& launcher, const std::vector<std::string>& words, SpawnPlan plan = {}) {
   auto pipe = make_pipe().value();
-  words.insert(words.begin(), DDRUN_TEST_WORKER);
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  if (plan.program == nullptr) plan.program = DDRUN_TEST_WORKER;
-  plan.argv = argv.data();
-  plan.environment = environ;
   plan.standard_out = pipe.write.get();
-  auto spawned = launcher.spawn(plan);
+  auto spawned = test::spawn_worker(launcher, words, plan);
   REQUIRE(spawned);
   pipe.write.reset();
   Result_ result;

@@ -11,12 +11,11 @@
 #include "ddrun/process/signal_source.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
+#include "spawn_worker.hpp"
 
 using namespace ddrun;
 using namespace ddrun::process;
 using namespace std::chrono_literals;
-
-extern char** environ;
 
 namespace {
 
@@ -28,16 +27,8 @@ struct Fixture {
     REQUIRE(signals.open());
   }
 
-  pid_t spawn(std::vector<std::string> words) {
-    words.insert(words.begin(), DDRUN_TEST_WORKER);
-    std::vector<char*> argv;
-    for (auto& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    SpawnPlan plan;
-    plan.program = DDRUN_TEST_WORKER;
-    plan.argv = argv.data();
-    plan.environment = environ;
-    auto spawned = launcher.spawn(plan);
+  pid_t spawn(const std::vector<std::string>& words) {
+    auto spawned = test::spawn_worker(launcher, words);
     REQUIRE(spawned);
     children.emplace_back(context.get_executor(), std::move(*spawned));
     REQUIRE(watcher.watch(children.back()));
@@ -100,17 +91,10 @@ TEST_CASE("the whole tree below us is found and killed") {
   test::TemporaryDirectory directory;
   Launcher launcher = Launcher::create().value();
   const std::string ready = directory.file("ready");
-  std::vector<std::string> words = {DDRUN_TEST_WORKER, "ignore", "TERM",   "child", "child", "forever", ";",
-                                    "stray",           "ignore", "TERM",   "touch", ready,   "stop",    ";",
-                                    "forever",         ";",      "forever"};
-  std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  SpawnPlan plan;
-  plan.program = DDRUN_TEST_WORKER;
-  plan.argv = argv.data();
-  plan.environment = environ;
-  REQUIRE(launcher.spawn(plan));
+  const std::vector<std::string> words = {"ignore", "TERM",    "child", "child",  "forever", ";",
+                                          "stray",  "ignore",  "TERM",  "touch",  ready,     "stop",
+                                          ";",      "forever", ";",     "forever"};
+  REQUIRE(test::spawn_worker(launcher, words));
   REQUIRE(test::wait_until([&] { return ::access(ready.c_str(), F_OK) == 0; }));
   REQUIRE(test::wait_until([&] { return descendants(::getpid()).size() >= 4; }));
   CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 10s) == 0);

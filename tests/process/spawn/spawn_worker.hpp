@@ -1,0 +1,25 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "ddrun/process/launcher.hpp"
+
+namespace ddrun::test {
+
+/// Starts the test worker with these verbs; `plan` says what else is wanted of it.
+inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::vector<std::string> words,
+                                             process::SpawnPlan plan = {}) {
+  words.insert(words.begin(), DDRUN_TEST_WORKER);
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  if (plan.program == nullptr) plan.program = DDRUN_TEST_WORKER;
+  plan.argv = argv.data();
+  plan.environment = environ;
+  return launcher.spawn(plan);
+}
+
+}  // namespace ddrun::test
