@@ -112,6 +112,20 @@ TEST_CASE("The report is last on the screen and in this order") {
   CHECK(outcome.err.ends_with("  others:  ranks 0,2 stopped by ddrun\n"));
 }
 
+TEST_CASE("An abort because threads still ran is explained") {
+  const std::string words = "terminate called without an active exception";
+  const auto outcome = finish(job({"-n", "2"}, {"rank", "1", "error", words, "signal", "ABRT", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 128 + SIGABRT);
+  CHECK(has(outcome.err, "ddrun: error: rank 1 was killed by SIGABRT"));
+  CHECK(has(outcome.err, "  note:    the program ended while C++ threads of it still ran."));
+
+  const auto plain = finish(job({"-n", "2"}, {"rank", "1", "error", "boom", "signal", "ABRT", ";", "forever"}));
+  DDRUN_SHOW(plain);
+  CHECK(plain.code() == 128 + SIGABRT);
+  CHECK(!has(plain.err, "  note:"));
+}
+
 TEST_CASE("stderr that the console has shown is not repeated") {
   const auto outcome = finish(job({"-n", "2"}, {"rank", "0", "error", "boom", "exit", "3", ";", "forever"}));
   DDRUN_SHOW(outcome);
