@@ -50,7 +50,8 @@ build_packages() {
 test_packages() { echo catch2 python3 zsh fish procps; }
 clang_packages() { echo clang; }
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
-rival_packages() { echo mpich openmpi-bin parallel python3-venv time; }
+pytorch_packages() { echo python3-venv; }
+rival_packages() { echo mpich openmpi-bin parallel time; }
 
 missing_packages() {
   local package

@@ -1,0 +1,83 @@
+# shellcheck shell=bash
+# The Python packages that tests/torch and scripts/bench use, in an environment outside of the tree: they take 5.6 GB
+# and are the same for every checkout. Needs common.sh and packages.sh.
+
+pytorch_requirements=(torch==2.15.0 numpy==2.4.6 lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0)
+pytorch_venv=${DDRUN_TORCH_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/ddrun/torch-2.15}
+
+# This file is written last, so an installation that was cut off is not taken for a whole one.
+_pytorch_stamp=$pytorch_venv/.ddrun-complete
+
+pytorch_ready() {
+  [ -x "$pytorch_venv/bin/torchrun" ] && "$pytorch_venv/bin/python" -c '' 2>/dev/null &&
+    [ "$(cat "$_pytorch_stamp" 2>/dev/null)" = "$(printf '%s\n' "${pytorch_requirements[@]}")" ]
+}
+
+# Stops the script if it cannot be done; the reason is the last line of its message.
+install_pytorch() {
+  if [ -n "${DDRUN_TORCH_VENV:-}" ]; then
+    say "PyTorch: $pytorch_venv (DDRUN_TORCH_VENV; nothing is installed there)"
+    return
+  fi
+  mkdir -p "$(dirname "$pytorch_venv")"
+  exec {lock}>"$pytorch_venv.lock"
+  flock --nonblock "$lock" || {
+    say "Waiting for another scripts/setup that installs PyTorch ..."
+    flock "$lock"
+  }
+  rm -f "$log_dir/pytorch-install.log"
+  if ! pytorch_ready; then
+    # What is there may be half a package: pip would not notice.
+    rm -rf "$pytorch_venv"
+    step "Making a Python environment" pytorch-venv python3 -m venv "$pytorch_venv"
+    DDRUN_LOG_TAIL=3 step "Installing PyTorch (5.6 GB)" pytorch-install _pip_install
+    printf '%s\n' "${pytorch_requirements[@]}" >"$_pytorch_stamp"
+  fi
+  exec {lock}>&-
+  say "PyTorch: $pytorch_venv"
+}
+
+_pip_install() {
+  local status=0 text
+  text=$(mktemp)
+  "$pytorch_venv/bin/pip" install --disable-pip-version-check --no-input --progress-bar off --retries 2 --timeout 30 \
+    "${pytorch_requirements[@]}" 2>&1 | tee "$text" || status=1
+  if [ "$status" -eq 0 ]; then
+    "$pytorch_venv/bin/python" -c 'import torch, numpy, lightning, accelerate, transformers' || status=1
+  else
+    echo
+    # pip calls a package index that does not answer a version that does not exist.
+    if grep -q 'connection broken' "$text"; then
+      grep -m 1 'connection broken' "$text" | sed -E "s/.*broken by '(.*)': .*/PyPI cannot be reached: \\1/"
+    else
+      grep '^ERROR: ' "$text" | tail -n 1
+    fi
+  fi
+  rm -f "$text"
+  return "$status"
+}
+
+# Why the last installation did not succeed, in one line.
+pytorch_obstacle() {
+  local line=''
+  [ ! -e "$log_dir/pytorch-install.log" ] || line=$(tail -n 1 "$log_dir/pytorch-install.log")
+  echo "scripts/setup --pytorch failed${line:+: $line}"
+}
+
+# The store's old dialect is spoken by PyTorch up to 2.0; Debian 12 packages such a one.
+install_old_pytorch() {
+  local version
+  need_apt
+  if [ -z "$(missing_packages python3-torch)" ]; then
+    version=$(dpkg-query -W -f '${Version}' python3-torch)
+  else
+    apt-cache show python3-torch >/dev/null 2>&1 || step "Reading apt's package lists" apt-update as_root apt-get update
+    version=$(apt-cache policy python3-torch 2>/dev/null | sed -n 's/^ *Candidate: //p')
+  fi
+  case $version in
+    1.*) install_packages "the store's old dialect" python3-torch ;;
+    '' | '(none)') die "this system has no package of PyTorch" "Debian 12 has PyTorch 1.13, which speaks the old dialect" ;;
+    *) die "this system's PyTorch is $version, not 1.x" "Debian 12 has PyTorch 1.13, which speaks the old dialect" ;;
+  esac
+  say "PyTorch of this system: $version"
+}
