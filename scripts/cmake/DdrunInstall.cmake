@@ -1,4 +1,5 @@
-# Manual pages, completions, documents and packages; programs are installed where they are declared.
+# Manual pages, completions, documents, the store's client library and packages; programs are installed where they are
+# declared.
 
 # The program writes its own completions, so they cannot disagree with its options.
 set(completion_dir "${CMAKE_BINARY_DIR}/completions")
@@ -14,7 +15,8 @@ foreach(shell IN ITEMS bash zsh fish)
   list(APPEND completion_files "${file}")
 endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
-add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program) # all that is installed
+# All that is installed.
+add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_store)
 install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 install(FILES "${completion_dir}/ddrun.zsh" RENAME _ddrun COMPONENT programs
@@ -24,15 +26,55 @@ install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
 
 install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 install(FILES README.md CHANGELOG.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(DIRECTORY docs/ COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md")
+install(DIRECTORY docs/ COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
+  PATTERN "*.md" PATTERN examples EXCLUDE)
 
-# cpack --config build/release/CPackConfig.cmake: a .deb and a .tar.gz of what is installed, without debug symbols.
+# find_package(ddrun) and ddrun::store for programs in C++ (docs/cpp-workers.md). Of ddrun::base only those headers that
+# the store's own include; tests/e2e/build/example_project.sh notices one too few or too many.
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/ddrun")
+target_compile_features(ddrun_base INTERFACE cxx_std_20)
+set_target_properties(ddrun_base PROPERTIES EXPORT_NAME base)
+set_target_properties(ddrun_store PROPERTIES EXPORT_NAME store)
+install(TARGETS ddrun_base ddrun_store EXPORT ddrunTargets COMPONENT development
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(DIRECTORY lib/store/include/ COMPONENT development DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES lib/base/include/ddrun/base/duration.hpp lib/base/include/ddrun/base/result.hpp COMPONENT development
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/ddrun/base")
+
+include(CMakePackageConfigHelpers)
+configure_package_config_file(scripts/cmake/ddrunConfig.cmake.in "${CMAKE_BINARY_DIR}/package/ddrunConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/package/ddrunConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion) # while the major one is 0, a minor version may change anything
+install(EXPORT ddrunTargets NAMESPACE ddrun:: COMPONENT development DESTINATION "${package_dir}")
+install(FILES "${CMAKE_BINARY_DIR}/package/ddrunConfig.cmake" "${CMAKE_BINARY_DIR}/package/ddrunConfigVersion.cmake"
+  COMPONENT development DESTINATION "${package_dir}")
+
+# The same for programs that are built without CMake.
+file(RELATIVE_PATH pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" pc_prefix "${pc_prefix}")
+configure_file(scripts/cmake/ddrun-store.pc.in "${CMAKE_BINARY_DIR}/package/ddrun-store.pc" @ONLY)
+install(FILES "${CMAKE_BINARY_DIR}/package/ddrun-store.pc" COMPONENT development
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+install(DIRECTORY docs/examples/store-client COMPONENT development DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
+
+# cpack --config build/release/CPackConfig.cmake: a .deb and a .tar.gz of the programs, and one of each of the library;
+# without debug symbols.
 set(CPACK_PACKAGE_CONTACT "ddrun")
 set(CPACK_GENERATOR DEB TGZ)
-set(CPACK_COMPONENTS_ALL programs)
+set(CPACK_COMPONENTS_ALL programs development)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_COMPONENTS_GROUPING IGNORE) # one package of each component
+set(CPACK_ARCHIVE_PROGRAMS_FILE_NAME "ddrun-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}")
+set(CPACK_ARCHIVE_DEVELOPMENT_FILE_NAME "ddrun-dev-${PROJECT_VERSION}-${CMAKE_SYSTEM_NAME}")
+set(CPACK_COMPONENT_PROGRAMS_DESCRIPTION "${PROJECT_DESCRIPTION}")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "Client library of ddrun's store, for programs in C++")
+set(CPACK_DEBIAN_PROGRAMS_PACKAGE_NAME ddrun)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddrun-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS libexpected-dev)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
 set(CPACK_PACKAGE_DIRECTORY "${CMAKE_BINARY_DIR}/packages")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
