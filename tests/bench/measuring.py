@@ -77,6 +77,7 @@ class Bench:
         self.worker = os.path.join(helpers, "bench_worker")
         self.timed = os.path.join(helpers, "bench_timed")
         self.bare = os.path.join(helpers, "bench_bare")
+        self.store_load = os.path.join(helpers, "bench_store_load")
         self.torchrun = torchrun
         self.repeats = repeats
         self.quick = quick

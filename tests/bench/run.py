@@ -11,6 +11,7 @@ import time
 
 import launching
 import running
+import storing
 from measuring import Bench, Failure, as_json, print_table
 
 BENCHMARKS = {
@@ -21,6 +22,11 @@ BENCHMARKS = {
     "log-mux": running.log_mux,
     "footprint": running.footprint,
     "create-reap-5000": launching.create_reap_5000,
+    "store-get": storing.store_get,
+    "store-pipelined": storing.store_pipelined,
+    "store-storm": storing.store_storm,
+    "store-barrier": storing.store_barrier,
+    "store-memory": storing.store_memory,
 }
 
 

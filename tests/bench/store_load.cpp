@@ -1,40 +1,48 @@
-// Loads a server of the TCPStore protocol from many raw connections and prints what it did.
+// Loads a server of the TCPStore protocol, or redis, from many raw connections and prints what it did.
 //
-//   store_load [--port P] [--connections N] [--depth D] [--op add|set|get|connect] [--seconds S] [--value BYTES]
-//   [--json]
+//   store_load --port P [--connections N] [--depth D] [--op get|add|set|storm|barrier|idle] [--seconds S]
+//   [--value BYTES] [--cpu CPU] [--resp] [--json]
 //
-// Without --port it starts ddrun's own server in this process, on a thread of its own. `connect` opens N connections,
-// greets and pings on each, and counts connections per second. Every answer is checked for its size.
+//   get add set  each connection sends D requests, then D more when all of them are answered, for S seconds
+//   storm        N connections at once; how long until all of them are greeted and answered, at most S seconds
+//   barrier      each client counts itself in (ADD), the last one sets a flag (SET), all wait for it (WAIT); again
+//                for S seconds
+//   idle         N greeted connections that then do nothing until standard input ends; prints "ready" first
+//
+// --resp speaks redis's protocol (get, storm and idle). Answers are compared with what they should be, byte by byte;
+// those of add and set by their size. Needs nothing but the C library, so that any server can be measured.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "ddrun/base/duration.hpp"
-#include "ddrun/store/tcp_server.hpp"
-
 namespace {
 
-using ddrun::Clock;
+using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::uint16_t port = 0;
   int connections = 64;
   int depth = 1;
-  std::string op = "add";
+  std::string op = "get";
   double seconds = 2;
   std::size_t value = 64;
+  int cpu = -1;
+  bool resp = false;
   bool json = false;
 };
 
@@ -43,20 +51,395 @@ struct Options {
   std::exit(1);
 }
 
-std::string number(std::uint64_t value) {
+[[noreturn]] void die_errno(const char* what) { die(std::string(what) + ": " + std::strerror(errno)); }
+
+// -- the two protocols
+
+template <class Integer>
+std::string number(Integer value) {
   std::string bytes(sizeof value, '\0');
   std::memcpy(bytes.data(), &value, sizeof value);
   return bytes;
 }
 
-std::string field(std::string_view bytes) { return number(bytes.size()) + std::string(bytes); }
+std::string field(std::string_view bytes) { return number(std::uint64_t{bytes.size()}) + std::string(bytes); }
+
+std::string words(std::initializer_list<std::string_view> list) {
+  std::string text = "*" + std::to_string(list.size()) + "\r\n";
+  for (const auto word : list) text += "$" + std::to_string(word.size()) + "\r\n" + std::string(word) + "\r\n";
+  return text;
+}
+
+struct Exchange {
+  std::string request;
+  std::string answer;
+};
+
+Exchange greeting(const Options& options) {
+  if (options.resp) return {words({"PING"}), "+PONG\r\n"};
+  static constexpr std::uint32_t magic = 0x3c85f7ce;
+  return {'\0' + number(magic) + "\x0dping", "ping"};
+}
+
+Exchange store_value(const Options& options) {
+  const std::string value(options.value, 'v');
+  if (options.resp) return {words({"SET", "/value", value}), "+OK\r\n"};
+  return {'\x01' + field("/value") + field(value) + "\x0dping", "ping"};
+}
+
+/// `depth` requests, and the answers to all of them.
+Exchange make_load(const Options& options, int connection) {
+  const std::string key = "/key" + std::to_string(connection);
+  const std::string value(options.value, 'v');
+  Exchange load;
+  for (int i = 0; i < options.depth; ++i) {
+    if (options.op == "get" && options.resp) {
+      load.request += words({"GET", "/value"});
+      load.answer += "$" + std::to_string(value.size()) + "\r\n" + value + "\r\n";
+    } else if (options.op == "get") {
+      load.request += '\x03' + field("/value");
+      load.answer += field(value);
+    } else if (options.op == "add") {
+      load.request += '\x04' + field(key) + number(std::int64_t{1});
+      load.answer += number(std::int64_t{0});
+    } else {  // set
+      load.request += '\x01' + field(key) + field(value);
+    }
+  }
+  if (options.op == "set") {  // has no answer of its own: a ping per batch shows how far the server is
+    load.request += "\x0dping";
+    load.answer = "ping";
+  }
+  return load;
+}
+
+// -- sockets
+
+sockaddr_in loopback(std::uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+int new_socket() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) die_errno("socket");
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  // No pacing of ours: where the system's choice is BBR, that is a timer for each request.
+  ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+  // Closed by a reset: run after run, ports would otherwise run out.
+  const linger reset{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  return fd;
+}
+
+void connect_to(int fd, std::uint16_t port) {
+  const auto address = loopback(port);
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) die_errno("connect");
+}
+
+void send_all(int fd, std::string_view bytes) {
+  if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
+    die("the server hung up");
+  }
+}
+
+void expect(int fd, std::string_view answer) {
+  std::string got(answer.size(), '\0');
+  if (::recv(fd, got.data(), got.size(), MSG_WAITALL) != static_cast<ssize_t>(got.size())) die("the server hung up");
+  if (got != answer) die("not the answer that was expected");
+}
+
+std::vector<int> open_all(const Options& options) {
+  const auto hello = greeting(options);
+  std::vector<int> fds;
+  for (int i = 0; i < options.connections; ++i) {
+    fds.push_back(new_socket());
+    connect_to(fds.back(), options.port);
+    send_all(fds.back(), hello.request);
+  }
+  for (const int fd : fds) expect(fd, hello.answer);
+  return fds;
+}
+
+class Epoll {
+ public:
+  explicit Epoll(const std::vector<int>& fds, std::uint32_t events = EPOLLIN) : fd_(::epoll_create1(EPOLL_CLOEXEC)) {
+    for (std::size_t i = 0; i < fds.size(); ++i) {
+      epoll_event event{};
+      event.events = events;
+      event.data.u64 = i;
+      if (::epoll_ctl(fd_, EPOLL_CTL_ADD, fds[i], &event) != 0) die_errno("epoll_ctl");
+    }
+  }
+  ~Epoll() { ::close(fd_); }
+  Epoll(const Epoll&) = delete;
+  Epoll& operator=(const Epoll&) = delete;
+
+  /// Calls `on_input` with the index of each connection that has some.
+  template <class OnInput>
+  void wait(int timeout_ms, OnInput on_input) {
+    const int count = ::epoll_wait(fd_, events_.data(), static_cast<int>(events_.size()), timeout_ms);
+    for (int i = 0; i < count; ++i) {
+      on_input(static_cast<std::size_t>(events_[static_cast<std::size_t>(i)].data.u64));
+    }
+  }
+
+ private:
+  int fd_;
+  std::vector<epoll_event> events_{512};
+};
+
+Clock::time_point after(Clock::time_point start, double seconds) {
+  return start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
+  return std::chrono::duration<double>(end - start).count();
+}
+
+// -- what is measured
+
+struct Figures {
+  double operations = 0;
+  double seconds = 0;
+  double median_us = 0;  // of a batch, or of one barrier
+  double p99_us = 0;
+  std::size_t samples = 0;
+};
+
+void sum_up(std::vector<float>& microseconds, Figures& figures) {
+  figures.samples = microseconds.size();
+  if (microseconds.empty()) return;
+  std::sort(microseconds.begin(), microseconds.end());
+  figures.median_us = microseconds[microseconds.size() / 2];
+  figures.p99_us = microseconds[microseconds.size() * 99 / 100];
+}
+
+/// Closed loops: each connection has one batch of requests under way.
+///
+/// The generator must cost less than the server, or it is what is measured. So it does not read every answer of `get`
+/// at once: its socket says that one has come (edge-triggered, and an answer is one segment), and eight are read and
+/// compared together. An answer that came in pieces would be found out there.
+class Load {
+ public:
+  explicit Load(const Options& options)
+      : options_(options), fds_(open_all(options)), connections_(fds_.size()), unread_limit_(unread_limit(options)) {
+    for (int i = 0; i < options.connections; ++i) loads_.push_back(make_load(options, i));
+    const std::string& answer = loads_.front().answer;
+    for (std::size_t i = 0; i < unread_limit_; ++i) expected_ += answer;
+    buffer_.resize(expected_.size());
+    latencies_.reserve(1 << 22);
+    if (options.op == "get") {
+      const auto first = store_value(options);
+      send_all(fds_[0], first.request);
+      expect(fds_[0], first.answer);
+    }
+  }
+
+  Figures run() {
+    const auto start = Clock::now();
+    const auto end = after(start, options_.seconds);
+    Epoll epoll(fds_, unread_limit_ > 1 ? EPOLLIN | EPOLLET : EPOLLIN);
+    for (std::size_t i = 0; i < fds_.size(); ++i) send_batch(i, Clock::now());
+    now_ = start;
+    while (now_ < end) {
+      if (fds_.size() == 1) {
+        receive(0, 0);  // as a client does it: blocked in recv
+        continue;
+      }
+      now_ = Clock::now();
+      epoll.wait(1000, [&](std::size_t i) {
+        if (++connections_[i].unread < unread_limit_) {
+          answered(i);
+        } else {
+          receive(i, MSG_DONTWAIT);
+        }
+      });
+    }
+    for (const int fd : fds_) ::close(fd);
+    Figures figures;
+    figures.operations = static_cast<double>(batches_) * options_.depth;
+    figures.seconds = seconds_between(start, now_);
+    sum_up(latencies_, figures);
+    return figures;
+  }
+
+ private:
+  struct Connection {
+    Clock::time_point sent;
+    std::size_t received = 0;
+    std::size_t unread = 0;
+  };
+
+  static std::size_t unread_limit(const Options& options) {
+    return options.op == "get" && options.depth == 1 && options.connections > 1 && options.value <= 1024 ? 8 : 1;
+  }
+
+  void send_batch(std::size_t i, Clock::time_point now) {
+    connections_[i].sent = now;
+    send_all(fds_[i], loads_[i].request);
+  }
+
+  void receive(std::size_t i, int flags) {
+    auto& connection = connections_[i];
+    const std::size_t missing = expected_.size() - connection.received;
+    const ssize_t got = ::recv(fds_[i], buffer_.data(), missing, flags);
+    if (got <= 0) die("the server hung up");
+    const auto size = static_cast<std::size_t>(got);
+    if (options_.op == "get" && std::memcmp(buffer_.data(), expected_.data() + connection.received, size) != 0) {
+      die("not the answer that was expected");
+    }
+    connection.received += size;
+    if (size < missing) {
+      if (unread_limit_ > 1) die("the answers come in pieces");
+      return;
+    }
+    connection.received = connection.unread = 0;
+    answered(i);
+  }
+
+  void answered(std::size_t i) {
+    ++batches_;
+    now_ = Clock::now();
+    if (latencies_.size() < latencies_.capacity()) {
+      latencies_.push_back(std::chrono::duration<float, std::micro>(now_ - connections_[i].sent).count());
+    }
+    send_batch(i, now_);
+  }
+
+  const Options& options_;
+  std::vector<int> fds_;
+  std::vector<Connection> connections_;
+  std::vector<Exchange> loads_;
+  std::size_t unread_limit_;
+  std::string expected_;
+  std::vector<char> buffer_;
+  std::vector<float> latencies_;
+  std::size_t batches_ = 0;
+  Clock::time_point now_;
+};
+
+Figures run_storm(const Options& options) {
+  const auto hello = greeting(options);
+  std::vector<int> fds(static_cast<std::size_t>(options.connections));
+  for (int& fd : fds) fd = new_socket();
+  std::vector<std::size_t> received(fds.size());
+  std::vector<float> latencies;
+  const auto start = Clock::now();
+  const auto end = after(start, options.seconds);
+  // The kernel takes all of them (the accept queue holds 4,096), whether or not the server has got to them.
+  for (const int fd : fds) {
+    connect_to(fd, options.port);
+    send_all(fd, hello.request);
+  }
+  std::size_t done = 0;
+  auto now = Clock::now();
+  Epoll epoll(fds);
+  while (done < fds.size() && now < end) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now).count();
+    epoll.wait(static_cast<int>(left), [&](std::size_t i) {
+      char got[16];
+      const ssize_t size = ::recv(fds[i], got, hello.answer.size() - received[i], MSG_DONTWAIT);
+      if (size <= 0) die("the server hung up");
+      if (std::memcmp(got, hello.answer.data() + received[i], static_cast<std::size_t>(size)) != 0) {
+        die("not the answer that was expected");
+      }
+      received[i] += static_cast<std::size_t>(size);
+      if (received[i] < hello.answer.size()) return;
+      ++done;
+      latencies.push_back(std::chrono::duration<float, std::micro>(Clock::now() - start).count());
+    });
+    now = Clock::now();
+  }
+  for (const int fd : fds) ::close(fd);
+  Figures figures;
+  figures.operations = static_cast<double>(done);
+  figures.seconds = seconds_between(start, now);
+  sum_up(latencies, figures);
+  return figures;
+}
+
+/// All clients of one barrier, again and again; a key space of its own for each round.
+class Barrier {
+ public:
+  explicit Barrier(const Options& options)
+      : options_(options), fds_(open_all(options)), counted_(fds_.size()), epoll_(fds_) {}
+
+  Figures run() {
+    std::vector<float> times;
+    const auto start = Clock::now();
+    const auto end = after(start, options_.seconds);
+    auto now = start;
+    while (now < end) {
+      const auto began = now;
+      one_round(static_cast<int>(times.size()));
+      now = Clock::now();
+      times.push_back(std::chrono::duration<float, std::micro>(now - began).count());
+    }
+    for (const int fd : fds_) ::close(fd);
+    Figures figures;
+    figures.operations = static_cast<double>(times.size());
+    figures.seconds = seconds_between(start, now);
+    sum_up(times, figures);
+    return figures;
+  }
+
+ private:
+  void one_round(int round) {
+    const std::string name = "/barrier/" + std::to_string(::getpid()) + "/" + std::to_string(round);
+    const std::string count_in = '\x04' + field(name + "/count") + number(std::int64_t{1});
+    const std::string wait = '\x06' + number(std::uint64_t{1}) + field(name + "/flag");
+    const std::string open_and_wait = '\x01' + field(name + "/flag") + field("1") + wait;
+    std::fill(counted_.begin(), counted_.end(), false);
+    for (const int fd : fds_) send_all(fd, count_in);
+    std::size_t passed = 0;
+    while (passed < fds_.size()) {
+      epoll_.wait(10'000, [&](std::size_t i) {
+        char answer[8];
+        const std::size_t size = counted_[i] ? 1 : sizeof answer;
+        // Answers of 8 bytes come whole on the loopback; one that did not would be seen here.
+        if (::recv(fds_[i], answer, size, MSG_DONTWAIT) != static_cast<ssize_t>(size)) die("the server hung up");
+        if (counted_[i]) {
+          if (answer[0] != 0) die("a wait was cancelled");
+          ++passed;
+          return;
+        }
+        counted_[i] = true;
+        std::int64_t sum = 0;
+        std::memcpy(&sum, answer, sizeof sum);
+        send_all(fds_[i], sum == options_.connections ? open_and_wait : wait);
+      });
+    }
+  }
+
+  const Options& options_;
+  std::vector<int> fds_;
+  std::vector<char> counted_;
+  Epoll epoll_;
+};
+
+Figures run_idle(const Options& options) {
+  const auto fds = open_all(options);
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char byte;
+  while (::read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  std::exit(0);
+}
+
+// -- the command line
 
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string_view name = argv[i];
-    if (name == "--json") {
-      options.json = true;
+    if (name == "--json" || name == "--resp") {
+      (name == "--json" ? options.json : options.resp) = true;
       continue;
     }
     if (i + 1 == argc) die(std::string(name) + " needs a value");
@@ -73,184 +456,50 @@ Options parse(int argc, char** argv) {
       options.seconds = std::atof(value);
     } else if (name == "--value") {
       options.value = static_cast<std::size_t>(std::atoll(value));
+    } else if (name == "--cpu") {
+      options.cpu = std::atoi(value);
     } else {
       die("unknown option " + std::string(name));
     }
   }
+  if (options.port == 0) die("--port is needed");
+  static constexpr std::string_view both[] = {"get", "storm", "idle"};
+  static constexpr std::string_view ours[] = {"add", "set", "barrier"};
+  if (std::count(std::begin(both), std::end(both), options.op) == 0 &&
+      (options.resp || std::count(std::begin(ours), std::end(ours), options.op) == 0)) {
+    die("there is no --op " + options.op + (options.resp ? " with --resp" : ""));
+  }
   return options;
 }
 
-sockaddr_in loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-/// Connected, greeted and pinged; the answer to the ping is still to be read.
-int open_connection(std::uint16_t port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const auto address = loopback(port);
-  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    die(std::string("connect: ") + std::strerror(errno));
-  }
-  const int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  static constexpr char hello[] = {0x00, '\xce', '\xf7', '\x85', 0x3c, 0x0d, 1, 2, 3, 4};
-  if (::send(fd, hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) die("the server hung up");
-  return fd;
-}
-
-void read_exactly(int fd, char* to, std::size_t size) {
-  if (::recv(fd, to, size, MSG_WAITALL) != static_cast<ssize_t>(size)) die("the server hung up");
-}
-
-std::vector<int> open_all(const Options& options) {
-  std::vector<int> fds;
-  for (int i = 0; i < options.connections; ++i) fds.push_back(open_connection(options.port));
-  char echo[4];
-  for (const int fd : fds) read_exactly(fd, echo, sizeof echo);
-  return fds;
-}
-
-/// A batch of `depth` requests per connection, again when all its answers are there.
-struct Load {
-  std::string batch;
-  std::size_t answer = 0;  // bytes for a whole batch
-};
-
-Load make_load(const Options& options, int connection) {
-  const std::string key = "/key" + std::to_string(connection);
-  Load load;
-  for (int i = 0; i < options.depth; ++i) {
-    if (options.op == "add") {
-      load.batch += '\x04' + field(key) + number(1);
-      load.answer += 8;
-    } else if (options.op == "get") {
-      load.batch += '\x03' + field("/value");
-      load.answer += 8 + options.value;
-    } else if (options.op == "set") {
-      load.batch += '\x01' + field(key) + field(std::string(options.value, 'v'));
-    } else {
-      die("unknown --op " + options.op);
-    }
-  }
-  if (options.op == "set") {  // has no answer of its own: a ping per batch shows how far the server is
-    load.batch += std::string("\x0d") + "ping";
-    load.answer = 4;
-  }
-  return load;
-}
-
-struct Figures {
-  double operations = 0;
-  double seconds = 0;
-  double median_us = 0;  // of a whole batch
-  double p99_us = 0;
-};
-
-Figures run_load(const Options& options) {
-  const auto fds = open_all(options);
-  std::vector<Load> loads;
-  std::vector<std::size_t> missing;
-  std::vector<Clock::time_point> sent(fds.size());
-  for (int i = 0; i < options.connections; ++i) {
-    loads.push_back(make_load(options, i));
-    missing.push_back(loads.back().answer);
-  }
-  if (options.op == "get") {
-    const auto request = '\x01' + field("/value") + field(std::string(options.value, 'v')) + "\x0dping";
-    char echo[4];
-    (void)::send(fds[0], request.data(), request.size(), MSG_NOSIGNAL);
-    read_exactly(fds[0], echo, sizeof echo);
-  }
-  const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
-  for (std::size_t i = 0; i < fds.size(); ++i) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.u64 = i;
-    ::epoll_ctl(epoll, EPOLL_CTL_ADD, fds[i], &event);
-  }
-  const auto send_batch = [&](std::size_t i) {
-    const auto& batch = loads[i].batch;
-    sent[i] = Clock::now();
-    if (::send(fds[i], batch.data(), batch.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(batch.size())) {
-      die("the server hung up");
-    }
-    missing[i] = loads[i].answer;
-  };
-  std::vector<float> latencies;
-  latencies.reserve(1 << 22);
-  std::vector<char> buffer(1 << 20);
-  std::vector<epoll_event> events(512);
-  const auto start = Clock::now();
-  const auto end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options.seconds));
-  for (std::size_t i = 0; i < fds.size(); ++i) send_batch(i);
-  std::size_t batches = 0;
-  auto now = start;
-  while (now < end) {
-    const int count = ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), 1000);
-    for (int e = 0; e < count; ++e) {
-      const auto i = static_cast<std::size_t>(events[static_cast<std::size_t>(e)].data.u64);
-      const ssize_t got = ::recv(fds[i], buffer.data(), std::min(buffer.size(), missing[i]), MSG_DONTWAIT);
-      if (got <= 0) die("the server hung up");
-      missing[i] -= static_cast<std::size_t>(got);
-      if (missing[i] > 0) continue;
-      ++batches;
-      if (latencies.size() < latencies.capacity()) {
-        latencies.push_back(std::chrono::duration<float, std::micro>(Clock::now() - sent[i]).count());
-      }
-      send_batch(i);
-    }
-    now = Clock::now();
-  }
-  for (const int fd : fds) ::close(fd);
-  ::close(epoll);
-  Figures figures;
-  figures.operations = static_cast<double>(batches) * options.depth;
-  figures.seconds = std::chrono::duration<double>(now - start).count();
-  std::sort(latencies.begin(), latencies.end());
-  if (!latencies.empty()) {
-    figures.median_us = latencies[latencies.size() / 2];
-    figures.p99_us = latencies[latencies.size() * 99 / 100];
-  }
-  return figures;
-}
-
-Figures run_connect(const Options& options) {
-  const auto start = Clock::now();
-  const auto fds = open_all(options);
-  Figures figures;
-  figures.operations = options.connections;
-  figures.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  for (const int fd : fds) ::close(fd);
-  return figures;
+Figures run(const Options& options) {
+  if (options.op == "storm") return run_storm(options);
+  if (options.op == "barrier") return Barrier(options).run();
+  if (options.op == "idle") return run_idle(options);
+  return Load(options).run();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options = parse(argc, argv);
+  const Options options = parse(argc, argv);
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-
-  std::unique_ptr<ddrun::store::TcpServer> server;
-  if (options.port == 0) {
-    auto started = ddrun::store::TcpServer::start();
-    if (!started) die(started.error().message);
-    server = std::move(*started);
-    options.port = server->port();
+  if (options.cpu >= 0) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(static_cast<std::size_t>(options.cpu), &cpus);
+    if (::sched_setaffinity(0, sizeof cpus, &cpus) != 0) die_errno("--cpu");
   }
-  const Figures figures = options.op == "connect" ? run_connect(options) : run_load(options);
-  std::printf(
-      options.json
-          ? "{\"op\": \"%s\", \"connections\": %d, \"depth\": %d, \"ops_per_second\": %.0f, \"batch_us_p50\": %.1f, "
-            "\"batch_us_p99\": %.1f}\n"
-          : "%-7s %6d connections, depth %3d: %10.0f ops/s, batch p50 %.1f us, p99 %.1f us\n",
-      options.op.c_str(), options.connections, options.depth, figures.operations / figures.seconds, figures.median_us,
-      figures.p99_us);
+  const Figures figures = run(options);
+  std::printf(options.json ? "{\"op\": \"%s\", \"connections\": %d, \"depth\": %d, \"operations\": %.0f, "
+                             "\"seconds\": %.6f, \"per_second\": %.0f, \"us_p50\": %.1f, \"us_p99\": %.1f, "
+                             "\"samples\": %zu}\n"
+                           : "%-7s %6d connections, depth %3d: %9.0f in %.3f s: %9.0f/s, p50 %.1f us, p99 %.1f us "
+                             "(%zu)\n",
+              options.op.c_str(), options.connections, options.depth, figures.operations, figures.seconds,
+              figures.operations / figures.seconds, figures.median_us, figures.p99_us, figures.samples);
   return 0;
 }
