@@ -66,7 +66,8 @@ def train(model, optimizer, steps, seed):
 
 
 def whole_parameters(model):
-    return {name: value.full_tensor().double().sum().item().hex() for name, value in get_model_state_dict(model).items()}
+    parameters = get_model_state_dict(model)
+    return {name: value.full_tensor().double().sum().item().hex() for name, value in parameters.items()}
 
 
 def fsdp(folder):

@@ -34,7 +34,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=pathlib.Path, required=True, help="for the checkpoint and the results")
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--die-in-epoch", type=int, help="rank 1 does, at its second step, if this is the first attempt")
+    parser.add_argument("--die-in-epoch", type=int, help="rank 1 does, at its second step, in the first attempt")
     args = parser.parse_args()
     checkpoint = args.folder / "checkpoint.pt"
 
