@@ -51,7 +51,7 @@ test_packages() { echo catch2 python3 zsh fish procps; }
 clang_packages() { echo clang; }
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
 pytorch_packages() { echo python3-venv; }
-rival_packages() { echo mpich openmpi-bin parallel time; }
+rival_packages() { echo mpich openmpi-bin parallel redis-server time; }
 
 missing_packages() {
   local package

@@ -1,10 +1,11 @@
 // Loads a server of the TCPStore protocol, or redis, from many raw connections and prints what it did.
 //
 //   store_load --port P [--connections N] [--depth D] [--op get|add|set|storm|barrier|idle] [--seconds S]
-//   [--value BYTES] [--cpu CPU] [--resp] [--json]
+//   [--value BYTES] [--cpu CPU] [--hold PID] [--resp] [--json]
 //
 //   get add set  each connection sends D requests, then D more when all of them are answered, for S seconds
-//   storm        N connections at once; how long until all of them are greeted and answered, at most S seconds
+//   storm        N connections at once; how long until all of them are greeted and answered, at most S seconds;
+//                with --hold the server is stopped until they all wait, so that connecting is not measured
 //   barrier      each client counts itself in (ADD), the last one sets a flag (SET), all wait for it (WAIT); again
 //                for S seconds
 //   idle         N greeted connections that then do nothing until standard input ends; prints "ready" first
@@ -14,6 +15,7 @@
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -42,6 +44,7 @@ struct Options {
   double seconds = 2;
   std::size_t value = 64;
   int cpu = -1;
+  pid_t hold = 0;
   bool resp = false;
   bool json = false;
 };
@@ -223,7 +226,8 @@ void sum_up(std::vector<float>& microseconds, Figures& figures) {
 ///
 /// The generator must cost less than the server, or it is what is measured. So it does not read every answer of `get`
 /// at once: its socket says that one has come (edge-triggered, and an answer is one segment), and eight are read and
-/// compared together. An answer that came in pieces would be found out there.
+/// compared together. An answer that came in pieces would be found out there. And it sends in batches: the kernel's
+/// way of a message does not fit into the processor's cache of instructions together with the rest.
 class Load {
  public:
   explicit Load(const Options& options)
@@ -249,6 +253,8 @@ class Load {
     while (now_ < end) {
       if (fds_.size() == 1) {
         receive(0, 0);  // as a client does it: blocked in recv
+        if (!idle_.empty()) send_batch(0, now_);
+        idle_.clear();
         continue;
       }
       now_ = Clock::now();
@@ -259,6 +265,8 @@ class Load {
           receive(i, MSG_DONTWAIT);
         }
       });
+      for (const std::size_t i : idle_) send_batch(i, Clock::now());
+      idle_.clear();
     }
     for (const int fd : fds_) ::close(fd);
     Figures figures;
@@ -308,12 +316,13 @@ class Load {
     if (latencies_.size() < latencies_.capacity()) {
       latencies_.push_back(std::chrono::duration<float, std::micro>(now_ - connections_[i].sent).count());
     }
-    send_batch(i, now_);
+    idle_.push_back(i);
   }
 
   const Options& options_;
   std::vector<int> fds_;
   std::vector<Connection> connections_;
+  std::vector<std::size_t> idle_;  // answered, and not yet sent to again
   std::vector<Exchange> loads_;
   std::size_t unread_limit_;
   std::string expected_;
@@ -327,23 +336,36 @@ Figures run_storm(const Options& options) {
   const auto hello = greeting(options);
   std::vector<int> fds(static_cast<std::size_t>(options.connections));
   for (int& fd : fds) fd = new_socket();
+  for (const int fd : fds) {
+    // So that the search for free ports is not part of the time.
+    const auto any = loopback(0);
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0) die_errno("bind");
+  }
   std::vector<std::size_t> received(fds.size());
   std::vector<float> latencies;
-  const auto start = Clock::now();
-  const auto end = after(start, options.seconds);
+  // Watched before they are connected, so that this is not part of the time; that they are not is the first event.
+  Epoll epoll(fds, EPOLLIN | EPOLLET);
+  for (std::size_t seen = 0; seen < fds.size();) epoll.wait(1000, [&](std::size_t) { ++seen; });
+  if (options.hold > 0 && ::kill(options.hold, SIGSTOP) != 0) die_errno("--hold");
+  auto start = Clock::now();
   // The kernel takes all of them (the accept queue holds 4,096), whether or not the server has got to them.
   for (const int fd : fds) {
     connect_to(fd, options.port);
     send_all(fd, hello.request);
   }
+  if (options.hold > 0) {
+    start = Clock::now();
+    ::kill(options.hold, SIGCONT);
+  }
+  const auto end = after(start, options.seconds);
   std::size_t done = 0;
   auto now = Clock::now();
-  Epoll epoll(fds);
   while (done < fds.size() && now < end) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now).count();
     epoll.wait(static_cast<int>(left), [&](std::size_t i) {
       char got[16];
       const ssize_t size = ::recv(fds[i], got, hello.answer.size() - received[i], MSG_DONTWAIT);
+      if (size < 0 && errno == EAGAIN) return;
       if (size <= 0) die("the server hung up");
       if (std::memcmp(got, hello.answer.data() + received[i], static_cast<std::size_t>(size)) != 0) {
         die("not the answer that was expected");
@@ -396,6 +418,7 @@ class Barrier {
     const std::string open_and_wait = '\x01' + field(name + "/flag") + field("1") + wait;
     std::fill(counted_.begin(), counted_.end(), false);
     for (const int fd : fds_) send_all(fd, count_in);
+    last_ = fds_.size();
     std::size_t passed = 0;
     while (passed < fds_.size()) {
       epoll_.wait(10'000, [&](std::size_t i) {
@@ -411,14 +434,19 @@ class Barrier {
         counted_[i] = true;
         std::int64_t sum = 0;
         std::memcpy(&sum, answer, sizeof sum);
-        send_all(fds_[i], sum == options_.connections ? open_and_wait : wait);
+        if (sum == options_.connections) last_ = i;
+        counted_in_.push_back(i);
       });
+      for (const std::size_t i : counted_in_) send_all(fds_[i], i == last_ ? open_and_wait : wait);
+      counted_in_.clear();
     }
   }
 
   const Options& options_;
   std::vector<int> fds_;
   std::vector<char> counted_;
+  std::vector<std::size_t> counted_in_;  // and not yet sent on
+  std::size_t last_ = 0;
   Epoll epoll_;
 };
 
@@ -456,6 +484,8 @@ Options parse(int argc, char** argv) {
       options.seconds = std::atof(value);
     } else if (name == "--value") {
       options.value = static_cast<std::size_t>(std::atoll(value));
+    } else if (name == "--hold") {
+      options.hold = std::atoi(value);
     } else if (name == "--cpu") {
       options.cpu = std::atoi(value);
     } else {
