@@ -12,8 +12,9 @@ namespace ddrun::store {
 
 namespace {
 
-/// 1 ready, 0 deadline passed, -1 with errno.
-int poll_until(int fd, short events, Deadline deadline) {
+enum class Polled { ready, late, cancelled, failed /* errno says why */ };
+
+Polled poll_until(int fd, short events, Deadline deadline, int cancel) {
   for (;;) {
     timespec left{};
     const timespec* timeout = nullptr;
@@ -26,13 +27,15 @@ int poll_until(int fd, short events, Deadline deadline) {
       }
       timeout = &left;
     }
-    pollfd entry{fd, events, 0};
-    const int ready = ::ppoll(&entry, 1, timeout, nullptr);
-    if (ready > 0) return 1;
-    if (ready < 0 && errno != EINTR) return -1;
-    if (ready == 0 && deadline != Deadline::max() && Clock::now() >= deadline) return 0;
+    pollfd entries[] = {{fd, events, 0}, {cancel, POLLIN, 0}};  // a negative descriptor is passed over
+    const int ready = ::ppoll(entries, 2, timeout, nullptr);
+    if (ready > 0) return entries[1].revents != 0 ? Polled::cancelled : Polled::ready;
+    if (ready < 0 && errno != EINTR) return Polled::failed;
+    if (ready == 0 && deadline != Deadline::max() && Clock::now() >= deadline) return Polled::late;
   }
 }
+
+tl::unexpected<Error> cancelled() { return fail(Errc::cancelled, "the store's client was cancelled"); }
 
 }  // namespace
 
@@ -41,7 +44,9 @@ bool worth_retrying(const std::error_code& cause) {
   return std::find(retried.begin(), retried.end(), cause.value()) != retried.end();
 }
 
-Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline deadline) {
+bool sleep_until(Deadline when, int cancel) { return poll_until(-1, 0, when, cancel) != Polled::cancelled; }
+
+Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline deadline, int cancel) {
   UniqueFd fd(::socket(server.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail_errno(Errc::unavailable, "cannot make a socket", errno);
   const int on = 1;
@@ -49,9 +54,12 @@ Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline dead
   const auto failed = [&](int error) { return fail_errno(Errc::unavailable, "cannot connect", error); };
   if (::connect(fd.get(), server.get(), server.size) != 0) {
     if (errno != EINPROGRESS && errno != EINTR) return failed(errno);
-    const int ready = poll_until(fd.get(), POLLOUT, deadline);
-    if (ready < 0) return failed(errno);
-    if (ready == 0) return failed(ETIMEDOUT);
+    switch (poll_until(fd.get(), POLLOUT, deadline, cancel)) {
+      case Polled::ready: break;
+      case Polled::late: return failed(ETIMEDOUT);
+      case Polled::cancelled: return cancelled();
+      case Polled::failed: return failed(errno);
+    }
     int error = 0;
     socklen_t size = sizeof error;
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -61,13 +69,16 @@ Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline dead
   if (const auto self = local_endpoint(fd.get()); self && self->size == server.size && self->text() == server.text()) {
     return failed(ECONNREFUSED);
   }
-  return ClientSocket(std::move(fd));
+  return ClientSocket(std::move(fd), cancel);
 }
 
 Result<void> ClientSocket::wait_for(short events, Deadline deadline) {
-  const int ready = poll_until(fd_.get(), events, deadline);
-  if (ready > 0) return {};
-  if (ready == 0) return fail(Errc::timeout, "no answer in time");
+  switch (poll_until(fd_.get(), events, deadline, cancel_)) {
+    case Polled::ready: return {};
+    case Polled::late: return fail(Errc::timeout, "no answer in time");
+    case Polled::cancelled: return cancelled();
+    case Polled::failed: break;
+  }
   return fail_errno(Errc::connection_lost, "poll", errno);
 }
 

@@ -2,7 +2,10 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+
+#include "ddrun/base/text.hpp"
 
 namespace ddrun::store {
 
@@ -11,7 +14,9 @@ namespace {
 /// A batch of replies is sent when it has this many bytes, if not earlier by the end of the input.
 constexpr std::size_t full_batch = 1024 * 1024;
 /// Buffers that grew beyond this are given back when they are empty.
-constexpr std::size_t kept_capacity = 64 * 1024;
+constexpr std::size_t kept_capacity = 512;
+/// Whoever watches keys and does not read what it is told is cut off when so much has gathered.
+constexpr std::size_t most_news = 64 * 1024 * 1024;
 
 void clear(std::string& buffer) {
   if (buffer.capacity() > kept_capacity) {
@@ -21,27 +26,70 @@ void clear(std::string& buffer) {
   }
 }
 
+}  // namespace
+
+bool Connection::on_readable() { return receive() && within_limits(); }
+
+bool Connection::receive() {
+  char* const buffer = shared_->buffer.get();
+  const ssize_t got = ::recv(fd_.get(), buffer, ServerShared::buffer_size, MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+  if (got == 0) return false;
+  shared_->bytes_in += static_cast<std::size_t>(got);
+  const std::string_view input(buffer, static_cast<std::size_t>(got));
+  if (pending_.empty()) return serve(input);
+  if (!make_room(input.size())) return false;
+  pending_.append(input);
+  return pending_.size() < session_.needed() || serve(pending_);
+}
+
 /// Bytes taken by the system, 0 if it takes none now, -1 if the connection is broken.
-ssize_t send_some(int fd, std::string_view bytes) {
+ssize_t Connection::send_some(std::string_view bytes) {
   for (;;) {
-    const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) return sent;
+    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      shared_->bytes_out += static_cast<std::size_t>(sent);
+      return sent;
+    }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     if (errno != EINTR) return -1;
   }
 }
 
-}  // namespace
+/// For so many bytes more of an unfinished request. Grows with what came, not with what is announced: announcing is
+/// free.
+bool Connection::make_room(std::size_t more) {
+  const std::size_t wanted = pending_.size() + more;
+  if (wanted <= pending_.capacity()) return true;
+  const std::size_t next = std::max(wanted, 2 * pending_.capacity());  // as a string grows
+  if (!shared_->state.has_room(next - pending_.capacity())) return refuse("an unfinished request");
+  pending_.reserve(next);
+  return true;
+}
 
-bool Connection::on_readable() {
-  char* const buffer = shared_->buffer.get();
-  const ssize_t got = ::recv(fd_.get(), buffer, ServerShared::buffer_size, MSG_DONTWAIT);
-  if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-  if (got == 0) return false;
-  const std::string_view input(buffer, static_cast<std::size_t>(got));
-  if (pending_.empty()) return serve(input);
-  pending_.append(input);
-  return pending_.size() < session_.needed() || serve(pending_);
+bool Connection::refuse(const char* what) {
+  ServerState& state = shared_->state;
+  ++state.refused;
+  state.trouble =
+      concat(what, ", ", pending_.size() + out_.size(), " bytes, for which there is no room: ", state.memory(), " of ",
+             state.memory_limit, " bytes are used");
+  return false;
+}
+
+/// Counts what the buffers hold; false if that is more than there is room for.
+bool Connection::within_limits() {
+  // Short texts live within the object.
+  const auto heap = [](const std::string& buffer) {
+    return buffer.capacity() > std::string().capacity() ? buffer.capacity() : 0;
+  };
+  const std::size_t now = heap(pending_) + heap(out_);
+  if (now == buffered_) return true;
+  ServerState& state = shared_->state;
+  const bool grown = now > buffered_;
+  state.buffered += now;
+  state.buffered -= buffered_;
+  buffered_ = now;
+  return !grown || state.has_room(0) || refuse("replies that are not read");
 }
 
 /// Carries out what is whole in `input`, which is all that came and was not carried out yet (`pending_` or new).
@@ -49,7 +97,9 @@ bool Connection::serve(std::string_view input) {
   std::string& replies = shared_->replies;
   for (;;) {
     replies.clear();
+    shared_->served = this;
     const auto progress = session_.handle(input, replies, full_batch);
+    shared_->served = nullptr;
     input.remove_prefix(progress.consumed);
     if (!send_replies() || progress.close) return false;
     stopped_early_ = progress.paused;
@@ -77,7 +127,7 @@ bool Connection::send_replies() {
     out_.append(replies);
     return true;
   }
-  const ssize_t sent = send_some(fd_.get(), replies);
+  const ssize_t sent = send_some(replies);
   if (sent < 0) return false;
   if (static_cast<std::size_t>(sent) < replies.size()) out_.assign(replies, static_cast<std::size_t>(sent));
   return true;
@@ -85,32 +135,52 @@ bool Connection::send_replies() {
 
 bool Connection::flush() {
   if (out_.empty()) return true;
-  const ssize_t sent = send_some(fd_.get(), std::string_view(out_).substr(out_begin_));
+  if (deaf_) {
+    ++shared_->state.refused;
+    shared_->state.trouble = concat("it watches keys and does not read what it is told; ", most_news, " bytes wait");
+    return false;
+  }
+  const ssize_t sent = send_some(std::string_view(out_).substr(out_begin_));
   if (sent < 0) return false;
   out_begin_ += static_cast<std::size_t>(sent);
   if (out_begin_ == out_.size()) {
     clear(out_);
     out_begin_ = 0;
   }
-  return true;
+  return within_limits();
 }
 
 bool Connection::on_writable() {
   if (!flush()) return false;
   if (has_unsent() || !stopped_early_) return true;
-  return serve(pending_);
+  return serve(pending_) && within_limits();
 }
 
-void Connection::keys_exist() {
-  out_.push_back(wire::wait_stopped);
+/// Where what comes to it unasked is put: behind the replies of its own batch if it is in hand.
+std::string& Connection::to_be_sent() {
+  if (shared_->served == this) return shared_->replies;
   shared_->woken.push_back(this);
+  return out_;
+}
+
+void Connection::keys_exist() { to_be_sent().push_back(wire::wait_stopped); }
+
+void Connection::key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
+  deaf_ = out_.size() > most_news;
+  std::string& to = to_be_sent();
+  if (!deaf_) put_change(to, change, key, before, now);
+}
+
+void Connection::leave() {
+  shared_->state.space.leave(*this);
+  shared_->state.buffered -= std::exchange(buffered_, 0);
 }
 
 void Connection::close() {
   if (!fd_) return;
   ::shutdown(fd_.get(), SHUT_RDWR);
   fd_.reset();
-  shared_->space.cancel(*this);
+  leave();
 }
 
 }  // namespace ddrun::store

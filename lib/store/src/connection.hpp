@@ -1,6 +1,9 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,11 +17,14 @@ namespace ddrun::store {
 struct ServerShared {
   static constexpr std::size_t buffer_size = 64 * 1024;
 
-  KeySpace space;
+  ServerState state;
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
   /// Where input arrives; only what is not a whole request yet is kept by its connection. Not zeroed, so that an idle
   /// server does not own these pages.
   std::unique_ptr<char[]> buffer{new char[buffer_size]};
   std::string replies;                   ///< of the batch in hand, sent as one
+  class Connection* served = nullptr;    ///< whose batch is in hand
   std::vector<class Connection*> woken;  ///< their waits have ended; to be flushed after this round of events
 };
 
@@ -28,8 +34,8 @@ struct ServerShared {
 /// bool say false when the connection is to be closed.
 class Connection final : public Waiter {
  public:
-  Connection(UniqueFd fd, ServerShared& shared) : fd_(std::move(fd)), shared_(&shared), session_(shared.space, *this) {}
-  ~Connection() { shared_->space.cancel(*this); }
+  Connection(UniqueFd fd, ServerShared& shared) : fd_(std::move(fd)), shared_(&shared), session_(shared.state, *this) {}
+  ~Connection() { leave(); }
 
   /// One read, and everything it completed.
   [[nodiscard]] bool on_readable();
@@ -49,17 +55,27 @@ class Connection final : public Waiter {
 
  private:
   void keys_exist() override;
+  void key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override;
+  [[nodiscard]] bool receive();
   [[nodiscard]] bool serve(std::string_view input);
   [[nodiscard]] bool send_replies();
+  ssize_t send_some(std::string_view bytes);
   void keep(std::string_view rest);
+  [[nodiscard]] bool make_room(std::size_t more);
+  [[nodiscard]] bool within_limits();
+  bool refuse(const char* what);
+  [[nodiscard]] std::string& to_be_sent();
+  void leave();
 
   UniqueFd fd_;
   ServerShared* shared_;
   Session session_;
   bool stopped_early_ = false;  // `pending_` may begin with whole requests
+  bool deaf_ = false;           // has not read its news for too long
   std::string pending_;         // input not carried out yet
   std::string out_;             // replies not sent yet, from out_begin_ on
   std::size_t out_begin_ = 0;
+  std::size_t buffered_ = 0;  // its part of ServerState::buffered
 };
 
 }  // namespace ddrun::store

@@ -100,4 +100,11 @@ std::optional<Endpoint> local_endpoint(int fd) {
   return endpoint;
 }
 
+std::optional<Endpoint> peer_endpoint(int fd) {
+  Endpoint endpoint;
+  endpoint.size = sizeof endpoint.storage;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.size) != 0) return std::nullopt;
+  return endpoint;
+}
+
 }  // namespace ddrun::store

@@ -35,4 +35,7 @@ struct Endpoint {
 /// The local address of a socket.
 [[nodiscard]] std::optional<Endpoint> local_endpoint(int fd);
 
+/// The address at the other end of a connection.
+[[nodiscard]] std::optional<Endpoint> peer_endpoint(int fd);
+
 }  // namespace ddrun::store

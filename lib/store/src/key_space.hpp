@@ -3,7 +3,9 @@
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,7 +17,10 @@ namespace ddrun::store {
 class KeySpace;
 struct WaitNode;
 
-/// Someone who waits for keys to exist. Must be cancelled before it is destroyed while a wait is open.
+enum class KeyChange : char { updated = 0, created = 1, deleted = 2 };
+
+/// Someone who waits for keys to exist, or is told of each change of some. Must have left() the key space before it is
+/// destroyed. Both calls come in the middle of a change to the key space and must not touch it.
 class Waiter {
  public:
   Waiter() = default;
@@ -29,13 +34,18 @@ class Waiter {
 
  private:
   friend class KeySpace;
-  /// All keys have come. Called in the middle of a change to the key space: must not touch it.
+  /// All keys have come, or all members of the barrier.
   virtual void keys_exist() = 0;
+  /// A key that it watches has changed. The views end with the call.
+  virtual void key_changed(KeyChange, std::string_view /*key*/, std::string_view /*before*/, std::string_view /*now*/) {
+  }
 
-  WaitNode* first_ = nullptr;  // one node per key still missing
+  WaitNode* first_ = nullptr;             // one node per key still missing
+  std::unique_ptr<std::string> granted_;  // the queue whose element ended the wait and was not fetched yet
+  bool watches_ = false;
 };
 
-/// The keys, their values, and who waits for which; knows neither sockets nor threads nor the wire.
+/// The keys, their values, the queues, and who waits for which; knows neither sockets nor threads nor the wire.
 ///
 /// Not thread-safe. Does not allocate for what exists already: lookups take views, numbers are rewritten in place,
 /// and waiting reuses its nodes.
@@ -63,16 +73,53 @@ class KeySpace {
   /// Whether there was such a key.
   bool erase(std::string_view key);
 
+  /// Keys, not queues.
   [[nodiscard]] std::size_t size() const { return keys_.size(); }
 
-  /// Has `waiter` wait for `key` too, unless it exists. When the last of its keys has come, keys_exist() is called.
-  void await(std::string_view key, Waiter& waiter);
+  /// Calls `visit(std::string_view)` with each key, in no order.
+  template <class Visit>
+  void for_each_key(Visit visit) const {
+    for (const auto& entry : keys_) visit(std::string_view(entry.first));
+  }
 
-  /// Ends the wait without a call.
+  // Queues have names of their own: a key and a queue of the same name know nothing of each other, except that a wait
+  // for that name is content with either.
+
+  /// Adds at the end, and wakes the one who has waited longest and waits for nothing else.
+  void push(std::string_view queue, std::string_view element);
+  /// The oldest element. `by` is whoever fetches it. Nothing if the queue is empty.
+  [[nodiscard]] std::optional<std::string> pop(std::string_view queue, Waiter& by);
+  [[nodiscard]] std::size_t queue_size(std::string_view queue) const;
+
+  /// Whether the key exists or the queue of that name has an element.
+  [[nodiscard]] bool exists(std::string_view name) const;
+
+  /// Has `waiter` wait for `name` too, unless it exists. When the last of its names has come, keys_exist() is called.
+  void await(std::string_view name, Waiter& waiter);
+
+  /// Counts one arrival at `key`, whose value is the number of them. With this one there are `members`: false, and
+  /// keys_exist() is called for all who wait there. Else `waiter` waits too: true. Nothing if the value is no number.
+  [[nodiscard]] std::optional<bool> arrive(std::string_view key, std::int64_t members, Waiter& waiter);
+
+  /// Ends the wait without a call. An element that had ended it goes to the next one waiting.
   void cancel(Waiter& waiter);
 
-  /// Forgets all keys and gives their memory back. Waits stay.
+  /// Has `watcher` told of each change of `key` from now on.
+  void watch(std::string_view key, Waiter& watcher);
+
+  /// Ends all that `waiter` waits for and watches.
+  void leave(Waiter& waiter);
+
+  /// Forgets all keys and queues and gives their memory back. Waits stay.
   void clear();
+
+  // Memory, in bytes as they are asked from the system, rounded up: keys, values, queues and waits.
+
+  [[nodiscard]] std::size_t memory() const { return memory_; }
+  /// What one name costs beside its own bytes, and those of its value.
+  static constexpr std::size_t overhead = 128;
+  /// By how much memory() grows when `key` gets a value of `size` bytes; 0 if it shrinks.
+  [[nodiscard]] std::size_t growth(std::string_view key, std::size_t size) const;
 
  private:
   struct Hash {
@@ -84,12 +131,24 @@ class KeySpace {
   using WaitMap = std::unordered_map<std::string, WaitList, Hash, std::equal_to<>>;  // its elements stay where they are
   friend struct WaitNode;
 
-  void wake(std::string_view key);
+  void create(std::string_view key, std::string_view value);
+  void replace(const std::string& key, std::string& value, std::string_view now);
+  void tell(KeyChange change, std::string_view key, std::string_view before, std::string_view now);
+  void enlist(WaitMap& map, std::string_view key, Waiter& waiter);
+  void wake(WaitMap& map, std::string_view key);
+  void wake_one(std::string_view queue);
+  void take_out(WaitNode* node);
+  void unlink_from_waiter(WaitNode* node);
   void release(WaitNode* node);
+  void drop_list(WaitMap& map, WaitMap::iterator it);
 
   boost::unordered_flat_map<std::string, std::string, Hash, std::equal_to<>> keys_;
+  std::unordered_map<std::string, std::deque<std::string>, Hash, std::equal_to<>> queues_;  // none is empty
   WaitMap waits_;
+  WaitMap barriers_;
+  std::unordered_map<std::string, std::vector<Waiter*>, Hash, std::equal_to<>> watchers_;
   WaitNode* free_ = nullptr;
+  std::size_t memory_ = 0;
 };
 
 }  // namespace ddrun::store

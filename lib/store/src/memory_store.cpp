@@ -36,9 +36,16 @@ Result<void> wait_locked(KeySpace& space, std::unique_lock<std::mutex>& lock, st
                          Deadline deadline) {
   SleepingThread thread;
   for (const auto& key : keys) space.await(key, thread);
-  if (thread.sleep(lock, deadline)) return {};
-  space.cancel(thread);
+  const bool came = thread.sleep(lock, deadline);
+  space.leave(thread);
+  if (came) return {};
   return fail(Errc::timeout, concat("timed out waiting for store ", describe_keys(keys)));
+}
+
+tl::unexpected<Error> not_a_number(const char* what, std::string_view key) {
+  const std::string name(key);
+  return fail(Errc::invalid_argument,
+              concat("cannot ", what, " store ", describe_keys({&name, 1}), ": its value is not a 64-bit number"));
 }
 
 std::string value_of(const KeySpace& space, std::string_view key) {
@@ -70,9 +77,7 @@ Result<std::int64_t> MemoryStore::add(std::string_view key, std::int64_t delta, 
   if (auto ok = check_key(key); !ok) return tl::unexpected(std::move(ok.error()));
   const std::lock_guard lock(state_->mutex);
   if (const auto sum = state_->space.add(key, delta)) return *sum;
-  const std::string name(key);
-  return fail(Errc::invalid_argument,
-              concat("cannot add to store ", describe_keys({&name, 1}), ": its value is not a 64-bit number"));
+  return not_a_number("add to", key);
 }
 
 Result<void> MemoryStore::wait(std::span<const std::string> keys, Deadline deadline) {
@@ -85,7 +90,7 @@ Result<bool> MemoryStore::check(std::span<const std::string> keys, Deadline) {
   if (auto ok = check_keys(keys); !ok) return tl::unexpected(std::move(ok.error()));
   const std::lock_guard lock(state_->mutex);
   for (const auto& key : keys) {
-    if (state_->space.find(key) == nullptr) return false;
+    if (!state_->space.exists(key)) return false;
   }
   return true;
 }
@@ -133,6 +138,57 @@ Result<void> MemoryStore::multi_set(std::span<const std::string> keys, std::span
   const std::lock_guard lock(state_->mutex);
   for (std::size_t i = 0; i < keys.size(); ++i) state_->space.set(keys[i], values[i]);
   return {};
+}
+
+Result<std::vector<std::string>> MemoryStore::list_keys(Deadline) {
+  const std::lock_guard lock(state_->mutex);
+  std::vector<std::string> keys;
+  keys.reserve(state_->space.size());
+  state_->space.for_each_key([&](std::string_view key) { keys.emplace_back(key); });
+  return keys;
+}
+
+Result<void> MemoryStore::queue_push(std::string_view queue, std::string_view element, Deadline) {
+  if (auto ok = check_value(queue, element); !ok) return ok;
+  const std::lock_guard lock(state_->mutex);
+  state_->space.push(queue, element);
+  return {};
+}
+
+Result<std::string> MemoryStore::queue_pop(std::string_view queue, Deadline deadline) {
+  if (auto ok = check_key(queue); !ok) return tl::unexpected(std::move(ok.error()));
+  std::unique_lock lock(state_->mutex);
+  const std::string name(queue);
+  for (;;) {
+    SleepingThread thread;
+    state_->space.await(queue, thread);
+    const bool came = thread.sleep(lock, deadline);
+    auto element = state_->space.pop(queue, thread);
+    state_->space.leave(thread);
+    if (element) return std::move(*element);
+    // Gone to somebody else, or a key of that name has come instead.
+    const bool only_a_key = came && state_->space.find(queue) != nullptr;
+    if (!came || only_a_key)
+      return fail(Errc::timeout, concat("the store's queue of ", describe_keys({&name, 1}), " is empty"));
+  }
+}
+
+Result<std::int64_t> MemoryStore::queue_length(std::string_view queue, Deadline) {
+  if (auto ok = check_key(queue); !ok) return tl::unexpected(std::move(ok.error()));
+  const std::lock_guard lock(state_->mutex);
+  return static_cast<std::int64_t>(state_->space.queue_size(queue));
+}
+
+Result<void> MemoryStore::barrier(std::string_view key, std::int64_t members, Deadline deadline) {
+  if (auto ok = check_key(key); !ok) return ok;
+  std::unique_lock lock(state_->mutex);
+  SleepingThread thread;
+  if (!state_->space.arrive(key, members, thread)) return not_a_number("meet at", key);
+  const bool came = thread.sleep(lock, deadline);
+  state_->space.leave(thread);
+  if (came) return {};
+  const std::string name(key);
+  return fail(Errc::timeout, concat("timed out waiting for store barrier of ", describe_keys({&name, 1})));
 }
 
 }  // namespace ddrun::store

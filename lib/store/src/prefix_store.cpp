@@ -59,4 +59,30 @@ Result<void> PrefixStore::multi_set(std::span<const std::string> keys, std::span
   return store_->multi_set(full(keys), values, deadline);
 }
 
+Result<std::vector<std::string>> PrefixStore::list_keys(Deadline deadline) {
+  auto all = store_->list_keys(deadline);
+  if (!all) return all;
+  std::vector<std::string> keys;
+  for (const auto& key : *all) {
+    if (key.starts_with(prefix_)) keys.push_back(key.substr(prefix_.size()));
+  }
+  return keys;
+}
+
+Result<void> PrefixStore::queue_push(std::string_view queue, std::string_view element, Deadline deadline) {
+  return store_->queue_push(full(queue), element, deadline);
+}
+
+Result<std::string> PrefixStore::queue_pop(std::string_view queue, Deadline deadline) {
+  return store_->queue_pop(full(queue), deadline);
+}
+
+Result<std::int64_t> PrefixStore::queue_length(std::string_view queue, Deadline deadline) {
+  return store_->queue_length(full(queue), deadline);
+}
+
+Result<void> PrefixStore::barrier(std::string_view key, std::int64_t members, Deadline deadline) {
+  return store_->barrier(full(key), members, deadline);
+}
+
 }  // namespace ddrun::store

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "dialect.hpp"
 #include "wire.hpp"
 
 namespace ddrun::store {
@@ -12,9 +13,9 @@ namespace ddrun::store {
 struct Request {
   wire::Opcode op{};
   std::string_view key;
-  std::string_view value;    ///< SET, APPEND; the expected value of COMPARE_SET
+  std::string_view value;    ///< SET, APPEND, QUEUE_PUSH; the expected value of COMPARE_SET
   std::string_view desired;  ///< COMPARE_SET
-  std::int64_t delta = 0;    ///< ADD
+  std::int64_t delta = 0;    ///< ADD; the number of members of BARRIER
   std::uint32_t number = 0;  ///< VALIDATE: magic, PING: nonce
   std::uint64_t count = 0;   ///< keys or pairs in `items`
   std::string_view items;    ///< CHECK, WAIT, MULTI_GET, MULTI_SET: the fields after the count; read with ItemReader
@@ -44,13 +45,19 @@ class RequestParser {
   enum class Status {
     complete,    ///< `request` is filled, `consumed` bytes belonged to it
     incomplete,  ///< nothing consumed
-    refused,     ///< unknown opcode or a limit exceeded: close the connection
+    refused,     ///< unknown opcode or a limit exceeded, see refusal(): close the connection
   };
+  enum class Refusal : std::uint8_t { none, unknown_opcode, long_key, long_value, many_keys, long_request };
+
+  /// Before the first request; modern unless said otherwise.
+  void speak(Dialect dialect) { dialect_ = dialect; }
 
   [[nodiscard]] Status next(std::string_view input, Request& request, std::size_t& consumed);
 
   /// With fewer bytes than this `next` would be `incomplete` again.
   [[nodiscard]] std::size_t needed() const { return needed_; }
+
+  [[nodiscard]] Refusal refusal() const { return refusal_; }
 
  private:
   [[nodiscard]] Status next_items(std::string_view input, bool pairs, Request& request, std::size_t& consumed);
@@ -58,7 +65,13 @@ class RequestParser {
     needed_ = bytes;
     return Status::incomplete;
   }
+  [[nodiscard]] Status refuse(Refusal why) {
+    refusal_ = why;
+    return Status::refused;
+  }
 
+  Dialect dialect_ = Dialect::modern;
+  Refusal refusal_ = Refusal::none;
   std::size_t needed_ = 1;
   // Progress within a request of many items, so that no item is looked at twice.
   std::size_t scanned_ = 0;

@@ -1,22 +1,52 @@
 #include "session.hpp"
 
+#include "ddrun/base/text.hpp"
+#include "limits.hpp"
+#include "opcode_name.hpp"
+
 namespace ddrun::store {
 
 using wire::Opcode;
 
+namespace {
+
+void put_value(std::string& to, const std::string* value) {
+  wire::put_bytes(to, value != nullptr ? std::string_view(*value) : std::string_view());
+}
+
+std::string in_words(const Request& request) {
+  const std::string key(request.key);
+  return concat(opcode_name(request.op), " of ", describe_keys({&key, 1}));
+}
+
+/// The most by which a request can make the key space grow.
+std::size_t bound_of_growth(const Request& request) {
+  switch (request.op) {
+    case Opcode::set:
+    case Opcode::append:
+    case Opcode::queue_push: return request.key.size() + request.value.size() + 2 * KeySpace::overhead;
+    case Opcode::compare_set: return request.key.size() + request.desired.size() + KeySpace::overhead;
+    case Opcode::add:
+    case Opcode::barrier:
+    case Opcode::watch_key: return request.key.size() + 2 * KeySpace::overhead;
+    case Opcode::multi_set: return request.items.size() + request.count * KeySpace::overhead;
+    case Opcode::wait: return request.items.size() + request.count * 2 * KeySpace::overhead;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
 Session::Progress Session::handle(std::string_view input, std::string& replies, std::size_t enough) {
   Progress progress;
-  // Whoever does not begin with the greeting is no client of ours: do not wait for the rest of what it may send.
-  if (!greeted_ && !input.empty() && input.front() != static_cast<char>(Opcode::validate)) {
-    progress.close = true;
-    return progress;
-  }
+  if (stage_ == Stage::unknown && !begin(input)) return progress;
   Request request;
   for (;;) {
     std::size_t consumed = 0;
+    request.key = {};
     switch (parser_.next(input.substr(progress.consumed), request, consumed)) {
       case RequestParser::Status::incomplete: return progress;
-      case RequestParser::Status::refused: progress.close = true; return progress;
+      case RequestParser::Status::refused: progress.close = !refuse_parsed(request); return progress;
       case RequestParser::Status::complete: break;
     }
     progress.consumed += consumed;
@@ -31,64 +61,166 @@ Session::Progress Session::handle(std::string_view input, std::string& replies, 
   }
 }
 
-bool Session::apply(const Request& request, std::string& replies) {
-  if (greeted_ == (request.op == Opcode::validate)) return false;
+/// False if nobody can tell yet what the client speaks.
+bool Session::begin(std::string_view input) {
+  const auto dialect = tell_dialect(input);
+  if (!dialect) return false;
+  dialect_ = *dialect;
+  parser_.speak(dialect_);
+  stage_ = dialect_ == Dialect::modern ? Stage::greeting : Stage::open;
+  return true;
+}
+
+bool Session::refuse(std::string why) {
+  ++state_->refused;
+  state_->trouble = has_asked_ ? std::move(why) : std::string();
+  return false;
+}
+
+bool Session::refuse_parsed(const Request& request) {
+  using Refusal = RequestParser::Refusal;
+  switch (parser_.refusal()) {
+    case Refusal::long_key: return refuse(concat("a key of more than ", wire::max_key, " bytes"));
+    case Refusal::long_value:
+      return refuse(concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request),
+                           " with a value of more than ", wire::max_value, " bytes"));
+    case Refusal::many_keys:
+      return refuse(concat(opcode_name(request.op), " with more than ", wire::max_keys, " keys"));
+    case Refusal::long_request:
+      return refuse(concat(opcode_name(request.op), " of more than ", wire::max_message, " bytes in all"));
+    case Refusal::unknown_opcode:
+    case Refusal::none: break;
+  }
+  return refuse("an unknown kind of request");
+}
+
+bool Session::has_room(const Request& request) {
+  const std::size_t bound = bound_of_growth(request);
+  if (bound == 0 || state_->has_room(bound)) return true;
+  // Close to the limit it is worth looking closer: what is replaced needs no new room.
+  const KeySpace& space = state_->space;
+  std::size_t growth = bound;
   switch (request.op) {
-    case Opcode::validate: greeted_ = true; return request.number == wire::magic;
-    case Opcode::ping: wire::put(replies, request.number); return true;
-    case Opcode::set: space_->set(request.key, request.value); return true;
-    case Opcode::get: {
-      const std::string* value = space_->find(request.key);
-      wire::put_bytes(replies, value != nullptr ? std::string_view(*value) : std::string_view());
-      return true;
+    case Opcode::set: growth = space.growth(request.key, request.value.size()); break;
+    case Opcode::compare_set: growth = space.growth(request.key, request.desired.size()); break;
+    case Opcode::add: growth = space.growth(request.key, 20); break;
+    case Opcode::multi_set: {
+      growth = 0;
+      ItemReader items(request.items);
+      for (auto left = request.count; left > 0; --left) {
+        const auto key = items.next();
+        growth += space.growth(key, items.next().size());
+      }
+      break;
     }
+    case Opcode::wait: {
+      growth = 0;
+      ItemReader names(request.items);
+      for (auto left = request.count; left > 0; --left) {
+        const auto name = names.next();
+        if (!space.exists(name)) growth += name.size() + 2 * KeySpace::overhead;
+      }
+      break;
+    }
+    default: break;
+  }
+  if (growth == 0 || state_->has_room(growth)) return true;
+  return refuse(concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request), ", ", bound,
+                       " bytes, for which there is no room: ", state_->memory(), " of ", state_->memory_limit,
+                       " bytes are used"));
+}
+
+bool Session::apply(const Request& request, std::string& replies) {
+  KeySpace& space = state_->space;
+  if (stage_ == Stage::greeting) {
+    if (request.op != Opcode::validate || request.number != wire::magic) return refuse({});
+    stage_ = Stage::open;
+    ++state_->requests[static_cast<std::size_t>(request.op)];
+    return true;
+  }
+  has_asked_ = true;
+  if (state_->memory_limit != 0 && !has_room(request)) return false;
+  ++state_->requests[static_cast<std::size_t>(request.op)];
+  // Its client has no way to withdraw a wait: asking for something else, it has given up.
+  if (dialect_ == Dialect::old && waiter_->waiting()) space.cancel(*waiter_);
+  switch (request.op) {
+    case Opcode::validate: return refuse("a second greeting");
+    case Opcode::ping: wire::put(replies, request.number); return true;
+    case Opcode::set: space.set(request.key, request.value); return true;
+    case Opcode::get: put_value(replies, space.find(request.key)); return true;
     case Opcode::add: {
-      const auto sum = space_->add(request.key, request.delta);
-      if (!sum) return false;
+      const auto sum = space.add(request.key, request.delta);
+      if (!sum) return refuse(concat(in_words(request), ", whose value is not a number"));
       wire::put(replies, *sum);
       return true;
     }
-    case Opcode::check: {
-      ItemReader keys(request.items);
-      char answer = wire::check_ready;
-      for (auto left = request.count; left > 0; --left) {
-        if (space_->find(keys.next()) == nullptr) {
-          answer = wire::check_not_ready;
-          break;
-        }
-      }
-      replies.push_back(answer);
-      return true;
-    }
+    case Opcode::check: return check(request, replies);
     case Opcode::wait: return wait(request, replies);
     case Opcode::cancel_wait:
-      space_->cancel(*waiter_);
+      space.cancel(*waiter_);
       replies.push_back(wire::wait_cancelled);
       return true;
     case Opcode::compare_set:
-      wire::put_bytes(replies, space_->compare_set(request.key, request.value, request.desired));
+      wire::put_bytes(replies, space.compare_set(request.key, request.value, request.desired));
       return true;
-    case Opcode::num_keys: wire::put(replies, static_cast<std::int64_t>(space_->size())); return true;
-    case Opcode::delete_key: wire::put(replies, std::int64_t{space_->erase(request.key)}); return true;
-    case Opcode::append: return space_->append(request.key, request.value, wire::max_message);
+    case Opcode::num_keys: wire::put(replies, static_cast<std::int64_t>(space.size())); return true;
+    case Opcode::delete_key: wire::put(replies, std::int64_t{space.erase(request.key)}); return true;
+    case Opcode::append:
+      if (space.append(request.key, request.value, wire::max_message)) return true;
+      return refuse(concat(in_words(request), ", whose value would become longer than ", wire::max_message, " bytes"));
     case Opcode::multi_get: return multi_get(request, replies);
     case Opcode::multi_set: {
       ItemReader items(request.items);
       for (auto left = request.count; left > 0; --left) {
         const auto key = items.next();
-        space_->set(key, items.next());
+        space.set(key, items.next());
       }
       return true;
     }
+    case Opcode::queue_push: space.push(request.key, request.value); return true;
+    case Opcode::queue_pop: {
+      // The length is that before the removal; an element follows unless it is 0.
+      wire::put(replies, static_cast<std::int64_t>(space.queue_size(request.key)));
+      if (const auto element = space.pop(request.key, *waiter_)) wire::put_bytes(replies, *element);
+      return true;
+    }
+    case Opcode::queue_len: wire::put(replies, static_cast<std::int64_t>(space.queue_size(request.key))); return true;
+    case Opcode::list_keys: return list_keys(replies);
+    case Opcode::barrier: return arrive(request, replies);
+    case Opcode::watch_key:
+      space.watch(request.key, *waiter_);
+      replies.push_back(wire::watch_registered);
+      return true;
   }
-  return false;
+  return refuse("an unknown kind of request");
+}
+
+bool Session::check(const Request& request, std::string& replies) {
+  ItemReader names(request.items);
+  char answer = wire::check_ready;
+  for (auto left = request.count; left > 0; --left) {
+    if (!state_->space.exists(names.next())) {
+      answer = wire::check_not_ready;
+      break;
+    }
+  }
+  replies.push_back(answer);
+  return true;
 }
 
 bool Session::wait(const Request& request, std::string& replies) {
-  if (waiter_->waiting()) return false;  // which of the two would the answer be for?
-  ItemReader keys(request.items);
-  for (auto left = request.count; left > 0; --left) space_->await(keys.next(), *waiter_);
+  if (waiter_->waiting()) return refuse("a second wait before the first one's end");  // whose would the answer be?
+  ItemReader names(request.items);
+  for (auto left = request.count; left > 0; --left) state_->space.await(names.next(), *waiter_);
   if (!waiter_->waiting()) replies.push_back(wire::wait_stopped);
+  return true;
+}
+
+bool Session::arrive(const Request& request, std::string& replies) {
+  if (waiter_->waiting()) return refuse("a barrier before a wait's end");
+  const auto waits = state_->space.arrive(request.key, request.delta, *waiter_);
+  if (!waits) return refuse(concat(in_words(request), ", whose value is not a number"));
+  if (!*waits) replies.push_back(wire::wait_stopped);
   return true;
 }
 
@@ -97,16 +229,35 @@ bool Session::multi_get(const Request& request, std::string& replies) {
   std::size_t size = 0;
   ItemReader measured(request.items);
   for (auto left = request.count; left > 0; --left) {
-    const std::string* value = space_->find(measured.next());
+    const std::string* value = state_->space.find(measured.next());
     size += sizeof(std::uint64_t) + (value != nullptr ? value->size() : 0);
-    if (size > wire::max_message) return false;
+    if (size > wire::max_message) {
+      return refuse(concat("a MULTI_GET whose reply would be longer than ", wire::max_message, " bytes"));
+    }
   }
+  if (!state_->has_room(size)) return refuse(concat("a MULTI_GET for whose reply, ", size, " bytes, there is no room"));
   ItemReader keys(request.items);
-  for (auto left = request.count; left > 0; --left) {
-    const std::string* value = space_->find(keys.next());
-    wire::put_bytes(replies, value != nullptr ? std::string_view(*value) : std::string_view());
-  }
+  for (auto left = request.count; left > 0; --left) put_value(replies, state_->space.find(keys.next()));
   return true;
+}
+
+bool Session::list_keys(std::string& replies) {
+  std::size_t size = sizeof(std::int64_t);
+  state_->space.for_each_key([&](std::string_view key) { size += sizeof(std::uint64_t) + key.size(); });
+  if (size > wire::max_message || !state_->has_room(size)) {
+    return refuse(concat("a LIST_KEYS for whose reply, ", size, " bytes, there is no room"));
+  }
+  wire::put(replies, static_cast<std::int64_t>(state_->space.size()));
+  state_->space.for_each_key([&](std::string_view key) { wire::put_bytes(replies, key); });
+  return true;
+}
+
+void put_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
+                std::string_view now) {
+  to.push_back(static_cast<char>(change));
+  wire::put_bytes(to, key);
+  wire::put_bytes(to, before);
+  wire::put_bytes(to, now);
 }
 
 }  // namespace ddrun::store

@@ -4,17 +4,18 @@
 #include <string>
 #include <string_view>
 
-#include "key_space.hpp"
 #include "request_parser.hpp"
+#include "server_state.hpp"
 
 namespace ddrun::store {
 
 /// The server's side of one client's conversation: bytes in, bytes out, no socket.
 ///
-/// `waiter` stands for this client in the key space: when its keys come, the owner sends wire::wait_stopped.
+/// `waiter` stands for this client in the key space: when its keys come, the owner sends wire::wait_stopped; when a key
+/// that it watches changes, it sends what put_change() makes of it.
 class Session {
  public:
-  Session(KeySpace& space, Waiter& waiter) : space_(&space), waiter_(&waiter) {}
+  Session(ServerState& state, Waiter& waiter) : state_(&state), waiter_(&waiter) {}
 
   struct Progress {
     std::size_t consumed = 0;  ///< bytes of the input that were whole requests
@@ -23,20 +24,39 @@ class Session {
   };
 
   /// Carries out the whole requests at the start of `input` and appends their replies, until these are `enough` bytes.
+  /// When it says `close`, ServerState::trouble says why, unless the peer has never made one sensible request.
   [[nodiscard]] Progress handle(std::string_view input, std::string& replies, std::size_t enough);
 
   /// Bytes of input below which handle() can do nothing.
-  [[nodiscard]] std::size_t needed() const { return parser_.needed(); }
+  [[nodiscard]] std::size_t needed() const { return stage_ == Stage::unknown ? 1 : parser_.needed(); }
 
  private:
-  [[nodiscard]] bool apply(const Request& request, std::string& replies);
-  [[nodiscard]] bool wait(const Request& request, std::string& replies);
-  [[nodiscard]] bool multi_get(const Request& request, std::string& replies);
+  enum class Stage : std::uint8_t {
+    unknown,   // too few bytes to tell the dialect
+    greeting,  // modern, VALIDATE must come first
+    open,
+  };
 
-  KeySpace* space_;
+  [[nodiscard]] bool begin(std::string_view input);
+  [[nodiscard]] bool apply(const Request& request, std::string& replies);
+  [[nodiscard]] bool check(const Request& request, std::string& replies);
+  [[nodiscard]] bool wait(const Request& request, std::string& replies);
+  [[nodiscard]] bool arrive(const Request& request, std::string& replies);
+  [[nodiscard]] bool multi_get(const Request& request, std::string& replies);
+  [[nodiscard]] bool list_keys(std::string& replies);
+  [[nodiscard]] bool has_room(const Request& request);
+  [[nodiscard]] bool refuse(std::string why);
+  [[nodiscard]] bool refuse_parsed(const Request& request);
+
+  ServerState* state_;
   Waiter* waiter_;
   RequestParser parser_;
-  bool greeted_ = false;
+  Stage stage_ = Stage::unknown;
+  Dialect dialect_ = Dialect::modern;
+  bool has_asked_ = false;  // something beside the greeting
 };
+
+/// What a client of the old dialect is sent about a key that it watches.
+void put_change(std::string& to, KeyChange change, std::string_view key, std::string_view before, std::string_view now);
 
 }  // namespace ddrun::store

@@ -1,18 +1,21 @@
 #include "ddrun/store/tcp_client.hpp"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "client_socket.hpp"
+#include "client_connection.hpp"
 #include "ddrun/base/text.hpp"
 #include "limits.hpp"
-#include "wire.hpp"
 
 namespace ddrun::store {
 
@@ -20,375 +23,421 @@ using wire::Opcode;
 
 namespace {
 
-/// How long past its deadline a call waits for what a living server answers at once.
-constexpr std::chrono::seconds answer_grace{5};
-
-Deadline answer_by(Deadline deadline) { return std::max(deadline, Clock::now() + answer_grace); }
-
-void put_key(std::string& to, std::string_view key) {
-  wire::put(to, static_cast<std::uint64_t>(key.size() + 1));
-  to.push_back('/');
-  to.append(key);
-}
-
-void put_keys(std::string& to, std::span<const std::string> keys) {
-  wire::put(to, static_cast<std::uint64_t>(keys.size()));
-  for (const auto& key : keys) put_key(to, key);
-}
+constexpr const char* cancelled_text = "the store's client was cancelled";
 
 template <class T>
 auto error_of(Result<T>& result) {
   return tl::unexpected(std::move(result.error()));
 }
 
+std::string described(std::string_view key) {
+  const std::string name(key);
+  return describe_keys({&name, 1});
+}
+
 }  // namespace
 
-/// The connection and whose turn it is on it.
-class TcpClient::Connection {
+/// The connections, and which thread has which.
+///
+/// There is one until a second thread comes while the first one is blocked in a wait. At most one connection has
+/// requests that the server may not have seen yet, and it is handed out first; so whatever is called later comes later
+/// at the server too.
+class TcpClient::Pool {
  public:
-  Connection(const Endpoint& server, ClientSocket socket)
-      : server_(server), name_(server.text()), socket_(std::move(socket)) {}
+  Pool(std::unique_ptr<ClientConnection> first, UniqueFd cancel_event, const TcpClientOptions& options)
+      : server_(first->server()), name_(first->name()), options_(options), cancel_event_(std::move(cancel_event)) {
+    idle_.push_back(std::move(first));
+    open_ = 1;
+  }
 
-  /// Tries the endpoints in turn, again and again, until one answers the greeting.
-  static Result<std::unique_ptr<Connection>> open(std::span<const Endpoint> servers, Deadline deadline);
-
-  /// The right to use the connection; given back when it goes out of scope.
-  class Turn {
+  /// A connection for one thread; goes back when it ends.
+  class Lease {
    public:
-    explicit Turn(Connection& connection) : connection_(&connection) {}
-    Turn(Turn&& other) noexcept : connection_(std::exchange(other.connection_, nullptr)) {}
-    Turn& operator=(Turn&&) = delete;
-    ~Turn() {
-      if (connection_ != nullptr) connection_->end_turn();
+    Lease(Pool& pool, std::unique_ptr<ClientConnection> connection)
+        : pool_(&pool), connection_(std::move(connection)) {}
+    Lease(Lease&& other) noexcept
+        : pool_(other.pool_),
+          connection_(std::move(other.connection_)),
+          blocked_(std::exchange(other.blocked_, false)) {}
+    Lease& operator=(Lease&&) = delete;
+    ~Lease() {
+      if (connection_) pool_->give_back(std::move(connection_), blocked_);
     }
-    Connection* operator->() const { return connection_; }
+    ClientConnection* operator->() const { return connection_.get(); }
+
+    /// Before a request whose answer may take long: others need not wait for this connection.
+    Result<void> block(Deadline deadline) {
+      if (pool_->shared() && connection_->unconfirmed()) {
+        if (auto ok = connection_->confirm(deadline); !ok) return ok;
+      }
+      blocked_ = true;
+      pool_->set_blocked(1);
+      return {};
+    }
+    void unblock() {
+      if (std::exchange(blocked_, false)) pool_->set_blocked(-1);
+    }
 
    private:
-    Connection* connection_;
+    Pool* pool_;
+    std::unique_ptr<ClientConnection> connection_;
+    bool blocked_ = false;
   };
-  Result<Turn> take_turn(Deadline deadline);
+  Result<Lease> take(Deadline deadline);
+
+  /// Runs `call` with a Lease until it succeeds or fails for good.
+  template <class Call>
+  auto run(Deadline deadline, bool repeatable, Call call) -> decltype(call(std::declval<Lease&>())) {
+    for (;;) {
+      auto lease = take(deadline);
+      if (!lease) return error_of(lease);
+      auto result = call(*lease);
+      const bool again = !result && result.error().code == Errc::connection_lost && repeatable &&
+                         options_.reconnect == Reconnect::on_next_call && Clock::now() < deadline;
+      if (!again) return result;
+    }
+  }
+
+  /// For requests without an answer.
+  Result<void> send(Lease& lease, Deadline deadline) const {
+    return options_.reconnect == Reconnect::never ? lease->send(deadline) : lease->send_confirmed(deadline);
+  }
+
+  void cancel() noexcept {
+    cancelled_.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    // Never read again: whoever looks at it from now on finds it readable.
+    while (::write(cancel_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+    }
+  }
+
+  /// False if cancelled meanwhile.
+  [[nodiscard]] bool sleep(Deadline until) const { return sleep_until(until, cancel_event_.get()); }
 
   [[nodiscard]] const Endpoint& server() const { return server_; }
   [[nodiscard]] const std::string& name() const { return name_; }
-
-  // What follows needs the turn.
-
-  /// An empty request that begins with `op`.
-  std::string& begin(Opcode op) {
-    request_.clear();
-    wire::put(request_, op);
-    return request_;
-  }
-  Result<void> send(Deadline deadline) {
-    auto sent = socket_.send(request_, answer_by(deadline));
-    // Keep the memory of small requests, not that of a big one.
-    if (request_.capacity() > 64 * 1024) std::string().swap(request_);
-    return sent ? std::move(sent) : Result<void>(broken(sent.error()));
-  }
-  template <class Integer>
-  Result<Integer> receive(Deadline deadline) {
-    Integer number{};
-    if (auto ok = socket_.receive(reinterpret_cast<char*>(&number), sizeof number, answer_by(deadline)); !ok) {
-      return broken(ok.error());
-    }
-    return number;
-  }
-  Result<std::string> receive_bytes(Deadline deadline);
-  /// Sends WAIT for the keys and sees it through; `timeout` leaves the connection as good as before.
-  Result<void> wait(std::span<const std::string> keys, Deadline deadline);
-
-  Result<void> greet(Deadline deadline);
+  [[nodiscard]] const TcpClientOptions& options() const { return options_; }
 
  private:
-  tl::unexpected<Error> broken(const Error& error);
-  tl::unexpected<Error> nonsense(std::string what);
-  Result<void> withdraw(std::span<const std::string> keys);
-  void end_turn();
+  void give_back(std::unique_ptr<ClientConnection> connection, bool blocked);
+  void set_blocked(int change);
+  [[nodiscard]] bool shared() {
+    const std::lock_guard lock(mutex_);
+    return shared_;
+  }
+  std::unique_ptr<ClientConnection> next_idle();
 
   const Endpoint server_;
   const std::string name_;
-  ClientSocket socket_;
-  std::string request_;
+  const TcpClientOptions options_;
+  const UniqueFd cancel_event_;
+  std::atomic<bool> cancelled_{false};
 
   std::mutex mutex_;  // of what follows
-  std::condition_variable free_;
-  bool taken_ = false;
-  std::optional<Error> broken_;  // written by whoever has the turn
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<ClientConnection>> idle_;
+  int open_ = 0;     // connections, idle or taken or being opened
+  int blocked_ = 0;  // of those taken
+  std::optional<Error> lost_;
+  std::thread::id user_;  // the first
+  bool shared_ = false;   // there was another
 };
 
-Result<TcpClient::Connection::Turn> TcpClient::Connection::take_turn(Deadline deadline) {
+/// The one that must go first, else any.
+std::unique_ptr<ClientConnection> TcpClient::Pool::next_idle() {
+  auto it = std::find_if(idle_.begin(), idle_.end(), [](const auto& idle) { return idle->unconfirmed(); });
+  if (it == idle_.end()) it = idle_.end() - 1;
+  auto connection = std::move(*it);
+  idle_.erase(it);
+  return connection;
+}
+
+Result<TcpClient::Pool::Lease> TcpClient::Pool::take(Deadline deadline) {
+  // Cancelling wakes nobody here, since a signal handler may not: look again after this time.
+  constexpr std::chrono::milliseconds look_again{20};
   std::unique_lock lock(mutex_);
-  const auto is_free = [this] { return !taken_; };
-  if (deadline == Deadline::max()) {
-    free_.wait(lock, is_free);
-  } else if (!free_.wait_until(lock, deadline, is_free)) {
-    return fail(Errc::timeout, concat("another thread kept this client of the store at ", name_,
-                                      " busy until the deadline; give each thread its own (clone)"));
-  }
-  if (broken_) return tl::unexpected(*broken_);
-  taken_ = true;
-  return Turn(*this);
-}
-
-void TcpClient::Connection::end_turn() {
-  {
-    const std::lock_guard lock(mutex_);
-    taken_ = false;
-  }
-  free_.notify_one();
-}
-
-tl::unexpected<Error> TcpClient::Connection::broken(const Error& error) {
-  const char* what = error.code == Errc::timeout ? "the store at " : "lost the store at ";
-  const Error whole{Errc::connection_lost,
-                    concat(what, name_, error.code == Errc::timeout ? " does not answer" : ": " + error.message),
-                    error.cause};
-  const std::lock_guard lock(mutex_);
-  broken_ = whole;
-  return tl::unexpected(whole);
-}
-
-tl::unexpected<Error> TcpClient::Connection::nonsense(std::string what) {
-  const Error whole{Errc::protocol, concat("the store at ", name_, " answered ", what), {}};
-  const std::lock_guard lock(mutex_);
-  broken_ = whole;
-  return tl::unexpected(whole);
-}
-
-Result<void> TcpClient::Connection::greet(Deadline deadline) {
-  const auto nonce = static_cast<std::uint32_t>(::getpid());
-  begin(Opcode::validate);
-  wire::put(request_, wire::magic);
-  wire::put(request_, Opcode::ping);
-  wire::put(request_, nonce);
-  std::uint32_t echo = 0;
-  if (auto ok = socket_.send(request_, deadline); !ok) return ok;
-  if (auto ok = socket_.receive(reinterpret_cast<char*>(&echo), sizeof echo, deadline); !ok) return ok;
-  if (echo != nonce) return nonsense("the greeting wrongly; something else may be listening there");
-  return {};
-}
-
-Result<std::unique_ptr<TcpClient::Connection>> TcpClient::Connection::open(std::span<const Endpoint> servers,
-                                                                           Deadline deadline) {
-  std::minstd_rand random(static_cast<unsigned>(::getpid()) ^
-                          static_cast<unsigned>(Clock::now().time_since_epoch().count()));
-  // Short at first, since a server is usually up in a moment; spread, so that thousands do not come in step.
-  std::chrono::microseconds pause{1000};
-  constexpr std::chrono::microseconds longest_pause{500'000};
+  if (user_ == std::thread::id()) user_ = std::this_thread::get_id();
+  shared_ = shared_ || user_ != std::this_thread::get_id();
   for (;;) {
-    bool hope = false;
-    Error reason{Errc::unavailable, "no address", {}};
-    for (const auto& server : servers) {
-      // One address that swallows everything must not use up the time of the next.
-      const auto attempt = servers.size() == 1 ? deadline : std::min(deadline, Clock::now() + answer_grace);
-      auto socket = ClientSocket::connect(server, attempt);
-      if (!socket) {
-        hope = hope || worth_retrying(socket.error().cause);
-        reason = std::move(socket.error());
-        continue;
-      }
-      auto connection = std::make_unique<Connection>(server, std::move(*socket));
-      const auto greeted = connection->greet(attempt);
-      if (greeted) return connection;
-      if (greeted.error().code == Errc::protocol) return tl::unexpected(greeted.error());
-      hope = true;  // accepted, then cut off or left waiting: it may be starting over
-      reason = greeted.error();
-      reason.message = concat("connected, but ", reason.message);
+    if (cancelled_.load(std::memory_order_acquire)) return fail(Errc::cancelled, cancelled_text);
+    if (lost_) return tl::unexpected(*lost_);
+    const bool all_free_or_blocked = static_cast<int>(idle_.size()) + blocked_ == open_;
+    // One that is in use for a moment may be the one that must go first.
+    if (all_free_or_blocked) {
+      if (!idle_.empty()) return Lease(*this, next_idle());
+      break;
     }
-    const auto target = concat("the store at ", servers.front().text());
-    if (!hope) return fail(Errc::unavailable, concat("cannot reach ", target, ": ", reason.message), reason.cause);
-    const auto next = Clock::now() + pause / 2 + pause * static_cast<int>(random() % 1000) / 1000;
-    if (next >= deadline) {
+    const auto now = Clock::now();
+    if (now >= deadline) {
       return fail(Errc::timeout,
-                  concat("could not reach ", target, " in time: ", reason.message, "; is its server running?"),
-                  reason.cause);
+                  concat("other threads kept the client of the store at ", name_, " busy until the deadline"));
     }
-    std::this_thread::sleep_until(next);
-    pause = std::min(pause * 2, longest_pause);
+    changed_.wait_until(lock, std::min(deadline, now + look_again));
   }
+  ++open_;
+  lock.unlock();
+  auto connection = ClientConnection::open({&server_, 1}, deadline, cancel_event_.get());
+  if (connection) return Lease(*this, std::move(*connection));
+  lock.lock();
+  --open_;
+  changed_.notify_all();
+  return error_of(connection);
 }
 
-Result<std::string> TcpClient::Connection::receive_bytes(Deadline deadline) {
-  auto size = receive<std::uint64_t>(deadline);
-  if (!size) return error_of(size);
-  // PyTorch's servers do not limit values; anything beyond this is a sign of being out of step.
-  constexpr std::uint64_t most = 4ULL * 1024 * 1024 * 1024;
-  if (*size > most) return nonsense(concat("with a value of ", *size, " bytes"));
-  std::string value;
-  if (auto ok = socket_.receive(value, *size, answer_by(deadline)); !ok) return broken(ok.error());
-  return value;
-}
-
-Result<void> TcpClient::Connection::wait(std::span<const std::string> keys, Deadline deadline) {
-  put_keys(begin(Opcode::wait), keys);
-  if (auto ok = send(deadline); !ok) return ok;
-  char answer = 0;
-  if (auto ok = socket_.receive(&answer, 1, deadline); !ok) {
-    return ok.error().code == Errc::timeout ? withdraw(keys) : Result<void>(broken(ok.error()));
+void TcpClient::Pool::give_back(std::unique_ptr<ClientConnection> connection, bool blocked) {
+  const std::lock_guard lock(mutex_);
+  if (blocked) --blocked_;
+  if (!connection->broken()) {
+    idle_.push_back(std::move(connection));
+  } else {
+    --open_;
+    if (options_.reconnect == Reconnect::never && !lost_ && !cancelled_) {
+      lost_ = Error{Errc::connection_lost, concat("the connection to the store at ", name_, " was lost before"), {}};
+    }
   }
-  if (answer != wire::wait_stopped) return nonsense(concat(int{answer}, " to a wait"));
-  return {};
+  changed_.notify_all();
 }
 
-Result<void> TcpClient::Connection::withdraw(std::span<const std::string> keys) {
-  begin(Opcode::cancel_wait);
-  if (auto ok = send({}); !ok) return ok;
-  auto answer = receive<char>({});
-  if (!answer) return error_of(answer);
-  // The keys may have come just before the server read the cancel: then both answers are on their way.
-  const bool came = *answer == wire::wait_stopped;
-  if (came) answer = receive<char>({});
-  if (!answer) return error_of(answer);
-  if (*answer != wire::wait_cancelled) return nonsense(concat(int{*answer}, " to a cancelled wait"));
-  if (came) return {};
-  return fail(Errc::timeout, concat("timed out waiting for store ", describe_keys(keys)));
+void TcpClient::Pool::set_blocked(int change) {
+  const std::lock_guard lock(mutex_);
+  blocked_ += change;
+  changed_.notify_all();
 }
 
-TcpClient::TcpClient(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
+TcpClient::TcpClient(std::unique_ptr<Pool> pool) : pool_(std::move(pool)) {}
 TcpClient::~TcpClient() = default;
 
-Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, std::uint16_t port, Deadline deadline) {
+namespace {
+
+Result<UniqueFd> make_cancel_event() {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return fail_errno(Errc::unavailable, "cannot make a client of the store", errno);
+  return event;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, std::uint16_t port, Deadline deadline,
+                                                      const TcpClientOptions& options) {
   const auto servers = literal_endpoints(address, port);
   if (servers.empty()) {
     return fail(Errc::invalid_argument, concat("'", address, "' is not an IP address; give one, or localhost"));
   }
   if (port == 0) return fail(Errc::invalid_argument, "port 0 is nobody's; give the port of the store's server");
-  auto connection = Connection::open(servers, deadline);
+  auto cancel_event = make_cancel_event();
+  if (!cancel_event) return error_of(cancel_event);
+  auto connection = ClientConnection::open(servers, deadline, cancel_event->get());
   if (!connection) return error_of(connection);
-  return std::unique_ptr<TcpClient>(new TcpClient(std::move(*connection)));
+  return std::unique_ptr<TcpClient>(
+      new TcpClient(std::make_unique<Pool>(std::move(*connection), std::move(*cancel_event), options)));
 }
 
 Result<std::unique_ptr<TcpClient>> TcpClient::clone(Deadline deadline) const {
-  auto connection = Connection::open({&connection_->server(), 1}, deadline);
+  auto cancel_event = make_cancel_event();
+  if (!cancel_event) return error_of(cancel_event);
+  auto connection = ClientConnection::open({&pool_->server(), 1}, deadline, cancel_event->get());
   if (!connection) return error_of(connection);
-  return std::unique_ptr<TcpClient>(new TcpClient(std::move(*connection)));
+  return std::unique_ptr<TcpClient>(
+      new TcpClient(std::make_unique<Pool>(std::move(*connection), std::move(*cancel_event), pool_->options())));
 }
 
-const std::string& TcpClient::server() const { return connection_->name(); }
+void TcpClient::cancel() noexcept { pool_->cancel(); }
+
+const std::string& TcpClient::server() const { return pool_->name(); }
 
 Result<void> TcpClient::set(std::string_view key, std::string_view value, Deadline deadline) {
   if (auto ok = check_value(key, value); !ok) return ok;
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  auto& request = (*turn)->begin(Opcode::set);
-  put_key(request, key);
-  wire::put_bytes(request, value);
-  return (*turn)->send(deadline);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) {
+    wire::put_bytes(lease->begin(Opcode::set, key), value);
+    return pool_->send(lease, deadline);
+  });
 }
 
 Result<std::string> TcpClient::get(std::string_view key, Deadline deadline) {
   if (auto ok = check_key(key); !ok) return error_of(ok);
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
   const std::string name(key);
-  if (auto ok = (*turn)->wait({&name, 1}, deadline); !ok) return error_of(ok);
-  put_key((*turn)->begin(Opcode::get), key);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  return (*turn)->receive_bytes(deadline);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<std::string> {
+    if (auto ok = lease.block(deadline); !ok) return error_of(ok);
+    lease->begin(Opcode::wait, {&name, 1});
+    if (auto ok = lease->wait(deadline, describe_keys({&name, 1})); !ok) return error_of(ok);
+    lease.unblock();
+    lease->begin(Opcode::get, key);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    return lease->receive_bytes(deadline);
+  });
 }
 
 Result<std::int64_t> TcpClient::add(std::string_view key, std::int64_t delta, Deadline deadline) {
   if (auto ok = check_key(key); !ok) return error_of(ok);
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  auto& request = (*turn)->begin(Opcode::add);
-  put_key(request, key);
-  wire::put(request, delta);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  return (*turn)->receive<std::int64_t>(deadline);
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) -> Result<std::int64_t> {
+    wire::put(lease->begin(Opcode::add, key), delta);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    return lease->receive<std::int64_t>(deadline);
+  });
 }
 
 Result<void> TcpClient::wait(std::span<const std::string> keys, Deadline deadline) {
   if (auto ok = check_keys(keys); !ok) return ok;
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  return (*turn)->wait(keys, deadline);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<void> {
+    if (auto ok = lease.block(deadline); !ok) return ok;
+    lease->begin(Opcode::wait, keys);
+    return lease->wait(deadline, describe_keys(keys));
+  });
 }
 
 Result<bool> TcpClient::check(std::span<const std::string> keys, Deadline deadline) {
   if (auto ok = check_keys(keys); !ok) return error_of(ok);
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  put_keys((*turn)->begin(Opcode::check), keys);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  auto answer = (*turn)->receive<char>(deadline);
-  if (!answer) return error_of(answer);
-  return *answer == wire::check_ready;
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<bool> {
+    lease->begin(Opcode::check, keys);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    auto answer = lease->receive<char>(deadline);
+    if (!answer) return error_of(answer);
+    return *answer == wire::check_ready;
+  });
 }
 
 Result<std::string> TcpClient::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                            Deadline deadline) {
   if (auto ok = check_value(key, expected); !ok) return error_of(ok);
   if (auto ok = check_value(key, desired); !ok) return error_of(ok);
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  auto& request = (*turn)->begin(Opcode::compare_set);
-  put_key(request, key);
-  wire::put_bytes(request, expected);
-  wire::put_bytes(request, desired);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  return (*turn)->receive_bytes(deadline);
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) -> Result<std::string> {
+    auto& request = lease->begin(Opcode::compare_set, key);
+    wire::put_bytes(request, expected);
+    wire::put_bytes(request, desired);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    return lease->receive_bytes(deadline);
+  });
 }
 
 Result<bool> TcpClient::delete_key(std::string_view key, Deadline deadline) {
   if (auto ok = check_key(key); !ok) return error_of(ok);
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  put_key((*turn)->begin(Opcode::delete_key), key);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  auto deleted = (*turn)->receive<std::int64_t>(deadline);
-  if (!deleted) return error_of(deleted);
-  return *deleted > 0;
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) -> Result<bool> {
+    lease->begin(Opcode::delete_key, key);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    auto deleted = lease->receive<std::int64_t>(deadline);
+    if (!deleted) return error_of(deleted);
+    return *deleted > 0;
+  });
 }
 
 Result<std::int64_t> TcpClient::num_keys(Deadline deadline) {
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  (*turn)->begin(Opcode::num_keys);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  return (*turn)->receive<std::int64_t>(deadline);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<std::int64_t> {
+    lease->begin(Opcode::num_keys);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    return lease->receive<std::int64_t>(deadline);
+  });
+}
+
+Result<std::vector<std::string>> TcpClient::list_keys(Deadline deadline) {
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<std::vector<std::string>> {
+    lease->begin(Opcode::list_keys);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    auto count = lease->receive<std::int64_t>(deadline);
+    if (!count) return error_of(count);
+    if (*count < 0) return lease->nonsense(concat(*count, " as the number of keys"));
+    std::vector<std::string> keys;
+    for (auto left = *count; left > 0; --left) {
+      auto key = lease->receive_bytes(deadline);
+      if (!key) return error_of(key);
+      // Keys without it are not of this store's making, such as PyTorch's "init/".
+      if (key->starts_with('/')) keys.push_back(key->substr(1));
+    }
+    return keys;
+  });
 }
 
 Result<void> TcpClient::append(std::string_view key, std::string_view value, Deadline deadline) {
   if (auto ok = check_value(key, value); !ok) return ok;
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  auto& request = (*turn)->begin(Opcode::append);
-  put_key(request, key);
-  wire::put_bytes(request, value);
-  return (*turn)->send(deadline);
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) {
+    wire::put_bytes(lease->begin(Opcode::append, key), value);
+    return pool_->send(lease, deadline);
+  });
 }
 
 Result<std::vector<std::string>> TcpClient::multi_get(std::span<const std::string> keys, Deadline deadline) {
   if (auto ok = check_keys(keys); !ok) return error_of(ok);
-  std::vector<std::string> values;
-  if (keys.empty()) return values;
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  if (auto ok = (*turn)->wait(keys, deadline); !ok) return error_of(ok);
-  put_keys((*turn)->begin(Opcode::multi_get), keys);
-  if (auto ok = (*turn)->send(deadline); !ok) return error_of(ok);
-  values.reserve(keys.size());
-  while (values.size() < keys.size()) {
-    auto value = (*turn)->receive_bytes(deadline);
-    if (!value) return error_of(value);
-    values.push_back(std::move(*value));
-  }
-  return values;
+  if (keys.empty()) return std::vector<std::string>();
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<std::vector<std::string>> {
+    if (auto ok = lease.block(deadline); !ok) return error_of(ok);
+    lease->begin(Opcode::wait, keys);
+    if (auto ok = lease->wait(deadline, describe_keys(keys)); !ok) return error_of(ok);
+    lease.unblock();
+    lease->begin(Opcode::multi_get, keys);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    std::vector<std::string> values;
+    values.reserve(keys.size());
+    while (values.size() < keys.size()) {
+      auto value = lease->receive_bytes(deadline);
+      if (!value) return error_of(value);
+      values.push_back(std::move(*value));
+    }
+    return values;
+  });
 }
 
 Result<void> TcpClient::multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                                   Deadline deadline) {
   if (auto ok = check_pairs(keys, values); !ok) return ok;
-  auto turn = connection_->take_turn(deadline);
-  if (!turn) return error_of(turn);
-  auto& request = (*turn)->begin(Opcode::multi_set);
-  wire::put(request, static_cast<std::uint64_t>(keys.size()));
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    put_key(request, keys[i]);
-    wire::put_bytes(request, values[i]);
-  }
-  return (*turn)->send(deadline);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) {
+    auto& request = lease->begin(Opcode::multi_set);
+    wire::put(request, static_cast<std::uint64_t>(keys.size()));
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      put_key(request, keys[i]);
+      wire::put_bytes(request, values[i]);
+    }
+    return pool_->send(lease, deadline);
+  });
+}
+
+Result<void> TcpClient::queue_push(std::string_view queue, std::string_view element, Deadline deadline) {
+  if (auto ok = check_value(queue, element); !ok) return ok;
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) {
+    wire::put_bytes(lease->begin(Opcode::queue_push, queue), element);
+    return pool_->send(lease, deadline);
+  });
+}
+
+Result<std::string> TcpClient::queue_pop(std::string_view queue, Deadline deadline) {
+  if (auto ok = check_key(queue); !ok) return error_of(ok);
+  const std::string name(queue);
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) -> Result<std::string> {
+    std::chrono::milliseconds pause{0};
+    for (;;) {
+      if (auto ok = lease.block(deadline); !ok) return error_of(ok);
+      lease->begin(Opcode::wait, {&name, 1});
+      if (auto ok = lease->wait(deadline, concat("queue of ", described(queue))); !ok) return error_of(ok);
+      lease.unblock();
+      lease->begin(Opcode::queue_pop, queue);
+      if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+      const auto length = lease->receive<std::int64_t>(deadline);
+      if (!length) return tl::unexpected(length.error());
+      if (*length > 0) return lease->receive_bytes(deadline);
+      if (*length < 0) return lease->nonsense(concat(*length, " as the length of a queue"));
+      // Gone to somebody else: wait for the next. Not at once if that happens again: a key of that name ends each wait.
+      if (Clock::now() >= deadline) break;
+      if (!pool_->sleep(std::min(deadline, Clock::now() + pause))) return fail(Errc::cancelled, cancelled_text);
+      pause = std::min(2 * pause + std::chrono::milliseconds(1), std::chrono::milliseconds(100));
+    }
+    return fail(Errc::timeout, concat("the store's queue of ", described(queue), " is empty"));
+  });
+}
+
+Result<std::int64_t> TcpClient::queue_length(std::string_view queue, Deadline deadline) {
+  if (auto ok = check_key(queue); !ok) return error_of(ok);
+  return pool_->run(deadline, true, [&](Pool::Lease& lease) -> Result<std::int64_t> {
+    lease->begin(Opcode::queue_len, queue);
+    if (auto ok = lease->send(deadline); !ok) return error_of(ok);
+    return lease->receive<std::int64_t>(deadline);
+  });
+}
+
+Result<void> TcpClient::barrier(std::string_view key, std::int64_t members, Deadline deadline) {
+  if (auto ok = check_key(key); !ok) return ok;
+  return pool_->run(deadline, false, [&](Pool::Lease& lease) -> Result<void> {
+    if (auto ok = lease.block(deadline); !ok) return ok;
+    wire::put(lease->begin(Opcode::barrier, key), members);
+    return lease->wait(deadline, concat("barrier of ", described(key)));
+  });
 }
 
 }  // namespace ddrun::store

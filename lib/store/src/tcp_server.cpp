@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <condition_variable>
@@ -17,6 +18,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "listeners.hpp"
+#include "opcode_name.hpp"
 
 namespace ddrun::store {
 
@@ -41,20 +43,24 @@ bool has_several_cpus() {
 /// share of one epoll_wait, nothing else; a general event loop adds a system call or two to each.
 class TcpServer::Loop {
  public:
-  explicit Loop(std::vector<Listener> listeners) : listeners_(std::move(listeners)) {}
+  Loop(std::vector<Listener> listeners, const TcpServerOptions& options)
+      : listeners_(std::move(listeners)), on_refusal_(options.on_refusal) {
+    shared_.state.memory_limit = options.max_memory;
+  }
   ~Loop();
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
   Result<void> new_round();
+  TcpServerStats stats();
 
  private:
   // What an event is about: small numbers for these, else the address of a Connection.
   static constexpr std::uint64_t command_token = 0;
   static constexpr std::uint64_t first_listener_token = 1;
 
-  enum class Command { none, new_round, stop };
-  Result<void> command(Command what);
+  enum class Command { none, new_round, stats, stop };
+  Result<void> command(Command what, TcpServerStats* stats = nullptr);
 
   void run();
   int wait_for_events();
@@ -65,12 +71,15 @@ class TcpServer::Loop {
   void pause_listening(bool paused);
   void adopt(UniqueFd fd);
   void settle(Connection& connection, bool keep);
+  void refuse(Connection& connection);
   void close(Connection& connection);
   Result<void> clear();
+  TcpServerStats collect() const;
   bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
 
   // Given to the thread by start().
   std::vector<Listener> listeners_;
+  std::function<void(const std::string&)> on_refusal_;
   std::uint16_t port_ = 0;
   UniqueFd epoll_;
   UniqueFd command_event_;
@@ -82,6 +91,9 @@ class TcpServer::Loop {
   ServerShared shared_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> closed_;  // kept until no event in hand can mean them
+  std::size_t peak_connections_ = 0;
+  std::size_t peak_memory_ = 0;
+  std::uint64_t accepted_ = 0;
   bool listening_paused_ = false;
   bool stopping_ = false;
   const bool may_spin_ = has_several_cpus();
@@ -92,6 +104,7 @@ class TcpServer::Loop {
   std::condition_variable done_;
   Command command_ = Command::none;
   Result<void> outcome_;
+  TcpServerStats stats_;
   std::mutex callers_;  // one command at a time
 };
 
@@ -133,7 +146,7 @@ TcpServer::Loop::~Loop() {
   for (auto& listener : listeners_) ::shutdown(listener.fd.get(), SHUT_RDWR);
 }
 
-Result<void> TcpServer::Loop::command(Command what) {
+Result<void> TcpServer::Loop::command(Command what, TcpServerStats* stats) {
   const std::lock_guard caller(callers_);
   std::unique_lock lock(mutex_);
   command_ = what;
@@ -141,10 +154,36 @@ Result<void> TcpServer::Loop::command(Command what) {
   while (::write(command_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
   done_.wait(lock, [this] { return command_ == Command::none; });
+  if (stats != nullptr) *stats = std::move(stats_);
   return std::exchange(outcome_, {});
 }
 
 Result<void> TcpServer::Loop::new_round() { return command(Command::new_round); }
+
+TcpServerStats TcpServer::Loop::stats() {
+  TcpServerStats stats;
+  (void)command(Command::stats, &stats);
+  return stats;
+}
+
+TcpServerStats TcpServer::Loop::collect() const {
+  const ServerState& state = shared_.state;
+  TcpServerStats stats;
+  stats.keys = state.space.size();
+  stats.memory = state.memory();
+  stats.peak_memory = std::max(peak_memory_, state.memory());
+  stats.connections = connections_.size();
+  stats.peak_connections = peak_connections_;
+  stats.accepted = accepted_;
+  stats.refused = state.refused;
+  stats.bytes_in = shared_.bytes_in;
+  stats.bytes_out = shared_.bytes_out;
+  for (std::size_t op = 0; op < state.requests.size(); ++op) {
+    if (state.requests[op] == 0) continue;
+    stats.requests.emplace_back(opcode_name(static_cast<wire::Opcode>(op)), state.requests[op]);
+  }
+  return stats;
+}
 
 bool TcpServer::Loop::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
   epoll_event event{};
@@ -162,6 +201,7 @@ void TcpServer::Loop::run() {
     }
     shared_.woken.clear();
     closed_.clear();
+    peak_memory_ = std::max(peak_memory_, shared_.state.memory());
   }
 }
 
@@ -200,7 +240,7 @@ void TcpServer::Loop::on_event(const epoll_event& event) {
 }
 
 void TcpServer::Loop::settle(Connection& connection, bool keep) {
-  if (!keep) return close(connection);
+  if (!keep) return refuse(connection);
   const bool wants_out = connection.has_unsent();
   if (wants_out == connection.watched_for_out) return;
   connection.watched_for_out = wants_out;
@@ -208,6 +248,16 @@ void TcpServer::Loop::settle(Connection& connection, bool keep) {
              reinterpret_cast<std::uintptr_t>(&connection))) {
     close(connection);
   }
+}
+
+/// Ends a connection that has gone or has to go, and tells why if there is something to tell.
+void TcpServer::Loop::refuse(Connection& connection) {
+  std::string trouble = std::exchange(shared_.state.trouble, {});
+  if (!trouble.empty() && on_refusal_) {
+    const auto peer = peer_endpoint(connection.fd());
+    on_refusal_(concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", trouble));
+  }
+  close(connection);
 }
 
 void TcpServer::Loop::close(Connection& connection) {
@@ -269,6 +319,8 @@ void TcpServer::Loop::adopt(UniqueFd fd) {
   if (!watch(EPOLL_CTL_ADD, connection->fd(), EPOLLIN, reinterpret_cast<std::uintptr_t>(connection.get()))) return;
   connection->index = connections_.size();
   connections_.push_back(std::move(connection));
+  ++accepted_;
+  peak_connections_ = std::max(peak_connections_, connections_.size());
 }
 
 void TcpServer::Loop::on_command() {
@@ -280,7 +332,9 @@ void TcpServer::Loop::on_command() {
     what = command_;
   }
   Result<void> outcome;
+  TcpServerStats stats;
   if (what == Command::new_round) outcome = clear();
+  if (what == Command::stats) stats = collect();
   if (what == Command::stop) {
     while (!connections_.empty()) close(*connections_.back());
     stopping_ = true;
@@ -289,6 +343,7 @@ void TcpServer::Loop::on_command() {
     const std::lock_guard lock(mutex_);
     command_ = Command::none;
     outcome_ = std::move(outcome);
+    stats_ = std::move(stats);
     done_.notify_all();
   }
 }
@@ -308,7 +363,7 @@ Result<void> TcpServer::Loop::clear() {
   }
   listening_paused_ = false;
   while (!connections_.empty()) close(*connections_.back());
-  shared_.space.clear();
+  shared_.state.space.clear();
   return outcome;
 }
 
@@ -318,7 +373,7 @@ TcpServer::~TcpServer() = default;
 Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
   auto listeners = open_listeners(options.addresses, options.port);
   if (!listeners) return tl::unexpected(std::move(listeners.error()));
-  auto loop = std::make_unique<Loop>(std::move(*listeners));
+  auto loop = std::make_unique<Loop>(std::move(*listeners), options);
   if (auto ok = loop->start(); !ok) return tl::unexpected(std::move(ok.error()));
   return std::unique_ptr<TcpServer>(new TcpServer(std::move(loop)));
 }
@@ -326,5 +381,7 @@ Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& opti
 std::uint16_t TcpServer::port() const { return loop_->port(); }
 
 Result<void> TcpServer::new_round() { return loop_->new_round(); }
+
+TcpServerStats TcpServer::stats() const { return loop_->stats(); }
 
 }  // namespace ddrun::store

@@ -28,7 +28,16 @@ enum class Opcode : std::uint8_t {
   multi_set = 0x0b,
   cancel_wait = 0x0c,
   ping = 0x0d,
+  queue_push = 0x0e,
+  queue_pop = 0x0f,
+  queue_len = 0x10,
+  list_keys = 0x11,
+  barrier = 0x12,
+  watch_key = 0x13,  // only the old dialect has it, under another number
 };
+
+/// How many there are, for tables indexed by one.
+inline constexpr std::size_t opcode_count = 0x14;
 
 inline constexpr std::uint32_t magic = 0x3c85f7ce;
 
@@ -36,6 +45,7 @@ inline constexpr char check_ready = 0;
 inline constexpr char check_not_ready = 1;
 inline constexpr char wait_stopped = 0;
 inline constexpr char wait_cancelled = 1;
+inline constexpr char watch_registered = 3;
 
 inline constexpr std::uint64_t max_key = 8192;
 inline constexpr std::uint64_t max_value = 8 * 1024 * 1024;

@@ -1,6 +1,8 @@
 // What every store does, whatever it is made of.
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "ddrun/store/memory_store.hpp"
@@ -273,6 +275,83 @@ TEST_CASE("ranks meet in a barrier of adds and a wait again and again") {
   for (auto& thread : threads) thread.join();
   CHECK(errors == 0);
   CHECK(must(meeting.member().num_keys(soon())) == 2 * barriers);
+}
+
+TEST_CASE("keys are listed by the name they were set with") {
+  const auto kind = EACH_KIND;
+  CAPTURE(kind);
+  Meeting meeting(kind);
+  Store& store = meeting.member();
+  CHECK(must(store.list_keys(soon())).empty());
+  must(store.set("b", "1", soon()));
+  must(store.set("a/c", "2", soon()));
+  must(store.queue_push("queue", "x", soon()));
+  auto keys = must(meeting.member().list_keys(soon()));
+  std::sort(keys.begin(), keys.end());
+  CHECK(keys == std::vector<std::string>{"a/c", "b"});
+}
+
+TEST_CASE("each element of a queue goes to one consumer, in order") {
+  const auto kind = EACH_KIND;
+  CAPTURE(kind);
+  Meeting meeting(kind);
+  Store& producer = meeting.member();
+  constexpr int consumers = 4, each = 25;
+  std::mutex mutex;
+  std::vector<std::string> got;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < consumers; ++i) {
+    threads.emplace_back([&, &store = meeting.member()] {
+      for (int n = 0; n < each; ++n) {
+        auto element = store.queue_pop("q", soon());
+        const std::lock_guard lock(mutex);
+        got.push_back(element ? *element : element.error().message);
+      }
+    });
+  }
+  std::vector<std::string> sent;
+  for (int n = 0; n < consumers * each; ++n) {
+    sent.push_back("element " + std::to_string(n));
+    must(producer.queue_push("q", sent.back(), soon()));
+  }
+  for (auto& thread : threads) thread.join();
+  std::sort(got.begin(), got.end());
+  std::sort(sent.begin(), sent.end());
+  CHECK(got == sent);
+  CHECK(must(producer.queue_length("q", soon())) == 0);
+
+  must(producer.queue_push("q", "first", soon()));
+  must(producer.queue_push("q", "second", soon()));
+  CHECK(must(producer.queue_length("q", soon())) == 2);
+  CHECK(must(producer.queue_pop("q", {})) == "first");
+  CHECK(must(producer.queue_pop("q", {})) == "second");
+  const auto none = producer.queue_pop("q", Clock::now() + 20ms);
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == Errc::timeout);
+}
+
+TEST_CASE("a barrier lets its members go together") {
+  const auto kind = EACH_KIND;
+  CAPTURE(kind);
+  Meeting meeting(kind);
+  constexpr int members = 5;
+  std::atomic<int> arrived{0}, early{0}, failed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < members; ++i) {
+    threads.emplace_back([&, &store = meeting.member()] {
+      ++arrived;
+      if (!store.barrier("b", members, soon())) ++failed;
+      if (arrived != members) ++early;
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(failed == 0);
+  CHECK(early == 0);
+  const auto alone = meeting.member().barrier("another", 2, Clock::now() + 20ms);
+  REQUIRE_FALSE(alone);
+  CHECK(alone.error().code == Errc::timeout);
+  CHECK(alone.error().message.find("another") != std::string::npos);
+  must(meeting.member().barrier("another", 2, soon()));
 }
 
 TEST_CASE("one store shared by many threads mixes up nobody's answers") {

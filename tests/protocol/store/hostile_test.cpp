@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <fstream>
+#include <mutex>
 
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
@@ -20,8 +21,8 @@ Deadline soon() { return Clock::now() + 20s; }
 
 /// A server and a well-behaved client of it.
 struct Fixture {
-  Fixture() {
-    auto started = TcpServer::start();
+  explicit Fixture(const TcpServerOptions& options = {}) {
+    auto started = TcpServer::start(options);
     REQUIRE(started);
     server = std::move(*started);
     auto connected = TcpClient::connect("127.0.0.1", server->port(), soon());
@@ -51,9 +52,10 @@ long resident_kib() {
 
 TEST_CASE("strangers are cut off without an answer") {
   Fixture f;
-  for (const auto& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02", 4),
-                            unhex("00 cef7853d"), unhex("00 0200000000000000 2f61 0200000000000000 6869"),
-                            greeting() + unhex("00 cef7853c"), greeting() + unhex("ff"), greeting() + unhex("0e")}) {
+  for (const auto& bytes :
+       {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02", 4), unhex("0d 01020304"),
+        unhex("00 cef7853d 00000000"),  // a key of a gigabyte, in the old dialect
+        greeting() + unhex("00 cef7853c"), greeting() + unhex("ff"), greeting() + unhex("13")}) {
     CAPTURE(hex(bytes));
     RawClient stranger(f.server->port());
     stranger.send(bytes);
@@ -160,6 +162,93 @@ TEST_CASE("a client that reads late gets every reply in order") {
   }
   REQUIRE(late.send(unhex("0d 01020304")));
   CHECK(hex(late.receive(4)) == "01020304");
+}
+
+TEST_CASE("whoever watches keys and does not read is cut off") {
+  Fixture f;
+  RawClient deaf(f.server->port());
+  REQUIRE(deaf.send(unhex("07") + field("/k")));
+  REQUIRE(hex(deaf.receive(1)) == "03");
+  const std::string value(1024 * 1024, 'v');
+  const auto accepted = f.server->stats().connections;
+  for (int i = 0; i < 400 && f.server->stats().connections == accepted; ++i) {
+    REQUIRE(f.client->set("k", value, soon()));
+  }
+  CHECK(f.server->stats().connections == accepted - 1);
+  CHECK(f.server->stats().refused == 1);
+  f.check_unharmed();
+}
+
+TEST_CASE("what the store may take is a limit for all clients together") {
+  std::mutex mutex;
+  std::string refusal;
+  TcpServerOptions options;
+  options.max_memory = 64 * 1024 * 1024;
+  options.on_refusal = [&](const std::string& text) {
+    const std::lock_guard lock(mutex);
+    refusal = text;
+  };
+  Fixture f(options);
+  REQUIRE(f.client->set("before", "v", soon()));
+  std::string says;
+  const std::string megabytes(8 * 1024 * 1024, 'v');
+  SECTION("values") {
+    auto greedy = TcpClient::connect("127.0.0.1", f.server->port(), soon());
+    REQUIRE(greedy);
+    for (int i = 0; i < 1000; ++i) {
+      if (!(*greedy)->set("big" + std::to_string(i), megabytes, soon())) break;
+    }
+    CHECK_FALSE((*greedy)->num_keys(soon()));
+    says = "SET of key /big";
+  }
+  SECTION("a request that never ends") {
+    RawClient greedy(f.server->port());
+    std::string pairs = greeting() + unhex("0b") + number(1000);
+    for (int i = 0; i < 30; ++i) pairs += field("/k") + field(megabytes);
+    greedy.send(pairs);
+    CHECK(greedy.closed_by_server());
+    says = "unfinished request";
+  }
+  SECTION("waits") {
+    RawClient greedy(f.server->port());
+    std::string names = greeting() + unhex("0d 01020304") + unhex("06") + number(131072);
+    const std::string filler(1000, 'k');
+    for (int i = 0; i < 131072; ++i) names += field(filler + std::to_string(i));
+    greedy.send(names);
+    CHECK(greedy.receive(4).size() == 4);
+    CHECK(greedy.closed_by_server());
+  }
+  f.check_unharmed();
+  CHECK(f.client->get("before", soon()).value_or("") == "v");
+  CHECK(f.server->stats().peak_memory <= options.max_memory + 9 * 1024 * 1024);
+  const std::lock_guard lock(mutex);
+  INFO(refusal);
+  CHECK(refusal.find("127.0.0.1:") != std::string::npos);
+  CHECK(refusal.find(says) != std::string::npos);
+  CHECK(refusal.find("no room") != std::string::npos);
+}
+
+TEST_CASE("whoever runs the server is told of a client that exceeds a limit, and not of strangers") {
+  std::mutex mutex;
+  std::vector<std::string> refusals;
+  TcpServerOptions options;
+  options.on_refusal = [&](const std::string& text) {
+    const std::lock_guard lock(mutex);
+    refusals.push_back(text);
+  };
+  Fixture f(options);
+  RawClient stranger(f.server->port());
+  stranger.send("GET / HTTP/1.1\r\n\r\n");
+  CHECK(stranger.closed_by_server());
+  RawClient client(f.server->port());
+  client.send(greeting() + unhex("0d 01020304") + unhex("01") + field("/weights") + number(9'000'000));
+  CHECK(client.receive(4).size() == 4);
+  CHECK(client.closed_by_server());
+  f.check_unharmed();
+  CHECK(f.server->stats().refused == 2);
+  const std::lock_guard lock(mutex);
+  REQUIRE(refusals.size() == 1);
+  CHECK(refusals[0].find("SET of key /weights with a value of more than 8388608 bytes") != std::string::npos);
 }
 
 TEST_CASE("without descriptors new clients are cut off and the others are served") {

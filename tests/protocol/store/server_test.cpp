@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
@@ -28,10 +29,16 @@ std::unique_ptr<TcpServer> started(const TcpServerOptions& options = {}) {
   return std::move(*server);
 }
 
-std::string all(std::string Exchange::*part) {
+using Conversation = std::vector<Exchange>;
+
+std::string all(const Conversation& conversation, std::string Exchange::*part) {
   std::string bytes;
-  for (const auto& exchange : captured_session()) bytes += exchange.*part;
+  for (const auto& exchange : conversation) bytes += exchange.*part;
   return bytes;
+}
+
+const Conversation& either_dialect() {
+  return GENERATE(as<bool>{}, false, true) ? captured_old_session() : captured_session();
 }
 
 /// Value of a line of the store thread's /proc status, such as "SigBlk".
@@ -67,9 +74,10 @@ std::vector<int> open_descriptors() {
 }  // namespace
 
 TEST_CASE("a captured session over a socket is answered byte for byte") {
+  const auto& conversation = either_dialect();
   auto server = started();
   RawClient client(server->port());
-  for (const auto& exchange : captured_session()) {
+  for (const auto& exchange : conversation) {
     CAPTURE(exchange.name);
     REQUIRE(client.send(exchange.sent));
     CHECK(hex(client.receive(exchange.answer.size())) == hex(exchange.answer));
@@ -77,15 +85,30 @@ TEST_CASE("a captured session over a socket is answered byte for byte") {
 }
 
 TEST_CASE("a captured session in one segment is answered in order") {
+  const auto& conversation = either_dialect();
+  const auto answers = all(conversation, &Exchange::answer);
   auto server = started();
   RawClient client(server->port());
-  REQUIRE(client.send(all(&Exchange::sent)));
-  CHECK(hex(client.receive(all(&Exchange::answer).size())) == hex(all(&Exchange::answer)));
+  REQUIRE(client.send(all(conversation, &Exchange::sent)));
+  CHECK(hex(client.receive(answers.size())) == hex(answers));
+}
+
+TEST_CASE("a wait that its own client ends is answered in its turn") {
+  auto server = started();
+  RawClient client(server->port());
+  REQUIRE(client.send(greeting() + unhex("0d 01020304") + unhex("06") + number(1) + field("/k") + unhex("01") +
+                      field("/k") + field("v") + unhex("0d 05060708")));
+  CHECK(hex(client.receive(9)) ==
+        "01020304"
+        "00"
+        "05060708");
 }
 
 TEST_CASE("a captured session in segments of any size is answered in order") {
+  const auto& conversation = either_dialect();
+  const auto sent = all(conversation, &Exchange::sent);
+  const auto answers = all(conversation, &Exchange::answer);
   auto server = started();
-  const auto sent = all(&Exchange::sent);
   const int on = 1;
   for (const std::size_t piece : {1, 2, 3, 7, 20}) {
     CAPTURE(piece);
@@ -95,7 +118,7 @@ TEST_CASE("a captured session in segments of any size is answered in order") {
     for (std::size_t at = 0; at < sent.size(); at += piece) {
       REQUIRE(client.send(std::string_view(sent).substr(at, piece)));
     }
-    CHECK(hex(client.receive(all(&Exchange::answer).size())) == hex(all(&Exchange::answer)));
+    CHECK(hex(client.receive(answers.size())) == hex(answers));
   }
 }
 
@@ -243,6 +266,65 @@ TEST_CASE("an idle server does not wake up") {
   }
   ::usleep(300'000);
   CHECK(switches() == before);
+}
+
+TEST_CASE("clients of both dialects meet in one store") {
+  auto server = started();
+  auto modern = TcpClient::connect("127.0.0.1", server->port(), soon());
+  REQUIRE(modern);
+  RawClient old(server->port());
+  RawClient callbacks(server->port());  // a client of that time has two connections, and this one is silent
+  REQUIRE(old.send(unhex("05") + number(1) + field("/k")));
+  REQUIRE((*modern)->set("k", "v", soon()));
+  CHECK(hex(old.receive(1)) == "00");
+  REQUIRE(old.send(unhex("02") + field("/k")));
+  CHECK(old.receive(9) == field("v"));
+  REQUIRE(old.send(unhex("00") + field("/from_old") + field("1")));
+  CHECK((*modern)->get("from_old", soon()).value_or("") == "1");
+}
+
+TEST_CASE("what a server has done can be asked") {
+  auto server = started();
+  {
+    RawClient client(server->port());
+    const std::string sent = greeting() + unhex("01") + field("/a") + field("1") + unhex("04") + field("/n") +
+                             number(2) + unhex("04") + field("/n") + number(2);
+    REQUIRE(client.send(sent));
+    CHECK(client.receive(16) == number(2) + number(4));
+    const auto stats = server->stats();
+    CHECK(stats.keys == 2);
+    CHECK(stats.connections == 1);
+    CHECK(stats.bytes_in == sent.size());
+    CHECK(stats.bytes_out == 16);
+    CHECK(stats.memory > 0);
+    using Requests = std::vector<std::pair<std::string, std::uint64_t>>;
+    CHECK(stats.requests == Requests{{"VALIDATE", 1}, {"SET", 1}, {"ADD", 2}});
+  }
+  const auto end = soon();
+  while (server->stats().connections > 0 && Clock::now() < end) ::usleep(1000);
+  const auto stats = server->stats();
+  CHECK(stats.connections == 0);
+  CHECK(stats.peak_connections == 1);
+  CHECK(stats.accepted == 1);
+  CHECK(stats.refused == 0);
+}
+
+TEST_CASE("an idle client costs the server less than a kibibyte") {
+  // As the server counts it, and as the system does: a thousand more clients.
+  auto server = started();
+  const auto heap = [] { return static_cast<long>(::mallinfo2().uordblks); };
+  std::vector<RawClient> clients;
+  clients.reserve(1000);
+  const std::string request =
+      greeting() + unhex("01") + field("/k") + field(std::string(5000, 'v')) + unhex("0d 01020304");
+  long before = 0;
+  for (int i = 0; i < 1000; ++i) {
+    if (i == 100) before = heap();
+    clients.emplace_back(server->port());
+    REQUIRE(clients.back().send(request));
+    REQUIRE(clients.back().receive(4).size() == 4);
+  }
+  CHECK((heap() - before) / 900 < 1024);
 }
 
 TEST_CASE("no descriptor is left when server and clients are gone") {

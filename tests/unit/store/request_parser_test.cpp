@@ -22,7 +22,7 @@ std::string op(int code) { return std::string(1, static_cast<char>(code)); }
 }  // namespace
 
 TEST_CASE("unknown opcodes are refused at their first byte") {
-  for (int code = 0x0e; code < 256; ++code) {
+  for (int code = 0x13; code < 256; ++code) {
     CAPTURE(code);
     CHECK(parse(op(code)) == Status::refused);
   }

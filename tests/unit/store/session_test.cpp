@@ -1,5 +1,8 @@
 #include "session.hpp"
 
+#include <memory>
+#include <set>
+
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
 
@@ -13,8 +16,8 @@ constexpr std::size_t enough = 1024 * 1024;
 /// A server without sockets for one client.
 class Client final : public Waiter {
  public:
-  explicit Client(KeySpace& space) : space_(space), session_(space, *this) {}
-  ~Client() { space_.cancel(*this); }
+  explicit Client(ServerState& state) : state_(state), session_(state, *this) {}
+  ~Client() { state_.space.leave(*this); }
 
   /// The bytes reach the server in one piece, behind those that it could not use yet.
   void send(std::string_view bytes) {
@@ -36,30 +39,40 @@ class Client final : public Waiter {
 
  private:
   void keys_exist() override { received.push_back(0); }
+  void key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override {
+    put_change(received, change, key, before, now);
+  }
 
-  KeySpace& space_;
+  ServerState& state_;
   Session session_;
   std::string pending_;
 };
 
-std::string all_sent() {
+using Conversation = std::vector<Exchange>;
+
+std::string all_sent(const Conversation& conversation) {
   std::string bytes;
-  for (const auto& exchange : captured_session()) bytes += exchange.sent;
+  for (const auto& exchange : conversation) bytes += exchange.sent;
   return bytes;
 }
 
-std::string all_answers() {
+std::string all_answers(const Conversation& conversation) {
   std::string bytes;
-  for (const auto& exchange : captured_session()) bytes += exchange.answer;
+  for (const auto& exchange : conversation) bytes += exchange.answer;
   return bytes;
+}
+
+const Conversation& either_dialect() {
+  return GENERATE(as<bool>{}, false, true) ? captured_old_session() : captured_session();
 }
 
 }  // namespace
 
 TEST_CASE("captured exchanges are answered byte for byte") {
-  KeySpace space;
-  Client client(space);
-  for (const auto& exchange : captured_session()) {
+  const auto& conversation = either_dialect();
+  ServerState state;
+  Client client(state);
+  for (const auto& exchange : conversation) {
     CAPTURE(exchange.name);
     CHECK(hex(client.ask(exchange.sent)) == hex(exchange.answer));
   }
@@ -67,84 +80,334 @@ TEST_CASE("captured exchanges are answered byte for byte") {
 }
 
 TEST_CASE("a captured session in one piece has the same answers") {
-  KeySpace space;
-  Client client(space);
-  CHECK(hex(client.ask(all_sent())) == hex(all_answers()));
+  const auto& conversation = either_dialect();
+  ServerState state;
+  Client client(state);
+  CHECK(hex(client.ask(all_sent(conversation))) == hex(all_answers(conversation)));
 }
 
 TEST_CASE("a captured session cut anywhere has the same answers") {
-  const auto sent = all_sent();
+  const auto& conversation = either_dialect();
+  const auto sent = all_sent(conversation);
   for (std::size_t cut = 0; cut <= sent.size(); ++cut) {
-    KeySpace space;
-    Client client(space);
+    ServerState state;
+    Client client(state);
     client.send(std::string_view(sent).substr(0, cut));
     client.send(std::string_view(sent).substr(cut));
-    if (client.received != all_answers()) FAIL("cut at " << cut);
+    if (client.received != all_answers(conversation)) FAIL("cut at " << cut);
   }
 }
 
 TEST_CASE("a captured session byte by byte has the same answers") {
-  KeySpace space;
-  Client client(space);
-  for (const char byte : all_sent()) client.send({&byte, 1});
-  CHECK(hex(client.received) == hex(all_answers()));
+  const auto& conversation = either_dialect();
+  ServerState state;
+  Client client(state);
+  for (const char byte : all_sent(conversation)) client.send({&byte, 1});
+  CHECK(hex(client.received) == hex(all_answers(conversation)));
+}
+
+TEST_CASE("the keys are listed as they are, in any order") {
+  ServerState state;
+  Client client(state);
+  client.send(greeting());
+  CHECK(client.ask(unhex("11")) == number(0));
+  for (const auto* key : {"/m2", "/m1", "/p", "init/", ""}) client.send(unhex("01") + field(key) + field("v"));
+  client.send(unhex("0e") + field("/queue") + field("element"));
+  const auto answer = client.ask(unhex("11"));
+  REQUIRE(answer.substr(0, 8) == number(5));
+  std::multiset<std::string> keys;
+  std::size_t at = 8;
+  while (at < answer.size()) {
+    const auto size = wire::load<std::uint64_t>(answer.data() + at);
+    keys.insert(answer.substr(at + 8, size));
+    at += 8 + size;
+  }
+  CHECK(keys == std::multiset<std::string>{"/m2", "/m1", "/p", "init/", ""});
+}
+
+TEST_CASE("a barrier ends for all when the last member comes, and is open from then on") {
+  ServerState state;
+  Client one(state), two(state), three(state), late(state);
+  const auto arrive = unhex("12") + field("/b") + number(3);
+  for (auto* client : {&one, &two, &three, &late}) client->send(greeting());
+  CHECK(one.ask(arrive).empty());
+  CHECK(two.ask(arrive).empty());
+  CHECK(one.received.empty());
+  CHECK(hex(three.ask(arrive)) == "00");
+  CHECK(hex(one.ask("")) == "00");
+  CHECK(hex(two.ask("")) == "00");
+  CHECK(hex(late.ask(arrive)) == "00");
+  CHECK(*state.space.find("/b") == "4");
+}
+
+TEST_CASE("whoever withdraws from a barrier stays counted") {
+  ServerState state;
+  Client one(state), two(state);
+  const auto arrive = unhex("12") + field("/b") + number(2);
+  CHECK(hex(one.ask(greeting() + arrive + unhex("0c"))) == "01");
+  CHECK(hex(two.ask(greeting() + arrive)) == "00");
+  CHECK(one.received.empty());
+}
+
+TEST_CASE("a barrier at a text, or before the end of a wait, closes the connection") {
+  ServerState state;
+  state.space.set("/t", "text");
+  Client client(state);
+  client.send(greeting());
+  SECTION("text") { client.send(unhex("12") + field("/t") + number(2)); }
+  SECTION("wait") {
+    client.send(unhex("06") + number(1) + field("/x"));
+    client.send(unhex("12") + field("/b") + number(2));
+  }
+  CHECK(client.closed);
+}
+
+TEST_CASE("an element of a queue is handed to one who waits, in the order they came") {
+  ServerState state;
+  Client first(state), second(state), producer(state);
+  const auto wait = greeting() + unhex("06") + number(1) + field("/q");
+  const auto pop = unhex("0f") + field("/q");
+  CHECK(first.ask(wait).empty());
+  CHECK(second.ask(wait).empty());
+  producer.send(greeting() + unhex("0e") + field("/q") + field("one"));
+  CHECK(hex(first.ask("")) == "00");
+  CHECK(second.received.empty());
+  producer.send(unhex("0e") + field("/q") + field("two"));
+  CHECK(hex(second.ask("")) == "00");
+  CHECK(first.ask(pop) == number(2) + field("one"));
+  CHECK(second.ask(pop) == number(1) + field("two"));
+}
+
+TEST_CASE("an element that its consumer did not fetch goes to the next one waiting") {
+  ServerState state;
+  auto first = std::make_unique<Client>(state);
+  Client second(state), producer(state);
+  const auto wait = greeting() + unhex("06") + number(1) + field("/q");
+  CHECK(first->ask(wait).empty());
+  CHECK(second.ask(wait).empty());
+  producer.send(greeting() + unhex("0e") + field("/q") + field("one"));
+  REQUIRE(hex(first->ask("")) == "00");
+  SECTION("its connection ends") { first.reset(); }
+  SECTION("it gave up just then") { CHECK(hex(first->ask(unhex("0c"))) == "01"); }
+  CHECK(hex(second.ask("")) == "00");
+}
+
+TEST_CASE("one who waits for more than a queue does not keep its element from others") {
+  ServerState state;
+  Client both(state), only(state), producer(state);
+  CHECK(both.ask(greeting() + unhex("06") + number(2) + field("/q") + field("/k")).empty());
+  CHECK(only.ask(greeting() + unhex("06") + number(1) + field("/q")).empty());
+  producer.send(greeting() + unhex("0e") + field("/q") + field("one"));
+  CHECK(both.received.empty());
+  CHECK(hex(only.ask("")) == "00");
+  producer.send(unhex("01") + field("/k") + field("v"));
+  CHECK(hex(both.ask("")) == "00");
+}
+
+TEST_CASE("a check and a wait are content with a queue that is not empty") {
+  ServerState state;
+  Client client(state);
+  client.send(greeting() + unhex("0e") + field("/q") + field("one"));
+  CHECK(hex(client.ask(unhex("05") + number(1) + field("/q"))) == "00");
+  CHECK(hex(client.ask(unhex("06") + number(1) + field("/q"))) == "00");
+  CHECK(hex(client.ask(unhex("08") + field("/q"))) == hex(number(0)));  // deleting keys does not touch it
+  client.ask(unhex("0f") + field("/q"));
+  CHECK(hex(client.ask(unhex("05") + number(1) + field("/q"))) == "01");
+}
+
+TEST_CASE("a client of the old dialect is told of each change of a key it watches") {
+  ServerState state;
+  Client watcher(state), other(state);
+  CHECK(hex(watcher.ask(unhex("07") + field("/k"))) == "03");
+  const auto news = [&](char change, std::string_view before, std::string_view now) {
+    return std::string(1, change) + field("/k") + field(before) + field(now);
+  };
+  other.send(unhex("00") + field("/k") + field("1"));
+  CHECK(watcher.ask("") == news(1, "", "1"));
+  other.ask(unhex("03") + field("/k") + number(4));
+  CHECK(watcher.ask("") == news(0, "1", "5"));
+  other.ask(unhex("01") + field("/k") + field("5") + field("x"));
+  CHECK(watcher.ask("") == news(0, "5", "x"));
+  other.ask(unhex("00") + field("/another") + field("y"));
+  other.ask(unhex("01") + field("/k") + field("no match") + field("z"));
+  CHECK(watcher.received.empty());
+  other.ask(unhex("08") + field("/k"));
+  CHECK(watcher.ask("") == news(2, "x", ""));
+
+  // Also by a client of today.
+  Client modern(state);
+  modern.send(greeting() + unhex("09") + field("/k") + field("a") + unhex("09") + field("/k") + field("b"));
+  CHECK(watcher.ask("") == news(1, "", "a") + news(0, "a", "ab"));
+}
+
+TEST_CASE("a client of the old dialect that asks for something else has given up its wait") {
+  ServerState state;
+  Client client(state);
+  CHECK(client.ask(unhex("05") + number(1) + field("/k")).empty());
+  CHECK(hex(client.ask(unhex("04") + number(1) + field("/k"))) == "01");
+  state.space.set("/k", "v");
+  CHECK(client.received.empty());
+}
+
+TEST_CASE("the dialects have numbers of their own") {
+  ServerState state;
+  Client old(state), modern(state);
+  CHECK(old.ask(unhex("06")) == number(0));
+  old.send(unhex("09"));  // APPEND of today
+  CHECK(old.closed);
+  modern.send(greeting());
+  modern.send(unhex("13"));
+  CHECK(modern.closed);
+}
+
+TEST_CASE("what has no room is refused, and the others go on") {
+  ServerState state;
+  state.memory_limit = 10'000;
+  Client greedy(state), modest(state);
+  const auto set = [](std::string_view key, std::size_t size) {
+    return unhex("01") + field(key) + field(std::string(size, 'v'));
+  };
+  greedy.send(greeting() + set("/a", 8000));
+  CHECK_FALSE(greedy.closed);
+  modest.send(greeting() + set("/b", 100));
+  SECTION("set") { greedy.send(set("/c", 8000)); }
+  SECTION("append") { greedy.send(unhex("09") + field("/a") + field(std::string(4000, 'v'))); }
+  SECTION("push") { greedy.send(unhex("0e") + field("/q") + field(std::string(4000, 'v'))); }
+  SECTION("compare_set") { greedy.send(unhex("02") + field("/c") + field("") + field(std::string(4000, 'v'))); }
+  SECTION("multi_set") { greedy.send(unhex("0b") + number(1) + field("/c") + field(std::string(4000, 'v'))); }
+  SECTION("wait") {
+    std::string request = unhex("06") + number(100);
+    for (int i = 0; i < 100; ++i) request += field("/k" + std::to_string(i));
+    greedy.send(request);
+  }
+  SECTION("many small ones") {
+    for (int i = 0; i < 100 && !greedy.closed; ++i)
+      greedy.send(unhex("04") + field("/n" + std::to_string(i)) + number(1));
+  }
+  CHECK(greedy.closed);
+  CHECK(state.trouble.find("no room") != std::string::npos);
+  CHECK(state.memory() <= state.memory_limit);
+  CHECK(hex(modest.ask(unhex("05") + number(1) + field("/b"))) == "00");
+}
+
+TEST_CASE("what is replaced needs no room") {
+  ServerState state;
+  state.memory_limit = 10'000;
+  Client client(state);
+  client.send(greeting());
+  for (int i = 0; i < 10; ++i) client.send(unhex("01") + field("/a") + field(std::string(9000, 'v')));
+  for (int i = 0; i < 10; ++i) client.send(unhex("0b") + number(1) + field("/a") + field(std::string(9000, 'w')));
+  CHECK_FALSE(client.closed);
+}
+
+TEST_CASE("memory is given back with what it was for") {
+  ServerState state;
+  {
+    Client client(state), other(state);
+    client.send(greeting());
+    for (int i = 0; i < 20; ++i) client.send(unhex("0e") + field("/q") + field("element"));
+    for (int i = 0; i < 20; ++i) client.ask(unhex("0f") + field("/q"));
+    client.send(unhex("01") + field("/a") + field("v") + unhex("09") + field("/a") + field("w"));
+    client.ask(unhex("08") + field("/a"));
+    client.ask(unhex("06") + number(2) + field("/x") + field("/y") + unhex("0c"));
+    client.ask(unhex("06") + number(2) + field("/x") + field("/y"));
+    other.ask(unhex("07") + field("/w"));
+    other.ask(unhex("05") + number(1) + field("/z"));
+    CHECK(state.memory() > 0);
+    state.space.set("/left", "over");
+    state.space.push("/left", "over");
+  }
+  state.space.clear();
+  CHECK(state.memory() == 0);
 }
 
 TEST_CASE("a request takes effect with its last byte and not before") {
-  KeySpace space;
-  Client client(space);
+  ServerState state;
+  Client client(state);
   const auto request = unhex(
       "0b 0200000000000000 0100000000000000 61 0100000000000000 78 "
       "0100000000000000 62 0100000000000000 79");
   client.send(greeting());
   for (std::size_t sent = 0; sent < request.size(); ++sent) {
-    REQUIRE(space.size() == 0);
+    REQUIRE(state.space.size() == 0);
     client.send(std::string_view(request).substr(sent, 1));
   }
-  CHECK(space.size() == 2);
+  CHECK(state.space.size() == 2);
 }
 
-TEST_CASE("only the greeting opens a session") {
-  KeySpace space;
-  Client client(space);
-  SECTION("another opcode first") { client.send(unhex("07")); }
-  SECTION("ping first") { client.send(unhex("0d a9340000")); }
-  SECTION("text from a port scanner") { client.send("GET / HTTP/1.0\r\n\r\n"); }
-  SECTION("wrong magic") { client.send(unhex("00 cef7853d")); }
-  SECTION("greeting twice") { client.send(greeting() + greeting()); }
+TEST_CASE("what begins like neither dialect ends at once, and is not worth a word") {
+  ServerState state;
+  Client client(state);
+  SECTION("a text from a port scanner") { client.send("GET / HTTP/1.0\r\n\r\n"); }
+  SECTION("an opcode that the old dialect lacks") { client.send(unhex("0d a9340000")); }
+  SECTION("a length beyond the limits") { client.send(unhex("03 0000130ee0000000")); }
+  SECTION("almost the greeting, a SET of the old dialect then") { client.send(unhex("00 cef7853d 00000000")); }
   CHECK(client.closed);
   CHECK(client.received.empty());
-  CHECK(space.size() == 0);
+  CHECK(state.trouble.empty());
+  CHECK(state.refused == 1);
+}
+
+TEST_CASE("a second greeting ends the session") {
+  ServerState state;
+  Client client(state);
+  client.send(greeting() + greeting());
+  CHECK(client.closed);
+}
+
+TEST_CASE("what exceeds a limit is named") {
+  ServerState state;
+  Client client(state);
+  client.send(greeting() + unhex("0d a9340000"));
+  std::string says;
+  SECTION("key") {
+    client.send(unhex("03") + number(8193));
+    says = "8192";
+  }
+  SECTION("value") {
+    client.send(unhex("01") + field("/big") + number(8 * 1024 * 1024 + 1));
+    says = "SET of key /big with a value of more than 8388608";
+  }
+  SECTION("keys") {
+    client.send(unhex("05") + number(131073));
+    says = "131072";
+  }
+  SECTION("sum") {
+    client.send(unhex("01") + field("/t") + field("text") + unhex("04") + field("/t") + number(1));
+    says = "ADD of key /t, whose value is not a number";
+  }
+  CHECK(client.closed);
+  CHECK(state.trouble.find(says) != std::string::npos);
 }
 
 TEST_CASE("half a greeting is waited for") {
-  KeySpace space;
-  Client client(space);
+  ServerState state;
+  Client client(state);
   for (const char byte : greeting()) client.send({&byte, 1});
   CHECK_FALSE(client.closed);
   CHECK(hex(client.ask(unhex("07"))) == "0000000000000000");
 }
 
 TEST_CASE("an unknown opcode closes after what came before it was answered") {
-  KeySpace space;
-  Client client(space);
+  ServerState state;
+  Client client(state);
   CHECK(hex(client.ask(greeting() + unhex("07 ff 07"))) == "0000000000000000");
   CHECK(client.closed);
 }
 
 TEST_CASE("adding to a text closes the connection and leaves the value") {
-  KeySpace space;
-  space.set("t", "text");
-  Client client(space);
+  ServerState state;
+  state.space.set("t", "text");
+  Client client(state);
   client.send(greeting() + unhex("04") + field("t") + number(1));
   CHECK(client.closed);
-  CHECK(*space.find("t") == "text");
+  CHECK(*state.space.find("t") == "text");
 }
 
 TEST_CASE("a missing key has an empty value") {
-  KeySpace space;
-  space.set("b", "2");
-  Client client(space);
+  ServerState state;
+  state.space.set("b", "2");
+  Client client(state);
   client.send(greeting());
   CHECK(client.ask(unhex("03") + field("nope")) == number(0));
   CHECK(client.ask(unhex("0a") + number(3) + field("a") + field("b") + field("c")) ==
@@ -154,9 +417,9 @@ TEST_CASE("a missing key has an empty value") {
 }
 
 TEST_CASE("a wait ends when another client sets the last key") {
-  KeySpace space;
-  Client waiting(space);
-  Client setting(space);
+  ServerState state;
+  Client waiting(state);
+  Client setting(state);
   setting.send(greeting());
   CHECK(waiting.ask(greeting() + unhex("06") + number(2) + field("x") + field("y")).empty());
   setting.send(unhex("01") + field("x") + field(""));
@@ -171,27 +434,27 @@ TEST_CASE("a wait ends when another client sets the last key") {
 }
 
 TEST_CASE("no answer to a wait comes after its cancel") {
-  KeySpace space;
-  Client client(space);
+  ServerState state;
+  Client client(state);
   CHECK(hex(client.ask(greeting() + unhex("06") + number(1) + field("x") + unhex("0c"))) == "01");
-  space.set("x", "");
+  state.space.set("x", "");
   CHECK(client.received.empty());
   CHECK(hex(client.ask(unhex("0c"))) == "01");
 }
 
 TEST_CASE("a second wait beside the first closes the connection") {
-  KeySpace space;
-  Client client(space);
+  ServerState state;
+  Client client(state);
   client.send(greeting() + unhex("06") + number(1) + field("x"));
   client.send(unhex("06") + number(1) + field("y"));
   CHECK(client.closed);
 }
 
 TEST_CASE("replies stop at a full batch and go on where they stopped") {
-  KeySpace space;
-  space.set("k", std::string(600, 'v'));
-  Client waiter(space);
-  Session session(space, waiter);
+  ServerState state;
+  state.space.set("k", std::string(600, 'v'));
+  Client waiter(state);
+  Session session(state, waiter);
   std::string input = greeting();
   for (int i = 0; i < 5; ++i) input += unhex("03") + field("k");
   std::string replies;
@@ -205,9 +468,9 @@ TEST_CASE("replies stop at a full batch and go on where they stopped") {
 }
 
 TEST_CASE("a reply over the bound closes the connection before it is made") {
-  KeySpace space;
-  space.set("big", std::string(8 * 1024 * 1024, 'v'));
-  Client client(space);
+  ServerState state;
+  state.space.set("big", std::string(8 * 1024 * 1024, 'v'));
+  Client client(state);
   std::string request = greeting() + unhex("0a") + number(100);
   for (int i = 0; i < 100; ++i) request += field("big");
   client.send(request);

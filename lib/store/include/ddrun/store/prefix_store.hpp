@@ -21,10 +21,15 @@ class PrefixStore final : public Store {
                                   Deadline deadline) override;
   Result<bool> delete_key(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> num_keys(Deadline deadline) override;
+  Result<std::vector<std::string>> list_keys(Deadline deadline) override;
   Result<void> append(std::string_view key, std::string_view value, Deadline deadline) override;
   Result<std::vector<std::string>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
   Result<void> multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                          Deadline deadline) override;
+  Result<void> queue_push(std::string_view queue, std::string_view element, Deadline deadline) override;
+  Result<std::string> queue_pop(std::string_view queue, Deadline deadline) override;
+  Result<std::int64_t> queue_length(std::string_view queue, Deadline deadline) override;
+  Result<void> barrier(std::string_view key, std::int64_t members, Deadline deadline) override;
 
  private:
   [[nodiscard]] std::string full(std::string_view key) const;

@@ -25,7 +25,7 @@ inline constexpr std::size_t max_keys_per_call = 131072;
 ///
 /// Errors of all calls: `invalid_argument` for a key, value or number of keys beyond the limits, `timeout`,
 /// `connection_lost` when the server is gone and `protocol` when it answers nonsense: after these two the object is
-/// of no more use.
+/// of no more use, unless it was told to connect again. `cancelled` when somebody asked for that.
 class Store {
  public:
   virtual ~Store() = default;
@@ -57,6 +57,9 @@ class Store {
   /// All keys of the server, whoever made them and under whatever prefix.
   virtual Result<std::int64_t> num_keys(Deadline deadline) = 0;
 
+  /// The keys of this store, of a PrefixStore those under its prefix and without it, in no order. Not the queues.
+  virtual Result<std::vector<std::string>> list_keys(Deadline deadline) = 0;
+
   /// Adds at the end of the value; creates the key if it is missing. Returns early as set() does.
   virtual Result<void> append(std::string_view key, std::string_view value, Deadline deadline) = 0;
 
@@ -66,6 +69,22 @@ class Store {
   /// set() for each pair; as many values as keys. Returns early as set() does.
   virtual Result<void> multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                                  Deadline deadline) = 0;
+
+  // Queues: first in, first out, with names of their own. wait() and check() are content with a key or with an element
+  // in the queue of that name.
+
+  /// Adds at the end; one of those who wait for the queue gets it. Returns early as set() does.
+  virtual Result<void> queue_push(std::string_view queue, std::string_view element, Deadline deadline) = 0;
+
+  /// Waits until there is an element, takes the oldest one out and returns it. Each element goes to one caller.
+  virtual Result<std::string> queue_pop(std::string_view queue, Deadline deadline) = 0;
+
+  virtual Result<std::int64_t> queue_length(std::string_view queue, Deadline deadline) = 0;
+
+  /// Waits until `members` callers have come to the barrier `key`, whose value is the number of those. For one use:
+  /// later callers pass. One whose deadline passes stays counted. `invalid_argument` or, over TCP, `connection_lost` if
+  /// the key has a value that is not a number.
+  virtual Result<void> barrier(std::string_view key, std::int64_t members, Deadline deadline) = 0;
 };
 
 }  // namespace ddrun::store

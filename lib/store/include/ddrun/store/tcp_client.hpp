@@ -6,23 +6,45 @@
 
 namespace ddrun::store {
 
+/// What a client does when its connection is lost.
+enum class Reconnect {
+  /// All later calls fail with the same error. Right for a worker: a server that cut it off has begun another round,
+  /// or is gone.
+  never,
+  /// The next call connects again. Calls that may be carried out twice without harm (set, get, wait, check, multi_get,
+  /// multi_set, num_keys, list_keys, queue_length) do so themselves, until their deadline; the others fail with
+  /// `connection_lost`, and nobody knows whether the server has carried them out. set() and its like wait for the
+  /// server then, so that nothing is lost silently.
+  on_next_call,
+};
+
+struct TcpClientOptions {
+  Reconnect reconnect = Reconnect::never;
+};
+
 /// A client of a store server that speaks PyTorch's TCPStore protocol (PROTOCOL.md): ours, or PyTorch's own.
 ///
-/// Puts "/" in front of keys as PyTorch does, so both see the same ones. Owns one connection. Threads may share it, one
-/// operation at a time: whoever waits for a key keeps the others waiting, so give a thread that waits long its own
-/// clone().
+/// Puts "/" in front of keys as PyTorch does, so both see the same ones. Any number of threads may use it at once:
+/// calls that are answered at once take turns on one connection, and while a thread waits for a key there, another
+/// connection is opened for the others. What one thread has set is seen by whatever is called afterwards.
 class TcpClient final : public Store {
  public:
   /// Connects and greets. `address` is an IP address, or "localhost", which means 127.0.0.1 and ::1; no name is ever
   /// looked up (see resolve.hpp). A server that is not there yet is tried again until the deadline.
   /// Errors: `invalid_argument` (no such address), `timeout` (with the last reason), `unavailable` (no descriptors,
   /// no route), `protocol` (something else answers there).
-  static Result<std::unique_ptr<TcpClient>> connect(std::string_view address, std::uint16_t port, Deadline deadline);
+  static Result<std::unique_ptr<TcpClient>> connect(std::string_view address, std::uint16_t port, Deadline deadline,
+                                                    const TcpClientOptions& options = {});
 
+  /// No call may be under way.
   ~TcpClient() override;
 
-  /// Another connection to the same server.
+  /// Another client of the same server, with the same options.
   Result<std::unique_ptr<TcpClient>> clone(Deadline deadline) const;
+
+  /// Ends all calls under way, and fails all later ones, with `cancelled`. For whoever must end a program whose threads
+  /// wait: may be called from any thread, also from a signal handler. Does not block.
+  void cancel() noexcept;
 
   /// The server as it was reached: "127.0.0.1:29500", "[::1]:29500".
   [[nodiscard]] const std::string& server() const;
@@ -36,15 +58,20 @@ class TcpClient final : public Store {
                                   Deadline deadline) override;
   Result<bool> delete_key(std::string_view key, Deadline deadline) override;
   Result<std::int64_t> num_keys(Deadline deadline) override;
+  Result<std::vector<std::string>> list_keys(Deadline deadline) override;
   Result<void> append(std::string_view key, std::string_view value, Deadline deadline) override;
   Result<std::vector<std::string>> multi_get(std::span<const std::string> keys, Deadline deadline) override;
   Result<void> multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                          Deadline deadline) override;
+  Result<void> queue_push(std::string_view queue, std::string_view element, Deadline deadline) override;
+  Result<std::string> queue_pop(std::string_view queue, Deadline deadline) override;
+  Result<std::int64_t> queue_length(std::string_view queue, Deadline deadline) override;
+  Result<void> barrier(std::string_view key, std::int64_t members, Deadline deadline) override;
 
  private:
-  class Connection;
-  explicit TcpClient(std::unique_ptr<Connection> connection);
-  std::unique_ptr<Connection> connection_;
+  class Pool;
+  explicit TcpClient(std::unique_ptr<Pool> pool);
+  std::unique_ptr<Pool> pool_;
 };
 
 }  // namespace ddrun::store

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/result.hpp"
@@ -15,9 +18,31 @@ struct TcpServerOptions {
   std::vector<std::string> addresses{"127.0.0.1", "::1"};
   /// 0 takes any that is free on all addresses.
   std::uint16_t port = 0;
+  /// What keys, values, queues, waits and the buffers of all clients may take together, bytes; 0 for no limit. A client
+  /// whose request does not fit is cut off; the others are served on.
+  std::size_t max_memory = 0;
+  /// Called with a sentence for whoever runs the server when a client is cut off for what it asked: limits exceeded, a
+  /// sum with a text. On the server's thread: must not block. Not called for those who never spoke the protocol.
+  std::function<void(const std::string&)> on_refusal;
 };
 
-/// The worker store: serves PyTorch's TCPStore protocol (PROTOCOL.md) on one thread of its own.
+/// What a server has done since it was started.
+struct TcpServerStats {
+  std::uint64_t keys = 0;              ///< now
+  std::uint64_t memory = 0;            ///< as counted for max_memory, now, bytes
+  std::uint64_t peak_memory = 0;       ///< bytes; looked at after each batch of events
+  std::uint64_t connections = 0;       ///< now
+  std::uint64_t peak_connections = 0;  ///< at the same time
+  std::uint64_t accepted = 0;          ///< connections
+  std::uint64_t refused = 0;           ///< connections ended because of what they sent
+  std::uint64_t bytes_in = 0;
+  std::uint64_t bytes_out = 0;
+  /// Requests carried out, by the names of PROTOCOL.md; without those that are 0.
+  std::vector<std::pair<std::string, std::uint64_t>> requests;
+};
+
+/// The worker store: serves PyTorch's TCPStore protocol, both of its dialects (PROTOCOL.md), on one thread of its own.
+/// It never looks up a name.
 ///
 /// The thread blocks all signals, wakes up only for its clients, and is called "ddrun-store". Memory per client is
 /// bounded: one request under way and one batch of replies. All descriptors are close-on-exec.
@@ -36,6 +61,9 @@ class TcpServer {
   /// done: whoever connects afterwards meets an empty store. May be called from any thread.
   /// Fails with `unavailable` if an address can no longer be listened on; the clients are gone all the same.
   Result<void> new_round();
+
+  /// Asks the server's thread: returns when it has answered. May be called from any thread.
+  [[nodiscard]] TcpServerStats stats() const;
 
  private:
   class Loop;

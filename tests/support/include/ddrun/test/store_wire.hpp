@@ -99,6 +99,40 @@ inline const std::vector<Exchange>& captured_session() {
       {"multi_get: wait", unhex("06 0200000000000000 0300000000000000 2f6d31 0300000000000000 2f6d32"), unhex("00")},
       {"multi_get", unhex("0a 0200000000000000 0300000000000000 2f6d31 0300000000000000 2f6d32"),
        unhex("0100000000000000 78 0200000000000000 7979")},
+      {"barrier of one", unhex("12 0200000000000000 2f62 0100000000000000"), unhex("00")},
+      {"barrier of two", unhex("12 0300000000000000 2f6232 0200000000000000"), ""},
+      {"cancel the barrier", unhex("0c"), unhex("01")},
+      {"barrier's counters", unhex("0a 0200000000000000 0200000000000000 2f62 0300000000000000 2f6232"),
+       unhex("0100000000000000 31 0100000000000000 31")},
+      // From PyTorch's source, not from the wire.
+      {"push", unhex("0e 0200000000000000 2f71 0200000000000000 6531"), ""},
+      {"length of the queue", unhex("10 0200000000000000 2f71"), unhex("0100000000000000")},
+      {"pop: wait", unhex("06 0100000000000000 0200000000000000 2f71"), unhex("00")},
+      {"pop", unhex("0f 0200000000000000 2f71"), unhex("0100000000000000 0200000000000000 6531")},
+      {"pop nothing", unhex("0f 0200000000000000 2f71"), unhex("0000000000000000")},
+      {"length of no queue", unhex("10 0200000000000000 2f71"), unhex("0000000000000000")},
+      {"queues are no keys", unhex("07"), unhex("0700000000000000")},
+  };
+  return session;
+}
+
+/// What a PyTorch 1.13 client sent, and the answers; its callback connection sends nothing.
+inline const std::vector<Exchange>& captured_old_session() {
+  static const std::vector<Exchange> session = {
+      {"set a", unhex("00 0200000000000000 2f61 0200000000000000 6869"), ""},
+      {"get a: wait", unhex("05 0100000000000000 0200000000000000 2f61"), unhex("00")},
+      {"get a", unhex("02 0200000000000000 2f61"), unhex("0200000000000000 6869")},
+      {"add 5", unhex("03 0200000000000000 2f6e 0500000000000000"), unhex("0500000000000000")},
+      {"check a and zz", unhex("04 0200000000000000 0200000000000000 2f61 0300000000000000 2f7a7a"), unhex("01")},
+      {"check a", unhex("04 0100000000000000 0200000000000000 2f61"), unhex("00")},
+      {"compare_set, absent", unhex("01 0200000000000000 2f63 0000000000000000 0200000000000000 7631"),
+       unhex("0200000000000000 7631")},
+      {"number of keys", unhex("06"), unhex("0300000000000000")},
+      {"watch c", unhex("07 0200000000000000 2f63"), unhex("03")},
+      {"delete c", unhex("08 0200000000000000 2f63"),
+       unhex("02 0200000000000000 2f63 0200000000000000 7631 0000000000000000"  // told of it before its own answer
+             "0100000000000000")},
+      {"delete c again", unhex("08 0200000000000000 2f63"), unhex("0000000000000000")},
   };
   return session;
 }

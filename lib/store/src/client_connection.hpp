@@ -1,0 +1,76 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "client_socket.hpp"
+#include "wire.hpp"
+
+namespace ddrun::store {
+
+/// A key as PyTorch's clients send it: with "/" in front.
+void put_key(std::string& to, std::string_view key);
+
+/// One greeted connection to a server, for one thread at a time. Keys are those of the user, without "/".
+///
+/// After `connection_lost`, `protocol` and `cancelled` it is out of step and of no more use: broken().
+class ClientConnection {
+ public:
+  /// Tries the endpoints in turn, again and again, until one answers the greeting. `cancel` as in ClientSocket.
+  static Result<std::unique_ptr<ClientConnection>> open(std::span<const Endpoint> servers, Deadline deadline,
+                                                        int cancel);
+
+  [[nodiscard]] const Endpoint& server() const { return server_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool broken() const { return broken_; }
+
+  /// Whether the server may not have seen yet what was sent last.
+  [[nodiscard]] bool unconfirmed() const { return unconfirmed_; }
+
+  /// An empty request that begins with `op`.
+  std::string& begin(wire::Opcode op);
+  /// A request with one key.
+  std::string& begin(wire::Opcode op, std::string_view key);
+  std::string& begin(wire::Opcode op, std::span<const std::string> keys);
+
+  Result<void> send(Deadline deadline);
+  /// For a request without an answer: returns when the server has it.
+  Result<void> send_confirmed(Deadline deadline);
+  /// Returns when the server has all that was sent so far.
+  Result<void> confirm(Deadline deadline);
+
+  template <class Integer>
+  Result<Integer> receive(Deadline deadline) {
+    Integer number{};
+    if (auto ok = receive_raw(reinterpret_cast<char*>(&number), sizeof number, deadline); !ok) {
+      return tl::unexpected(std::move(ok.error()));
+    }
+    return number;
+  }
+  Result<std::string> receive_bytes(Deadline deadline);
+
+  /// Sends what begin() made, a WAIT or a BARRIER, and sees it through. `timeout`, which says `what` was waited for,
+  /// leaves the connection as good as before.
+  Result<void> wait(Deadline deadline, const std::string& what);
+
+  tl::unexpected<Error> nonsense(const std::string& what);
+
+  ClientConnection(const Endpoint& server, ClientSocket socket);
+
+ private:
+  Result<void> greet(Deadline deadline);
+  Result<void> receive_raw(char* to, std::size_t size, Deadline deadline);
+  Result<void> withdraw(const std::string& what);
+  tl::unexpected<Error> lost(const Error& error);
+
+  const Endpoint server_;
+  const std::string name_;
+  ClientSocket socket_;
+  std::string request_;
+  bool unconfirmed_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace ddrun::store

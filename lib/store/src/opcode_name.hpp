@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string_view>
+
+#include "wire.hpp"
+
+namespace ddrun::store {
+
+/// As PROTOCOL.md writes it: "SET", "QUEUE_PUSH".
+[[nodiscard]] std::string_view opcode_name(wire::Opcode op);
+
+}  // namespace ddrun::store
