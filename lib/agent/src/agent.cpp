@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -28,6 +29,7 @@
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
+#include "file_timer.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
@@ -99,6 +101,7 @@ class Agent {
   void worker_ended(const process::ChildEnd& end);
   void check_gone();
   void parent_lost(const char* who, pid_t pid);
+  void timer_expired(const TimerRequest& timer);
   void time_is_up();
   /// From now on the console gets a bounded time for what it has not taken.
   void hurry();
@@ -150,6 +153,8 @@ class Agent {
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
+  std::unique_ptr<FileTimer> file_timer_;  ///< null: not asked for
+  bool stranger_was_told_ = false;         ///< a timer of a process that is none of ours: once is enough
 
   std::deque<Action> actions_;
   bool acting_ = false;
@@ -211,6 +216,10 @@ Result<void> Agent::set_up() {
   for (const int signal : spec_.stop.ending_signals) ending |= process::signal_bit(signal);
   shared_.shared->ending_signals = ending;
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
+  if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
+    file_timer_ = std::make_unique<FileTimer>(io_.get_executor(), [this](const auto& timer) { timer_expired(timer); });
+    return file_timer_->open(std::move(*path));
+  }
   return {};
 }
 
@@ -296,6 +305,33 @@ void Agent::parent_lost(const char* who, pid_t pid) {
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
+void Agent::timer_expired(const TimerRequest& timer) {
+  // Anybody's number may be in the FIFO: only who descends from us is meant.
+  const auto family = process::descendants(::getpid());
+  const auto process =
+      std::find_if(family.begin(), family.end(), [&](const auto& one) { return one.pid == timer.pid; });
+  if (process == family.end()) {
+    if (!std::exchange(stranger_was_told_, true)) {
+      say(Level::warning, concat("the watchdog timer ", timer.scope, " of process ", timer.pid,
+                                 " has expired, which is not one of this job: left alone"));
+    }
+    return;
+  }
+  const auto& workers = group_->workers();
+  const auto owner = std::find_if(workers.begin(), workers.end(), [&](const Worker& worker) {
+    return worker.end.pid == process->pid || worker.end.pid == process->group;
+  });
+  std::string what = concat("watchdog timer ", timer.scope);
+  if (owner == workers.end() || owner->end.pid != timer.pid) what += concat(" of its process ", timer.pid);
+  what += timer.signal > 0 ? concat(" expired: ddrun sent ", signal_name(timer.signal))
+                           : " expired; it names no signal, and nothing was sent";
+  if (owner != workers.end()) say(Level::notice, concat("rank ", owner->end.rank, ": ", what));
+  else say(Level::notice, what);
+  if (timer.signal <= 0) return;
+  if (owner != workers.end()) record_.note_reason(owner->end.pid, std::move(what));
+  ::kill(timer.pid, timer.signal);
+}
+
 void Agent::time_is_up() {
   hurry();
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
@@ -371,6 +407,10 @@ Result<void> Agent::start_workers(int attempt) {
   facts.version = version_;
   facts.attempt_dir = output_->attempt_dir();
   facts.job_tag = rendezvous_->run_id();
+  if (file_timer_) {
+    file_timer_->forget();
+    facts.timer_file = file_timer_->path();
+  }
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
   if (!environment) return tl::unexpected(environment.error());
@@ -503,6 +543,7 @@ JobResult Agent::run() {
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});
+  if (file_timer_) file_timer_->close();
   shared_.shared->agent_listens = false;
   JobResult ended = record_.finish(*output_, prepared_);
   output_->remove_if_unused();

@@ -26,7 +26,10 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
 void JobRecord::explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared) {
   WorkerEnd& end = worker.end;
   if (end.success || end.stopped_by_ddrun) return;
-  end.why = death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
+  const auto noted = noted_reasons_.find(end.pid);
+  end.why = noted != noted_reasons_.end()
+                ? noted->second
+                : death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
   const std::string error_file = output.error_file(worker.local_rank);
   if (!error_file.empty()) end.error = read_error_file(error_file);
   if (first) end.stderr_tail = output.stderr_tail(worker.local_rank, stderr_tail_lines);
@@ -54,6 +57,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
     if (is_first) attempt.first_failure = attempt.workers.size();
     attempt.workers.push_back(worker.end);
   }
+  noted_reasons_.clear();
   result_.attempts.push_back(std::move(attempt));
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
+#include <utility>
 
 #include "ddrun/agent/death_reason.hpp"
 #include "ddrun/agent/group_machine.hpp"
@@ -27,6 +29,9 @@ class JobRecord {
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
+  /// ddrun has sent this worker of the present attempt a signal, and not because the attempt is over.
+  void note_reason(pid_t pid, std::string why) { noted_reasons_[pid] = std::move(why); }
+
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
   /// attempt had no failure.
   [[nodiscard]] std::string describe_restart(int restart) const;
@@ -45,6 +50,7 @@ class JobRecord {
   JobResult result_;
   Clock::time_point started_at_ = Clock::now();
   DeathReasons death_reasons_;
+  std::map<pid_t, std::string> noted_reasons_;
 };
 
 }  // namespace ddrun::agent

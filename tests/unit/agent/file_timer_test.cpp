@@ -1,0 +1,187 @@
+#include "file_timer.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using test::TemporaryDirectory;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+std::string line(pid_t pid, const std::string& scope, double expires, int signal = SIGKILL) {
+  return concat(R"({"version": 1, "pid": )", pid, R"(, "scope_id": ")", scope, R"(", "expiration_time": )",
+                std::to_string(expires), R"(, "signal": )", signal, "}\n");
+}
+
+struct Harness {
+  TemporaryDirectory dir;
+  boost::asio::io_context io{1};
+  std::vector<TimerRequest> expired;
+  std::vector<std::string> said;
+  FileTimer timer{io.get_executor(), [this](const TimerRequest& one) { expired.push_back(one); }};
+  std::string path = dir.file("fifo");
+
+  Harness() {
+    set_message_sink([this](std::string_view text) { said.emplace_back(text); });
+    REQUIRE(timer.open(path));
+  }
+  ~Harness() { set_message_sink({}); }
+  Harness(const Harness&) = delete;
+  Harness& operator=(const Harness&) = delete;
+
+  void write(const std::string& text) const {
+    const UniqueFd fifo(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    REQUIRE(fifo);
+    REQUIRE(::write(fifo.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  }
+  /// Until `count` have expired.
+  void run(std::size_t count) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (expired.size() < count && std::chrono::steady_clock::now() < end) io.run_one_for(std::chrono::seconds(1));
+    REQUIRE(expired.size() == count);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a timer that is not released in time is reported, not before") {
+  Harness h;
+  const double due = now() + 0.1;
+  h.write(line(::getpid(), "train.py#41", due));
+  h.run(1);
+  CHECK(now() >= due);
+  CHECK(h.expired[0].pid == ::getpid());
+  CHECK(h.expired[0].scope == "train.py#41");
+  CHECK(h.expired[0].signal == SIGKILL);
+  CHECK(h.said.empty());
+}
+
+TEST_CASE("a release counts even if it is read after the time") {
+  Harness h;
+  h.write(line(::getpid(), "released", now() + 0.02));
+  h.io.poll();
+  h.write(line(::getpid(), "released", -1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // both are ready when we look
+  h.write(line(::getpid(), "kept", now()));
+  h.run(1);
+  CHECK(h.expired[0].scope == "kept");
+}
+
+TEST_CASE("bad lines harm nobody, and are said once") {
+  Harness h;
+  h.write("hello\n\n{}\n" + std::string(3, '\0') + "\n");
+  h.io.poll();
+  h.write(std::string(50000, 'x'));
+  h.io.poll();
+  h.write(std::string(50000, '{'));
+  h.io.poll();
+  h.write("\n" + line(::getpid(), "too late to be skipped", now()));
+  h.run(1);
+  CHECK(h.expired[0].scope == "too late to be skipped");
+  REQUIRE(h.said.size() == 1);
+  CHECK(h.said[0].find("was given something that is no timer: ignored") != std::string::npos);
+}
+
+TEST_CASE("a line may come in pieces") {
+  Harness h;
+  for (const char byte : line(::getpid(), "slow", now())) {
+    h.write(std::string(1, byte));
+    h.io.poll();
+  }
+  h.run(1);
+  CHECK(h.expired[0].scope == "slow");
+}
+
+TEST_CASE("a process that is gone is not reported") {
+  Harness h;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  h.write(line(child, "ends first", now() + 0.05));
+  h.io.poll();
+  ::kill(child, SIGKILL);
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  h.write(line(child, "too late", now()));
+  h.write(line(::getpid(), "lives", now() + 0.1));
+  h.run(1);
+  CHECK(h.expired[0].scope == "lives");
+}
+
+TEST_CASE("far too many timers are refused with a word, and ddrun goes on") {
+  Harness h;
+  for (std::size_t i = 0; i < TimerTable::most_timers + 100; ++i) {
+    h.write(line(::getpid(), std::to_string(i), 1e300));
+    h.io.poll();
+  }
+  REQUIRE(h.said.size() == 1);
+  CHECK(h.said[0].find("more than 4096 timers at once") != std::string::npos);
+  h.timer.forget();
+  h.write(line(::getpid(), "after that", now()));
+  h.run(1);
+  CHECK(h.expired[0].scope == "after that");
+}
+
+TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {
+  Harness h;
+  struct stat info {};
+  REQUIRE(::stat(h.path.c_str(), &info) == 0);
+  CHECK(S_ISFIFO(info.st_mode));
+  CHECK((info.st_mode & 0777) == 0600);
+
+  Harness other;
+  FileTimer second(h.io.get_executor(), [](const TimerRequest&) {});
+  REQUIRE(second.open(h.path));
+  h.timer.close();  // what is there now is not its own
+  CHECK(std::filesystem::exists(h.path));
+  second.close();
+  CHECK_FALSE(std::filesystem::exists(h.path));
+
+  h.dir.file("precious", "data");
+  const auto refused = h.timer.open(h.dir.file("precious"));
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("is no FIFO") != std::string::npos);
+  CHECK(test::read_file(h.dir.file("precious")) == "data");
+  CHECK_FALSE(h.timer.open(h.dir.file("none/fifo")));
+}
+
+TEST_CASE("the file is made where it was asked for") {
+  LaunchSpec spec;
+  const auto wanted = [&](std::vector<const char*> entries) {
+    entries.push_back(nullptr);
+    return wanted_timer_file(spec, worker_env::ParentEnvironment(entries.data()));
+  };
+  CHECK_FALSE(wanted({}));
+  CHECK_FALSE(wanted({"TORCHELASTIC_TIMER_FILE=/x"}));
+  CHECK_FALSE(wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=0", "TORCHELASTIC_TIMER_FILE=/x"}));
+  CHECK(wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/x"}) == "/x");
+  const auto fresh = wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1"});
+  REQUIRE(fresh);
+  CHECK(fresh->find("/tmp/watchdog_timer_") == 0);
+  CHECK(fresh != wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1"}));
+  // A worker of another launcher does not take that one's FIFO.
+  const auto nested = wanted({"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE=/x",
+                              "TORCHELASTIC_RUN_ID=none", "TMPDIR=/scratch"});
+  REQUIRE(nested);
+  CHECK(nested->find("/scratch/watchdog_timer_") == 0);
+  spec.env = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
+  CHECK(wanted({}));
+}
