@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import counting
 import launching
 import running
 import storing
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "store-storm": storing.store_storm,
     "store-barrier": storing.store_barrier,
     "store-memory": storing.store_memory,
+    "store-operations": counting.store_operations,
 }
 
 
