@@ -2,12 +2,15 @@
 //
 //   ddrun --nproc-per-node=4 ./store-client [TIMEOUT]
 //
-// Every rank puts a value into the store, reads those of all others, and waits until everybody has done so.
+// Every rank puts a value into the store and reads those of all others, sends a greeting to the next rank and takes the
+// one for itself on a second thread, and waits until everybody has done so.
 
+#include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -16,79 +19,109 @@
 
 namespace {
 
-// Nothing in ddrun's libraries throws what it can return: a Result<T> is a T or an Error, whose message says what was
-// tried and why it failed.
+// The library reports failures by what it returns: a Result<T> is a T or an Error, whose message says what was tried
+// and why it failed.
+using ddrun::Deadline;
 using ddrun::Errc;
 using ddrun::Result;
+using ddrun::store::Store;
+using ddrun::store::TcpClient;
 
-/// Who this worker is and where the store listens: ddrun puts it into the environment of each worker.
+// ---- Who am I? ddrun puts it into the environment of each worker.
+
 struct Place {
-  long long rank;
-  long long world_size;
-  std::string address;
+  std::int64_t rank;
+  std::int64_t world_size;
+  std::string address;  // of the store
   std::uint16_t port;
 };
 
-Result<long long> number_from_environment(const char* name, long long low, long long high) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) {
-    return ddrun::fail(Errc::not_found, std::string(name) + " is not set: start this program with ddrun");
-  }
-  auto number = ddrun::parse_integer(text, low, high);
-  if (!number) number.error().message.insert(0, std::string(name) + ": ");
-  return number;
+Result<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  if (value == nullptr) return ddrun::fail(Errc::not_found, name + " is not set: start this program with ddrun");
+  return value;
 }
 
-Result<Place> place_from_environment() {
-  const auto world_size = number_from_environment("WORLD_SIZE", 1, 1'000'000);
+Result<std::int64_t> number(const std::string& name, std::int64_t low, std::int64_t high) {
+  const auto text = variable(name);
+  if (!text) return tl::unexpected(text.error());
+  const auto value = ddrun::parse_integer(*text, low, high);
+  if (!value) return ddrun::fail(value.error().code, name + ": " + value.error().message);
+  return *value;
+}
+
+Result<Place> find_place() {
+  const auto world_size = number("WORLD_SIZE", 1, 1'000'000);
   if (!world_size) return tl::unexpected(world_size.error());
-  const auto rank = number_from_environment("RANK", 0, *world_size - 1);
+  const auto rank = number("RANK", 0, *world_size - 1);
   if (!rank) return tl::unexpected(rank.error());
-  const auto port = number_from_environment("MASTER_PORT", 1, 65535);
+  const auto address = variable("MASTER_ADDR");
+  if (!address) return tl::unexpected(address.error());
+  const auto port = number("MASTER_PORT", 1, 65535);
   if (!port) return tl::unexpected(port.error());
-  const char* address = std::getenv("MASTER_ADDR");
-  if (address == nullptr) return ddrun::fail(Errc::not_found, "MASTER_ADDR is not set: start this program with ddrun");
-  return Place{*rank, *world_size, address, static_cast<std::uint16_t>(*port)};
+  return Place{*rank, *world_size, *address, static_cast<std::uint16_t>(*port)};
 }
 
-/// Returns when all ranks have called it with the same name: each adds one, and whoever is last opens the gate.
-Result<void> barrier(ddrun::store::Store& store, const std::string& name, const Place& place,
-                     ddrun::Deadline deadline) {
-  const auto arrived = store.add(name + "/arrived", 1, deadline);
-  if (!arrived) return tl::unexpected(arrived.error());
-  if (*arrived == place.world_size) return store.set(name + "/open", "", deadline);
-  const std::vector<std::string> gate{name + "/open"};
-  return store.wait(gate, deadline);
-}
+// ---- When another rank fails, ddrun sends SIGTERM to this one. A program that has nothing to put in order needs none
+// of this: the signal ends it. This one ends its waits and says so.
 
-Result<void> meet(const Place& place, ddrun::Deadline deadline) {
-  // One deadline for everything: a point in time, so that it does not grow with the number of steps.
-  const auto client = ddrun::store::connect_by_name(place.address, place.port, deadline);
-  if (!client) return tl::unexpected(client.error());
+class CancelOnSigterm {
+ public:
+  explicit CancelOnSigterm(TcpClient& client) {
+    client_ = &client;
+    std::signal(SIGTERM, [](int) { client_.load()->cancel(); });  // cancel() may be called from anywhere
+  }
+  ~CancelOnSigterm() { std::signal(SIGTERM, SIG_DFL); }
+  CancelOnSigterm(const CancelOnSigterm&) = delete;
+  CancelOnSigterm& operator=(const CancelOnSigterm&) = delete;
 
-  // Other parts of a worker, such as PyTorch, use the same store: keep your keys apart.
-  ddrun::store::PrefixStore store("store-client", **client);
+ private:
+  static inline std::atomic<TcpClient*> client_{nullptr};
+};
 
-  const auto key = [](long long rank) { return "value/" + std::to_string(rank); };
+// ---- The work.
+
+std::string mailbox(std::int64_t rank) { return "mailbox/" + std::to_string(rank); }
+
+/// What all ranks have put into the store, by rank; with a greeting to the next rank on the way.
+Result<std::vector<std::string>> exchange(const Place& place, Store& store, Deadline deadline) {
+  const auto key = [](std::int64_t rank) { return "value/" + std::to_string(rank); };
+
   const auto sent = store.set(key(place.rank), std::to_string(place.rank * place.rank), deadline);
   if (!sent) return tl::unexpected(sent.error());
 
-  // Waits for those that are not there yet.
-  std::vector<std::string> keys;
-  for (long long rank = 0; rank < place.world_size; ++rank) keys.push_back(key(rank));
-  const auto values = store.multi_get(keys, deadline);
-  if (!values) return tl::unexpected(values.error());
+  const std::int64_t next = (place.rank + 1) % place.world_size;
+  const auto greeted = store.queue_push(mailbox(next), "hello from rank " + std::to_string(place.rank), deadline);
+  if (!greeted) return tl::unexpected(greeted.error());
 
-  if (const auto met = barrier(store, "all-have-read", place, deadline); !met) return tl::unexpected(met.error());
-  // From here on nobody needs the values any more. A job that goes on for days deletes what it has used.
-  if (const auto deleted = store.delete_key(key(place.rank), deadline); !deleted) {
-    return tl::unexpected(deleted.error());
-  }
+  std::vector<std::string> keys;
+  for (std::int64_t rank = 0; rank < place.world_size; ++rank) keys.push_back(key(rank));
+  return store.multi_get(keys, deadline);  // waits for those that are not there yet
+}
+
+Result<void> meet(const Place& place, Deadline deadline) {
+  // One deadline for everything: it is a point in time, so it does not grow with the number of steps.
+  const auto client = ddrun::store::connect_by_name(place.address, place.port, deadline);
+  if (!client) return tl::unexpected(client.error());
+  const CancelOnSigterm cancel_on_sigterm(**client);
+
+  // Others in the same job, such as PyTorch, use the same store: keep your keys apart.
+  ddrun::store::PrefixStore store("store-client", **client);
+
+  // Threads share one client. This one waits, and keeps nobody else waiting.
+  auto greeting = std::async(std::launch::async, [&] { return store.queue_pop(mailbox(place.rank), deadline); });
+  const auto values = exchange(place, store, deadline);
+  if (!values) (*client)->cancel();  // else the thread would wait until the deadline
+  const auto received = greeting.get();
+  if (!values) return tl::unexpected(values.error());
+  if (!received) return tl::unexpected(received.error());
 
   std::string line = "rank " + std::to_string(place.rank) + " of " + std::to_string(place.world_size) + " read";
   for (const auto& value : *values) line += " " + value;
-  std::puts(line.c_str());
-  return {};
+  std::printf("%s, and got '%s'\n", line.c_str(), received->c_str());
+
+  // Everybody has read everything when all have come here.
+  return store.barrier("done", place.world_size, deadline);
 }
 
 }  // namespace
@@ -99,14 +132,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "store-client: %s\n", timeout.error().message.c_str());
     return 2;
   }
-  const auto place = place_from_environment();
+  const auto place = find_place();
   if (!place) {
     std::fprintf(stderr, "store-client: %s\n", place.error().message.c_str());
     return 2;
   }
   if (const auto met = meet(*place, ddrun::Clock::now() + *timeout); !met) {
     // ddrun sees the exit status, stops the other ranks and names this one as the first failure.
-    std::fprintf(stderr, "store-client: rank %lld: %s\n", place->rank, met.error().message.c_str());
+    std::fprintf(stderr, "store-client: rank %lld: %s\n", static_cast<long long>(place->rank),
+                 met.error().message.c_str());
     return 1;
   }
   return 0;
