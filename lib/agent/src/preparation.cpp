@@ -52,7 +52,8 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   if (spec.program.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(spec.program.name, path, prepared.directory);
     if (!found) return tl::unexpected(found.error());
-    prepared.program = *found;
+    // A script that is a program finds in its own $0 what is executed: what the user wrote, as from a shell.
+    prepared.program = spec.program.name.find('/') == std::string::npos ? *found : spec.program.name;
     return {};
   }
   auto python = worker_env::choose_python(prepared.parent, prepared.directory);

@@ -107,8 +107,9 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
       break;
     case HostKind::name: place.advertised = "127.0.0.1"; break;
   }
-  // Without a meeting place that somebody else could name, the job needs a name of its own.
-  place.run_id = spec.id == "none" && !named ? random_id() : spec.id;
+  // Where nobody named a meeting place, the job needs a name of its own.
+  const bool unnamed = is_static && !named && spec.id == "none";
+  place.run_id = spec.standalone || unnamed ? random_id() : spec.id;
   return place;
 }
 

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "../job.hpp"
+#include "ddrun/test/files.hpp"
 
 using namespace ddrun::test;
 
@@ -89,4 +90,19 @@ TEST_CASE("A single worker keeps its own number of threads") {
       finish({"/usr/bin/env", "-u", "OMP_NUM_THREADS", DDRUN_TEST_DDRUN, DDRUN_TEST_WORKER, "env", "OMP_NUM_THREADS"});
   DDRUN_SHOW(outcome);
   CHECK(outcome.out == "OMP_NUM_THREADS=(unset)\n");
+}
+
+TEST_CASE("A script that is a program is called as the user wrote it") {
+  TemporaryDirectory directory;
+  static_cast<void>(directory.file("show.sh", "#!/bin/sh\necho \"$0 in $PWD\"\n", 0755));
+  RunOptions options;
+  options.directory = directory.path();
+  auto outcome = finish(command({"--label=none", "./show.sh"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "./show.sh in "));
+  CHECK_FALSE(has(outcome.out, "/./show.sh"));
+  // The name is meant from the workers' directory.
+  outcome = finish(command({"--label=none", "--chdir=" + directory.path(), "./show.sh"}));
+  CHECK(outcome.out == "./show.sh in " + directory.path() + "\n");
 }
