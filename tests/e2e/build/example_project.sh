@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# example_project.sh BUILD_DIR SOURCE_DIR CMAKE COMPILER SANITIZE: a user's way to the store in C++. Installs, moves what
-# was installed elsewhere, and builds and runs the example project with nothing but that.
+# example_project.sh BUILD_DIR SOURCE_DIR CMAKE GENERATOR COMPILER SANITIZE: a user's way to the store in C++. Installs,
+# moves what was installed elsewhere, and builds and runs the example project with nothing but that.
 set -euo pipefail
-build=$1 source_dir=$2 cmake=$3 compiler=$4 sanitize=$5
+build=$1 source_dir=$2 cmake=$3 generator=$4 compiler=$5 sanitize=$6
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
 quietly() { "$@" >"$dir/log" 2>&1 || { tail -n 40 "$dir/log"; fail "$*"; }; }
-unset CMAKE_PREFIX_PATH CMAKE_GENERATOR CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH PKG_CONFIG_PATH ddrun_DIR ddrun_ROOT
+unset CMAKE_PREFIX_PATH CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH PKG_CONFIG_PATH ddrun_DIR ddrun_ROOT
 export CCACHE_DISABLE=1 # built for this once
+export CMAKE_GENERATOR=$generator # which is there; CMake's default may not be
 
 quietly "$cmake" --install "$build" --prefix "$dir/first"
 mv "$dir/first" "$dir/prefix"
