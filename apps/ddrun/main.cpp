@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
+#include "store_command.hpp"
 
 namespace {
 
@@ -66,9 +68,21 @@ int run(const cli::Launch& launch, process::AgentContext& context) {
   return code;
 }
 
+cli::Parsed parse(const std::vector<std::string>& arguments) {
+  return cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+}
+
+/// `ddrun store` starts no process, so that nothing needs to be guarded.
+int store_main(const std::vector<std::string>& arguments) {
+  const auto parsed = parse(arguments);
+  if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
+  if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
+  const auto& text = std::get<cli::PrintAndExit>(parsed);
+  return print(text.text, text.to_stderr, text.code);
+}
+
 int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context) {
-  const auto parsed =
-      cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+  const auto parsed = parse(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   const auto& launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
@@ -79,6 +93,9 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "store") {
+    ::_exit(store_main(std::vector<std::string>(argv + 1, argv + argc)));
+  }
   const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
     // Only the agent needs them: the guard stays small.
     return agent_main(std::vector<std::string>(argv + 1, argv + argc), context);

@@ -57,9 +57,9 @@ Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings&
 }
 
 void check_filters(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  if (draft.spec.log.tee.any()) return;
+  if (draft.spec.log.dir != "/dev/null") return;
   for (const std::string_view name : {"duplicate-stdout-filters", "duplicate-stderr-filters"}) {
-    if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --tee"));
+    if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect with --log-dir=/dev/null"));
   }
 }
 

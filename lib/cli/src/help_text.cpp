@@ -11,6 +11,7 @@ constexpr std::size_t help_column = 30;
 constexpr std::string_view opening =
     R"(Usage: ddrun [options] [--] program [args...]
        ddrun config show [options] [--] [program [args...]]
+       ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
        ddrun completion bash|zsh|fish
        ddrun version [--json]
 

@@ -11,6 +11,7 @@
 #include "config_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "settings.hpp"
+#include "store_words.hpp"
 #include "texts.hpp"
 
 namespace ddrun::cli {
@@ -146,7 +147,8 @@ Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& e
     if (word == "config") return run_config(rest, launcher);
     if (word == "completion") return run_completion(rest);
     if (word == "version") return run_version(rest, version);
-    for (const std::string_view reserved : {"store", "rendezvous", "env", "secret"}) {
+    if (word == "store") return parse_store(rest, environment);
+    for (const std::string_view reserved : {"rendezvous", "env", "secret"}) {
       if (word == reserved) {
         return usage_error(concat("'", word, "' as the first word is kept for a later version of ddrun; ",
                                   "for a program of that name write: ddrun -- ", word));

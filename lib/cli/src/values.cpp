@@ -253,6 +253,16 @@ Result<Milliseconds> parse_positive_time(std::string_view text) {
   return duration;
 }
 
+std::string bytes_text(std::uint64_t bytes) {
+  std::string unit;
+  for (const char next : {'K', 'M', 'G', 'T'}) {
+    if (bytes == 0 || bytes % 1024 != 0) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  return concat(bytes, unit);
+}
+
 std::string number_text(double number) {
   char buffer[400];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, number, std::chars_format::fixed).ptr;

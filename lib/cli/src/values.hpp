@@ -48,6 +48,8 @@ namespace ddrun::cli {
 
 /// The shortest text that parse_duration() takes back: "30", "1.5", "0.25".
 [[nodiscard]] std::string duration_text(Milliseconds duration);
+/// The shortest text that parse_size() takes back: "4G", "64K", "100".
+[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 [[nodiscard]] std::string number_text(double number);
 [[nodiscard]] std::string number_set_text(const std::set<int>& numbers);
 [[nodiscard]] std::string streams_text(const StreamSelection& streams);

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <sys/random.h>
 
+#include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/store/tcp_server.hpp"
@@ -125,6 +126,8 @@ Result<void> LocalRendezvous::open(bool with_store) {
   store::TcpServerOptions options;
   options.addresses = place_.listen_on;
   options.port = place_.port;
+  options.max_memory = spec_.rendezvous.store_max_memory;
+  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
   auto server = store::TcpServer::start(options);
   if (!server) {
     Error error = server.error();

@@ -37,10 +37,11 @@ Result<std::vector<std::string>> resolve(std::string_view host) {
   return addresses;
 }
 
-Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port, Deadline deadline) {
+Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port, Deadline deadline,
+                                                   const TcpClientOptions& options) {
   if (host == "localhost" || host.empty() || parse_endpoint(host, port)) {
     if (host.empty()) return fail(Errc::invalid_argument, "the store's host is empty; give a name or an IP address");
-    return TcpClient::connect(host, port, deadline);
+    return TcpClient::connect(host, port, deadline, options);
   }
   constexpr std::chrono::seconds slice{1};
   for (;;) {
@@ -49,7 +50,7 @@ Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::u
       last = std::move(addresses.error());
     } else {
       for (const auto& address : *addresses) {
-        auto client = TcpClient::connect(address, port, std::min(deadline, Clock::now() + slice));
+        auto client = TcpClient::connect(address, port, std::min(deadline, Clock::now() + slice), options);
         if (client || client.error().code == Errc::protocol || client.error().code == Errc::invalid_argument) {
           return client;
         }

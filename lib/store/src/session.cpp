@@ -27,8 +27,8 @@ std::size_t bound_of_growth(const Request& request) {
     case Opcode::queue_push: return request.key.size() + request.value.size() + 2 * KeySpace::overhead;
     case Opcode::compare_set: return request.key.size() + request.desired.size() + KeySpace::overhead;
     case Opcode::add:
-    case Opcode::barrier:
     case Opcode::watch_key: return request.key.size() + 2 * KeySpace::overhead;
+    case Opcode::barrier: return 2 * request.key.size() + 3 * KeySpace::overhead;  // the counter, and those who wait
     case Opcode::multi_set: return request.items.size() + request.count * KeySpace::overhead;
     case Opcode::wait: return request.items.size() + request.count * 2 * KeySpace::overhead;
     default: return 0;

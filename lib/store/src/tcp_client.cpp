@@ -85,16 +85,23 @@ class TcpClient::Pool {
   };
   Result<Lease> take(Deadline deadline);
 
+  template <class Call>
+  auto once(Deadline deadline, Call& call) -> decltype(call(std::declval<Lease&>())) {
+    auto lease = take(deadline);
+    if (!lease) return error_of(lease);
+    return call(*lease);
+  }
+
   /// Runs `call` with a Lease until it succeeds or fails for good.
   template <class Call>
   auto run(Deadline deadline, bool repeatable, Call call) -> decltype(call(std::declval<Lease&>())) {
-    for (;;) {
-      auto lease = take(deadline);
-      if (!lease) return error_of(lease);
-      auto result = call(*lease);
+    // A server that hangs up each time, because of this very request perhaps, is not besieged.
+    std::chrono::milliseconds pause{1};
+    for (;; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
+      auto result = once(deadline, call);
       const bool again = !result && result.error().code == Errc::connection_lost && repeatable &&
-                         options_.reconnect == Reconnect::on_next_call && Clock::now() < deadline;
-      if (!again) return result;
+                         options_.reconnect == Reconnect::on_next_call && Clock::now() + pause < deadline;
+      if (!again || !sleep(Clock::now() + pause)) return result;
     }
   }
 

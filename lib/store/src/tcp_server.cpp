@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
@@ -29,6 +30,10 @@ namespace {
 constexpr std::chrono::microseconds spin_time{50};
 /// After so many looks in a row for nothing there is no more looking, until requests come close together again.
 constexpr int spins_in_vain = 4;
+
+/// Clients that try the same again and again are not to fill somebody's screen: so many are told, then fewer and fewer.
+constexpr std::uint64_t all_told = 10;
+bool worth_telling(std::uint64_t number) { return number <= all_told || std::has_single_bit(number); }
 
 bool has_several_cpus() {
   cpu_set_t cpus;
@@ -51,6 +56,11 @@ class TcpServer::Loop {
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] std::vector<std::string> addresses() const {
+    std::vector<std::string> texts;
+    for (const auto& listener : listeners_) texts.push_back(listener.at.text());
+    return texts;
+  }
   Result<void> new_round();
   TcpServerStats stats();
 
@@ -94,6 +104,7 @@ class TcpServer::Loop {
   std::size_t peak_connections_ = 0;
   std::size_t peak_memory_ = 0;
   std::uint64_t accepted_ = 0;
+  std::uint64_t told_ = 0;  // refusals, or not, because there were so many
   bool listening_paused_ = false;
   bool stopping_ = false;
   const bool may_spin_ = has_several_cpus();
@@ -196,8 +207,10 @@ void TcpServer::Loop::run() {
   while (!stopping_) {
     const int count = wait_for_events();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
-    for (Connection* connection : shared_.woken) {
-      if (connection->fd() >= 0) settle(*connection, connection->flush());
+    // By index: whoever is closed here may wake others, who come at the end.
+    for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
+      Connection& connection = *shared_.woken[i];
+      if (connection.fd() >= 0) settle(connection, connection.flush());
     }
     shared_.woken.clear();
     closed_.clear();
@@ -253,9 +266,10 @@ void TcpServer::Loop::settle(Connection& connection, bool keep) {
 /// Ends a connection that has gone or has to go, and tells why if there is something to tell.
 void TcpServer::Loop::refuse(Connection& connection) {
   std::string trouble = std::exchange(shared_.state.trouble, {});
-  if (!trouble.empty() && on_refusal_) {
+  if (!trouble.empty() && on_refusal_ && worth_telling(++told_)) {
     const auto peer = peer_endpoint(connection.fd());
-    on_refusal_(concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", trouble));
+    on_refusal_(concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", trouble,
+                       told_ > all_told ? concat(" (number ", told_, "; not all are shown)") : ""));
   }
   close(connection);
 }
@@ -379,6 +393,8 @@ Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& opti
 }
 
 std::uint16_t TcpServer::port() const { return loop_->port(); }
+
+std::vector<std::string> TcpServer::addresses() const { return loop_->addresses(); }
 
 Result<void> TcpServer::new_round() { return loop_->new_round(); }
 

@@ -101,6 +101,9 @@ TEST_CASE("options about rendezvous") {
   CHECK(meeting("--master-port=29500").master_port == 29500);
   CHECK(meeting("--local-addr=127.0.0.1").local_addr == "127.0.0.1");
   CHECK(meeting("--node-rank=0").node_rank == 0);
+  CHECK(meeting("--store-max-memory=64M").store_max_memory == 64 * 1024 * 1024);
+  CHECK(meeting("--store_max_memory=0").store_max_memory == 0);
+  CHECK(meeting("--node-rank=0").store_max_memory == 4ULL * 1024 * 1024 * 1024);
 }
 
 TEST_CASE("options that torchrun users bring along") {

@@ -7,6 +7,7 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/cli/environment_view.hpp"
+#include "ddrun/cli/store_command.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::cli {
@@ -33,7 +34,7 @@ struct PrintAndExit {
   int code = 0;  ///< 2 for wrong usage
 };
 
-using Parsed = std::variant<Launch, PrintAndExit>;
+using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk>;
 
 /// Understands a command line. `arguments` are without the program's own name.
 ///

@@ -116,6 +116,7 @@ struct RendezvousSpec {
   std::optional<std::string> master_addr;
   std::optional<int> master_port;  ///< unset: a free port
   std::optional<std::string> local_addr;
+  std::uint64_t store_max_memory = 4ULL << 30;  ///< of the worker store, bytes; 0 for no limit
 };
 
 struct LaunchSpec {

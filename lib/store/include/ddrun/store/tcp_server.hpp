@@ -57,6 +57,9 @@ class TcpServer {
 
   [[nodiscard]] std::uint16_t port() const;
 
+  /// Where it listens: "127.0.0.1:29500", "[::1]:29500".
+  [[nodiscard]] std::vector<std::string> addresses() const;
+
   /// Cuts off every client, also those not accepted yet, and forgets all keys; the port stays. Returns when that is
   /// done: whoever connects afterwards meets an empty store. May be called from any thread.
   /// Fails with `unavailable` if an address can no longer be listened on; the clients are gone all the same.

@@ -1,0 +1,169 @@
+// `ddrun store`: a store by itself, and questions to one.
+#include <csignal>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// A store on a free port of the loopback.
+class Store {
+ public:
+  explicit Store(Words options = {}) : run_(with(std::move(options))) {
+    REQUIRE(run_.wait_for_out("listening on 127.0.0.1:"));
+    const std::string out = run_.out();
+    const auto at = out.find("127.0.0.1:");
+    server_ = out.substr(at, out.find_first_of(" \n", at) - at);
+  }
+
+  Outcome ask(Words words, std::string input = {}) const {
+    words.insert(words.begin(), "store");
+    words.push_back("--server=" + server_);
+    RunOptions options;
+    options.input = std::move(input);
+    return finish(command(words), std::move(options));
+  }
+  std::string answer(const Words& words) const {
+    const auto outcome = ask(words);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(outcome.err.empty());
+    return outcome.out;
+  }
+
+  Run& run() { return run_; }
+  [[nodiscard]] const std::string& server() const { return server_; }
+
+ private:
+  static Words with(Words options) {
+    options.insert(options.begin(), {"store", "--port=0"});
+    return command(options);
+  }
+  Run run_;
+  std::string server_;
+};
+
+}  // namespace
+
+TEST_CASE("A store by itself is asked from the command line") {
+  Store store;
+  CHECK(store.answer({"set", "greeting", "hello"}).empty());
+  CHECK(store.answer({"get", "greeting"}) == "hello\n");
+  CHECK(store.answer({"add", "n"}) == "1\n");
+  CHECK(store.answer({"add", "n", "-5"}) == "-4\n");
+  CHECK(store.answer({"wait", "greeting", "n"}).empty());
+  CHECK(store.answer({"list"}) == "greeting\nn\n");
+  CHECK(store.answer({"set", "k", "v", "--prefix=group/"}).empty());
+  CHECK(store.answer({"list"}) == "greeting\ngroup/k\nn\n");
+  CHECK(store.answer({"list", "--prefix=group"}) == "k\n");
+  CHECK(store.answer({"del", "greeting", "n"}).empty());
+  CHECK(store.answer({"list"}) == "group/k\n");
+  store.run().signal(SIGTERM);
+  CHECK(store.run().wait().code() == 0);
+}
+
+TEST_CASE("Any bytes are set and shown, as they are or in a way that a terminal can show") {
+  Store store;
+  const std::string bytes("a\0\xff\\\n", 5);
+  CHECK(store.ask({"set", "k", "-"}, bytes).code() == 0);
+  CHECK(store.answer({"get", "k"}) == "a\\x00\\xff\\\\\\x0a\n");
+  CHECK(store.answer({"get", "k", "--raw"}) == bytes);
+}
+
+TEST_CASE("What is not there, and who is not there, are told apart") {
+  Store store;
+  const auto missing = store.ask({"get", "nope", "--timeout=50ms"});
+  CHECK(missing.code() == 1);
+  CHECK(missing.err == "ddrun: error: timed out waiting for store key nope\n");
+  const auto none = store.ask({"del", "nope"});
+  CHECK(none.code() == 1);
+  CHECK(has(none.err, "there is no key nope"));
+  const auto nobody = finish(command({"store", "get", "k", "--server=127.0.0.1:1", "--timeout=50ms"}));
+  CHECK(nobody.code() == 125);
+  CHECK(has(nobody.err, "could not reach the store at 127.0.0.1:1"));
+}
+
+TEST_CASE("A worker's store is asked without saying where it is") {
+  const auto outcome = finish(command({"-n2", "--label=none", "sh", "-c",
+                                       "\"$0\" store set from-$RANK x && \"$0\" store wait from-0 from-1 && "
+                                       "test $RANK = 1 || \"$0\" store list",
+                                       DDRUN_TEST_DDRUN}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out == "from-0\nfrom-1\n");
+}
+
+TEST_CASE("Figures are shown on request and at the end") {
+  Store store({"--stats"});
+  store.answer({"set", "k", "v"});
+  store.run().signal(SIGUSR1);
+  REQUIRE(store.run().wait_for_out("requests.SET 1\n"));
+  store.answer({"add", "n"});
+  store.run().signal(SIGINT);
+  const auto outcome = store.run().wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "requests.ADD 1\n"));
+  CHECK(has(outcome.out, "keys 2\n"));
+  CHECK(count(outcome.out, "accepted ") == 2);
+}
+
+TEST_CASE("A client that wants more than the store may take is cut off and named") {
+  Store store({"--max-memory=1M"});
+  const auto big = store.ask({"set", "big", "-"}, std::string(2'000'000, 'v'));
+  CHECK(big.code() == 125);
+  CHECK(has(big.err, "lost the store"));
+  CHECK(store.answer({"add", "n"}) == "1\n");
+  REQUIRE(store.run().wait_for_err("for which there is no room"));
+  CHECK(has(store.run().err(), "has cut off its client 127.0.0.1:"));
+}
+
+TEST_CASE("A job says why the store has cut off a worker") {
+  const auto outcome = finish(command({"-n1", "--store-max-memory=1M", "sh", "-c",
+                                       "head -c 2000000 /dev/zero | \"$0\" store set big -", DDRUN_TEST_DDRUN}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "ddrun: warning: the store has cut off its client 127.0.0.1:"));
+  CHECK(has(outcome.err, "for which there is no room"));
+}
+
+TEST_CASE("Wrong words to the store are one line that says what to do") {
+  for (const auto& [words, says] :
+       std::vector<std::pair<Words, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
+                                                  {{"get"}, "usage: ddrun store get KEY"},
+                                                  {{"set", "k"}, "usage: ddrun store set KEY VALUE"},
+                                                  {{"add", "k", "x"}, "the number to add"},
+                                                  {{"list", "x"}, "usage: ddrun store list"},
+                                                  {{"get", "k", "--port=1"}, "give --server=HOST:PORT"},
+                                                  {{"get", "k", "--server=here"}, "has no port"},
+                                                  {{"get", "k", "--server=here:0"}, "port"},
+                                                  {{"get", "k", "--timeout=soon"}, "--timeout: "},
+                                                  {{"--port=70000"}, "--port: port '70000'"},
+                                                  {{"--port=0", "--bind=nohost"}, "'nohost' is not an IP address"},
+                                                  {{"--max-memory=much"}, "--max-memory: "},
+                                                  {{"--server=here:1"}, "belong to a question"},
+                                                  {{"--nonsense"}, "nonsense"}}) {
+    Words all{"store"};
+    all.insert(all.end(), words.begin(), words.end());
+    CAPTURE(all);
+    const auto outcome = finish(command(all));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 2);
+    CHECK(outcome.out.empty());
+    CHECK(has(outcome.err, says));
+    CHECK(count(outcome.err, "\n") == 1);
+  }
+  CHECK(has(finish(command({"store", "--help"})).out, "Usage: ddrun store"));
+}
+
+TEST_CASE("A port in use and a full disk end a store with their reason") {
+  Store store;
+  const auto port = store.server().substr(store.server().rfind(':') + 1);
+  const auto second = finish(command({"store", "--port=" + port}));
+  CHECK(second.code() == 125);
+  CHECK(has(second.err, "is in use by another program"));
+  const auto full = finish({"/bin/sh", "-c", "exec \"$0\" store --port=0 >/dev/full", DDRUN_TEST_DDRUN});
+  CHECK(full.code() == 125);
+  CHECK(has(full.err, "cannot write to the standard output"));
+}
