@@ -108,8 +108,11 @@ class Running:
         # Files, not pipes: a process that was left behind must not keep us waiting for the end of a pipe.
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
         self._start = time.monotonic()
-        self.process = subprocess.Popen(self.args, env=environment(**{**(env or {}), MARK: self.mark}), cwd=cwd,
-                                        stdin=stdin, stdout=self._out, stderr=self._err, start_new_session=True)
+        self.process = self.start(environment(**{**(env or {}), MARK: self.mark}), cwd, stdin)
+
+    def start(self, env, cwd, stdin):
+        return subprocess.Popen(self.args, env=env, cwd=cwd, stdin=stdin, stdout=self._out, stderr=self._err,
+                                start_new_session=True)
 
     def output(self):
         """stdout and stderr so far."""

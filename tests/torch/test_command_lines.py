@@ -1,0 +1,65 @@
+"""Every line of command_lines.py under ddrun and under torchrun: what workers see and what comes out is the same, or a
+row of docs/differences-from-torchrun.md says how it differs. DDRUN_TEST_LINES=REGEX runs only the lines that match."""
+
+import concurrent.futures
+import os
+import re
+import threading
+
+from command_lines import LINES
+from differences import compare, rows_of_the_document
+from harness import TorchTest, main
+from observation import Run
+from warm_torchrun import WarmTorchrun
+
+# These are also given to a torchrun of their own, to see that it is the same as the one that is kept warm.
+COLD = ("--nproc-per-node=2 probe.py", "-t 3 --log-dir=DIR/logs --nproc-per-node=2 probe.py", "-m missing_module")
+
+
+class CommandLines(TorchTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # So that "one worker for each CPU" is no crowd anywhere.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+        cls.warm = WarmTorchrun()
+        cls.addClassCleanup(cls.warm.close)
+
+    def test_table(self):
+        self.assertGreaterEqual(len(LINES), 60)
+        names = [line.name() for line in LINES]
+        self.assertEqual(len(names), len(set(names)), "a line stands there twice")
+        wanted = os.environ.get("DDRUN_TEST_LINES", "")
+        shown, lock = set(), threading.Lock()
+
+        def check(line):
+            """What is wrong with this line."""
+            ddrun, torchrun = Run(line, "ddrun"), Run(line, "torchrun", self.warm)
+            ours, theirs = ddrun.observe(), torchrun.observe()
+            rows, unexplained = compare(line, ours, theirs)
+            if ours["exit status"] != line.status:
+                unexplained.append(f"ddrun ended with {ours['exit status']}, not {line.status}")
+            if line.text in COLD and not line.env and not line.do:
+                cold = Run(line, "torchrun").observe()
+                unexplained += [f"torchrun itself, warm and cold: {what}: {theirs.get(what)!r} and {cold.get(what)!r}"
+                                for what in sorted(set(theirs) | set(cold)) if theirs.get(what) != cold.get(what)]
+            with lock:
+                shown.update(rows)
+            return "\n  ".join([*unexplained, ddrun.raw, torchrun.raw]) if unexplained else ""
+
+        lines = [line for line in LINES if re.search(wanted, line.name())]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for line, wrong in zip(lines, [pool.submit(check, line) for line in lines]):
+                with self.subTest(line.name()):
+                    wrong = wrong.result()
+                    if wrong:
+                        self.fail(wrong)
+        if not wanted:
+            rows = rows_of_the_document()
+            self.assertEqual(len(rows), len(set(rows)), "an id stands there twice")
+            self.assertEqual(shown - set(rows), set(), "differences without a row in the document")
+            self.assertEqual(set(rows) - shown, set(), "rows of the document that no line shows")
+
+
+if __name__ == "__main__":
+    main()
