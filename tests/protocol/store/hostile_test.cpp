@@ -228,6 +228,24 @@ TEST_CASE("what the store may take is a limit for all clients together") {
   CHECK(refusal.find("no room") != std::string::npos);
 }
 
+TEST_CASE("an element of a queue granted to one who is cut off goes to the next one waiting") {
+  Fixture f;
+  RawClient deaf(f.server->port()), next(f.server->port());
+  REQUIRE(deaf.send(unhex("07") + field("/k") + unhex("05") + number(1) + field("/q")));
+  REQUIRE(hex(deaf.receive(1)) == "03");
+  f.check_unharmed();  // and so it waits for the queue now
+  REQUIRE(next.send(greeting() + unhex("06") + number(1) + field("/q")));
+  f.check_unharmed();
+  REQUIRE(f.client->queue_push("q", "element", soon()));
+  // The first one does not read, is told more than it may leave unread, and is cut off while others are told, too.
+  const std::string big(8 * 1024 * 1024, 'v');
+  for (int i = 0; i < 8; ++i) REQUIRE(f.client->set("k", big, soon()));
+  CHECK(hex(next.receive(1)) == "00");
+  REQUIRE(next.send(unhex("0f") + field("/q")));
+  CHECK(next.receive(16 + 7) == number(1) + field("element"));
+  f.check_unharmed();
+}
+
 TEST_CASE("whoever runs the server is told of a client that exceeds a limit, and not of strangers") {
   std::mutex mutex;
   std::vector<std::string> refusals;

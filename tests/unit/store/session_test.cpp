@@ -290,6 +290,25 @@ TEST_CASE("what has no room is refused, and the others go on") {
   CHECK(hex(modest.ask(unhex("05") + number(1) + field("/b"))) == "00");
 }
 
+TEST_CASE("a barrier needs room for its counter and for those who wait there") {
+  ServerState state;
+  Client client(state);
+  client.send(greeting());
+  const auto arrive = unhex("12") + field(std::string(wire::max_key, 'k')) + number(2);
+  SECTION("too little") {
+    state.memory_limit = 2 * wire::max_key;
+    client.send(arrive);
+    CHECK(client.closed);
+  }
+  SECTION("enough") {
+    state.memory_limit = 2 * wire::max_key + 1024;
+    client.send(arrive);
+    CHECK_FALSE(client.closed);
+    CHECK(state.memory() > 2 * wire::max_key);
+  }
+  CHECK(state.memory() <= state.memory_limit);
+}
+
 TEST_CASE("what is replaced needs no room") {
   ServerState state;
   state.memory_limit = 10'000;
