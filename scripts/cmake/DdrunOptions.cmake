@@ -1,5 +1,6 @@
 # What a builder may choose. Presets set these; nothing else in the build asks for more.
 option(DDRUN_BUILD_TESTS "Build the tests" ON)
+option(DDRUN_BUILD_FUZZERS "Build the fuzzers of the store, with clang's libFuzzer" OFF)
 option(DDRUN_WERROR "Treat warnings as errors" OFF)
 option(DDRUN_SPLIT_DEBUG "Keep debug symbols in <program>.debug beside the program" OFF)
 set(DDRUN_LINK dynamic CACHE STRING
@@ -13,6 +14,9 @@ endif()
 if(DDRUN_SANITIZE AND NOT DDRUN_LINK STREQUAL "dynamic")
   message(FATAL_ERROR "DDRUN_SANITIZE needs DDRUN_LINK=dynamic: the sanitizers' run-time libraries cannot be linked "
     "into a ${DDRUN_LINK} program")
+endif()
+if(DDRUN_BUILD_FUZZERS AND DDRUN_BUILD_TESTS)
+  message(FATAL_ERROR "DDRUN_BUILD_FUZZERS needs DDRUN_BUILD_TESTS=OFF: libFuzzer brings a main() of its own")
 endif()
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -19,6 +19,9 @@ if(DDRUN_SANITIZE)
   endif()
   target_link_options(ddrun_settings INTERFACE -fsanitize=${DDRUN_SANITIZE})
 endif()
+if(DDRUN_BUILD_FUZZERS)
+  target_compile_options(ddrun_settings INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 # ddrun_module(store SOURCES src/a.cpp … DEPS base)
 #
