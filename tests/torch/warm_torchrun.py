@@ -5,6 +5,7 @@ environment, directory and descriptors that it would have; test_command_lines.py
     warm_torchrun.py FD   FD is a socket for requests: JSON, and three descriptors
 """
 
+import gc
 import json
 import os
 import selectors
@@ -101,6 +102,7 @@ class WarmRunning(harness.Running):
 def serve(channel):
     """Answers requests until the client is gone. In a child it returns, with the request to carry out."""
     import torch.distributed.run  # noqa: F401  this is what takes the time
+    gc.freeze()  # so that forks need not copy what they only look through
     selector = selectors.DefaultSelector()
     selector.register(channel, selectors.EVENT_READ)
     while True:

@@ -2,4 +2,4 @@
 # A worker that is no Python program.
 echo "probe $RANK of $WORLD_SIZE: $0 $*"
 grep -E '^Sig(Blk|Ign)' /proc/self/status | sed "s/^/probe $RANK /"
-ls /proc/self/fd | sed "s/^/probe $RANK descriptor /"
+for fd in "/proc/$$/fd"/*; do echo "probe $RANK descriptor ${fd##*/}"; done
