@@ -48,7 +48,7 @@ build_packages() {
   esac
 }
 test_packages() { echo catch2 python3 zsh fish procps; }
-clang_packages() { echo clang; }
+clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
 pytorch_packages() { echo python3-venv; }
 rival_packages() { echo mpich openmpi-bin parallel redis-server time; }

@@ -4,7 +4,7 @@ set -euo pipefail
 source_dir=$1
 fail() { echo "FAILED: $*"; exit 1; }
 cd /
-for script in quickstart test setup lint; do
+for script in quickstart test setup lint fuzz; do
   path=$source_dir/scripts/$script
   [ -x "$path" ] || fail "$path cannot be executed"
   help=$("$path" --help)

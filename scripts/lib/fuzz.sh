@@ -1,0 +1,70 @@
+# shellcheck shell=bash
+# Building and running the store's fuzzers. Needs common.sh, build.sh and ctest.sh.
+
+# Why there can be no fuzzing here; nothing if there can.
+fuzz_obstacle() {
+  if ! command -v clang++ >/dev/null; then
+    echo "clang is not installed (scripts/setup --clang)"
+  elif ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' |
+    clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null; then
+    echo "clang's libFuzzer is not installed (package libclang-rt-dev of clang's version)"
+  fi
+}
+
+fuzz_build() { build_preset fuzz -- ddrun_fuzzers; }
+
+# fuzz SECONDS TARGET…   all targets at once; counts each as a test
+fuzz() {
+  local seconds=$1 target pids=() log
+  shift
+  mkdir -p "$log_dir"
+  for target in "$@"; do
+    _fuzz_one "$seconds" "$target" >"$log_dir/fuzz-$target.log" 2>&1 </dev/null &
+    pids+=($!)
+  done
+  say "Fuzzing for $seconds s: $* ..."
+  for target in "$@"; do
+    log=$log_dir/fuzz-$target.log
+    if wait "${pids[0]}"; then
+      count pass "fuzzing of the store's $target"
+      say "Fuzzing the $target: $(sed -n 's/^Done \([0-9]*\) runs.*/\1 inputs, nothing found/p' "$log")"
+    else
+      count fail "fuzzing of the store's $target" "see $log"
+      say "---- end of $log"
+      tail -n "${DDRUN_LOG_TAIL:-40}" "$log"
+      say "----"
+      say "Once more: $root/build/fuzz/tests/fuzz/store_$target" \
+        "$(sed -n 's/.*Test unit written to //p' "$log")"
+    fi
+    pids=("${pids[@]:1}")
+  done
+}
+
+fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
+
+# Options of libFuzzer: nothing larger is allocated at once, whatever lengths are announced.
+_fuzz_limits=(-max_len=4096 -len_control=20 -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=64)
+
+_fuzz_one() {
+  local seconds=$1 target=$2 finds=$root/build/fuzz/finds/$2 crashes=$root/build/fuzz/crashes
+  mkdir -p "$finds" "$crashes"
+  ASAN_OPTIONS=quarantine_size_mb=64:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    exec "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" "-max_total_time=$seconds" \
+    "-dict=$root/tests/fuzz/store.dict" "-artifact_prefix=$crashes/$target-" -print_final_stats=1 \
+    "$finds" "$(fuzz_corpus "$target")"
+}
+
+# fuzz_merge TARGET   the corpus afresh: the smallest files of it and of the finds that reach all that these reach
+fuzz_merge() {
+  local target=$1 corpus merged=$root/build/fuzz/merged/$1
+  corpus=$(fuzz_corpus "$target")
+  rm -rf "$merged"
+  mkdir -p "$merged" "$root/build/fuzz/finds/$target"
+  step "Merging the corpus of the $target" "fuzz-merge-$target" \
+    "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" -merge=1 "$merged" "$corpus" \
+    "$root/build/fuzz/finds/$target"
+  # What was found once stays under its name.
+  find "$corpus" -type f -not -name 'found-*' -delete
+  cp "$merged"/* "$corpus/"
+  say "$corpus: $(find "$corpus" -type f | wc -l) files, $(du -sb "$corpus" | cut -f 1) bytes"
+}
