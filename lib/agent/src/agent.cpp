@@ -8,11 +8,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cctype>
 #include <deque>
 #include <map>
 #include <memory>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/group_machine.hpp"
@@ -101,7 +103,8 @@ class Agent {
   void worker_ended(const process::ChildEnd& end);
   void check_gone();
   void parent_lost(const char* who, pid_t pid);
-  void timer_expired(const TimerRequest& timer);
+  void timers_expired(const std::vector<TimerRequest>& timers);
+  void end_late_process(const TimerRequest& timer, const process::ProcessInfo& process);
   void time_is_up();
   /// From now on the console gets a bounded time for what it has not taken.
   void hurry();
@@ -217,7 +220,8 @@ Result<void> Agent::set_up() {
   shared_.shared->ending_signals = ending;
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
   if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
-    file_timer_ = std::make_unique<FileTimer>(io_.get_executor(), [this](const auto& timer) { timer_expired(timer); });
+    file_timer_ =
+        std::make_unique<FileTimer>(io_.get_executor(), [this](const auto& timers) { timers_expired(timers); });
     return file_timer_->open(std::move(*path));
   }
   return {};
@@ -293,10 +297,12 @@ void Agent::signal_arrived(int signal, pid_t sender, Way way) {
     return;
   }
   const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
-  if (machine_->ending_signal() != 0) say(Level::notice, concat(what, " again: killing all workers"));
-  else if (group_->living() > 0)
+  if (machine_->ending_signal() != 0) {
+    say(Level::notice, concat(what, " again: killing all workers"));
+  } else if (group_->living() > 0) {
     say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
                               " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
+  }
   dispatch(event::EndingSignal{signal, from});
 }
 
@@ -305,23 +311,29 @@ void Agent::parent_lost(const char* who, pid_t pid) {
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
-void Agent::timer_expired(const TimerRequest& timer) {
-  // Anybody's number may be in the FIFO: only who descends from us is meant.
-  const auto family = process::descendants(::getpid());
-  const auto process =
-      std::find_if(family.begin(), family.end(), [&](const auto& one) { return one.pid == timer.pid; });
-  if (process == family.end()) {
-    if (!std::exchange(stranger_was_told_, true)) {
+void Agent::timers_expired(const std::vector<TimerRequest>& timers) {
+  std::map<pid_t, process::ProcessInfo> family;
+  for (const auto& process : process::descendants(::getpid())) family.emplace(process.pid, process);
+  for (const TimerRequest& timer : timers) {
+    // Anybody's number may be in the FIFO: only who descends from us is meant.
+    const auto process = family.find(timer.pid);
+    if (process != family.end()) {
+      end_late_process(timer, process->second);
+    } else if (!std::exchange(stranger_was_told_, true)) {
       say(Level::warning, concat("the watchdog timer ", timer.scope, " of process ", timer.pid,
                                  " has expired, which is not one of this job: left alone"));
     }
-    return;
   }
+}
+
+void Agent::end_late_process(const TimerRequest& timer, const process::ProcessInfo& process) {
   const auto& workers = group_->workers();
   const auto owner = std::find_if(workers.begin(), workers.end(), [&](const Worker& worker) {
-    return worker.end.pid == process->pid || worker.end.pid == process->group;
+    return worker.end.pid == process.pid || worker.end.pid == process.group;
   });
   std::string what = concat("watchdog timer ", timer.scope);
+  std::replace_if(
+      what.begin(), what.end(), [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, '?');
   if (owner == workers.end() || owner->end.pid != timer.pid) what += concat(" of its process ", timer.pid);
   what += timer.signal > 0 ? concat(" expired: ddrun sent ", signal_name(timer.signal))
                            : " expired; it names no signal, and nothing was sent";

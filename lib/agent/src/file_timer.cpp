@@ -67,7 +67,8 @@ std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const worke
   return concat(directory && !directory->empty() ? *directory : "/tmp", '/', random_name());
 }
 
-FileTimer::FileTimer(boost::asio::any_io_executor executor, std::function<void(const TimerRequest&)> on_expiry)
+FileTimer::FileTimer(boost::asio::any_io_executor executor,
+                     std::function<void(const std::vector<TimerRequest>&)> on_expiry)
     : fifo_(executor), timer_(executor), on_expiry_(std::move(on_expiry)) {}
 
 Result<void> FileTimer::open(std::string path) {
@@ -183,9 +184,9 @@ void FileTimer::wait_for_expiry() {
 void FileTimer::expire() {
   // A release that was written in time counts, also if we have been slow to read it.
   (void)read_requests();
-  for (const TimerRequest& timer : table_.take_expired(seconds_since_epoch())) {
-    if (birth_of(timer.pid) == timer.born) on_expiry_(timer);
-  }
+  auto expired = table_.take_expired(seconds_since_epoch());
+  std::erase_if(expired, [](const TimerRequest& timer) { return birth_of(timer.pid) != timer.born; });
+  if (!expired.empty()) on_expiry_(expired);
 }
 
 }  // namespace ddrun::agent

@@ -8,6 +8,8 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -25,8 +27,8 @@ namespace ddrun::agent {
 /// whoever is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.
 class FileTimer {
  public:
-  /// `on_expiry` is called for each process one of whose timers has expired, if that process is still there.
-  FileTimer(boost::asio::any_io_executor executor, std::function<void(const TimerRequest&)> on_expiry);
+  /// `on_expiry` gets one timer for each process that is late and still there; all that are late at the same time.
+  FileTimer(boost::asio::any_io_executor executor, std::function<void(const std::vector<TimerRequest>&)> on_expiry);
 
   /// Makes the FIFO. An older one of that name is replaced; anything else of that name is an error.
   Result<void> open(std::string path);
@@ -48,7 +50,7 @@ class FileTimer {
 
   boost::asio::posix::stream_descriptor fifo_;
   boost::asio::system_timer timer_;
-  std::function<void(const TimerRequest&)> on_expiry_;
+  std::function<void(const std::vector<TimerRequest>&)> on_expiry_;
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;

@@ -86,6 +86,7 @@ std::vector<TimerRequest> TimerTable::take_expired(double now) {
     if (acts != first_acts ? acts : timer.expires < first.expires) first = timer;
   }
   std::vector<TimerRequest> expired;
+  expired.reserve(by_process.size());
   for (auto& [pid, timer] : by_process) expired.push_back(std::move(timer));
   std::sort(expired.begin(), expired.end(), [](const auto& a, const auto& b) { return a.expires < b.expires; });
   drop([&](const TimerRequest& timer) { return by_process.count(timer.pid) != 0; });

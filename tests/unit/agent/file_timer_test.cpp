@@ -35,7 +35,9 @@ struct Harness {
   boost::asio::io_context io{1};
   std::vector<TimerRequest> expired;
   std::vector<std::string> said;
-  FileTimer timer{io.get_executor(), [this](const TimerRequest& one) { expired.push_back(one); }};
+  FileTimer timer{io.get_executor(), [this](const std::vector<TimerRequest>& late) {
+                    expired.insert(expired.end(), late.begin(), late.end());
+                  }};
   std::string path = dir.file("fifo");
 
   Harness() {
@@ -148,7 +150,7 @@ TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {
   CHECK((info.st_mode & 0777) == 0600);
 
   Harness other;
-  FileTimer second(h.io.get_executor(), [](const TimerRequest&) {});
+  FileTimer second(h.io.get_executor(), [](const std::vector<TimerRequest>&) {});
   REQUIRE(second.open(h.path));
   h.timer.close();  // what is there now is not its own
   CHECK(std::filesystem::exists(h.path));
