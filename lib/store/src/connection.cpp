@@ -101,7 +101,7 @@ bool Connection::serve(std::string_view input) {
     const auto progress = session_.handle(input, replies, full_batch);
     shared_->served = nullptr;
     input.remove_prefix(progress.consumed);
-    if (!send_replies() || progress.close) return false;
+    if (!send_replies(progress.close || progress.paused) || progress.close) return false;
     stopped_early_ = progress.paused;
     if (!progress.paused || has_unsent()) break;
   }
@@ -120,17 +120,32 @@ void Connection::keep(std::string_view rest) {
   }
 }
 
-bool Connection::send_replies() {
+/// Now, or if that is early enough together with those of other connections.
+bool Connection::send_replies(bool at_once) {
   std::string& replies = shared_->replies;
   if (replies.empty()) return true;
   if (has_unsent()) {
     out_.append(replies);
     return true;
   }
+  if (!at_once && replies.size() <= Outbox::longest) {
+    Outbox& outbox = shared_->outbox;
+    outbox.items.push_back({this, outbox.bytes.size(), replies.size()});
+    outbox.bytes.append(replies);
+    return true;
+  }
   const ssize_t sent = send_some(replies);
   if (sent < 0) return false;
   if (static_cast<std::size_t>(sent) < replies.size()) out_.assign(replies, static_cast<std::size_t>(sent));
   return true;
+}
+
+bool Connection::deliver(std::string_view replies) {
+  const ssize_t sent = send_some(replies);
+  if (sent < 0) return false;
+  // Before what another connection's request has told it since.
+  out_.insert(0, replies.substr(static_cast<std::size_t>(sent)));
+  return within_limits();
 }
 
 bool Connection::flush() {

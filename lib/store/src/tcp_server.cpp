@@ -81,6 +81,7 @@ class TcpServer::Loop {
   void pause_listening(bool paused);
   void adopt(UniqueFd fd);
   void settle(Connection& connection, bool keep);
+  void send_outbox();
   void refuse(Connection& connection);
   void close(Connection& connection);
   Result<void> clear();
@@ -97,7 +98,7 @@ class TcpServer::Loop {
   std::thread thread_;
 
   // The thread's own.
-  std::array<epoll_event, 512> events_;
+  std::array<epoll_event, 128> events_;
   ServerShared shared_;
   std::vector<std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> closed_;  // kept until no event in hand can mean them
@@ -207,6 +208,7 @@ void TcpServer::Loop::run() {
   while (!stopping_) {
     const int count = wait_for_events();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
+    send_outbox();
     // By index: whoever is closed here may wake others, who come at the end.
     for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
       Connection& connection = *shared_.woken[i];
@@ -272,6 +274,16 @@ void TcpServer::Loop::refuse(Connection& connection) {
                        told_ > all_told ? concat(" (number ", told_, "; not all are shown)") : ""));
   }
   close(connection);
+}
+
+void TcpServer::Loop::send_outbox() {
+  Outbox& outbox = shared_.outbox;
+  const std::string_view bytes = outbox.bytes;
+  for (const auto& [to, begin, size] : outbox.items) {
+    if (to->fd() >= 0) settle(*to, to->deliver(bytes.substr(begin, size)));
+  }
+  outbox.items.clear();
+  outbox.bytes.clear();
 }
 
 void TcpServer::Loop::close(Connection& connection) {

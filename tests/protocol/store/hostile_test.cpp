@@ -100,6 +100,19 @@ TEST_CASE("half a request disturbs nobody and is dropped with its client") {
   CHECK(f.client->num_keys(soon()).value_or(-1) == 1);  // "alive"
 }
 
+TEST_CASE("a client that says its last word and hangs up leaves nothing") {
+  Fixture f;
+  const auto before = f.server->stats().connections;
+  for (int i = 0; i < 50; ++i) {
+    RawClient client(f.server->port());
+    REQUIRE(client.send(greeting() + unhex("04") + field("/n") + number(1)));
+  }
+  const auto end = soon();
+  while (f.server->stats().connections > before && Clock::now() < end) ::usleep(1000);
+  CHECK(f.server->stats().connections == before);
+  CHECK(f.client->add("n", 0, soon()).value_or(0) == 50);
+}
+
 TEST_CASE("a client may vanish while it waits") {
   Fixture f;
   for (int i = 0; i < 50; ++i) {
