@@ -5,7 +5,7 @@ import unittest
 from documents import DOCS, pattern, run_page
 from harness import TorchTest, main
 
-PAGES = ["python-workers.md"]
+PAGES = ["coming-from-torchrun.md", "python-workers.md", "store.md"]
 
 
 class Documents(TorchTest):

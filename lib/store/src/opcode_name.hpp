@@ -6,7 +6,7 @@
 
 namespace ddrun::store {
 
-/// As PROTOCOL.md writes it: "SET", "QUEUE_PUSH".
+/// As docs/store-protocol.md writes it: "SET", "QUEUE_PUSH".
 [[nodiscard]] std::string_view opcode_name(wire::Opcode op);
 
 }  // namespace ddrun::store

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-// Numbers of the protocol and how its fields are written; PROTOCOL.md says what they mean.
+// Numbers of the protocol and how its fields are written; docs/store-protocol.md says what they mean.
 namespace ddrun::store::wire {
 
 static_assert(std::endian::native == std::endian::little,

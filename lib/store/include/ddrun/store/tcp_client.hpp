@@ -22,7 +22,7 @@ struct TcpClientOptions {
   Reconnect reconnect = Reconnect::never;
 };
 
-/// A client of a store server that speaks PyTorch's TCPStore protocol (PROTOCOL.md): ours, or PyTorch's own.
+/// A client of a store server that speaks PyTorch's TCPStore protocol (docs/store-protocol.md): ours, or PyTorch's own.
 ///
 /// Puts "/" in front of keys as PyTorch does, so both see the same ones. Any number of threads may use it at once:
 /// calls that are answered at once take turns on one connection, and while a thread waits for a key there, another
