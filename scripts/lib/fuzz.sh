@@ -42,29 +42,32 @@ fuzz() {
 
 fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
 
-# Options of libFuzzer: nothing larger is allocated at once, whatever lengths are announced.
-_fuzz_limits=(-max_len=4096 -len_control=20 -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=64)
+# Options of libFuzzer.
+_fuzz_limits=(-max_len=4096 -len_control=20 -timeout=30 -rss_limit_mb=2048)
+# The most that is allocated at once, whatever lengths are announced: a reply to short requests can be long.
+_fuzz_malloc() { if [ "$1" = client ]; then echo -malloc_limit_mb=16; else echo -malloc_limit_mb=256; fi; }
 
 _fuzz_one() {
   local seconds=$1 target=$2 finds=$root/build/fuzz/finds/$2 crashes=$root/build/fuzz/crashes
   mkdir -p "$finds" "$crashes"
   ASAN_OPTIONS=quarantine_size_mb=64:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    exec "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" "-max_total_time=$seconds" \
+    exec "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" "$(_fuzz_malloc "$target")" "-max_total_time=$seconds" \
     "-dict=$root/tests/fuzz/store.dict" "-artifact_prefix=$crashes/$target-" -print_final_stats=1 \
     "$finds" "$(fuzz_corpus "$target")"
 }
 
-# fuzz_merge TARGET   the corpus afresh: the smallest files of it and of the finds that reach all that these reach
+# fuzz_merge TARGET   the corpus afresh: few files of it and of the finds that reach all the code that these reach
 fuzz_merge() {
   local target=$1 corpus merged=$root/build/fuzz/merged/$1
   corpus=$(fuzz_corpus "$target")
   rm -rf "$merged"
   mkdir -p "$merged" "$root/build/fuzz/finds/$target"
+  # Without counters: how often something is reached is worth keeping during a search only.
   step "Merging the corpus of the $target" "fuzz-merge-$target" \
-    "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" -merge=1 "$merged" "$corpus" \
-    "$root/build/fuzz/finds/$target"
-  # What was found once stays under its name.
-  find "$corpus" -type f -not -name 'found-*' -delete
+    "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" -set_cover_merge=1 -use_counters=0 \
+    "$merged" "$corpus" "$root/build/fuzz/finds/$target"
+  # What has a name of ours, rather than a hash of its contents, stays.
+  find "$corpus" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete
   cp "$merged"/* "$corpus/"
-  say "$corpus: $(find "$corpus" -type f | wc -l) files, $(du -sb "$corpus" | cut -f 1) bytes"
+  say "$corpus: $(find "$corpus" -type f | wc -l) files"
 }

@@ -89,7 +89,10 @@ class Peer {
     connection.unparsed.erase(0, connection.unparsed.size() - rest.size());
   }
 
-  static void say(const Connection& connection, std::string_view bytes) {
+  void say(const Connection& connection, std::string_view bytes) {
+    // A long script could fill memory honestly.
+    constexpr std::size_t most = 2 * 1024 * 1024;
+    if ((said_ += bytes.size()) > most) script_ = Input(nullptr, 0);
     if (connection.fd) (void)!::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   /// The next thing of the script. Returns how long nothing happened.
@@ -98,6 +101,7 @@ class Peer {
   Input script_;
   bool greets_;
   int opened_ = 0;
+  std::size_t said_ = 0;
   std::map<int, Connection> connections_;  // by the client's descriptor
 };
 

@@ -26,14 +26,17 @@ using ddrun::fuzz::Input;
 namespace {
 
 constexpr std::size_t clients = 4;
-/// What a program may have sent in all, so that none takes long.
+/// What a program may have sent in all, so that none takes long; less where no limit of memory bounds the replies.
 constexpr std::size_t most_bytes = 512 * 1024;
+constexpr std::size_t most_bytes_without_limit = 64 * 1024;
+/// After replies of so many bytes to one client the program ends.
+constexpr std::size_t most_replies = 4 * 1024 * 1024;
 
 /// One client of a server without sockets.
 class SessionClient final : public Waiter {
  public:
-  SessionClient(ServerState& state, bool crumbs, std::size_t enough)
-      : state_(&state), session_(state, *this), crumbs_(crumbs), enough_(enough) {}
+  SessionClient(ServerState& state, bool crumbs, std::size_t enough, bool& exhausted)
+      : state_(&state), session_(state, *this), crumbs_(crumbs), enough_(enough), exhausted_(&exhausted) {}
   ~SessionClient() { state_->space.leave(*this); }
 
   void send(std::string_view piece) {
@@ -50,7 +53,7 @@ class SessionClient final : public Waiter {
 
  private:
   void take(std::string_view piece) {
-    if (closed_) return;
+    if (closed_ || *exhausted_) return;
     pending_ += piece;
     // As a connection does: not before there is enough of it. With crumbs it is asked in any case.
     if (!crumbs_ && pending_.size() < session_.needed()) return;
@@ -64,6 +67,8 @@ class SessionClient final : public Waiter {
       }
       if (progress.paused) DDRUN_FUZZ_CHECK(progress.consumed > 0);
       pending_.erase(0, progress.consumed);
+      *exhausted_ = *exhausted_ || received_.size() > most_replies;
+      if (*exhausted_) return;
       closed_ = progress.close;
       more = progress.paused;
       // The first bytes may not say yet what is spoken: then `needed` is 1, whatever is there.
@@ -86,6 +91,7 @@ class SessionClient final : public Waiter {
   Session session_;
   bool crumbs_;
   std::size_t enough_;
+  bool* exhausted_;
   std::string pending_;
   std::string received_;
   bool closed_ = false;
@@ -97,18 +103,20 @@ class SessionServer {
     state_.memory_limit = memory_limit;
   }
 
-  void open(std::size_t who) { clients_.at(who).emplace(state_, crumbs_, enough_); }
+  void open(std::size_t who) { clients_.at(who).emplace(state_, crumbs_, enough_, exhausted_); }
   void leave(std::size_t who) { clients_.at(who).reset(); }
   void send(std::size_t who, std::string_view piece) { clients_.at(who)->send(piece); }
   void end_round() { state_.space.clear(); }
   [[nodiscard]] const std::string& received(std::size_t who) const { return clients_.at(who)->received(); }
   [[nodiscard]] bool closed(std::size_t who) const { return clients_.at(who)->closed(); }
   [[nodiscard]] const ServerState& state() const { return state_; }
+  [[nodiscard]] bool exhausted() const { return exhausted_; }
 
  private:
   ServerState state_;
   bool crumbs_;
   std::size_t enough_;
+  bool exhausted_ = false;
   std::array<std::optional<SessionClient>, clients> clients_;
 };
 
@@ -139,7 +147,7 @@ class ConnectionServer {
   }
   void send(std::size_t who, std::string_view piece) {
     Client& client = clients_.at(who);
-    while (!piece.empty() && client.connection->fd() >= 0) {
+    while (!piece.empty() && client.connection->fd() >= 0 && !exhausted_) {
       const ssize_t sent = ::send(client.far.get(), piece.data(), piece.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent > 0) piece.remove_prefix(static_cast<std::size_t>(sent));
       serve();
@@ -164,6 +172,7 @@ class ConnectionServer {
   [[nodiscard]] const std::string& received(std::size_t who) const { return clients_.at(who).received; }
   [[nodiscard]] bool closed(std::size_t who) const { return clients_.at(who).connection->fd() < 0; }
   [[nodiscard]] const ServerState& state() const { return shared_.state; }
+  [[nodiscard]] bool exhausted() const { return exhausted_; }
 
  private:
   struct Client {
@@ -178,11 +187,12 @@ class ConnectionServer {
     DDRUN_FUZZ_CHECK(state.memory_limit == 0 || state.memory() <= state.memory_limit);
   }
 
-  static void read(Client& client) {
+  void read(Client& client) {
     char buffer[16 * 1024];
     for (ssize_t got; client.far && (got = ::recv(client.far.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0;) {
       client.received.append(buffer, static_cast<std::size_t>(got));
     }
+    exhausted_ = exhausted_ || client.received.size() > most_replies;
   }
 
   static bool has_input(const Client& client) {
@@ -197,25 +207,22 @@ class ConnectionServer {
     client.connection->close();
   }
 
-  /// What the server sends after a round of events, if it has such a thing.
-  template <class Shared>
-  void deliver(Shared& shared) {
-    if constexpr (requires { shared.outbox; }) {
-      for (const auto& [to, begin, size] : shared.outbox.items) {
-        for (auto& client : clients_) {
-          auto* const connection = client.connection.get();
-          if (connection != to || connection->fd() < 0) continue;
-          settle(client, connection->deliver(std::string_view(shared.outbox.bytes).substr(begin, size)));
-        }
+  /// Short replies, which the server sends after each round of events.
+  void deliver() {
+    for (const auto& [to, begin, size] : shared_.outbox.items) {
+      for (auto& client : clients_) {
+        auto* const connection = client.connection.get();
+        if (connection != to || connection->fd() < 0) continue;
+        settle(client, connection->deliver(std::string_view(shared_.outbox.bytes).substr(begin, size)));
       }
-      shared.outbox.items.clear();
-      shared.outbox.bytes.clear();
     }
+    shared_.outbox.items.clear();
+    shared_.outbox.bytes.clear();
   }
 
   /// As the server's loop: until there is nothing to read and nothing that can be written.
   void serve() {
-    for (bool busy = true; busy;) {
+    for (bool busy = true; busy && !exhausted_;) {
       busy = false;
       for (auto& client : clients_) {
         if (!client.connection || client.connection->fd() < 0) continue;
@@ -229,7 +236,7 @@ class ConnectionServer {
           settle(client, client.connection->on_readable());
         }
       }
-      deliver(shared_);
+      deliver();
       // By index: whoever is closed here may wake others.
       for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
         for (auto& client : clients_) {
@@ -245,6 +252,7 @@ class ConnectionServer {
   }
 
   ServerShared shared_;
+  bool exhausted_ = false;
   std::array<Client, clients> clients_;
 };
 
@@ -343,7 +351,8 @@ class Program {
 
     const auto dialects = input_.byte();
     for (std::size_t who = 0; who < clients; ++who) open(who, dialects >> 2 * who);
-    while (!input_.empty() && sent_ < most_bytes) step();
+    const auto most = limit == 0 ? most_bytes_without_limit : most_bytes;
+    while (!input_.empty() && sent_ < most && !exhausted()) step();
     for (std::size_t who = 0; who < clients; ++who) {
       if (connections_ != nullptr) connections_->read_again(who);
     }
@@ -385,6 +394,7 @@ class Program {
     whole_->send(who, piece);
     crumbs_->send(who, piece);
     if (connections_ != nullptr) connections_->send(who, piece);
+    if (exhausted()) return;
     const auto& state = whole_->state();
     DDRUN_FUZZ_CHECK(state.memory_limit == 0 || state.memory() <= state.memory_limit);
     DDRUN_FUZZ_CHECK(state.memory() == crumbs_->state().memory());
@@ -392,7 +402,12 @@ class Program {
     DDRUN_FUZZ_CHECK(state.trouble == crumbs_->state().trouble);
   }
 
+  [[nodiscard]] bool exhausted() const {
+    return whole_->exhausted() || crumbs_->exhausted() || (connections_ != nullptr && connections_->exhausted());
+  }
+
   void compare(std::size_t who) const {
+    if (exhausted()) return;
     DDRUN_FUZZ_CHECK(whole_->received(who) == crumbs_->received(who));
     DDRUN_FUZZ_CHECK(whole_->closed(who) == crumbs_->closed(who));
     DDRUN_FUZZ_CHECK(whole_->state().requests == crumbs_->state().requests);
