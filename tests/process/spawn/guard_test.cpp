@@ -168,7 +168,8 @@ TEST_CASE("pkill by name does not meet the sweeper") {
   test::TemporaryDirectory directory;
   Guarded guarded(agent_with_worker, directory.path());
   const Pids pids = wait_for_pids(directory);
-  CHECK(process_name(pids.sweeper) == "job-sweeper");
+  // It takes its name while the agent is already at work.
+  CHECK(test::wait_until([&] { return process_name(pids.sweeper) == "job-sweeper"; }));
   ::kill(guarded.pid, SIGTERM);
   guarded.wait();
   CHECK(guarded.all_gone());
