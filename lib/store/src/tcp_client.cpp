@@ -1,19 +1,11 @@
 #include "ddrun/store/tcp_client.hpp"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "client_connection.hpp"
+#include "client_pool.hpp"
 #include "ddrun/base/text.hpp"
 #include "limits.hpp"
 
@@ -22,8 +14,6 @@ namespace ddrun::store {
 using wire::Opcode;
 
 namespace {
-
-constexpr const char* cancelled_text = "the store's client was cancelled";
 
 template <class T>
 auto error_of(Result<T>& result) {
@@ -35,187 +25,6 @@ std::string described(std::string_view key) {
   return describe_keys({&name, 1});
 }
 
-}  // namespace
-
-/// The connections, and which thread has which.
-///
-/// There is one until a second thread comes while the first one is blocked in a wait. At most one connection has
-/// requests that the server may not have seen yet, and it is handed out first; so whatever is called later comes later
-/// at the server too.
-class TcpClient::Pool {
- public:
-  Pool(std::unique_ptr<ClientConnection> first, UniqueFd cancel_event, const TcpClientOptions& options)
-      : server_(first->server()), name_(first->name()), options_(options), cancel_event_(std::move(cancel_event)) {
-    idle_.push_back(std::move(first));
-    open_ = 1;
-  }
-
-  /// A connection for one thread; goes back when it ends.
-  class Lease {
-   public:
-    Lease(Pool& pool, std::unique_ptr<ClientConnection> connection)
-        : pool_(&pool), connection_(std::move(connection)) {}
-    Lease(Lease&& other) noexcept
-        : pool_(other.pool_),
-          connection_(std::move(other.connection_)),
-          blocked_(std::exchange(other.blocked_, false)) {}
-    Lease& operator=(Lease&&) = delete;
-    ~Lease() {
-      if (connection_) pool_->give_back(std::move(connection_), blocked_);
-    }
-    ClientConnection* operator->() const { return connection_.get(); }
-
-    /// Before a request whose answer may take long: others need not wait for this connection.
-    Result<void> block(Deadline deadline) {
-      if (pool_->shared() && connection_->unconfirmed()) {
-        if (auto ok = connection_->confirm(deadline); !ok) return ok;
-      }
-      blocked_ = true;
-      pool_->set_blocked(1);
-      return {};
-    }
-    void unblock() {
-      if (std::exchange(blocked_, false)) pool_->set_blocked(-1);
-    }
-
-   private:
-    Pool* pool_;
-    std::unique_ptr<ClientConnection> connection_;
-    bool blocked_ = false;
-  };
-  Result<Lease> take(Deadline deadline);
-
-  template <class Call>
-  auto once(Deadline deadline, Call& call) -> decltype(call(std::declval<Lease&>())) {
-    auto lease = take(deadline);
-    if (!lease) return error_of(lease);
-    return call(*lease);
-  }
-
-  /// Runs `call` with a Lease until it succeeds or fails for good.
-  template <class Call>
-  auto run(Deadline deadline, bool repeatable, Call call) -> decltype(call(std::declval<Lease&>())) {
-    // A server that hangs up each time, because of this very request perhaps, is not besieged.
-    std::chrono::milliseconds pause{1};
-    for (;; pause = std::min(2 * pause, std::chrono::milliseconds(500))) {
-      auto result = once(deadline, call);
-      const bool again = !result && result.error().code == Errc::connection_lost && repeatable &&
-                         options_.reconnect == Reconnect::on_next_call && Clock::now() + pause < deadline;
-      if (!again || !sleep(Clock::now() + pause)) return result;
-    }
-  }
-
-  /// For requests without an answer.
-  Result<void> send(Lease& lease, Deadline deadline) const {
-    return options_.reconnect == Reconnect::never ? lease->send(deadline) : lease->send_confirmed(deadline);
-  }
-
-  void cancel() noexcept {
-    cancelled_.store(true, std::memory_order_release);
-    const std::uint64_t one = 1;
-    // Never read again: whoever looks at it from now on finds it readable.
-    while (::write(cancel_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-    }
-  }
-
-  /// False if cancelled meanwhile.
-  [[nodiscard]] bool sleep(Deadline until) const { return sleep_until(until, cancel_event_.get()); }
-
-  [[nodiscard]] const Endpoint& server() const { return server_; }
-  [[nodiscard]] const std::string& name() const { return name_; }
-  [[nodiscard]] const TcpClientOptions& options() const { return options_; }
-
- private:
-  void give_back(std::unique_ptr<ClientConnection> connection, bool blocked);
-  void set_blocked(int change);
-  [[nodiscard]] bool shared() {
-    const std::lock_guard lock(mutex_);
-    return shared_;
-  }
-  std::unique_ptr<ClientConnection> next_idle();
-
-  const Endpoint server_;
-  const std::string name_;
-  const TcpClientOptions options_;
-  const UniqueFd cancel_event_;
-  std::atomic<bool> cancelled_{false};
-
-  std::mutex mutex_;  // of what follows
-  std::condition_variable changed_;
-  std::vector<std::unique_ptr<ClientConnection>> idle_;
-  int open_ = 0;     // connections, idle or taken or being opened
-  int blocked_ = 0;  // of those taken
-  std::optional<Error> lost_;
-  std::thread::id user_;  // the first
-  bool shared_ = false;   // there was another
-};
-
-/// The one that must go first, else any.
-std::unique_ptr<ClientConnection> TcpClient::Pool::next_idle() {
-  auto it = std::find_if(idle_.begin(), idle_.end(), [](const auto& idle) { return idle->unconfirmed(); });
-  if (it == idle_.end()) it = idle_.end() - 1;
-  auto connection = std::move(*it);
-  idle_.erase(it);
-  return connection;
-}
-
-Result<TcpClient::Pool::Lease> TcpClient::Pool::take(Deadline deadline) {
-  // Cancelling wakes nobody here, since a signal handler may not: look again after this time.
-  constexpr std::chrono::milliseconds look_again{20};
-  std::unique_lock lock(mutex_);
-  if (user_ == std::thread::id()) user_ = std::this_thread::get_id();
-  shared_ = shared_ || user_ != std::this_thread::get_id();
-  for (;;) {
-    if (cancelled_.load(std::memory_order_acquire)) return fail(Errc::cancelled, cancelled_text);
-    if (lost_) return tl::unexpected(*lost_);
-    const bool all_free_or_blocked = static_cast<int>(idle_.size()) + blocked_ == open_;
-    // One that is in use for a moment may be the one that must go first.
-    if (all_free_or_blocked) {
-      if (!idle_.empty()) return Lease(*this, next_idle());
-      break;
-    }
-    const auto now = Clock::now();
-    if (now >= deadline) {
-      return fail(Errc::timeout,
-                  concat("other threads kept the client of the store at ", name_, " busy until the deadline"));
-    }
-    changed_.wait_until(lock, std::min(deadline, now + look_again));
-  }
-  ++open_;
-  lock.unlock();
-  auto connection = ClientConnection::open({&server_, 1}, deadline, cancel_event_.get());
-  if (connection) return Lease(*this, std::move(*connection));
-  lock.lock();
-  --open_;
-  changed_.notify_all();
-  return error_of(connection);
-}
-
-void TcpClient::Pool::give_back(std::unique_ptr<ClientConnection> connection, bool blocked) {
-  const std::lock_guard lock(mutex_);
-  if (blocked) --blocked_;
-  if (!connection->broken()) {
-    idle_.push_back(std::move(connection));
-  } else {
-    --open_;
-    if (options_.reconnect == Reconnect::never && !lost_ && !cancelled_) {
-      lost_ = Error{Errc::connection_lost, concat("the connection to the store at ", name_, " was lost before"), {}};
-    }
-  }
-  changed_.notify_all();
-}
-
-void TcpClient::Pool::set_blocked(int change) {
-  const std::lock_guard lock(mutex_);
-  blocked_ += change;
-  changed_.notify_all();
-}
-
-TcpClient::TcpClient(std::unique_ptr<Pool> pool) : pool_(std::move(pool)) {}
-TcpClient::~TcpClient() = default;
-
-namespace {
-
 Result<UniqueFd> make_cancel_event() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) return fail_errno(Errc::unavailable, "cannot make a client of the store", errno);
@@ -223,6 +32,9 @@ Result<UniqueFd> make_cancel_event() {
 }
 
 }  // namespace
+
+TcpClient::TcpClient(std::unique_ptr<Pool> pool) : pool_(std::move(pool)) {}
+TcpClient::~TcpClient() = default;
 
 Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, std::uint16_t port, Deadline deadline,
                                                       const TcpClientOptions& options) {
