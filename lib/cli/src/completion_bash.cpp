@@ -58,6 +58,15 @@ _ddrun() {
                 mapfile -t COMPREPLY < <(compgen -W '--json' -- "$cur")
                 return
             fi ;;
+        store)
+            if ((COMP_CWORD > 1)); then
+                word='--server= --timeout= --prefix= --raw'
+                if ((COMP_CWORD == 2)); then
+                    word+=' get set add wait list del --port= --bind= --max-memory= --stats --help'
+                fi
+                mapfile -t COMPREPLY < <(compgen -W "$word" -- "$cur")
+                return
+            fi ;;
     esac
     for ((; i < COMP_CWORD; i++)); do
         word=${COMP_WORDS[i]}
@@ -87,7 +96,7 @@ _ddrun() {
     else
         _ddrun_program "$cur"
         if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion version' -- "$cur")
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion store version' -- "$cur")
         fi
     fi
 }

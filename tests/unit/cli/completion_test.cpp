@@ -92,6 +92,8 @@ TEST_CASE("bash completes ddrun's own words") {
   CHECK(bash_offers({"config", "show", "--nproc"}) == Words{"--nproc-per-node"});
   CHECK(bash_offers({"completion", "z"}) == Words{"zsh"});
   CHECK(bash_offers({"version", "-"}) == Words{"--json"});
+  CHECK(bash_offers({"store", "g"}) == Words{"get"});
+  CHECK(bash_offers({"store", "get", "--s"}) == Words{"--server="});
 }
 
 TEST_CASE("bash takes the script without a complaint and shellcheck finds nothing") {
@@ -139,6 +141,7 @@ TEST_CASE("fish completes options values and words") {
   CHECK(contains(offered("ddrun config sh"), "show"));
   CHECK(contains(offered("ddrun config show --nproc"), "--nproc-per-node"));
   CHECK(contains(offered("ddrun completion z"), "zsh"));
+  CHECK(contains(offered("ddrun store g"), "get"));
 }
 
 TEST_CASE("there is a script for three shells and torchrun's option prints the same") {
