@@ -1,5 +1,7 @@
 #pragma once
 
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,5 +16,25 @@ struct OptionValues {
 
 /// The values of the options in `argv.ours`, read by CLI11.
 [[nodiscard]] Result<std::vector<OptionValues>> read_values(const Argv& argv);
+
+/// An option of a command that has few of them and no settings.
+struct PlainOption {
+  std::string_view name;  ///< "--port"
+  bool takes_value;
+};
+
+struct PlainWords {
+  std::vector<std::string> words;                               ///< what belongs to no option
+  std::map<std::string_view, std::vector<std::string>> values;  ///< by name; an empty text for each flag
+  [[nodiscard]] bool has(std::string_view name) const { return values.contains(name); }
+  /// The last one given, empty if there is none.
+  [[nodiscard]] std::string last(std::string_view name) const {
+    const auto it = values.find(name);
+    return it == values.end() ? std::string() : it->second.back();
+  }
+};
+
+/// Options and words in any order; what follows "--" are words. Fails with `invalid_argument` in CLI11's words.
+[[nodiscard]] Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<const std::string> words);
 
 }  // namespace ddrun::cli

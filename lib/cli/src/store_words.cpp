@@ -1,8 +1,8 @@
 #include "store_words.hpp"
 
-#include <CLI/CLI.hpp>
 #include <map>
 
+#include "cli11_values.hpp"
 #include "ddrun/base/text.hpp"
 #include "values.hpp"
 
@@ -77,55 +77,30 @@ Result<void> take_server(StoreAsk& ask, const std::string& text) {
   return {};
 }
 
-/// CLI11's view of the words; it knows nothing of what values mean.
-struct Typed {
-  std::vector<std::string> words, bind;
-  std::string port, max_memory, server, timeout, prefix;
-  bool stats = false, raw = false;
-};
+constexpr PlainOption options[] = {{"--port", true},    {"--bind", true},   {"--max-memory", true}, {"--server", true},
+                                   {"--timeout", true}, {"--prefix", true}, {"--stats", false},     {"--raw", false}};
 
-Result<Typed> read(std::span<const std::string> words) {
-  Typed typed;
-  try {
-    CLI::App app;
-    app.set_help_flag();
-    app.add_option("words", typed.words);
-    app.add_option("--port", typed.port);
-    app.add_option("--bind", typed.bind)->allow_extra_args(false);
-    app.add_option("--max-memory,--max_memory", typed.max_memory);
-    app.add_option("--server", typed.server);
-    app.add_option("--timeout", typed.timeout);
-    app.add_option("--prefix", typed.prefix);
-    app.add_flag("--stats", typed.stats);
-    app.add_flag("--raw", typed.raw);
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  } catch (const CLI::Error& error) {
-    return fail(Errc::invalid_argument, concat("ddrun store: ", error.what()));
-  }
-  return typed;
-}
-
-Parsed serve(const Typed& typed) {
-  if (!typed.server.empty() || !typed.timeout.empty() || !typed.prefix.empty() || typed.raw) {
+Parsed serve(const PlainWords& typed) {
+  if (typed.has("--server") || typed.has("--timeout") || typed.has("--prefix") || typed.has("--raw")) {
     return wrong("--server, --timeout, --prefix and --raw belong to a question: get, set, add, wait, list or del");
   }
   StoreServe serve;
-  if (!typed.port.empty()) {
-    const auto port = parse_port(typed.port, 0);
+  if (typed.has("--port")) {
+    const auto port = parse_port(typed.last("--port"), 0);
     if (!port) return wrong(concat("--port: ", port.error().message));
     serve.port = *port;
   }
-  if (!typed.max_memory.empty()) {
-    const auto size = parse_size(typed.max_memory);
+  if (typed.has("--max-memory")) {
+    const auto size = parse_size(typed.last("--max-memory"));
     if (!size) return wrong(concat("--max-memory: ", size.error().message));
     serve.max_memory = *size;
   }
-  if (!typed.bind.empty()) serve.addresses = typed.bind;
-  serve.stats = typed.stats;
+  if (typed.has("--bind")) serve.addresses = typed.values.at("--bind");
+  serve.stats = typed.has("--stats");
   return serve;
 }
 
-Parsed ask(const Typed& typed, const EnvironmentView& environment) {
+Parsed ask(const PlainWords& typed, const EnvironmentView& environment) {
   struct Verb {
     StoreAsk::What what;
     std::size_t least, most;  ///< words behind it
@@ -142,7 +117,7 @@ Parsed ask(const Typed& typed, const EnvironmentView& environment) {
                         "'; it knows get, set, add, wait, list and ",
                         "del; for a program called store write: ddrun -- store ", typed.words.front()));
   }
-  if (!typed.port.empty() || !typed.bind.empty() || !typed.max_memory.empty() || typed.stats) {
+  if (typed.has("--port") || typed.has("--bind") || typed.has("--max-memory") || typed.has("--stats")) {
     return wrong("--port, --bind, --max-memory and --stats are for running a store; give --server=HOST:PORT");
   }
   std::vector<std::string> words(typed.words.begin() + 1, typed.words.end());
@@ -151,14 +126,14 @@ Parsed ask(const Typed& typed, const EnvironmentView& environment) {
   }
   StoreAsk ask;
   ask.what = verb->second.what;
-  ask.prefix = typed.prefix;
-  ask.raw = typed.raw;
-  if (!typed.timeout.empty()) {
-    const auto timeout = parse_time(typed.timeout);
+  ask.prefix = typed.last("--prefix");
+  ask.raw = typed.has("--raw");
+  if (typed.has("--timeout")) {
+    const auto timeout = parse_time(typed.last("--timeout"));
     if (!timeout) return wrong(concat("--timeout: ", timeout.error().message));
     ask.timeout = *timeout;
   }
-  std::string server = typed.server;
+  std::string server = typed.last("--server");
   const char* source = "--server: ";
   if (server.empty()) {
     server = concat(environment.get("MASTER_ADDR").value_or("127.0.0.1"), ":",
@@ -187,8 +162,13 @@ Parsed parse_store(std::span<const std::string> words, const EnvironmentView& en
     if (word == "--") break;
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }
-  const auto typed = read(words);
-  if (!typed) return wrong(typed.error().message);
+  // As everywhere, words may be joined by '_'.
+  std::vector<std::string> spelled(words.begin(), words.end());
+  for (auto& word : spelled) {
+    if (word.starts_with("--max_memory")) word[5] = '-';
+  }
+  const auto typed = read_plain(options, spelled);
+  if (!typed) return wrong(concat("ddrun store: ", typed.error().message));
   return typed->words.empty() ? serve(*typed) : ask(*typed, environment);
 }
 
