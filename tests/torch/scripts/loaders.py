@@ -1,7 +1,7 @@
 """A rank with three DataLoaders whose workers are made by fork, spawn and forkserver.
 
 loaders.py FOLDER                 takes every sample from each of them once
-loaders.py FOLDER hold [METHOD]   takes samples for ever, from all of them or from the one of this kind
+loaders.py FOLDER hold [METHOD…]  takes samples for ever, from all of them or from those of these kinds
 Writes the pids of itself and of the loaders' workers into FOLDER/rank_N.json, once all of them work.
 """
 import json
@@ -33,7 +33,7 @@ def main():
     folder, hold, rank = sys.argv[1], sys.argv[2:3] == ["hold"], int(os.environ["RANK"])
     facts = {"rank": rank, "pid": os.getpid(), "parent": os.getppid(), "workers": {}, "makers": {}, "samples": {}}
     loaders = {method: torch.utils.data.DataLoader(
-        ForEver() if hold else Numbers(), batch_size=4, num_workers=1 if hold else 2, multiprocessing_context=method,
+        ForEver() if hold else Numbers(), batch_size=4, num_workers=1, multiprocessing_context=method,
         persistent_workers=True) for method in sys.argv[3:] or METHODS}
     runs = {method: iter(loader) for method, loader in loaders.items()}
     for method, run in runs.items():
