@@ -43,7 +43,7 @@ fuzz() {
 fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
 
 # Options of libFuzzer.
-_fuzz_limits=(-max_len=4096 -len_control=20 -timeout=30 -rss_limit_mb=2048)
+_fuzz_limits=(-max_len=4096 -len_control=20 -timeout=100 -rss_limit_mb=2048)
 # The most that is allocated at once, whatever lengths are announced: a reply to short requests can be long.
 _fuzz_malloc() { if [ "$1" = client ]; then echo -malloc_limit_mb=16; else echo -malloc_limit_mb=256; fi; }
 

@@ -146,14 +146,23 @@ class ConnectionServer {
     serve();
   }
   void send(std::size_t who, std::string_view piece) {
-    Client& client = clients_.at(who);
-    while (!piece.empty() && client.connection->fd() >= 0 && !exhausted_) {
-      const ssize_t sent = ::send(client.far.get(), piece.data(), piece.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent > 0) piece.remove_prefix(static_cast<std::size_t>(sent));
+    while (!piece.empty() && !closed(who) && !exhausted_) {
+      const auto sent = put(who, piece);
+      piece.remove_prefix(sent);
       serve();
-      if (sent <= 0) break;  // nobody reads at the other end
+      if (sent == 0) break;  // nobody reads at the other end
     }
     check_memory();
+  }
+  /// From all clients at once, which are then served in turn. False if some of it found no room.
+  bool send(const std::array<std::string, clients>& pieces) {
+    bool all = true;
+    for (std::size_t who = 0; who < clients; ++who) {
+      if (!closed(who)) all = put(who, pieces.at(who)) == pieces.at(who).size() && all;
+    }
+    serve();
+    check_memory();
+    return all;
   }
   /// One that does not read its answers for a while.
   void stop_reading(std::size_t who) {
@@ -182,6 +191,11 @@ class ConnectionServer {
     bool reads = true;
   };
 
+  std::size_t put(std::size_t who, std::string_view piece) {
+    const ssize_t sent = ::send(clients_.at(who).far.get(), piece.data(), piece.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent > 0 ? static_cast<std::size_t>(sent) : 0;
+  }
+
   void check_memory() const {
     const auto& state = shared_.state;
     DDRUN_FUZZ_CHECK(state.memory_limit == 0 || state.memory() <= state.memory_limit);
@@ -202,6 +216,7 @@ class ConnectionServer {
   }
 
   void settle(Client& client, bool keep) {
+    client.connection->watched_for_out = client.connection->has_unsent();
     if (keep) return;
     read(client);
     client.connection->close();
@@ -227,7 +242,7 @@ class ConnectionServer {
       for (auto& client : clients_) {
         if (!client.connection || client.connection->fd() < 0) continue;
         if (client.reads) read(client);
-        if (client.connection->has_unsent()) {
+        if (client.connection->watched_for_out) {
           if (!client.reads && client.far) continue;
           busy = true;
           settle(client, client.connection->on_writable());
@@ -394,16 +409,36 @@ class Program {
     whole_->send(who, piece);
     crumbs_->send(who, piece);
     if (connections_ != nullptr) connections_->send(who, piece);
+    check();
+  }
+
+  [[nodiscard]] bool exhausted() const {
+    return whole_->exhausted() || crumbs_->exhausted() || (connections_ != nullptr && connections_->exhausted());
+  }
+
+  /// What all clients have to say, at once.
+  void send_all() {
+    // More than that is not read in one go.
+    for (const auto& out : unsent_) {
+      if (out.size() > 32 * 1024) return;
+    }
+    for (std::size_t who = 0; who < clients; ++who) {
+      sent_ += unsent_[who].size();
+      whole_->send(who, unsent_[who]);
+      crumbs_->send(who, unsent_[who]);
+    }
+    if (connections_ != nullptr) comparable_ = connections_->send(unsent_) && comparable_;
+    for (auto& out : unsent_) out.clear();
+    check();
+  }
+
+  void check() const {
     if (exhausted()) return;
     const auto& state = whole_->state();
     DDRUN_FUZZ_CHECK(state.memory_limit == 0 || state.memory() <= state.memory_limit);
     DDRUN_FUZZ_CHECK(state.memory() == crumbs_->state().memory());
     DDRUN_FUZZ_CHECK(state.refused == crumbs_->state().refused);
     DDRUN_FUZZ_CHECK(state.trouble == crumbs_->state().trouble);
-  }
-
-  [[nodiscard]] bool exhausted() const {
-    return whole_->exhausted() || crumbs_->exhausted() || (connections_ != nullptr && connections_->exhausted());
   }
 
   void compare(std::size_t who) const {
@@ -445,6 +480,7 @@ class Program {
         break;
       }
       case 8: out += request_of(dialects_[who], input_); break;  // later, with others
+      case 15: send_all(); break;
       default:
         out += request_of(dialects_[who], input_);
         send(who, std::exchange(out, {}));
