@@ -52,7 +52,9 @@ std::string& ClientConnection::begin(Opcode op, std::span<const std::string> key
 
 Result<void> ClientConnection::send(Deadline deadline) {
   if (!request_.empty()) unconfirmed_ = !has_answer(static_cast<Opcode>(request_.front()));
-  auto sent = socket_.send(request_, answer_by(deadline));
+  // One grace for the whole of an answer: a server that trickles it gains no time with each part.
+  answer_end_ = answer_by(deadline);
+  auto sent = socket_.send(request_, answer_end_);
   // Keep the memory of small requests, not that of a big one.
   if (request_.capacity() > 64 * 1024) std::string().swap(request_);
   return sent ? std::move(sent) : Result<void>(lost(sent.error()));
@@ -86,7 +88,7 @@ tl::unexpected<Error> ClientConnection::nonsense(const std::string& what) {
 }
 
 Result<void> ClientConnection::receive_raw(char* to, std::size_t size, Deadline deadline) {
-  if (auto ok = socket_.receive(to, size, answer_by(deadline)); !ok) return lost(ok.error());
+  if (auto ok = socket_.receive(to, size, std::max(deadline, answer_end_)); !ok) return lost(ok.error());
   return {};
 }
 
@@ -97,7 +99,7 @@ Result<std::string> ClientConnection::receive_bytes(Deadline deadline) {
   constexpr std::uint64_t most = 4ULL * 1024 * 1024 * 1024;
   if (*size > most) return nonsense(concat("with a value of ", *size, " bytes"));
   std::string value;
-  if (auto ok = socket_.receive(value, *size, answer_by(deadline)); !ok) return lost(ok.error());
+  if (auto ok = socket_.receive(value, *size, std::max(deadline, answer_end_)); !ok) return lost(ok.error());
   return value;
 }
 

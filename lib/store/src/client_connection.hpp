@@ -69,6 +69,7 @@ class ClientConnection {
   const std::string name_;
   ClientSocket socket_;
   std::string request_;
+  Deadline answer_end_{};
   bool unconfirmed_ = false;
   bool broken_ = false;
 };

@@ -250,6 +250,26 @@ TEST_CASE("a server that stops answering does not hang the client for ever") {
   CHECK_FALSE(client->num_keys(soon()));
 }
 
+TEST_CASE("a server that trickles its answer gains no time with each part") {
+  std::atomic<bool> over{false};
+  ScriptedServer server([&](Peer& peer) {
+    peer.greet();
+    peer.read(1);
+    peer.write(number(1'000'000));
+    while (!over) {
+      peer.write(field("/k"));
+      std::this_thread::sleep_for(20ms);
+    }
+  });
+  auto client = connected(server.port());
+  const auto start = Clock::now();
+  const auto keys = client->list_keys(start);
+  over = true;
+  REQUIRE_FALSE(keys);
+  CHECK(keys.error().code == Errc::connection_lost);
+  CHECK(Clock::now() - start < 15s);
+}
+
 TEST_CASE("nonsense from the server is a protocol error") {
   std::string answer;
   SECTION("a wait answered with 7") { answer = unhex("07"); }
