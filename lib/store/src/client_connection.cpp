@@ -154,7 +154,7 @@ Result<std::unique_ptr<ClientConnection>> ClientConnection::open(std::span<const
                   concat("could not reach ", target, " in time: ", reason.message, "; is its server running?"),
                   reason.cause);
     }
-    if (!sleep_until(next, cancel)) return fail(Errc::cancelled, "the store's client was cancelled");
+    if (!sleep_until(next, cancel)) return cancelled();
     pause = std::min(pause * 2, longest_pause);
   }
 }

@@ -20,7 +20,7 @@ Result<TcpClient::Pool::Lease> TcpClient::Pool::take(Deadline deadline) {
   if (user_ == std::thread::id()) user_ = std::this_thread::get_id();
   shared_ = shared_ || user_ != std::this_thread::get_id();
   for (;;) {
-    if (cancelled_.load(std::memory_order_acquire)) return fail(Errc::cancelled, cancelled_text);
+    if (cancelled_.load(std::memory_order_acquire)) return cancelled();
     if (lost_) return tl::unexpected(*lost_);
     const bool all_free_or_blocked = static_cast<int>(idle_.size()) + blocked_ == open_;
     // One that is in use for a moment may be the one that must go first.

@@ -17,8 +17,6 @@
 
 namespace ddrun::store {
 
-inline constexpr const char* cancelled_text = "the store's client was cancelled";
-
 /// The connections, and which thread has which.
 ///
 /// There is one until a second thread comes while the first one is blocked in a wait. At most one connection has

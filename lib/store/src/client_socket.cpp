@@ -35,14 +35,14 @@ Polled poll_until(int fd, short events, Deadline deadline, int cancel) {
   }
 }
 
-tl::unexpected<Error> cancelled() { return fail(Errc::cancelled, "the store's client was cancelled"); }
-
 }  // namespace
 
 bool worth_retrying(const std::error_code& cause) {
   constexpr std::array retried = {ECONNREFUSED, ECONNRESET, ECONNABORTED, ETIMEDOUT, EHOSTUNREACH, EPIPE, EAGAIN};
   return std::find(retried.begin(), retried.end(), cause.value()) != retried.end();
 }
+
+tl::unexpected<Error> cancelled() { return fail(Errc::cancelled, "the store's client was cancelled"); }
 
 bool sleep_until(Deadline when, int cancel) { return poll_until(-1, 0, when, cancel) != Polled::cancelled; }
 

@@ -40,6 +40,9 @@ class ClientSocket {
   std::size_t ahead_end_ = 0;
 };
 
+/// What every call of a client that was cancelled fails with.
+[[nodiscard]] tl::unexpected<Error> cancelled();
+
 /// False if `cancel` became readable before then.
 [[nodiscard]] bool sleep_until(Deadline when, int cancel);
 

@@ -234,7 +234,7 @@ Result<std::string> TcpClient::queue_pop(std::string_view queue, Deadline deadli
       if (*length < 0) return lease->nonsense(concat(*length, " as the length of a queue"));
       // Gone to somebody else: wait for the next. Not at once if that happens again: a key of that name ends each wait.
       if (Clock::now() >= deadline) break;
-      if (!pool_->sleep(std::min(deadline, Clock::now() + pause))) return fail(Errc::cancelled, cancelled_text);
+      if (!pool_->sleep(std::min(deadline, Clock::now() + pause))) return cancelled();
       pause = std::min(2 * pause + std::chrono::milliseconds(1), std::chrono::milliseconds(100));
     }
     return fail(Errc::timeout, concat("the store's queue of ", described(queue), " is empty"));
