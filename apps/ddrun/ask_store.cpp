@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -14,20 +15,19 @@
 #include "store_command.hpp"
 
 using namespace ddrun;
+namespace exit_codes = agent::exit_codes;
 using What = cli::StoreAsk::What;
 
 namespace {
 
 constexpr int not_there = 1;
-constexpr int wrong_usage = 2;
-constexpr int failed = 125;
 
 int complain(const Error& error) {
   say_error(error.message);
   switch (error.code) {
     case Errc::timeout: return not_there;
-    case Errc::invalid_argument: return wrong_usage;
-    default: return failed;
+    case Errc::invalid_argument: return exit_codes::usage;
+    default: return exit_codes::launcher_failed;
   }
 }
 
@@ -51,7 +51,7 @@ std::string shown(std::string_view bytes) {
 int print(const std::string& text) {
   if (write_all(STDOUT_FILENO, text.data(), text.size())) return 0;
   say_error("cannot write to the standard output");
-  return failed;
+  return exit_codes::launcher_failed;
 }
 
 int print(const cli::StoreAsk& command, const std::string& value) {
@@ -123,7 +123,7 @@ int ask(const cli::StoreAsk& command, store::Store& asked) {
       return code;
     }
   }
-  return wrong_usage;
+  return exit_codes::usage;
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ int ask_store(const cli::StoreAsk& command) {
   auto client = store::connect_by_name(command.host, command.port, Clock::now() + patience);
   if (!client) {
     say_error(client.error().message);
-    return failed;
+    return exit_codes::launcher_failed;
   }
   if (command.prefix.empty()) return ask(command, **client);
   // A PrefixStore writes its own slash.

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -11,10 +12,9 @@
 #include "store_command.hpp"
 
 using namespace ddrun;
+namespace exit_codes = agent::exit_codes;
 
 namespace {
-
-constexpr int failed = 125;
 
 /// A line for each figure, "name number", the requests by their names.
 std::string stats_text(const store::TcpServerStats& stats) {
@@ -62,13 +62,13 @@ int serve_store(const cli::StoreServe& command) {
   const auto server = store::TcpServer::start(options);
   if (!server) {
     say_error(server.error().message);
-    return server.error().code == Errc::invalid_argument ? 2 : failed;
+    return server.error().code == Errc::invalid_argument ? exit_codes::usage : exit_codes::launcher_failed;
   }
   std::string greeting = "listening on";
   for (const auto& address : (*server)->addresses()) greeting += " " + address;
   if (!print(greeting + "\n")) {
     say_error("cannot write to the standard output");
-    return failed;
+    return exit_codes::launcher_failed;
   }
   bool written = true;
   for (int signal = 0;;) {
@@ -78,5 +78,5 @@ int serve_store(const cli::StoreServe& command) {
     if (end) break;
   }
   if (!written) say_error("cannot write to the standard output");
-  return written ? 0 : failed;
+  return written ? exit_codes::success : exit_codes::launcher_failed;
 }
