@@ -70,8 +70,8 @@ void check_rendezvous(const Draft& draft, const Settings& settings, Warnings& wa
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (meeting.node_rank != 0 && typed(settings, "node-rank")) {
-    warnings.push_back(concat("--node-rank=", meeting.node_rank, " is ignored: with one machine its rank is 0"));
+  if (meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
+    warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));
   }
   const std::vector<std::string> known{
       "timeout",   "join_timeout",      "last_call_timeout",   "close_timeout",

@@ -70,7 +70,8 @@ constexpr Option options[] = {
      .help = "Rank of this machine",
      .set = [](Draft& d,
                std::string_view v) { return assign(d.spec.rendezvous.node_rank, parse_int(v, 0, 1'000'000)); },
-     .show = [](const Draft& d) { return shown(d.spec.rendezvous.node_rank); }},
+     .show =
+         [](const Draft& d) { return d.spec.rendezvous.node_rank ? shown(*d.spec.rendezvous.node_rank) : Shown{}; }},
     {.name = "rdzv-backend",
      .metavar = "NAME",
      .choices = "static c10d",

@@ -103,20 +103,38 @@ struct StdinSpec {
 
 enum class BindMode { none, cores, numa };
 
-/// What torchrun calls rendezvous, as far as one machine goes.
+/// Where the coordinator may be, in the order in which it is looked for. A name is resolved when it is dialled.
+struct Endpoint {
+  std::string host;        ///< name or address, without brackets
+  std::uint16_t port = 0;  ///< 0: none was given
+  bool operator==(const Endpoint&) const = default;
+};
+
+/// What torchrun calls rendezvous: who takes part, where they meet, how long they wait.
 struct RendezvousSpec {
   std::string backend = "static";
-  std::string endpoint;
+  std::string endpoint;  ///< as typed
   std::string id = "none";
   std::map<std::string, std::string> conf;
   bool standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
-  int node_rank = 0;
+  std::optional<int> node_rank;  ///< unset: the coordinator gives one
   std::optional<std::string> master_addr;
   std::optional<int> master_port;  ///< unset: a free port
   std::optional<std::string> local_addr;
   std::uint64_t store_max_memory = 4ULL << 30;  ///< of the worker store, bytes; 0 for no limit
+
+  // Several machines only.
+  std::vector<Endpoint> coordinators;  ///< never empty once everything about the job is known
+  std::optional<bool> is_host;         ///< this agent runs the coordinator; unset: if the endpoint is this machine
+  Milliseconds last_call{30'000};      ///< from MIN nodes until the first round; not if MIN is MAX
+  Milliseconds join_timeout{600'000};  ///< until enough nodes are there
+  Milliseconds heartbeat_interval{1'000};
+  int heartbeat_misses = 3;   ///< silent for so many intervals: lost
+  int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
+  std::optional<std::string> secret_file;
+  bool insecure = false;  ///< no secret, everybody who reaches the port may join
 };
 
 struct LaunchSpec {
@@ -134,7 +152,9 @@ struct LaunchSpec {
   std::optional<std::string> chdir;
   std::vector<std::pair<std::string, std::string>> env;  ///< --env NAME=VALUE, in order
   std::optional<Milliseconds> timeout;                   ///< the whole job
+  std::optional<Milliseconds> exit_skew;                 ///< from the first worker's success to the last one's
   std::optional<std::string> report_file;
+  std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   bool dry_run = false;
   std::string event_log_handler = "null";  ///< "null" or "console"
