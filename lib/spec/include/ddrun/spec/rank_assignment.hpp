@@ -19,6 +19,8 @@ struct RankAssignment {
   std::string master_addr;  ///< an address, not a host name, unless the user gave a name
   int master_port = 0;
 
+  bool operator==(const RankAssignment&) const = default;
+
   [[nodiscard]] int rank_of(int local_rank) const { return base_rank + local_rank; }
 };
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+
+namespace ddrun::rendezvous {
+
+/// A connection, as the transport numbers it; never used twice.
+using LinkId = std::uint64_t;
+
+struct CoordinatorOptions {
+  std::string host;                        ///< of the machine it runs on
+  std::string job_id;                      ///< the only job that is served; empty: that of the first Join
+  std::vector<std::string> own_addresses;  ///< of this machine; loopback need not be among them
+  Milliseconds heartbeat_interval{1'000};
+  int heartbeat_misses = 3;
+};
+
+/// What the transport knows about a connection.
+struct LinkFacts {
+  std::string peer_address;   ///< where it comes from
+  std::string local_address;  ///< what it reached
+};
+
+/// Decides for one job: who takes part in which round, with which ranks, when a round is over and how the job ends
+/// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: whoever owns it says what happens and when, carries
+/// out what it wants, and calls `tick` at `next_deadline`. It has no clock, no sockets and no threads, never blocks and
+/// never fails; memory grows with the number of members only.
+class Coordinator {
+ public:
+  explicit Coordinator(CoordinatorOptions options);
+  ~Coordinator();
+  Coordinator(Coordinator&&) noexcept;
+  Coordinator& operator=(Coordinator&&) noexcept;
+
+  /// A link said Join, as its first message.
+  void join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
+  /// Any later message. One that makes no sense at this point is ignored; a second Join ends the link.
+  void receive(LinkId link, const FromAgent& message, Clock::time_point now);
+  /// The connection broke or was closed; `how` is for people ("connection reset by peer").
+  void lost(LinkId link, const std::string& how, Clock::time_point now);
+  /// Time has passed.
+  void tick(Clock::time_point now);
+
+  /// A message to send, or, without one, a link to close once everything before is on its way.
+  struct Output {
+    LinkId link = 0;
+    std::optional<FromCoordinator> message;
+  };
+  /// What is to be done, in order; empties the list. To be called after each of the above.
+  [[nodiscard]] std::vector<Output> take_outputs();
+  /// When `tick` is wanted; nothing while nothing is waited for.
+  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
+
+  /// The job has ended and every agent has heard so, or had its time to.
+  [[nodiscard]] bool done() const;
+
+  // For tests and for those who watch.
+  struct MemberView {
+    LinkId link = 0;
+    std::string host;
+    int node_rank = -1;  ///< -1: not in the present round
+    bool spare = false;
+  };
+  [[nodiscard]] std::vector<MemberView> members() const;
+  [[nodiscard]] Round round() const;
+  [[nodiscard]] int restarts() const;
+  [[nodiscard]] std::optional<VerdictMessage> verdict() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ddrun::rendezvous

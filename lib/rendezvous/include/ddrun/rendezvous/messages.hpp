@@ -1,0 +1,160 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ddrun/spec/rank_assignment.hpp"
+
+// What agents and the coordinator tell each other, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
+
+namespace ddrun::rendezvous {
+
+/// Number of a round of a job, from 1.
+using Round = std::uint64_t;
+
+/// What has to be the same on every agent of a job: key and value, sorted by key.
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+// From an agent.
+struct Join {
+  std::string version;  ///< of ddrun
+  std::string job_id;
+  std::string agent_id;  ///< random; tells an agent from its successor on the same host
+  std::string host;
+  std::int32_t node_rank = -1;  ///< wanted; -1: any
+  std::uint32_t local_world_size = 1;
+  std::string role = "default";
+  std::string address;  ///< to advertise; empty: the one it connects from
+  bool runs_coordinator = false;
+  std::int64_t clock_us = 0;
+  Settings settings;
+  bool operator==(const Join&) const = default;
+};
+struct Opened {
+  Round round = 0;
+  std::uint16_t port = 0;
+  bool operator==(const Opened&) const = default;
+};
+struct Failed {
+  Round round = 0;
+  std::int32_t rank = 0;
+  std::int32_t local_rank = 0;
+  std::int32_t pid = 0;
+  bool by_signal = false;
+  std::int32_t code = 0;  ///< exit code, or number of the signal
+  bool core_dumped = false;
+  bool may_restart = true;
+  bool operator==(const Failed&) const = default;
+};
+struct Succeeded {
+  Round round = 0;
+  bool operator==(const Succeeded&) const = default;
+};
+struct Stopped {
+  Round round = 0;
+  std::string cause;    ///< JSON of the node's first failure, or empty
+  std::string workers;  ///< JSON of all workers of the node in this round, or empty
+  bool operator==(const Stopped&) const = default;
+};
+struct Leave {
+  std::int32_t signal = 0;
+  std::string sender;
+  bool operator==(const Leave&) const = default;
+};
+enum class AbortKind : std::uint8_t { cannot_go_on = 0, time_is_up = 1, skewed = 2 };
+struct Abort {
+  AbortKind kind = AbortKind::cannot_go_on;
+  std::int32_t exit_code = 125;
+  std::string what;
+  bool operator==(const Abort&) const = default;
+};
+struct Pong {
+  std::uint32_t number = 0;
+  bool operator==(const Pong&) const = default;
+};
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong>;
+
+// From the coordinator.
+struct Welcome {
+  std::string coordinator_host;
+  std::uint32_t heartbeat_ms = 1000;
+  std::uint32_t heartbeat_misses = 3;
+  std::string job_id;
+  bool operator==(const Welcome&) const = default;
+};
+enum class RefusalKind : std::uint8_t { for_good = 0, not_needed = 1 };
+struct Refused {
+  RefusalKind kind = RefusalKind::for_good;
+  std::string why;
+  bool operator==(const Refused&) const = default;
+};
+struct Waiting {
+  std::uint32_t here = 0;
+  std::uint32_t min_nodes = 1;
+  std::uint32_t max_nodes = 1;
+  bool spare = false;
+  std::string what_for;
+  bool operator==(const Waiting&) const = default;
+};
+struct Open {
+  Round round = 0;
+  std::string address;
+  std::uint16_t port = 0;              ///< wanted; 0: any
+  std::vector<std::string> addresses;  ///< of all members: who may use the store
+  bool operator==(const Open&) const = default;
+};
+struct Start {
+  Round round = 0;
+  /// All but run_id, which is the job id of Welcome.
+  RankAssignment ranks;
+  bool operator==(const Start&) const = default;
+};
+struct Stop {
+  Round round = 0;
+  bool another_round = false;
+  std::string why;
+  std::int32_t signal = 0;  ///< for the workers; 0: SIGTERM
+  bool operator==(const Stop&) const = default;
+};
+enum class VerdictKind : std::uint8_t {
+  success = 0,
+  worker_failed = 1,
+  timed_out = 2,
+  stopped_by_signal = 3,
+  launcher_failed = 4,
+  node_lost = 5,
+};
+struct VerdictMessage {
+  VerdictKind kind = VerdictKind::success;
+  std::int32_t exit_code = 0;
+  std::int32_t signal = 0;
+  std::string host;             ///< where the cause is; empty if it has no place
+  std::int32_t node_rank = -1;  ///< of that host
+  std::int32_t rank = -1;       ///< of the worker that failed first
+  std::string why;              ///< one sentence
+  std::string cause;            ///< what the node said about it in Stopped
+  std::int32_t restarts = 0;
+  bool operator==(const VerdictMessage&) const = default;
+};
+struct NodeReport {
+  Round round = 0;
+  std::int32_t node_rank = 0;
+  std::string host;
+  std::string workers;
+  bool operator==(const NodeReport&) const = default;
+};
+struct Ping {
+  std::uint32_t number = 0;
+  bool operator==(const Ping&) const = default;
+};
+struct EventLine {
+  std::string json;
+  bool operator==(const EventLine&) const = default;
+};
+using FromCoordinator =
+    std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping, EventLine>;
+
+}  // namespace ddrun::rendezvous
