@@ -1,0 +1,222 @@
+#include "ddrun/cluster/hosts.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/cluster/hostlist.hpp"
+
+namespace ddrun::cluster {
+
+namespace {
+
+constexpr int max_slots = 100'000;
+
+tl::unexpected<Error> bad(std::string message) { return fail(Errc::invalid_argument, std::move(message)); }
+
+Result<int> parse_slots(std::string_view text, std::string_view host) {
+  const auto slots = parse_integer(text, 1, max_slots);
+  if (!slots) return bad(concat("'", text, "' behind ", host, " is not a number of slots from 1 to ", max_slots));
+  return static_cast<int>(*slots);
+}
+
+Result<void> check_name(std::string_view name, std::string_view word) {
+  if (name.empty()) return bad(concat("'", word, "' names no host"));
+  if (name.front() == '-') return bad(concat("'", word, "': a host's name does not begin with '-'"));
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte <= 0x20 || byte == 0x7f ||
+        std::string_view("[]=,;'\"\\$`|&<>(){}*?!#/").find(c) != std::string_view::npos) {
+      return bad(concat("'", word, "' is not the name or address of a host"));
+    }
+  }
+  const std::size_t at = name.find('@');
+  if (at != std::string_view::npos && (at == 0 || at + 1 == name.size() || name[at + 1] == '-')) {
+    return bad(concat("'", word, "' is not USER@HOST"));
+  }
+  return {};
+}
+
+/// "a", "a:4", "fd00::1", "[fd00::1]:4", "u@[fd00::1]:4", "n[1-4]:8"
+Result<std::vector<Host>> parse_word(std::string_view word) {
+  std::string_view name = word;
+  int slots = 0;
+  const std::size_t user_end = word.find('@');
+  const std::size_t host_start = user_end == std::string_view::npos ? 0 : user_end + 1;
+  if (word.substr(host_start).starts_with('[')) {
+    const std::size_t close = word.find(']');
+    if (close == std::string_view::npos) return bad(concat("'", word, "': the bracket of the address is not closed"));
+    const std::string_view address = word.substr(host_start + 1, close - host_start - 1);
+    const std::string_view rest = word.substr(close + 1);
+    if (address.find(':') == std::string_view::npos) return bad(concat("'", word, "' has no IPv6 address in brackets"));
+    if (!rest.empty()) {
+      if (rest.front() != ':') return bad(concat("'", word, "': only :SLOTS may follow the bracket"));
+      const auto number = parse_slots(rest.substr(1), address);
+      if (!number) return tl::unexpected<Error>(number.error());
+      slots = *number;
+    }
+    Host host{concat(word.substr(0, host_start), address), slots};
+    if (auto good = check_name(host.name, word); !good) return tl::unexpected<Error>(good.error());
+    return std::vector<Host>{std::move(host)};
+  }
+  const std::size_t colon = word.rfind(':');
+  // Two colons make it an IPv6 address, which has no slots without brackets.
+  if (colon != std::string_view::npos && word.find(':') == colon) {
+    name = word.substr(0, colon);
+    const auto number = parse_slots(word.substr(colon + 1), name);
+    if (!number) return tl::unexpected<Error>(number.error());
+    slots = *number;
+  }
+  std::vector<std::string> names{std::string(name)};
+  if (name.find_first_of("[]") != std::string_view::npos) {
+    auto expanded = expand_hostlist(name);
+    if (!expanded) return tl::unexpected<Error>(expanded.error());
+    names = std::move(*expanded);
+  }
+  std::vector<Host> hosts;
+  for (std::string& one : names) {
+    if (auto good = check_name(one, word); !good) return tl::unexpected<Error>(good.error());
+    hosts.push_back({std::move(one), slots});
+  }
+  return hosts;
+}
+
+/// Adds hosts up by name.
+class Gathered {
+ public:
+  Result<void> add(const Host& host) {
+    const auto [at, is_new] = index_.emplace(host.name, hosts_.size());
+    if (is_new) {
+      if (hosts_.size() == max_hosts) return bad(concat("more than ", max_hosts, " hosts"));
+      hosts_.push_back(host);
+      return {};
+    }
+    int& slots = hosts_[at->second].slots;
+    const std::int64_t sum = std::int64_t{std::max(slots, 1)} + std::max(host.slots, 1);
+    if (sum > max_slots) return bad(concat(host.name, " would have ", sum, " slots, more than ", max_slots));
+    slots = static_cast<int>(sum);
+    return {};
+  }
+  std::vector<Host> take() { return std::move(hosts_); }
+
+ private:
+  std::map<std::string, std::size_t> index_;
+  std::vector<Host> hosts_;
+};
+
+/// At commas that stand outside of brackets.
+std::vector<std::string_view> split_outside_brackets(std::string_view text) {
+  std::vector<std::string_view> words;
+  std::size_t start = 0;
+  int depth = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '[') ++depth;
+    if (text[i] == ']') --depth;
+    if (text[i] == ',' && depth <= 0) {
+      words.push_back(text.substr(start, i - start));
+      start = i + 1;
+    }
+  }
+  words.push_back(text.substr(start));
+  return words;
+}
+
+/// Words of a line; blanks around '=' do not count.
+std::vector<std::string> words_of(std::string_view line) {
+  std::string joined;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != ' ' && line[i] != '\t') {
+      joined += line[i];
+      continue;
+    }
+    const std::size_t next = line.find_first_not_of(" \t", i);
+    const bool beside_equals = (!joined.empty() && joined.back() == '=') || (next != line.npos && line[next] == '=');
+    if (!beside_equals && !joined.empty() && joined.back() != ' ') joined += ' ';
+  }
+  std::vector<std::string> words = split(joined, ' ');
+  std::erase_if(words, [](const std::string& word) { return word.empty(); });
+  return words;
+}
+
+/// "slots=4", "max_slots=8": what stands behind a host's name in Open MPI's form.
+Result<void> take_setting(Host& host, std::optional<int>& most, std::string_view word) {
+  const std::size_t equals = word.find('=');
+  if (equals == std::string_view::npos) {
+    return bad(concat("'", word, "' behind ", host.name, " is not understood; one host on each line"));
+  }
+  std::string key(word.substr(0, equals));
+  std::replace(key.begin(), key.end(), '_', '-');
+  const auto number = parse_slots(word.substr(equals + 1), concat(host.name, " ", key));
+  if (key == "slots" || key == "cpus" || key == "cpu" || key == "count") {
+    if (!number) return tl::unexpected<Error>(number.error());
+    if (host.slots != 0) return bad(concat("the slots of ", host.name, " are given twice on one line"));
+    host.slots = *number;
+  } else if (key == "max-slots" || key == "slots-max" || key == "cpus-max" || key == "count-max") {
+    if (!number) return tl::unexpected<Error>(number.error());
+    most = *number;
+  } else {
+    return bad(concat("'", key, "' is not understood; known are slots=N and max-slots=N",
+                      key == "user" || key == "username" ? "; write USER@HOST" : ""));
+  }
+  return {};
+}
+
+Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
+  auto hosts = parse_word(words.front());
+  if (!hosts) return hosts;
+  for (Host& host : *hosts) {
+    std::optional<int> most;
+    for (std::size_t i = 1; i < words.size(); ++i) {
+      if (auto taken = take_setting(host, most, words[i]); !taken) return tl::unexpected<Error>(taken.error());
+    }
+    if (most && host.slots > *most) {
+      return bad(concat(host.name, " has slots=", host.slots, ", more than its max-slots=", *most));
+    }
+  }
+  return hosts;
+}
+
+}  // namespace
+
+Result<std::vector<Host>> parse_hosts(std::string_view text) {
+  Gathered gathered;
+  for (const std::string_view word : split_outside_brackets(text)) {
+    if (trim(word).empty()) {
+      return bad(trim(text).empty() ? std::string("no host is named; write for example a,b:4,c")
+                                    : concat("'", text, "' has an empty place between its commas"));
+    }
+    const auto hosts = parse_word(trim(word));
+    if (!hosts) return hosts;
+    for (const Host& host : *hosts) {
+      if (auto added = gathered.add(host); !added) return tl::unexpected<Error>(added.error());
+    }
+  }
+  return gathered.take();
+}
+
+Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view file_name) {
+  Gathered gathered;
+  std::size_t number = 0;
+  bool any = false;
+  for (const std::string& line : split(text, '\n')) {
+    ++number;
+    std::string_view content = line;
+    content = trim(content.substr(0, content.find('#')));
+    if (content.empty()) continue;
+    any = true;
+    const auto at = [&](const Error& error) { return bad(concat(file_name, ":", number, ": ", error.message)); };
+    const auto hosts = parse_line(words_of(content));
+    if (!hosts) return at(hosts.error());
+    for (const Host& host : *hosts) {
+      if (auto added = gathered.add(host); !added) return at(added.error());
+    }
+  }
+  if (!any) return bad(concat(file_name, ": no host is named in it"));
+  return gathered.take();
+}
+
+}  // namespace ddrun::cluster
