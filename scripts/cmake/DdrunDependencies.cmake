@@ -13,6 +13,11 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(tl-expected REQUIRED)
 find_package(Threads REQUIRED)
 
+# Of OpenSSL only SHA-256, from the static library: a shared one would cost every start of ddrun more than all that it
+# does itself.
+set(OPENSSL_USE_STATIC_LIBS TRUE)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+
 # toml++ is used as headers only: its packages bring a shared library and no static one, and a program that is to
 # start fast and run anywhere needs neither.
 find_path(DDRUN_TOML_INCLUDE_DIR toml++/toml.h REQUIRED)

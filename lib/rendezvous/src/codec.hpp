@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+
+// Messages as bytes: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
+namespace ddrun::rendezvous {
+
+inline constexpr std::uint8_t join_type = 1;
+
+/// The message as it travels; `payload` is replaced. Returns its type.
+std::uint8_t encode(const FromAgent& message, std::string& payload);
+std::uint8_t encode(const FromCoordinator& message, std::string& payload);
+
+/// Bytes behind the last field are passed over. Fails with `protocol` for an unknown type and for a payload that is cut
+/// short, counts more than it has or holds a value that means nothing. Allocates no more than the payload's size.
+[[nodiscard]] Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload);
+[[nodiscard]] Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload);
+
+/// "JOIN", "PONG"; "?" for a type that there is not.
+[[nodiscard]] const char* type_name(std::uint8_t type);
+
+}  // namespace ddrun::rendezvous

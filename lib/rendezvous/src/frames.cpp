@@ -1,0 +1,53 @@
+#include "frames.hpp"
+
+#include "bytes.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+Digest sign(const HmacKey& key, std::uint64_t sequence, std::string_view head_and_payload) {
+  return key.sign({{reinterpret_cast<const char*>(&sequence), sizeof sequence}, head_and_payload});
+}
+
+}  // namespace
+
+bool FrameSealer::seal(std::uint8_t type, std::string_view payload, std::string& out) {
+  if (payload.size() > most_in_frame) return false;
+  const std::size_t begin = out.size();
+  put(out, static_cast<std::uint32_t>(payload.size()));
+  put(out, type);
+  out.append(payload);
+  if (key_) {
+    const Digest digest = sign(*key_, sequence_, std::string_view(out).substr(begin));
+    out.append(view(digest).substr(0, frame_tag));
+  }
+  ++sequence_;
+  return true;
+}
+
+FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std::size_t longest) {
+  if (input.size() < sizeof(std::uint32_t)) return Status::incomplete;
+  const std::size_t size = load<std::uint32_t>(input.data());
+  if (size > longest) return Status::too_long;
+  if (input.size() < frame_head + size + tag()) return Status::incomplete;
+  const auto head_and_payload = input.substr(0, frame_head + size);
+  if (key_) {
+    const Digest digest = sign(*key_, sequence_, head_and_payload);
+    if (!equal_in_constant_time(view(digest).substr(0, frame_tag), input.substr(frame_head + size, frame_tag))) {
+      return Status::wrong_tag;
+    }
+  }
+  ++sequence_;
+  frame.type = load<std::uint8_t>(input.data() + sizeof(std::uint32_t));
+  frame.payload = head_and_payload.substr(frame_head);
+  frame.size = frame_head + size + tag();
+  return Status::whole;
+}
+
+std::size_t FrameOpener::needed(std::string_view input) const {
+  if (input.size() < sizeof(std::uint32_t)) return frame_head;
+  return frame_head + load<std::uint32_t>(input.data()) + tag();
+}
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "hmac.hpp"
+
+// Frames: lib/rendezvous/PROTOCOL.md, section 2. No sockets here: bytes in, bytes out.
+namespace ddrun::rendezvous {
+
+/// Payload of a frame, bytes.
+inline constexpr std::size_t most_before_join = 64 * 1024;
+inline constexpr std::size_t most_in_frame = 4 * 1024 * 1024;
+/// Length and type, which come before it.
+inline constexpr std::size_t frame_head = 5;
+inline constexpr std::size_t frame_tag = 16;
+
+/// Makes the frames of one direction of a connection, in order.
+class FrameSealer {
+ public:
+  /// Without a key frames have no tag.
+  explicit FrameSealer(std::optional<HmacKey> key) : key_(std::move(key)) {}
+
+  /// Appends a frame. False, and nothing appended, if the payload is longer than a frame may be.
+  bool seal(std::uint8_t type, std::string_view payload, std::string& out);
+
+ private:
+  std::optional<HmacKey> key_;
+  std::uint64_t sequence_ = 0;
+};
+
+/// Takes the frames of one direction of a connection, in order.
+class FrameOpener {
+ public:
+  explicit FrameOpener(std::optional<HmacKey> key) : key_(std::move(key)) {}
+
+  struct Frame {
+    std::uint8_t type = 0;
+    std::string_view payload;  ///< within the input
+    std::size_t size = 0;      ///< of the whole frame
+  };
+  enum class Status { incomplete, whole, too_long, wrong_tag };
+
+  /// The first frame of `input`. After anything but `incomplete` and `whole` this connection is over.
+  [[nodiscard]] Status next(std::string_view input, Frame& frame, std::size_t longest = most_in_frame);
+
+  /// How many bytes the frame that `input` begins with has in all; those of its head while that is not there.
+  [[nodiscard]] std::size_t needed(std::string_view input) const;
+
+ private:
+  [[nodiscard]] std::size_t tag() const { return key_ ? frame_tag : 0; }
+
+  std::optional<HmacKey> key_;
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,156 @@
+#include "handshake.hpp"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+#include "bytes.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+constexpr std::string_view magic = "DDRUN-RV";
+constexpr std::string_view key_label = "ddrun rendezvous 1";
+constexpr std::string_view agent_proof = "ddrun agent";
+constexpr std::string_view coordinator_proof = "ddrun coordinator";
+constexpr std::string_view agent_frames = "agent to coordinator";
+constexpr std::string_view coordinator_frames = "coordinator to agent";
+
+enum Method : std::uint16_t { no_proof = 0, hmac_sha256 = 1 };
+enum Status : std::uint16_t { go_on = 0, another_version = 1, must_prove = 2, must_not_prove = 3, too_many = 4 };
+
+// Places within a hello.
+constexpr std::size_t version_at = magic.size();
+constexpr std::size_t number_at = version_at + 2;
+
+std::string make_hello(std::uint16_t number, const Nonce& nonce) {
+  std::string bytes(magic);
+  put(bytes, protocol_version);
+  put(bytes, number);
+  put(bytes, std::uint32_t{0});
+  bytes.append(reinterpret_cast<const char*>(nonce.data()), nonce.size());
+  return bytes;
+}
+
+}  // namespace
+
+Nonce random_nonce() {
+  Nonce nonce;
+  std::size_t have = 0;
+  while (have < nonce.size()) {
+    const ssize_t got = ::getrandom(nonce.data() + have, nonce.size() - have, 0);
+    if (got > 0) {
+      have += static_cast<std::size_t>(got);
+    } else if (errno != EINTR) {
+      std::abort();
+    }
+  }
+  return nonce;
+}
+
+Handshake::~Handshake() { wipe(key_.data(), key_.size()); }
+
+std::string_view Handshake::gather(std::string_view& bytes, std::size_t size) {
+  const auto taken = bytes.substr(0, size - gathered_);
+  bytes.remove_prefix(taken.size());
+  std::copy(taken.begin(), taken.end(), buffer_.begin() + gathered_);
+  gathered_ = static_cast<std::uint8_t>(gathered_ + taken.size());
+  if (gathered_ < size) return {};
+  gathered_ = 0;
+  return {buffer_.data(), size};
+}
+
+/// As soon as it shows: whoever speaks another protocol may wait for an answer after less than a hello.
+bool Handshake::is_stranger(std::string_view& bytes) const {
+  const auto expected = magic.substr(std::min<std::size_t>(gathered_, magic.size()));
+  const auto length = std::min(expected.size(), bytes.size());
+  return bytes.substr(0, length) != expected.substr(0, length);
+}
+
+std::string Handshake::hello(std::uint16_t number) const { return make_hello(number, nonce_); }
+
+void Handshake::agree(std::string_view hello_of_agent, std::string_view hello_of_coordinator) {
+  key_ = secret_->sign({key_label, hello_of_agent, hello_of_coordinator});
+}
+
+SessionKeys Handshake::keys(std::string_view sent, std::string_view received) const {
+  const auto key = [this](std::string_view label) -> std::optional<HmacKey> {
+    if (secret_ == nullptr) return std::nullopt;
+    return HmacKey(HmacKey(key_).sign({label}));
+  };
+  return {FrameSealer(key(sent)), FrameOpener(key(received))};
+}
+
+std::string AgentHandshake::begin() const { return hello(secret_ != nullptr ? hmac_sha256 : no_proof); }
+
+Greeting AgentHandshake::feed(std::string_view& bytes, std::string& out) {
+  if (state_ != Greeting::going_on) return state_;
+  if (!hello_heard_) {
+    if (is_stranger(bytes)) return state_ = Greeting::stranger;
+    const auto theirs = gather(bytes, hello_size);
+    if (theirs.empty()) return state_;
+    hello_heard_ = true;
+    peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
+    switch (load<std::uint16_t>(theirs.data() + number_at)) {
+      case go_on: break;
+      case another_version: return state_ = Greeting::other_version;
+      case must_prove: return state_ = Greeting::needs_secret;
+      case must_not_prove: return state_ = Greeting::needs_none;
+      case too_many: return state_ = Greeting::busy;
+      default: return state_ = Greeting::stranger;
+    }
+    if (peer_version_ != protocol_version) return state_ = Greeting::other_version;
+    if (secret_ == nullptr) return state_ = Greeting::done;
+    agree(begin(), theirs);
+    out.append(view(proof(agent_proof)));
+  }
+  const auto theirs = gather(bytes, sizeof(Digest));
+  if (theirs.empty()) return state_;
+  const bool right = equal_in_constant_time(theirs, view(proof(coordinator_proof)));
+  return state_ = right ? Greeting::done : Greeting::wrong_secret;
+}
+
+SessionKeys AgentHandshake::keys() const { return Handshake::keys(agent_frames, coordinator_frames); }
+
+Greeting CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
+  if (state_ != Greeting::going_on) return state_;
+  if (!hello_heard_) {
+    if (is_stranger(bytes)) return state_ = Greeting::stranger;
+    const auto theirs = gather(bytes, hello_size);
+    if (theirs.empty()) return state_;
+    hello_heard_ = true;
+    peer_version_ = load<std::uint16_t>(theirs.data() + version_at);
+    const auto method = load<std::uint16_t>(theirs.data() + number_at);
+    Status status = go_on;
+    if (peer_version_ != protocol_version) {
+      status = another_version;
+      state_ = Greeting::other_version;
+    } else if (secret_ != nullptr && method != hmac_sha256) {
+      status = must_prove;
+      state_ = Greeting::needs_secret;
+    } else if (secret_ == nullptr && method != no_proof) {
+      status = must_not_prove;
+      state_ = Greeting::needs_none;
+    } else if (secret_ == nullptr) {
+      state_ = Greeting::done;
+    }
+    const std::string ours = hello(status);
+    out.append(ours);
+    if (state_ != Greeting::going_on) return state_;
+    agree(theirs, ours);
+  }
+  const auto theirs = gather(bytes, sizeof(Digest));
+  if (theirs.empty()) return state_;
+  if (!equal_in_constant_time(theirs, view(proof(agent_proof)))) return state_ = Greeting::wrong_secret;
+  out.append(view(proof(coordinator_proof)));
+  return state_ = Greeting::done;
+}
+
+SessionKeys CoordinatorHandshake::keys() const { return Handshake::keys(coordinator_frames, agent_frames); }
+
+std::string CoordinatorHandshake::busy_reply() { return make_hello(too_many, Nonce{}); }
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "frames.hpp"
+#include "hmac.hpp"
+
+// The greeting: lib/rendezvous/PROTOCOL.md, section 1. No sockets, no clock, no source of randomness: bytes in, bytes
+// out.
+namespace ddrun::rendezvous {
+
+inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::size_t hello_size = 48;
+using Nonce = std::array<std::uint8_t, 32>;
+
+/// 32 bytes from the system's source. It has some on every machine that ddrun can run on; otherwise the process ends.
+[[nodiscard]] Nonce random_nonce();
+
+enum class Greeting {
+  going_on,
+  done,
+  // What an agent can meet.
+  stranger,       ///< the other side does not speak this protocol
+  other_version,  ///< see peer_version
+  needs_secret,   ///< the coordinator wants a proof, this agent has no secret
+  needs_none,     ///< the coordinator was started without a secret, this agent has one
+  busy,           ///< too many wait to be authenticated: try again
+  wrong_secret,   ///< the other side does not know it
+};
+
+/// Keys of the frames of a connection; both empty with method 0.
+struct SessionKeys {
+  FrameSealer sealer;
+  FrameOpener opener;
+};
+
+/// What both sides have: a message that is not whole yet, and what has been agreed upon.
+class Handshake {
+ public:
+  Handshake(const Handshake&) = delete;
+  Handshake& operator=(const Handshake&) = delete;
+
+  [[nodiscard]] Greeting state() const { return state_; }
+  /// Of the other side, once it has said so.
+  [[nodiscard]] std::uint16_t peer_version() const { return peer_version_; }
+
+ protected:
+  Handshake(const HmacKey* secret, const Nonce& nonce) : secret_(secret), nonce_(nonce) {}
+  ~Handshake();
+
+  /// Takes from `bytes` what is missing of a message of `size` bytes; its bytes once it is whole.
+  [[nodiscard]] std::string_view gather(std::string_view& bytes, std::size_t size);
+  [[nodiscard]] bool is_stranger(std::string_view& bytes) const;
+  [[nodiscard]] std::string hello(std::uint16_t number) const;
+  void agree(std::string_view hello_of_agent, std::string_view hello_of_coordinator);
+  [[nodiscard]] Digest proof(std::string_view of) const { return HmacKey(key_).sign({of}); }
+  [[nodiscard]] SessionKeys keys(std::string_view sent, std::string_view received) const;
+
+  const HmacKey* secret_;  // not ours; none: method 0
+  Greeting state_ = Greeting::going_on;
+  std::uint16_t peer_version_ = 0;
+  std::uint8_t gathered_ = 0;
+  bool hello_heard_ = false;
+  std::array<char, hello_size> buffer_{};
+  Nonce nonce_;
+  Digest key_{};
+};
+
+/// The agent's side. `secret` outlives it; null: without one.
+class AgentHandshake : public Handshake {
+ public:
+  AgentHandshake(const HmacKey* secret, const Nonce& nonce) : Handshake(secret, nonce) {}
+
+  /// What to send first.
+  [[nodiscard]] std::string begin() const;
+  /// Takes bytes that came, from the front of `bytes`, and appends to `out` what to send. To be called until no byte is
+  /// left or `state` is not going_on; what is left after `done` is frames.
+  Greeting feed(std::string_view& bytes, std::string& out);
+  /// Once done.
+  [[nodiscard]] SessionKeys keys() const;
+};
+
+/// The coordinator's side; small, since strangers can have many of them. `secret` outlives it; null: without one.
+class CoordinatorHandshake : public Handshake {
+ public:
+  CoordinatorHandshake(const HmacKey* secret, const Nonce& nonce) : Handshake(secret, nonce) {}
+
+  /// As the agent's. With any state but going_on and done: what is in `out` is still to be sent, then close.
+  Greeting feed(std::string_view& bytes, std::string& out);
+  [[nodiscard]] SessionKeys keys() const;
+  /// What is to be sent to somebody for whom there is no room; then close.
+  [[nodiscard]] static std::string busy_reply();
+};
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <vector>
+
+#include "ddrun/rendezvous/messages.hpp"
+
+namespace ddrun::test {
+
+/// Each message of the control protocol, no field as it is by default.
+inline std::vector<rendezvous::FromAgent> messages_of_agent() {
+  using namespace rendezvous;
+  return {
+      Join{"0.1.0", "job", "a1b2", "node7", 3, 8, "trainer", "10.0.0.7", true, -5, {{"k", "v"}, {"max_nodes", "4"}}},
+      Opened{1, 29500},
+      Failed{2, 9, 1, 4711, true, 11, true, false},
+      Succeeded{std::uint64_t{1} << 40},
+      Stopped{3, R"({"rank":9})", R"([{"rank":8},{"rank":9}])"},
+      Leave{2, "pid 17 (bash) of user 1000"},
+      Abort{AbortKind::skewed, 124, "rank 3 still runs"},
+      Pong{4'000'000'000},
+  };
+}
+
+inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
+  using namespace rendezvous;
+  Start start;
+  start.round = 5;
+  start.ranks = {.run_id = "",
+                 .restart_count = 1,
+                 .max_restarts = 3,
+                 .node_rank = 2,
+                 .node_count = 4,
+                 .base_rank = 16,
+                 .local_world_size = 8,
+                 .world_size = 32,
+                 .role_base_rank = 6,
+                 .role_world_size = 24,
+                 .master_addr = "fd00::7",
+                 .master_port = 65535};
+  return {
+      Welcome{"node0", 500, 4, "job"},
+      Refused{RefusalKind::not_needed, "all have finished"},
+      Waiting{1, 2, 4, true, "a place"},
+      Open{5, "10.0.0.1", 29500, {"10.0.0.1", "", "fd00::7"}},
+      start,
+      Stop{5, true, "node7 joins", 10},
+      VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", 3},
+      NodeReport{5, 2, "node7", "[]"},
+      Ping{4'000'000'000},
+      EventLine{R"({"event":"joined"})"},
+  };
+}
+
+}  // namespace ddrun::test

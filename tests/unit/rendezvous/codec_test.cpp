@@ -1,0 +1,134 @@
+#include "codec.hpp"
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/rendezvous_messages.hpp"
+#include "ddrun/test/store_wire.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using namespace ddrun::test;
+
+namespace {
+
+Result<FromAgent> decode(const FromAgent& /*kind*/, std::uint8_t type, std::string_view payload) {
+  return decode_from_agent(type, payload);
+}
+Result<FromCoordinator> decode(const FromCoordinator& /*kind*/, std::uint8_t type, std::string_view payload) {
+  return decode_from_coordinator(type, payload);
+}
+
+template <class Message>
+void check_all_ways(const Message& message) {
+  std::string payload = "left over";
+  const auto type = encode(message, payload);
+  CAPTURE(type_name(type), hex(payload));
+  const auto same = decode(message, type, payload);
+  REQUIRE(same);
+  CHECK(*same == message);
+  // A later version may say more.
+  const auto longer = decode(message, type, payload + "more");
+  REQUIRE(longer);
+  CHECK(*longer == message);
+  for (std::size_t size = 0; size < payload.size(); ++size) {
+    const auto cut = decode(message, type, payload.substr(0, size));
+    if (cut) FAIL("cut to " << size << " bytes it is read all the same");
+    if (cut.error().code != Errc::protocol) FAIL("wrong kind of error");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every message comes out as it went in, and cut anywhere it is refused") {
+  for (const auto& message : messages_of_agent()) check_all_ways(message);
+  for (const auto& message : messages_of_coordinator()) check_all_ways(message);
+}
+
+TEST_CASE("messages are laid out as the page of the protocol says") {
+  std::string payload;
+  CHECK(encode(FromAgent(Opened{7, 29500}), payload) == 2);
+  CHECK(hex(payload) ==
+        "0700000000000000"
+        "3c73");
+  CHECK(encode(FromAgent(Failed{1, 5, 1, 4711, true, 9, false, true}), payload) == 3);
+  CHECK(hex(payload) ==
+        "0100000000000000"
+        "05000000"
+        "01000000"
+        "67120000"
+        "01"
+        "09000000"
+        "00"
+        "01");
+  CHECK(encode(FromAgent(Pong{3}), payload) == 8);
+  CHECK(hex(payload) == "03000000");
+  Join join;
+  join.version = "v";
+  join.settings = {{"k", "w"}};
+  CHECK(encode(FromAgent(join), payload) == 1);
+  CHECK(hex(payload) ==
+        "0100000076"
+        "00000000"
+        "00000000"
+        "00000000"
+        "ffffffff"
+        "01000000"
+        "0700000064656661756c74"
+        "00000000"
+        "00"
+        "0000000000000000"
+        "01000000"
+        "010000006b"
+        "0100000077");
+  CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
+  CHECK(hex(payload) ==
+        "0200000000000000"
+        "01"
+        "020000006e6f"
+        "0f000000");
+  Start start;
+  start.round = 1;
+  start.ranks = {.run_id = "",
+                 .restart_count = 2,
+                 .max_restarts = 3,
+                 .node_rank = 4,
+                 .node_count = 5,
+                 .base_rank = 6,
+                 .local_world_size = 7,
+                 .world_size = 8,
+                 .role_base_rank = 9,
+                 .role_world_size = 10,
+                 .master_addr = "a",
+                 .master_port = 11};
+  CHECK(encode(FromCoordinator(start), payload) == 69);
+  CHECK(hex(payload) ==
+        "0100000000000000"
+        "02000000030000000400000005000000060000000700000008000000090000000a000000"
+        "0100000061"
+        "0b00");
+}
+
+TEST_CASE("values that mean nothing are refused") {
+  const auto agent = [](std::uint8_t type, const char* bytes) { return bool(decode_from_agent(type, unhex(bytes))); };
+  const auto coordinator = [](std::uint8_t type, const char* bytes) {
+    return bool(decode_from_coordinator(type, unhex(bytes)));
+  };
+  CHECK(agent(7, "02 7d000000 00000000"));
+  CHECK_FALSE(agent(7, "03 7d000000 00000000"));  // no such kind of abort
+  CHECK(coordinator(66, "01 00000000"));
+  CHECK_FALSE(coordinator(66, "7f 00000000"));
+  CHECK(coordinator(70, "0100000000000000 01 00000000 00000000"));
+  CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000"));  // neither true nor false
+  CHECK_FALSE(agent(0, ""));
+  CHECK_FALSE(agent(9, "00000000"));
+  CHECK_FALSE(agent(73, "00000000"));  // the coordinator's
+  CHECK_FALSE(coordinator(8, "00000000"));
+  CHECK_FALSE(coordinator(75, "00000000"));
+}
+
+TEST_CASE("lengths and counts are believed only as far as there are bytes") {
+  // A text of 4 GiB, a list of 4 billion texts, and one of more than can be there: nothing is made room for.
+  CHECK_FALSE(decode_from_coordinator(74, unhex("ffffffff 61")));
+  CHECK_FALSE(decode_from_coordinator(68, unhex("0100000000000000 00000000 0000 ffffffff")));
+  CHECK_FALSE(decode_from_coordinator(68, unhex("0100000000000000 00000000 0000 02000000 00000000 000000")));
+  CHECK(decode_from_coordinator(68, unhex("0100000000000000 00000000 0000 02000000 00000000 00000000")));
+}

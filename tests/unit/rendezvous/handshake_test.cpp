@@ -1,0 +1,253 @@
+#include "handshake.hpp"
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/store_wire.hpp"
+
+using namespace ddrun::rendezvous;
+using namespace ddrun::test;
+
+namespace {
+
+const HmacKey secret("sixteen bytes or more");
+const HmacKey other_secret("another secret of enough bytes");
+
+Nonce nonce(std::uint8_t fill) {
+  Nonce bytes;
+  bytes.fill(fill);
+  return bytes;
+}
+
+/// Both sides, and all that each has said.
+struct Meeting {
+  Meeting(const HmacKey* of_agent, const HmacKey* of_coordinator, std::uint8_t agent_fill = 1, std::uint8_t fill = 2)
+      : agent(of_agent, nonce(agent_fill)), coordinator(of_coordinator, nonce(fill)), to_coordinator(agent.begin()) {}
+
+  /// `step` bytes at a time, until nobody has anything left to say.
+  void run(std::size_t step = 1000) {
+    std::size_t heard_by_coordinator = 0, heard_by_agent = 0;
+    for (bool moved = true; moved;) {
+      moved = pass(coordinator, to_coordinator, heard_by_coordinator, to_agent, step);
+      moved = pass(agent, to_agent, heard_by_agent, to_coordinator, step) || moved;
+    }
+  }
+
+  AgentHandshake agent;
+  CoordinatorHandshake coordinator;
+  std::string to_coordinator, to_agent;
+
+ private:
+  template <class Side>
+  static bool pass(Side& side, const std::string& said, std::size_t& heard, std::string& answer, std::size_t step) {
+    if (side.state() != Greeting::going_on || heard == said.size()) return false;
+    const auto piece = said.substr(heard, step);
+    std::string_view left = piece;
+    side.feed(left, answer);
+    heard += piece.size() - left.size();
+    return true;
+  }
+};
+
+void check_frames_pass(Meeting& meeting) {
+  auto agent = meeting.agent.keys();
+  auto coordinator = meeting.coordinator.keys();
+  std::string bytes;
+  FrameOpener::Frame frame;
+  REQUIRE(agent.sealer.seal(1, "from the agent", bytes));
+  REQUIRE(coordinator.opener.next(bytes, frame) == FrameOpener::Status::whole);
+  CHECK(frame.payload == "from the agent");
+  // Nobody can be told what it has said itself.
+  CHECK((agent.opener.next(bytes, frame) == FrameOpener::Status::wrong_tag || meeting.to_agent.size() == hello_size));
+  bytes.clear();
+  REQUIRE(coordinator.sealer.seal(65, "from the coordinator", bytes));
+  auto fresh = meeting.agent.keys();
+  REQUIRE(fresh.opener.next(bytes, frame) == FrameOpener::Status::whole);
+  CHECK(frame.payload == "from the coordinator");
+}
+
+}  // namespace
+
+TEST_CASE("both sides agree, however the bytes are cut") {
+  for (const HmacKey* used : {&secret, static_cast<const HmacKey*>(nullptr)}) {
+    for (std::size_t step = 1; step <= 49; ++step) {
+      Meeting meeting(used, used);
+      meeting.run(step);
+      CAPTURE(step);
+      REQUIRE(meeting.agent.state() == Greeting::done);
+      REQUIRE(meeting.coordinator.state() == Greeting::done);
+      check_frames_pass(meeting);
+    }
+  }
+}
+
+TEST_CASE("the greeting is laid out as the page of the protocol says") {
+  Meeting meeting(&secret, &secret);
+  meeting.run();
+  const auto hello = [](const char* numbers, std::uint8_t fill) {
+    return "DDRUN-RV" + unhex(numbers) + std::string(32, static_cast<char>(fill));
+  };
+  const auto first = hello("0100 0100 00000000", 1);
+  const auto second = hello("0100 0000 00000000", 2);
+  const HmacKey key(secret.sign({"ddrun rendezvous 1", first, second}));
+  CHECK(meeting.to_coordinator == first + std::string(view(key.sign({"ddrun agent"}))));
+  CHECK(meeting.to_agent == second + std::string(view(key.sign({"ddrun coordinator"}))));
+
+  auto sealer = meeting.agent.keys().sealer;
+  std::string bytes, expected;
+  REQUIRE(sealer.seal(8, "abcd", bytes));
+  REQUIRE(FrameSealer(HmacKey(key.sign({"agent to coordinator"}))).seal(8, "abcd", expected));
+  CHECK(bytes == expected);
+}
+
+TEST_CASE("what follows the greeting is left to whoever reads frames") {
+  Meeting meeting(nullptr, nullptr);
+  std::string_view bytes = meeting.to_coordinator += "frames";
+  CHECK(meeting.coordinator.feed(bytes, meeting.to_agent) == Greeting::done);
+  CHECK(bytes == "frames");
+  CHECK(meeting.coordinator.feed(bytes, meeting.to_agent) == Greeting::done);
+  CHECK(bytes == "frames");
+}
+
+TEST_CASE("another secret is refused, and the coordinator proves nothing to who has not") {
+  Meeting meeting(&secret, &other_secret);
+  meeting.run();
+  CHECK(meeting.coordinator.state() == Greeting::wrong_secret);
+  CHECK(meeting.agent.state() == Greeting::going_on);  // and sees the connection close
+  CHECK(meeting.to_agent.size() == hello_size);
+}
+
+TEST_CASE("whoever pretends to be the coordinator is found out") {
+  Meeting meeting(&secret, &secret);
+  std::string out = meeting.to_coordinator;
+  std::string_view bytes;
+  const auto hello = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
+  bytes = hello;
+  REQUIRE(meeting.agent.feed(bytes, out) == Greeting::going_on);
+  SECTION("with a proof of its own making") {
+    const std::string proof(32, 'p');
+    bytes = proof;
+    CHECK(meeting.agent.feed(bytes, out) == Greeting::wrong_secret);
+  }
+  SECTION("by sending back what the agent proved") {
+    const auto proof = out.substr(hello_size);
+    bytes = proof;
+    CHECK(meeting.agent.feed(bytes, out) == Greeting::wrong_secret);
+  }
+}
+
+TEST_CASE("one with a secret and one without say so") {
+  {
+    Meeting meeting(&secret, nullptr);
+    meeting.run();
+    CHECK(meeting.agent.state() == Greeting::needs_none);
+    CHECK(meeting.coordinator.state() == Greeting::needs_none);
+  }
+  {
+    Meeting meeting(nullptr, &secret);
+    meeting.run();
+    CHECK(meeting.agent.state() == Greeting::needs_secret);
+    CHECK(meeting.coordinator.state() == Greeting::needs_secret);
+  }
+}
+
+TEST_CASE("another version of the protocol is named on both sides") {
+  Meeting meeting(&secret, &secret);
+  meeting.to_coordinator[8] = 7;
+  meeting.run();
+  CHECK(meeting.coordinator.state() == Greeting::other_version);
+  CHECK(meeting.coordinator.peer_version() == 7);
+  CHECK(meeting.agent.state() == Greeting::other_version);
+  CHECK(meeting.agent.peer_version() == 1);
+  CHECK(meeting.to_agent.size() == hello_size);
+}
+
+TEST_CASE("a coordinator that has no room says so") {
+  AgentHandshake agent(&secret, nonce(1));
+  const auto reply = CoordinatorHandshake::busy_reply();
+  std::string_view bytes = reply;
+  std::string out;
+  CHECK(agent.feed(bytes, out) == Greeting::busy);
+  CHECK(out.empty());
+}
+
+TEST_CASE("strangers are known by their first wrong byte") {
+  for (const auto& said : {std::string("GET / HTTP/1.1\r\n"), std::string("\x16\x03\x01"), std::string("DDRUN-RW"),
+                           std::string(1, '\0'), std::string("X")}) {
+    CAPTURE(said);
+    CoordinatorHandshake coordinator(&secret, nonce(2));
+    std::string_view bytes = said;
+    std::string out;
+    CHECK(coordinator.feed(bytes, out) == Greeting::stranger);
+    CHECK(out.empty());
+    AgentHandshake agent(&secret, nonce(1));
+    bytes = said;
+    CHECK(agent.feed(bytes, out) == Greeting::stranger);
+    CHECK(out.empty());
+  }
+  CoordinatorHandshake coordinator(&secret, nonce(2));
+  std::string out;
+  for (const char c : std::string("DDRUN-R")) {
+    std::string_view byte(&c, 1);
+    REQUIRE(coordinator.feed(byte, out) == Greeting::going_on);
+  }
+  std::string_view byte("!");
+  CHECK(coordinator.feed(byte, out) == Greeting::stranger);
+}
+
+TEST_CASE("a flipped bit anywhere in the greeting ends it") {
+  Meeting good(&secret, &secret);
+  good.run();
+  for (std::size_t bit = 0; bit < good.to_coordinator.size() * 8; ++bit) {
+    auto said = good.to_coordinator;
+    said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
+    CoordinatorHandshake coordinator(&secret, nonce(2));
+    std::string_view bytes = said;
+    std::string out;
+    CAPTURE(bit);
+    const auto state = coordinator.feed(bytes, out);
+    CHECK(state != Greeting::done);
+    CHECK(state != Greeting::going_on);
+  }
+  for (std::size_t bit = 0; bit < good.to_agent.size() * 8; ++bit) {
+    auto said = good.to_agent;
+    said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
+    AgentHandshake agent(&secret, nonce(1));
+    std::string_view bytes = said;
+    std::string out;
+    CAPTURE(bit);
+    const auto state = agent.feed(bytes, out);
+    CHECK(state != Greeting::done);
+    CHECK(state != Greeting::going_on);
+  }
+}
+
+TEST_CASE("a recorded session is of no use to either side") {
+  Meeting recorded(&secret, &secret);
+  recorded.run();
+  REQUIRE(recorded.agent.state() == Greeting::done);
+  {
+    // To a coordinator, which has new random bytes.
+    CoordinatorHandshake coordinator(&secret, nonce(3));
+    std::string_view bytes = recorded.to_coordinator;
+    std::string out;
+    CHECK(coordinator.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(out.size() == hello_size);
+  }
+  {
+    AgentHandshake agent(&secret, nonce(4));
+    std::string_view bytes = recorded.to_agent;
+    std::string out;
+    CHECK(agent.feed(bytes, out) == Greeting::wrong_secret);
+  }
+  // Frames of it: another session has other keys.
+  Meeting later(&secret, &secret, 4, 3);
+  later.run();
+  REQUIRE(later.coordinator.state() == Greeting::done);
+  std::string bytes;
+  REQUIRE(recorded.agent.keys().sealer.seal(1, "join", bytes));
+  FrameOpener::Frame frame;
+  CHECK(later.coordinator.keys().opener.next(bytes, frame) == FrameOpener::Status::wrong_tag);
+}
+
+TEST_CASE("what waits for its greeting is small") { CHECK(sizeof(CoordinatorHandshake) <= 160); }
+
+TEST_CASE("random bytes are not the same twice") { CHECK(random_nonce() != random_nonce()); }
