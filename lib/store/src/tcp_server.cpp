@@ -13,10 +13,12 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "connection.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "listeners.hpp"
 #include "opcode_name.hpp"
@@ -35,6 +37,33 @@ constexpr int spins_in_vain = 4;
 constexpr std::uint64_t all_told = 10;
 bool worth_telling(std::uint64_t number) { return number <= all_told || std::has_single_bit(number); }
 
+/// Who may connect.
+class Peers {
+ public:
+  static Result<Peers> from(const std::vector<std::string>& addresses) {
+    Peers peers;
+    if (addresses.empty()) return peers;
+    peers.sorted_ = own_addresses();
+    for (const auto& text : addresses) {
+      const auto address = IpAddress::parse(text);
+      if (!address) return fail(Errc::invalid_argument, concat("'", text, "' is not an IP address of a client"));
+      peers.sorted_.push_back(*address);
+    }
+    std::sort(peers.sorted_.begin(), peers.sorted_.end());
+    peers.anybody_ = false;
+    return peers;
+  }
+
+  [[nodiscard]] bool anybody() const { return anybody_; }
+  [[nodiscard]] bool allow(const IpAddress& address) const {
+    return anybody_ || address.is_loopback() || std::binary_search(sorted_.begin(), sorted_.end(), address);
+  }
+
+ private:
+  std::vector<IpAddress> sorted_;
+  bool anybody_ = true;
+};
+
 bool has_several_cpus() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -48,8 +77,8 @@ bool has_several_cpus() {
 /// share of one epoll_wait, nothing else; a general event loop adds a system call or two to each.
 class TcpServer::Loop {
  public:
-  Loop(std::vector<Listener> listeners, const TcpServerOptions& options)
-      : listeners_(std::move(listeners)), on_refusal_(options.on_refusal) {
+  Loop(std::vector<Listener> listeners, Peers peers, const TcpServerOptions& options)
+      : listeners_(std::move(listeners)), on_refusal_(options.on_refusal), peers_(std::move(peers)) {
     shared_.state.memory_limit = options.max_memory;
   }
   ~Loop();
@@ -62,6 +91,7 @@ class TcpServer::Loop {
     return texts;
   }
   Result<void> new_round();
+  Result<void> new_round(Peers peers);
   TcpServerStats stats();
 
  private:
@@ -79,6 +109,7 @@ class TcpServer::Loop {
   void accept_from(Listener& listener);
   bool turn_one_away(int listener);
   void pause_listening(bool paused);
+  [[nodiscard]] bool is_welcome(const sockaddr_storage& peer);
   void adopt(UniqueFd fd);
   void settle(Connection& connection, bool keep);
   void send_outbox();
@@ -98,6 +129,7 @@ class TcpServer::Loop {
   std::thread thread_;
 
   // The thread's own.
+  Peers peers_;
   std::array<epoll_event, 128> events_;
   ServerShared shared_;
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -105,6 +137,7 @@ class TcpServer::Loop {
   std::size_t peak_connections_ = 0;
   std::size_t peak_memory_ = 0;
   std::uint64_t accepted_ = 0;
+  std::uint64_t strangers_ = 0;
   std::uint64_t told_ = 0;  // refusals, or not, because there were so many
   bool listening_paused_ = false;
   bool stopping_ = false;
@@ -117,6 +150,7 @@ class TcpServer::Loop {
   Command command_ = Command::none;
   Result<void> outcome_;
   TcpServerStats stats_;
+  std::optional<Peers> next_peers_;
   std::mutex callers_;  // one command at a time
 };
 
@@ -172,6 +206,14 @@ Result<void> TcpServer::Loop::command(Command what, TcpServerStats* stats) {
 
 Result<void> TcpServer::Loop::new_round() { return command(Command::new_round); }
 
+Result<void> TcpServer::Loop::new_round(Peers peers) {
+  {
+    const std::lock_guard lock(mutex_);
+    next_peers_ = std::move(peers);
+  }
+  return command(Command::new_round);
+}
+
 TcpServerStats TcpServer::Loop::stats() {
   TcpServerStats stats;
   (void)command(Command::stats, &stats);
@@ -188,6 +230,7 @@ TcpServerStats TcpServer::Loop::collect() const {
   stats.peak_connections = peak_connections_;
   stats.accepted = accepted_;
   stats.refused = state.refused;
+  stats.strangers = strangers_;
   stats.bytes_in = shared_.bytes_in;
   stats.bytes_out = shared_.bytes_out;
   for (std::size_t op = 0; op < state.requests.size(); ++op) {
@@ -303,9 +346,11 @@ void TcpServer::Loop::close(Connection& connection) {
 void TcpServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are served already have their turn too.
   for (int left = 64; left > 0; --left) {
-    UniqueFd fd(::accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    UniqueFd fd(::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
-      adopt(std::move(fd));
+      if (is_welcome(peer)) adopt(std::move(fd));
       continue;
     }
     switch (errno) {
@@ -322,6 +367,19 @@ void TcpServer::Loop::accept_from(Listener& listener) {
       default: continue;    // that one client's trouble
     }
   }
+}
+
+bool TcpServer::Loop::is_welcome(const sockaddr_storage& peer) {
+  if (peers_.anybody()) return true;
+  const auto address = IpAddress::of(peer);
+  if (address && peers_.allow(*address)) return true;
+  ++strangers_;
+  if (on_refusal_ && worth_telling(strangers_)) {
+    on_refusal_(concat("the store has cut off a client from ", address ? address->text() : "an unknown address",
+                       ", which is not the address of a node of this round",
+                       strangers_ > all_told ? concat(" (number ", strangers_, "; not all are shown)") : ""));
+  }
+  return false;
 }
 
 bool TcpServer::Loop::turn_one_away(int listener) {
@@ -356,6 +414,9 @@ void TcpServer::Loop::on_command() {
   {
     const std::lock_guard lock(mutex_);
     what = command_;
+    if (what == Command::new_round && next_peers_) {
+      peers_ = *std::exchange(next_peers_, std::nullopt);
+    }
   }
   Result<void> outcome;
   TcpServerStats stats;
@@ -397,9 +458,11 @@ TcpServer::TcpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 TcpServer::~TcpServer() = default;
 
 Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
+  auto peers = Peers::from(options.allowed_peers);
+  if (!peers) return tl::unexpected(std::move(peers.error()));
   auto listeners = open_listeners(options.addresses, options.port);
   if (!listeners) return tl::unexpected(std::move(listeners.error()));
-  auto loop = std::make_unique<Loop>(std::move(*listeners), options);
+  auto loop = std::make_unique<Loop>(std::move(*listeners), std::move(*peers), options);
   if (auto ok = loop->start(); !ok) return tl::unexpected(std::move(ok.error()));
   return std::unique_ptr<TcpServer>(new TcpServer(std::move(loop)));
 }
@@ -409,6 +472,12 @@ std::uint16_t TcpServer::port() const { return loop_->port(); }
 std::vector<std::string> TcpServer::addresses() const { return loop_->addresses(); }
 
 Result<void> TcpServer::new_round() { return loop_->new_round(); }
+
+Result<void> TcpServer::new_round(const std::vector<std::string>& allowed_peers) {
+  auto peers = Peers::from(allowed_peers);
+  if (!peers) return tl::unexpected(std::move(peers.error()));
+  return loop_->new_round(std::move(*peers));
+}
 
 TcpServerStats TcpServer::stats() const { return loop_->stats(); }
 

@@ -24,6 +24,9 @@ struct TcpServerOptions {
   /// Called with a sentence for whoever runs the server when a client is cut off for what it asked: limits exceeded, a
   /// sum with a text. On the server's thread: must not block. Not called for those who never spoke the protocol.
   std::function<void(const std::string&)> on_refusal;
+  /// IP addresses that clients may come from; empty: any. The loopback and this machine's own addresses, as they are
+  /// when the list is given, always may. Others are cut off before anything is read from them.
+  std::vector<std::string> allowed_peers;
 };
 
 /// What a server has done since it was started.
@@ -35,6 +38,7 @@ struct TcpServerStats {
   std::uint64_t peak_connections = 0;  ///< at the same time
   std::uint64_t accepted = 0;          ///< connections
   std::uint64_t refused = 0;           ///< connections ended because of what they sent
+  std::uint64_t strangers = 0;         ///< connections ended because of where they came from; not in `accepted`
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
   /// Requests carried out, by the names of docs/store-protocol.md; without those that are 0.
@@ -64,6 +68,9 @@ class TcpServer {
   /// done: whoever connects afterwards meets an empty store. May be called from any thread.
   /// Fails with `unavailable` if an address can no longer be listened on; the clients are gone all the same.
   Result<void> new_round();
+  /// The same, with another list of those who may connect, as in the options; fails with `invalid_argument`, and
+  /// changes nothing, if one of them is not an IP address.
+  Result<void> new_round(const std::vector<std::string>& allowed_peers);
 
   /// Asks the server's thread: returns when it has answered. May be called from any thread.
   [[nodiscard]] TcpServerStats stats() const;

@@ -1,0 +1,46 @@
+#include "ddrun/base/ip_address.hpp"
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+
+namespace {
+
+IpAddress address(std::string_view text) {
+  const auto parsed = IpAddress::parse(text);
+  if (!parsed) FAIL("not taken for an address: " << text);
+  return *parsed;
+}
+
+}  // namespace
+
+TEST_CASE("addresses are compared by what they mean") {
+  CHECK(address("10.0.0.1") == address("::ffff:10.0.0.1"));
+  CHECK(address("fd00::7") == address("[fd00:0:0::0007]"));
+  CHECK(address("fe80::1%eth0") == address("fe80::1"));
+  CHECK(address("10.0.0.1") != address("10.0.0.2"));
+  CHECK(address("::1") != address("127.0.0.1"));
+  CHECK(address("::ffff:10.0.0.1").text() == "10.0.0.1");
+  CHECK(address("fd00:0:0::0007").text() == "fd00::7");
+}
+
+TEST_CASE("what is no address is not taken for one") {
+  for (const char* text : {"", "localhost", "node7", "10.0.0", "10.0.0.256", "10.0.0.1:80", "10.0.0.1%eth0",
+                           "[10.0.0.1", "::1::", "[]", " 10.0.0.1", "010.0.0.1x"}) {
+    CAPTURE(text);
+    CHECK_FALSE(IpAddress::parse(text));
+  }
+}
+
+TEST_CASE("this machine knows its own addresses") {
+  CHECK(address("127.0.0.1").is_loopback());
+  CHECK(address("127.9.9.9").is_loopback());
+  CHECK(address("::1").is_loopback());
+  CHECK(address("::ffff:127.0.0.1").is_loopback());
+  CHECK_FALSE(address("128.0.0.1").is_loopback());
+  CHECK_FALSE(address("::2").is_loopback());
+  CHECK(this_machine_has(address("127.0.0.53")));
+  for (const auto& own : own_addresses()) CHECK(this_machine_has(own));
+  CHECK_FALSE(this_machine_has(address("192.0.2.77")));  // for documentation only: RFC 5737
+  CHECK_FALSE(this_machine_has(address("2001:db8::77")));
+}
