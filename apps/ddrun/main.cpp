@@ -16,6 +16,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
+#include "secret_command.hpp"
 #include "store_command.hpp"
 
 namespace {
@@ -72,11 +73,12 @@ cli::Parsed parse(const std::vector<std::string>& arguments) {
   return cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
-/// `ddrun store` starts no process, so that nothing needs to be guarded.
-int store_main(const std::vector<std::string>& arguments) {
+/// Words of ddrun that start no process, so that nothing needs to be guarded.
+int plain_main(const std::vector<std::string>& arguments) {
   const auto parsed = parse(arguments);
   if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
   if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
+  if (const auto* make = std::get_if<cli::SecretNew>(&parsed)) return make_secret(*make);
   const auto& text = std::get<cli::PrintAndExit>(parsed);
   return print(text.text, text.to_stderr, text.code);
 }
@@ -93,8 +95,8 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "store") {
-    ::_exit(store_main(std::vector<std::string>(argv + 1, argv + argc)));
+  if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret") {
+    ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
   }
   const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
     // Only the agent needs them: the guard stays small.

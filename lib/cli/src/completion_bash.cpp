@@ -58,6 +58,14 @@ _ddrun() {
                 mapfile -t COMPREPLY < <(compgen -W '--json' -- "$cur")
                 return
             fi ;;
+        secret)
+            if ((COMP_CWORD == 2)); then
+                mapfile -t COMPREPLY < <(compgen -W 'new' -- "$cur")
+                return
+            elif ((COMP_CWORD > 2)); then
+                mapfile -t COMPREPLY < <(compgen -W '--print' -- "$cur")
+                return
+            fi ;;
         store)
             if ((COMP_CWORD > 1)); then
                 word='--server= --timeout= --prefix= --raw'
@@ -96,7 +104,7 @@ _ddrun() {
     else
         _ddrun_program "$cur"
         if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion store version' -- "$cur")
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion secret store version' -- "$cur")
         fi
     fi
 }

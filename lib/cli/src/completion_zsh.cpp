@@ -42,7 +42,7 @@ _ddrun_program() {
 
 _ddrun() {
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
-    compadd -- config completion store version
+    compadd -- config completion secret store version
     _ddrun_program
     return
   fi
@@ -52,6 +52,9 @@ _ddrun() {
       shift 2 words
       (( CURRENT -= 2 )) ;;
     completion) compadd -- bash zsh fish; return ;;
+    secret)
+      if ((CURRENT == 3)); then compadd -- new; else compadd -- --print; fi
+      return ;;
     store)
       ((CURRENT == 3)) && compadd -- get set add wait list del --port= --bind= --max-memory= --stats
       compadd -- --server= --timeout= --prefix= --raw

@@ -57,6 +57,10 @@ Result<void> check_env_options(const LaunchSpec& spec) {
     if (name.empty() || name.find('=') != std::string::npos) {
       return fail(Errc::invalid_argument, concat("--env ", name, "=", value, ": give it as NAME=VALUE"));
     }
+    if (name == "DDRUN_SECRET") {
+      return fail(Errc::invalid_argument,
+                  "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
+    }
     if (const OwnVariable* own = own_variable(name)) {
       std::string message = concat("--env ", name, ": ddrun sets ", name, " itself");
       if (!own->instead.empty()) message += concat("; use ", own->instead);
@@ -153,9 +157,10 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (!facts.job_tag.empty()) ours.emplace_back("DDRUN_JOB_TAG", facts.job_tag);
 
   // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
-  // of another ddrun).
+  // of another ddrun). The secret is between agents.
   std::vector<std::string_view> replaced = {
-      "RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG"};
+      "RANK",       "LOCAL_RANK",        "ROLE_RANK",     "TORCHELASTIC_ERROR_FILE",
+      "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG", "DDRUN_SECRET"};
   if (spec.virtual_local_rank) replaced.emplace_back("CUDA_VISIBLE_DEVICES");
   for (const auto& entry : ours) replaced.emplace_back(entry.first);
   for (const auto& entry : spec.env) replaced.emplace_back(entry.first);

@@ -142,6 +142,7 @@ TEST_CASE("fish completes options values and words") {
   CHECK(contains(offered("ddrun config show --nproc"), "--nproc-per-node"));
   CHECK(contains(offered("ddrun completion z"), "zsh"));
   CHECK(contains(offered("ddrun store g"), "get"));
+  CHECK(contains(offered("ddrun secret n"), "new"));
 }
 
 TEST_CASE("there is a script for three shells and torchrun's option prints the same") {

@@ -41,7 +41,7 @@ Names difference(const Names& all, const Names& known) {
 }
 
 /// Spelled with dashes in documents, though not options of ddrun: of its own words, and of programs in examples.
-const Names foreign{"--json", "--lr"};
+const Names foreign{"--json", "--lr", "--print"};
 
 }  // namespace
 
@@ -89,7 +89,7 @@ TEST_CASE("the page of options names every option of the table with its variable
 }
 
 TEST_CASE("every variable that a document names is read by an option or belongs to workers") {
-  Names known{"DDRUN_SEED"};
+  Names known{"DDRUN_SEED", "DDRUN_SECRET"};
   for (const cli::Option* option : cli::all_options()) {
     for (const std::string& name : cli::variables_of(*option)) known.insert(name);
   }

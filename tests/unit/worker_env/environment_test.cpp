@@ -257,3 +257,12 @@ TEST_CASE("the inherited part is shared by all workers and survives a move") {
   }
   CHECK(ranks.size() == 10'000);
 }
+
+TEST_CASE("The secret between agents is not for workers") {
+  Case c;
+  c.parent.push_back("DDRUN_SECRET=correct horse battery staple");
+  CHECK(c.values(0).count("DDRUN_SECRET") == 0);
+  c.spec.env = {{"DDRUN_SECRET", "another one that is long"}};
+  CHECK(c.error() ==
+        "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
+}

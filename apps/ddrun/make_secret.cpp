@@ -1,0 +1,58 @@
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+#include "secret_command.hpp"
+
+using namespace ddrun;
+
+namespace {
+
+std::optional<std::string_view> variable(std::string_view name) {
+  const char* value = ::getenv(std::string(name).c_str());
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+int refuse(const Error& error) {
+  say_error(error.message);
+  return agent::exit_code(error.code);
+}
+
+/// No signal may leave half a file.
+void hold_signals() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+}
+
+bool print(std::string text) {
+  const bool printed = write_all(STDOUT_FILENO, text.data(), text.size());
+  rendezvous::wipe(text);
+  return printed;
+}
+
+}  // namespace
+
+int make_secret(const cli::SecretNew& command) {
+  auto text = rendezvous::new_secret_text();
+  if (!text) return refuse(text.error());
+  if (command.print) return print(*text + "\n") ? 0 : agent::exit_codes::launcher_failed;
+  const auto path = rendezvous::secret_path(variable);
+  if (!path) {
+    say_error("neither XDG_CONFIG_HOME nor HOME says where to write it; see 'ddrun secret new --print'");
+    return agent::exit_codes::launcher_failed;
+  }
+  hold_signals();
+  if (auto written = rendezvous::write_new_secret(*path, *text); !written) return refuse(written.error());
+  rendezvous::wipe(*text);
+  print(concat("wrote ", *path, ": machines that share it need nothing else; copy it to the others, with mode 600\n"));
+  return 0;
+}

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::rendezvous {
+
+/// What all agents of a job know and nobody else: any 16 to 4096 bytes. Never printed, overwritten when destroyed.
+/// Move only, so that there is one copy of it unless somebody makes one on purpose.
+class Secret {
+ public:
+  static constexpr std::size_t shortest = 16;
+  static constexpr std::size_t longest = 4096;
+
+  /// Fails with `invalid_argument` for a text that is too short or too long; the message does not show it.
+  [[nodiscard]] static Result<Secret> from_text(std::string_view text);
+
+  Secret(Secret&& other) noexcept;
+  Secret& operator=(Secret&& other) noexcept;
+  ~Secret();
+
+  /// Valid as long as this object.
+  [[nodiscard]] std::string_view bytes() const { return bytes_; }
+
+ private:
+  explicit Secret(std::string bytes) : bytes_(std::move(bytes)) {}
+  std::string bytes_;  // never within the object itself, as its room is reserved
+};
+
+/// Overwrites what `text` holds in a way that the compiler keeps, and empties it.
+void wipe(std::string& text) noexcept;
+
+/// The value of a variable; nothing if it is unset or empty.
+using EnvironmentLookup = std::function<std::optional<std::string_view>(std::string_view name)>;
+
+/// The secret of `spec.secret_file`, else of the variable DDRUN_SECRET, else of the file secret_path(). Nothing if none
+/// of them is there: the caller decides whether the job needs one (no_secret_message()).
+///
+/// A file must be a regular one of this user that nobody else may read or write. The one exception is a file of root on
+/// a read-only tmpfs, which is how Kubernetes mounts a Secret: only the container's own processes see that file system,
+/// whatever the mode says. One newline at the end is dropped. Reads a file; does not block on a FIFO.
+///
+/// Fails with `invalid_argument` for a secret that is too short, too long, or that others can read, and if secret_file
+/// names nothing; with `unavailable` if a file cannot be read.
+[[nodiscard]] Result<std::optional<Secret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable);
+
+/// For a job of several machines without a secret: says how to make one.
+[[nodiscard]] std::string no_secret_message();
+
+/// "$XDG_CONFIG_HOME/ddrun/secret", else "$HOME/.config/ddrun/secret"; nothing if neither variable is an absolute path.
+[[nodiscard]] std::optional<std::string> secret_path(const EnvironmentLookup& variable);
+
+/// A new secret of 256 random bits, as 64 hexadecimal digits. Fails with `unavailable` if the kernel gives none.
+[[nodiscard]] Result<std::string> new_secret_text();
+
+/// Writes `text` and a newline to a new file at `path` with mode 0600, and makes its directories with 0700. Never over
+/// one that exists (`invalid_argument`). Fails with `unavailable` if something cannot be written; nothing is left then.
+[[nodiscard]] Result<void> write_new_secret(const std::string& path, std::string_view text);
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,132 @@
+#include "ddrun/rendezvous/secret.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+/// Kubernetes mounts a Secret as a tmpfs of root's that cannot be written, with files that everybody may read (0644 by
+/// default): whoever can see that mount is in the container.
+bool is_mounted_secret(int fd, const struct stat& info) {
+  struct statfs kind {};
+  struct statvfs mount {};
+  return info.st_uid == 0 && (info.st_mode & 022U) == 0 && ::fstatfs(fd, &kind) == 0 && kind.f_type == TMPFS_MAGIC &&
+         ::fstatvfs(fd, &mount) == 0 && (mount.f_flag & ST_RDONLY) != 0;
+}
+
+Result<void> check_file(int fd, const std::string& path) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return fail_errno(Errc::unavailable, concat("the secret file ", path), errno);
+  if (!S_ISREG(info.st_mode)) {
+    return fail(Errc::invalid_argument, concat("the secret file ", path, " is not a regular file"));
+  }
+  if (is_mounted_secret(fd, info)) return {};
+  if (info.st_uid != ::geteuid()) {
+    return fail(Errc::invalid_argument, concat("the secret file ", path, " belongs to user ", info.st_uid,
+                                               ", not to user ", ::geteuid(), " who runs this job"));
+  }
+  if ((info.st_mode & 077U) != 0) {
+    return fail(Errc::invalid_argument,
+                concat("others may read or write the secret file ", path, ": if nobody has, chmod 600 ",
+                       shell_quote(path), "; else remove it and make a new one with 'ddrun secret new'"));
+  }
+  return {};
+}
+
+/// `missing_is_fine`: then nothing is returned for a file that is not there.
+Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_is_fine) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd) {
+    if (missing_is_fine && (errno == ENOENT || errno == ENOTDIR)) return std::optional<Secret>();
+    return fail_errno(errno == ENOENT ? Errc::invalid_argument : Errc::unavailable,
+                      concat("cannot read the secret file ", path), errno);
+  }
+  if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
+
+  std::string text(Secret::longest + 2, '\0');  // one for the newline, one to see that there is more
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const int error = errno;
+      wipe(text);
+      return fail_errno(Errc::unavailable, concat("cannot read the secret file ", path), error);
+    }
+    if (n == 0) break;
+    size += static_cast<std::size_t>(n);
+  }
+  std::string_view content(text.data(), size);
+  if (content.ends_with('\n')) content.remove_suffix(1);
+  auto secret = Secret::from_text(content);
+  wipe(text);
+  if (!secret) return fail(secret.error().code, concat("the secret file ", path, ": ", secret.error().message));
+  return std::optional<Secret>(std::move(*secret));
+}
+
+}  // namespace
+
+void wipe(std::string& text) noexcept {
+  text.resize(text.capacity());  // what a longer text left behind, too; no allocation
+  ::explicit_bzero(text.data(), text.size());
+  text.clear();
+}
+
+Result<Secret> Secret::from_text(std::string_view text) {
+  if (text.size() < shortest) {
+    return fail(Errc::invalid_argument, concat("a secret needs at least ", shortest, " bytes, this one has ",
+                                               text.size(), "; 'ddrun secret new' makes a good one"));
+  }
+  if (text.size() > longest) {
+    return fail(Errc::invalid_argument, concat("a secret has at most ", longest, " bytes, and this is longer"));
+  }
+  std::string bytes;
+  bytes.reserve(64);  // more than fits into a string object: moving it leaves no copy
+  bytes = text;
+  return Secret(std::move(bytes));
+}
+
+Secret::Secret(Secret&& other) noexcept : bytes_(std::move(other.bytes_)) { wipe(other.bytes_); }
+
+Secret& Secret::operator=(Secret&& other) noexcept {
+  if (this != &other) {
+    wipe(bytes_);
+    bytes_ = std::move(other.bytes_);
+    wipe(other.bytes_);
+  }
+  return *this;
+}
+
+Secret::~Secret() { wipe(bytes_); }
+
+Result<std::optional<Secret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable) {
+  if (spec.secret_file) return read_secret(*spec.secret_file, false);
+  if (const auto text = variable("DDRUN_SECRET"); text && !text->empty()) {
+    auto secret = Secret::from_text(*text);
+    if (!secret) return fail(secret.error().code, concat("DDRUN_SECRET: ", secret.error().message));
+    return std::optional<Secret>(std::move(*secret));
+  }
+  if (const auto path = secret_path(variable)) return read_secret(*path, true);
+  return std::optional<Secret>();
+}
+
+std::string no_secret_message() {
+  return "a job of several machines needs a secret that all of them know: run 'ddrun secret new' once where they share "
+         "the home directory, else copy the file it writes to each of them, or give --secret-file or DDRUN_SECRET "
+         "(--insecure: let everybody in who reaches the port)";
+}
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,242 @@
+#include "ddrun/rendezvous/secret.hpp"
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <map>
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::TemporaryDirectory;
+
+namespace {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+EnvironmentLookup lookup(const Variables& variables) {
+  return [&variables](std::string_view name) -> std::optional<std::string_view> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  };
+}
+
+/// The secret that is found; "none", or "error: …".
+std::string found(const RendezvousSpec& spec, const Variables& variables) {
+  const auto secret = find_secret(spec, lookup(variables));
+  if (!secret) return "error: " + secret.error().message;
+  return *secret ? std::string((*secret)->bytes()) : "none";
+}
+
+RendezvousSpec from_file(const std::string& path) {
+  RendezvousSpec spec;
+  spec.secret_file = path;
+  return spec;
+}
+
+std::string private_file(const TemporaryDirectory& dir, const std::string& name, const std::string& text) {
+  std::string path = dir.file(name, text);
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  return path;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+unsigned mode_of(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 07777U : 0;
+}
+
+}  // namespace
+
+TEST_CASE("The file that was named comes before the variable and that before the file at home") {
+  const TemporaryDirectory dir;
+  REQUIRE(write_new_secret(dir.path() + "/config/ddrun/secret", "of the configuration"));
+  REQUIRE(write_new_secret(dir.path() + "/.config/ddrun/secret", "of the home directory"));
+  const std::string named = private_file(dir, "named", "of the file named\n");
+  const Variables all{
+      {"DDRUN_SECRET", "of the variable.."}, {"XDG_CONFIG_HOME", dir.path() + "/config"}, {"HOME", dir.path()}};
+  CHECK(found(from_file(named), all) == "of the file named");
+  CHECK(found({}, all) == "of the variable..");
+  CHECK(found({}, {{"XDG_CONFIG_HOME", dir.path() + "/config"}, {"HOME", dir.path()}}) == "of the configuration");
+  CHECK(found({}, {{"HOME", dir.path()}}) == "of the home directory");
+  CHECK(found({}, {{"XDG_CONFIG_HOME", "relative"}, {"HOME", dir.path()}}) == "of the home directory");
+}
+
+TEST_CASE("Without any secret nothing is found and the message says how to make one") {
+  const TemporaryDirectory dir;
+  CHECK(found({}, {}) == "none");
+  CHECK(found({}, {{"HOME", dir.path()}}) == "none");
+  CHECK(found({}, {{"HOME", dir.file("no-directory", "")}}) == "none");
+  CHECK(contains(no_secret_message(), "ddrun secret new"));
+}
+
+TEST_CASE("A file that was named must be there") {
+  const TemporaryDirectory dir;
+  CHECK(found(from_file(dir.path() + "/nothing"), {{"DDRUN_SECRET", "not asked then.."}}) ==
+        "error: cannot read the secret file " + dir.path() + "/nothing: No such file or directory");
+}
+
+TEST_CASE("Any 16 to 4096 bytes are a secret") {
+  CHECK(Secret::from_text(std::string(16, 'x'))->bytes() == std::string(16, 'x'));
+  CHECK(Secret::from_text(std::string(4096, 'x'))->bytes().size() == 4096);
+  const std::string odd("a\0b\n c\xff 123456789", 16);
+  CHECK(Secret::from_text(odd)->bytes() == odd);
+  const std::string short_one = "hunter2";
+  const auto refused = Secret::from_text(short_one);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message ==
+        "a secret needs at least 16 bytes, this one has 7; 'ddrun secret new' makes a good one");
+  CHECK_FALSE(Secret::from_text(std::string(4097, 'x')));
+}
+
+TEST_CASE("One newline at the end of a file is not part of the secret") {
+  const TemporaryDirectory dir;
+  const std::string text(16, 'k');
+  CHECK(found(from_file(private_file(dir, "0", text)), {}) == text);
+  CHECK(found(from_file(private_file(dir, "1", text + "\n")), {}) == text);
+  CHECK(found(from_file(private_file(dir, "2", text + "\n\n")), {}) == text + "\n");
+  const std::string short_one = private_file(dir, "short", std::string(15, 'k') + "\n");
+  CHECK(contains(found(from_file(short_one), {}), short_one + ": a secret needs at least 16 bytes, this one has 15"));
+  const std::string longest(4096, 'k');
+  CHECK(found(from_file(private_file(dir, "longest", longest + "\n")), {}) == longest);
+  CHECK(contains(found(from_file(private_file(dir, "long", longest + "k")), {}), "at most 4096 bytes"));
+  CHECK(contains(found(from_file(private_file(dir, "empty", "")), {}), "this one has 0"));
+}
+
+TEST_CASE("A file that others may read or write is refused") {
+  const TemporaryDirectory dir;
+  const std::string path = private_file(dir, "secret", std::string(16, 'k'));
+  for (const unsigned mode : {0640U, 0604U, 0620U, 0602U, 0610U, 0644U, 0666U}) {
+    CAPTURE(mode);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    CHECK(contains(found(from_file(path), {}), "others may read or write the secret file " + path));
+  }
+  for (const unsigned mode : {0600U, 0400U, 0700U}) {
+    CAPTURE(mode);
+    REQUIRE(::chmod(path.c_str(), mode) == 0);
+    CHECK(found(from_file(path), {}) == std::string(16, 'k'));
+  }
+  // The same at home, where it is found without being named.
+  REQUIRE(write_new_secret(dir.path() + "/.config/ddrun/secret", std::string(16, 'h')));
+  REQUIRE(::chmod((dir.path() + "/.config/ddrun/secret").c_str(), 0640) == 0);
+  CHECK(contains(found({}, {{"HOME", dir.path()}}), "others may read or write"));
+}
+
+TEST_CASE("What is no regular file is refused without waiting for it") {
+  const TemporaryDirectory dir;
+  const std::string fifo = dir.path() + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(found(from_file(fifo), {}) == "error: the secret file " + fifo + " is not a regular file");
+  CHECK(contains(found(from_file(dir.path()), {}), "is not a regular file"));
+  CHECK(contains(found(from_file("/dev/zero"), {}), "is not a regular file"));
+}
+
+TEST_CASE("A file of another user is refused") {
+  if (::geteuid() != 0) ddrun::test::skip("needs root to make a file of another user");
+  const TemporaryDirectory dir;
+  const std::string path = private_file(dir, "secret", std::string(16, 'k'));
+  REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
+  CHECK(contains(found(from_file(path), {}), "belongs to user 65534, not to user 0"));
+}
+
+TEST_CASE("A Secret as Kubernetes mounts it is taken, whatever its mode says") {
+  if (::geteuid() != 0) ddrun::test::skip("needs root to mount a file system");
+  const TemporaryDirectory dir;
+  const std::string mount = dir.path() + "/mount";
+  REQUIRE(::mkdir(mount.c_str(), 0755) == 0);
+  // 0: as it should be; 77: cannot be tried here; another: which step was wrong.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) ::_exit(77);
+    if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, nullptr) != 0) ::_exit(77);
+    ::mkdir((mount + "/..data").c_str(), 0755);
+    const std::string text(16, 'k');
+    FILE* file = std::fopen((mount + "/..data/secret").c_str(), "w");
+    if (file == nullptr || std::fputs(text.c_str(), file) < 0 || std::fclose(file) != 0) ::_exit(1);
+    if (::symlink("..data/secret", (mount + "/secret").c_str()) != 0) ::_exit(2);
+    ::chmod((mount + "/..data/secret").c_str(), 0644);
+    if (found(from_file(mount + "/secret"), {}) == text) ::_exit(3);  // still writable: no Secret
+    if (::mount(nullptr, mount.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) != 0) ::_exit(4);
+    if (found(from_file(mount + "/secret"), {}) != text) ::_exit(5);
+    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(6);
+    ::chdir("/");
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) ddrun::test::skip("mounting is not allowed here");
+  CHECK(status == 0);
+}
+
+TEST_CASE("A secret that was moved from or overwritten holds nothing") {
+  Secret first = *Secret::from_text("0123456789abcdef");
+  Secret second = std::move(first);
+  CHECK(second.bytes() == "0123456789abcdef");
+  CHECK(first.bytes().empty());  // NOLINT(bugprone-use-after-move)
+  second = *Secret::from_text("fedcba9876543210");
+  CHECK(second.bytes() == "fedcba9876543210");
+  std::string text = "0123456789abcdef0123456789abcdef";
+  const char* room = text.data();
+  wipe(text);
+  CHECK(text.empty());
+  CHECK(room == text.data());
+  CHECK(std::string_view(room, 32) == std::string(32, '\0'));
+}
+
+TEST_CASE("New secrets are 256 bits as text and differ") {
+  const auto one = new_secret_text();
+  const auto other = new_secret_text();
+  REQUIRE(one);
+  REQUIRE(other);
+  CHECK(one->size() == 64);
+  CHECK(one->find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(*one != *other);
+  CHECK(Secret::from_text(*one));
+}
+
+TEST_CASE("A new secret is written for its owner alone and never over another") {
+  const TemporaryDirectory dir;
+  const std::string path = dir.path() + "/a/ddrun/secret";
+  const mode_t before = ::umask(0);
+  CHECK(write_new_secret(path, "first secret of all"));
+  ::umask(before);
+  CHECK(ddrun::test::read_file(path) == "first secret of all\n");
+  CHECK(mode_of(path) == 0600);
+  CHECK(mode_of(dir.path() + "/a/ddrun") == 0700);
+  CHECK(mode_of(dir.path() + "/a") == 0700);
+  const auto again = write_new_secret(path, "second secret of all");
+  REQUIRE_FALSE(again);
+  CHECK(again.error().code == Errc::invalid_argument);
+  CHECK(contains(again.error().message, "exists already"));
+  CHECK(ddrun::test::read_file(path) == "first secret of all\n");
+  // Nor through a link that leads elsewhere.
+  REQUIRE(::symlink((dir.path() + "/elsewhere").c_str(), (dir.path() + "/a/link").c_str()) == 0);
+  CHECK_FALSE(write_new_secret(dir.path() + "/a/link", "third secret of all"));
+  CHECK(::access((dir.path() + "/elsewhere").c_str(), F_OK) != 0);
+}
+
+TEST_CASE("A full disk leaves no half secret") {
+  const TemporaryDirectory dir;
+  const std::string path = dir.path() + "/secret";
+  rlimit old{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  rlimit small = old;
+  small.rlim_cur = 10;
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const auto written = write_new_secret(path, std::string(64, 'k'));
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+  std::signal(SIGXFSZ, handler);
+  REQUIRE_FALSE(written);
+  CHECK(written.error().code == Errc::unavailable);
+  CHECK(::access(path.c_str(), F_OK) != 0);
+}
