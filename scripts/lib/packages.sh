@@ -47,7 +47,8 @@ build_packages() {
     *) echo "libboost-process$boost-dev" ;;
   esac
 }
-test_packages() { echo catch2 python3 zsh fish procps; }
+test_packages() { echo catch2 python3 zsh fish procps "$(net_packages)"; }
+net_packages() { echo iproute2 iptables util-linux openssh-client openssh-server faketime; } # for tests/net
 clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
 pytorch_packages() { echo python3-venv; }

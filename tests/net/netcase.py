@@ -1,0 +1,65 @@
+"""What tests in several hosts share: the test case with its bed, and the words of what is skipped."""
+
+import os
+import pathlib
+import sys
+import unittest
+
+import bed as beds
+from bed import wait_until  # noqa: F401  for the tests
+
+HERE = pathlib.Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build/dev/bin"
+DDRUN = os.environ.get("DDRUN_TEST_PROGRAM", str(BUILD / "ddrun"))
+WORKER = os.environ.get("DDRUN_TEST_WORKER", str(BUILD / "ddrun_test_worker"))
+
+
+class NetTest(unittest.TestCase):
+    """A bed for the tests of a class, `self.bed`, mended after each of them; each has to leave nothing running."""
+    hosts = 2
+    bed_options = {}
+    longMessage = True
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        obstacle = beds.obstacle()
+        if obstacle:
+            raise unittest.SkipTest(obstacle)
+        cls.bed = beds.Bed(cls.hosts, **cls.bed_options)
+        cls.addClassCleanup(cls.bed.close)
+
+    def setUp(self):
+        self.addCleanup(self._mend)
+
+    def _mend(self):
+        said = "\n".join(str(started) for started in self.bed.started)
+        left = self.left()
+        self.bed.mend()
+        self.assertFalse(left, f"left running\n{said}")
+
+    def left(self):
+        """What runs on the hosts; waits a little for what is on its way out."""
+        def running():
+            return {host.name: [str(seen) for seen in seen_there] for host in self.bed.hosts
+                    if (seen_there := host.processes())}
+        try:
+            wait_until(lambda: not running(), 5)
+        except AssertionError:
+            return running()
+        return {}
+
+
+def main():
+    """Runs the tests of the calling module; what was skipped is said in the words that scripts/test looks for."""
+    class Outcome(unittest.TextTestResult):
+        def addSkip(self, test, reason):
+            super().addSkip(test, reason)
+            print(f"\nleft out: {test}: {reason}", file=sys.stderr)
+
+    program = unittest.main(module="__main__", exit=False, verbosity=2,
+                            testRunner=unittest.TextTestRunner(resultclass=Outcome, verbosity=2, stream=sys.stderr))
+    outcome = program.result
+    if outcome.wasSuccessful() and outcome.skipped and len(outcome.skipped) >= max(1, outcome.testsRun):
+        print(f"SKIPPED: {outcome.skipped[0][1]}")
+    sys.exit(0 if outcome.wasSuccessful() else 1)
