@@ -11,6 +11,7 @@ import time
 
 import counting
 import launching
+import networking
 import running
 import storing
 from measuring import Bench, Failure, as_json, print_table
@@ -29,6 +30,9 @@ BENCHMARKS = {
     "store-barrier": storing.store_barrier,
     "store-memory": storing.store_memory,
     "store-operations": counting.store_operations,
+    "network-start": networking.network_start,
+    "network-restart": networking.network_restart,
+    "network-stop": networking.network_stop,
 }
 
 

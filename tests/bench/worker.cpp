@@ -2,10 +2,10 @@
 // measured: one page fault, no dynamic linking. Built with -nostdlib -static -ffreestanding.
 //
 //   bench_worker               ends at once
-//   bench_worker line          writes a line to stdout and one to stderr, marked with a '~', then sleeps until it is
-//   killed bench_worker stamp FILE    appends 16 bytes to FILE (CLOCK_MONOTONIC nanoseconds at its first instruction,
-//   process
+//   bench_worker line          writes a line to stdout and one to stderr, marked with a '~', then sleeps until killed
+//   bench_worker stamp FILE    appends 16 bytes to FILE (CLOCK_MONOTONIC nanoseconds at its first instruction, process
 //                              id), then sleeps until it is killed
+//   bench_worker stamp FILE STOPPED   the same, and when SIGTERM comes it appends such 16 bytes to STOPPED and ends
 //   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write
 #include <asm/unistd.h>
 
@@ -60,6 +60,19 @@ void stamp(const char* file, const long (&now)[2]) {
   call(__NR_close, fd);
 }
 
+[[noreturn]] void stamp_at_sigterm(const char* file) {
+  constexpr long clock_monotonic = 1;
+  constexpr long block_signals = 0;
+  const unsigned long sigterm = 1UL << (15 - 1);
+  call(__NR_rt_sigprocmask, block_signals, address(&sigterm), 0, sizeof sigterm);
+  while (call(__NR_rt_sigtimedwait, address(&sigterm), 0, 0, sizeof sigterm) != 15) {
+  }
+  long now[2];
+  call(__NR_clock_gettime, clock_monotonic, address(now));
+  stamp(file, now);
+  leave(143);
+}
+
 void write_lines(const char* number) {
   long left = 0;
   for (; *number >= '0' && *number <= '9'; ++number) left = left * 10 + (*number - '0');
@@ -94,6 +107,7 @@ extern "C" [[noreturn]] void run(const long* stack) {
   if (count < 3) leave(2);
   if (same(arguments[1], "stamp")) {
     stamp(arguments[2], now);
+    if (count > 3) stamp_at_sigterm(arguments[3]);
     sleep_for_ever();
   }
   if (!same(arguments[1], "lines")) leave(2);

@@ -2,10 +2,11 @@
 torchrun in forks of itself. What runs there is torch.distributed.run.main(), as in the real program, with the arguments,
 environment, directory and descriptors that it would have; test_command_lines.py also compares the two.
 
-    warm_torchrun.py FD   FD is a socket for requests: JSON, and three descriptors
+    warm_torchrun.py FD [MODULE]...   FD is a socket for requests: JSON, and three descriptors; the modules are imported, too
 """
 
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -102,6 +103,8 @@ class WarmRunning(harness.Running):
 def serve(channel):
     """Answers requests until the client is gone. In a child it returns, with the request to carry out."""
     import torch.distributed.run  # noqa: F401  this is what takes the time
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
     gc.freeze()  # so that forks need not copy what they only look through
     selector = selectors.DefaultSelector()
     selector.register(channel, selectors.EVENT_READ)
