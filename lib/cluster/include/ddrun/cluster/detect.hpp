@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/cluster/machine.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::cluster {
+
+// "Where am I?": what a scheduler or another launcher tells its processes about the job. docs/schedulers.md has the
+// variables of each.
+
+/// How many ddruns the scheme started.
+enum class Shape {
+  none,          ///< it says nothing about that
+  agents,        ///< one on each machine: what ddrun wants
+  ranks,         ///< one for each worker: each would start a group of its own
+  slurm_script,  ///< one, on the first machine of a Slurm job; srun starts more
+  script,        ///< perhaps only one, on the first machine; somebody must start the others
+};
+
+/// A value and the variable that it was taken from.
+template <class T>
+struct Fact {
+  T value{};
+  std::string variable;  ///< "SLURM_STEP_NUM_NODES"
+};
+template <class T>
+using Maybe = std::optional<Fact<T>>;
+
+struct NodeRange {
+  int least = 1;
+  int most = 1;
+  bool operator==(const NodeRange&) const = default;
+};
+
+/// One line of what `ddrun env` shows.
+struct Evidence {
+  std::string what;      ///< "nodes", "node rank", "coordinator"…
+  std::string value;     ///< "4"
+  std::string variable;  ///< where it was found
+  std::string instead;   ///< empty: used; else what counts instead, or why it does not count
+  bool operator==(const Evidence&) const = default;
+};
+
+struct Detected {
+  std::string scheme;  ///< "Slurm step", for people; empty: nothing was found
+  Shape shape = Shape::none;
+  Maybe<NodeRange> nodes;
+  Maybe<int> node_rank;
+  Maybe<std::vector<std::string>> hosts;  ///< in order of node ranks
+  Maybe<std::vector<Endpoint>> coordinators;
+  Maybe<bool> is_host;
+  Maybe<std::string> job_id;
+  Maybe<int> gpus;               ///< on this machine, for this job
+  Maybe<std::int64_t> end_time;  ///< when the scheduler ends the job, seconds since 1970
+  bool in_step = false;          ///< shape `slurm_script`, but inside of an interactive step
+  bool standalone = false;       ///< PET_STANDALONE is set and empty, as Kubeflow writes it
+  /// Shape `ranks` or `script`, or something that is not understood: what to write instead. Counts only if the user
+  /// did not say how many nodes there are.
+  std::string refusal;
+  std::vector<Evidence> evidence;
+};
+
+/// Words of --env-detect, blank-separated, "auto" and "none" first.
+inline constexpr std::string_view detect_words =
+    "auto none slurm openmpi mpich flux pbs lsf sge torchrun kubernetes skypilot dstack sagemaker azureml volcano "
+    "plain";
+
+/// Looks at variables, and at the files that they name. `how` is one of `detect_words`. Of several schemes torchrun's
+/// PET_* come first, then the innermost (mpirun in a Slurm job: MPI's), the plain MASTER_ADDR and NODE_RANK last.
+/// Does not block but for `read_file`. Fails if two sources contradict each other and none of them is the stronger one,
+/// and if `how` names a scheme that is not there.
+[[nodiscard]] Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
+                                      std::string_view how = "auto");
+
+/// Three ports in 20000–32767, below those that systems give to outgoing connections, for jobs whose members agree on
+/// nothing but a name: the coordinator takes the first that is free, agents try all.
+[[nodiscard]] std::vector<Endpoint> candidates(const std::string& host, std::string_view job);
+
+}  // namespace ddrun::cluster

@@ -1,0 +1,177 @@
+#include <algorithm>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "findings.hpp"
+
+// PBS, LSF and SGE run a script on the first machine and say in a file which others there are; Flux starts tasks.
+
+namespace ddrun::cluster {
+
+namespace {
+
+/// The words of each line.
+std::vector<std::vector<std::string>> lines_of(std::string_view text) {
+  std::vector<std::vector<std::string>> lines;
+  for (const std::string& line : split(text, '\n')) {
+    std::vector<std::string> words = split(trim(line), ' ');
+    std::erase_if(words, [](const std::string& word) { return trim(word).empty(); });
+    if (!words.empty()) lines.push_back(std::move(words));
+  }
+  return lines;
+}
+
+Result<std::vector<std::string>> hosts_in(const Surroundings& around, const Fact<std::string>& file) {
+  const auto text = around.read_file(file.value);
+  if (!text) {
+    return fail(Errc::not_found, concat(file.variable, ": cannot read ", file.value, "; give --env-detect=none"));
+  }
+  std::vector<std::string> hosts;
+  for (auto& words : lines_of(*text)) hosts.push_back(std::move(words.front()));
+  hosts = unique(hosts);
+  if (hosts.empty()) {
+    return fail(Errc::invalid_argument,
+                concat(file.variable, ": ", file.value, " names no host; give --env-detect=none"));
+  }
+  return hosts;
+}
+
+/// A script on the first of `hosts`, or on all of them if something started it there.
+Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std::vector<std::string>> hosts,
+                   const std::string& id, const std::string& id_variable, std::string_view starter) {
+  Findings found{batch_level, {}};
+  Detected& said = found.said;
+  said.scheme = scheme;
+  said.shape = Shape::script;
+  const int count = static_cast<int>(hosts.value.size());
+  said.nodes = {{{count, count}, hosts.variable}};
+  if (const auto at = position_of(around.machine, hosts.value)) {
+    said.node_rank = {{*at, concat(hosts.variable, ", this host's place in it")}};
+    said.is_host = {{*at == 0, said.node_rank->variable}};
+  }
+  said.job_id = {{as_job_id(id), id_variable}};
+  said.coordinators = {{candidates(hosts.value.front(), id), hosts.variable}};
+  if (count > 1) {
+    said.refusal = concat("this ", scheme, " job has ", count, " machines (", hosts.variable,
+                          "), and its script runs on one of them; start one ddrun on each with --nnodes=", count,
+                          ", the rest is found (", starter, "), or give --nnodes=1 for this machine alone");
+  }
+  said.hosts = std::move(hosts);
+  return found;
+}
+
+}  // namespace
+
+Found find_pbs(const Surroundings& around) {
+  const auto job = text_of(around.variables, "PBS_JOBID");
+  const auto file = text_of(around.variables, "PBS_NODEFILE");
+  if (!job || !file || !around.variables.get("PBS_ENVIRONMENT")) return std::optional<Findings>{};
+  auto hosts = hosts_in(around, *file);
+  if (!hosts) return tl::unexpected<Error>(hosts.error());
+  Findings found = script_on(around, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
+                             "PBS_JOBID", "pbsdsh -u, or ddrun --hostfile=$PBS_NODEFILE from here");
+  // Torque says it, whatever the host is called.
+  const auto node = number_of(around.variables, "PBS_NODENUM", 0, most_nodes);
+  if (!node) return tl::unexpected<Error>(node.error());
+  if (*node) {
+    if ((*node)->value >= found.said.nodes->value.most) {
+      return contradiction(concat("PBS_NODENUM=", (*node)->value),
+                           concat("PBS_NODEFILE with ", found.said.nodes->value.most, " hosts"),
+                           "unset the wrong one, or give --env-detect=none");
+    }
+    found.said.node_rank = *node;
+    found.said.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
+  }
+  return found;
+}
+
+Found find_lsf(const Surroundings& around) {
+  const auto job = text_of(around.variables, "LSB_JOBID");
+  const auto counts = text_of(around.variables, "LSB_MCPU_HOSTS");
+  const auto file = text_of(around.variables, "LSB_DJOB_HOSTFILE");
+  if (!job || (!counts && !file)) return std::optional<Findings>{};
+  Fact<std::vector<std::string>> hosts;
+  if (counts) {
+    const auto lines = lines_of(counts->value);
+    for (std::size_t i = 0; !lines.empty() && i < lines.front().size(); i += 2) hosts.value.push_back(lines.front()[i]);
+    hosts.variable = counts->variable;
+    hosts.value = unique(hosts.value);
+  } else {
+    auto read = hosts_in(around, *file);
+    if (!read) return tl::unexpected<Error>(read.error());
+    hosts = {std::move(*read), file->variable};
+  }
+  if (hosts.value.empty()) return std::optional<Findings>{};
+  // Where jsrun starts the ranks, the first host only runs the script.
+  const bool jsrun = around.variables.has("JSM_NAMESPACE_RANK") || around.variables.has("CSM_ALLOCATION_ID");
+  if (jsrun && hosts.value.size() > 1) hosts.value.erase(hosts.value.begin());
+  Findings found = script_on(around, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID",
+                             "blaunch, or ddrun --hosts=... from here");
+  const auto rank = number_of(around.variables, "JSM_NAMESPACE_RANK", 0, most_nodes);
+  const auto size = number_of(around.variables, "JSM_NAMESPACE_SIZE", 1, most_nodes);
+  if (!rank) return tl::unexpected<Error>(rank.error());
+  if (!size) return tl::unexpected<Error>(size.error());
+  if (*rank && *size) {
+    Detected& said = found.said;
+    const int nodes = said.nodes->value.most;
+    said.refusal.clear();
+    if ((*size)->value > nodes) {
+      said.shape = Shape::ranks;
+      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes",
+                            " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
+                            "--nproc-per-node=",
+                            ((*size)->value + nodes - 1) / nodes, " ...");
+      return found;
+    }
+    said.shape = Shape::agents;
+    said.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
+    said.node_rank = *rank;
+    said.is_host = {{(*rank)->value == 0, "JSM_NAMESPACE_RANK"}};
+  }
+  return found;
+}
+
+Found find_sge(const Surroundings& around) {
+  const auto job = text_of(around.variables, "JOB_ID");
+  const auto file = text_of(around.variables, "PE_HOSTFILE");
+  if (!job || !file) return std::optional<Findings>{};
+  auto hosts = hosts_in(around, *file);
+  if (!hosts) return tl::unexpected<Error>(hosts.error());
+  return script_on(around, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
+                   "qrsh -inherit, or ddrun --hosts=... from here");
+}
+
+Found find_flux(const Surroundings& around) {
+  const auto job = text_of(around.variables, "FLUX_JOB_ID");
+  const auto rank = number_of(around.variables, "FLUX_TASK_RANK", 0, most_nodes);
+  const auto nodes = number_of(around.variables, "FLUX_JOB_NNODES", 1, most_nodes);
+  const auto size = number_of(around.variables, "FLUX_JOB_SIZE", 1, most_nodes);
+  for (const auto* number : {&rank, &nodes, &size}) {
+    if (!*number) return tl::unexpected<Error>(number->error());
+  }
+  if (!job || !*rank || !*nodes) return std::optional<Findings>{};
+  Findings found{inner_level, {}};
+  Detected& said = found.said;
+  said.scheme = "Flux";
+  said.shape = Shape::agents;
+  said.nodes = {{{(*nodes)->value, (*nodes)->value}, "FLUX_JOB_NNODES"}};
+  said.job_id = {{concat("flux-", as_job_id(job->value)), "FLUX_JOB_ID"}};
+  if (*size && (*size)->value > (*nodes)->value) {
+    said.shape = Shape::ranks;
+    said.refusal = concat(
+        "flux run started ", (*size)->value, " ddruns on ", (*nodes)->value, (*nodes)->value == 1 ? " node" : " nodes",
+        " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ", (*nodes)->value, " -n ",
+        (*nodes)->value, " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
+    return found;
+  }
+  if ((*rank)->value >= (*nodes)->value) {
+    return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  // One task on each node: its rank is as good as the node's.
+  said.node_rank = *rank;
+  said.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
+  return found;
+}
+
+}  // namespace ddrun::cluster

@@ -1,0 +1,144 @@
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "findings.hpp"
+
+// Services that start one process on each machine and say which one it is.
+
+namespace ddrun::cluster {
+
+namespace {
+
+/// Names of variables; those that are empty do not exist in a scheme.
+struct Names {
+  std::string_view scheme;
+  std::vector<std::string_view> rank, nodes, hosts;
+  std::string_view gpus, id;
+};
+
+std::vector<std::string> words_of(std::string_view text) {
+  std::string plain(text);
+  // Lines, commas, or a JSON list: the same.
+  std::replace_if(
+      plain.begin(), plain.end(),
+      [](char c) { return c == '\n' || c == ',' || c == '[' || c == ']' || c == '"' || c == '\t'; }, ' ');
+  std::vector<std::string> words = split(plain, ' ');
+  std::erase_if(words, [](const std::string& word) { return trim(word).empty(); });
+  return words;
+}
+
+Found find_members(const Surroundings& around, const Names& names, int fixed_port) {
+  const auto rank = first_number_of(around.variables, names.rank, 0, most_nodes);
+  const auto nodes = first_number_of(around.variables, names.nodes, 1, most_nodes);
+  const auto gpus =
+      names.gpus.empty() ? Maybe<int>{} : number_of(around.variables, names.gpus, 0, 1000).value_or(std::nullopt);
+  if (!rank) return tl::unexpected<Error>(rank.error());
+  if (!nodes) return tl::unexpected<Error>(nodes.error());
+  Findings found{inner_level, {}};
+  Detected& said = found.said;
+  said.scheme = names.scheme;
+  said.shape = Shape::agents;
+  const auto list = first_text_of(around.variables, names.hosts);
+  std::vector<std::string> hosts = list ? words_of(list->value) : std::vector<std::string>{};
+  if (*nodes) said.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+  else if (!hosts.empty())
+    said.nodes = {{{static_cast<int>(hosts.size()), static_cast<int>(hosts.size())}, list->variable}};
+  if (*rank && said.nodes && (*rank)->value >= said.nodes->value.most) {
+    return contradiction(concat((*rank)->variable, "=", (*rank)->value),
+                         concat(said.nodes->variable, " with ", said.nodes->value.most),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  if (*rank) {
+    said.node_rank = *rank;
+    said.is_host = {{(*rank)->value == 0, (*rank)->variable}};
+  }
+  const auto id = names.id.empty() ? Maybe<std::string>{} : text_of(around.variables, names.id);
+  if (id) said.job_id = {{as_job_id(id->value), id->variable}};
+  if (!hosts.empty()) {
+    const std::string first = hosts.front();
+    said.coordinators = {{fixed_port != 0 ? std::vector<Endpoint>{{first, static_cast<std::uint16_t>(fixed_port)}}
+                                          : candidates(first, id ? id->value : first),
+                          list->variable}};
+    if (said.nodes && static_cast<int>(hosts.size()) == said.nodes->value.most) {
+      said.hosts = {{std::move(hosts), list->variable}};
+    }
+  }
+  if (gpus && gpus->value > 0) said.gpus = gpus;
+  return found;
+}
+
+}  // namespace
+
+Found find_skypilot(const Surroundings& around) {
+  if (!around.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Findings>{};
+  return find_members(around,
+                      {"SkyPilot",
+                       {"SKYPILOT_NODE_RANK"},
+                       {"SKYPILOT_NUM_NODES"},
+                       {"SKYPILOT_NODE_IPS"},
+                       "SKYPILOT_NUM_GPUS_PER_NODE",
+                       "SKYPILOT_TASK_ID"},
+                      0);
+}
+
+Found find_dstack(const Surroundings& around) {
+  if (!around.variables.get("DSTACK_NODE_RANK")) return std::optional<Findings>{};
+  return find_members(around,
+                      {"dstack",
+                       {"DSTACK_NODE_RANK"},
+                       {"DSTACK_NODES_NUM"},
+                       {"DSTACK_MASTER_NODE_IP", "DSTACK_NODES_IPS"},
+                       "DSTACK_GPUS_PER_NODE",
+                       ""},
+                      0);
+}
+
+Found find_volcano(const Surroundings& around) {
+  // With a role for the master there are two counts of indices, and nothing says which one is ours.
+  const bool has_index = around.variables.get("VC_TASK_INDEX") || around.variables.get("VK_TASK_INDEX");
+  if (!has_index || !around.variables.get("VC_WORKER_HOSTS") || around.variables.get("VC_MASTER_HOSTS")) {
+    return std::optional<Findings>{};
+  }
+  return find_members(
+      around, {"Volcano", {"VC_TASK_INDEX", "VK_TASK_INDEX"}, {"VC_WORKER_NUM"}, {"VC_WORKER_HOSTS"}, "", ""}, 29400);
+}
+
+Found find_sagemaker(const Surroundings& around) {
+  const auto hosts = text_of(around.variables, "SM_HOSTS");
+  const auto current = text_of(around.variables, "SM_CURRENT_HOST");
+  if (!hosts || !current) return std::optional<Findings>{};
+  auto found = find_members(around, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777);
+  if (!found) return found;
+  const std::vector<std::string> list = words_of(hosts->value);
+  const auto at = std::find(list.begin(), list.end(), current->value);
+  if (at == list.end()) {
+    return contradiction(concat("SM_CURRENT_HOST=", current->value), concat("SM_HOSTS=", hosts->value),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  const int rank = static_cast<int>(at - list.begin());
+  (*found)->said.node_rank = {{rank, "SM_CURRENT_HOST"}};
+  (*found)->said.is_host = {{rank == 0, "SM_CURRENT_HOST"}};
+  return found;
+}
+
+Found find_azureml(const Surroundings& around) {
+  if (!around.variables.get("AZUREML_NODE_COUNT") || around.variables.get("LOCAL_RANK")) {
+    return std::optional<Findings>{};
+  }
+  auto found =
+      find_members(around, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0);
+  if (!found) return found;
+  Detected& said = (*found)->said;
+  if (const auto address = text_of(around.variables, "MASTER_ADDR")) {
+    const auto port = number_of(around.variables, "MASTER_PORT", 1, 65535);
+    if (!port) return tl::unexpected<Error>(port.error());
+    const int number = *port ? (*port)->value : 29500;
+    said.coordinators = {{{{address->value, static_cast<std::uint16_t>(number)}}, "MASTER_ADDR"}};
+  } else if (const auto master = text_of(around.variables, "AZ_BATCH_MASTER_NODE")) {
+    const std::string host = master->value.substr(0, master->value.find(':'));
+    said.coordinators = {{candidates(host, host), master->variable}};
+  }
+  return found;
+}
+
+}  // namespace ddrun::cluster

@@ -1,0 +1,181 @@
+#include "ddrun/cluster/complete.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "findings.hpp"
+
+namespace ddrun::cluster {
+
+namespace {
+
+class Filling {
+ public:
+  Filling(LaunchSpec& spec, const Given& given, const Detected& detected)
+      : spec_(spec), given_(given), detected_(detected) {
+    result_.evidence = detected.evidence;
+  }
+
+  Result<Completion> run() {
+    if (gives_up()) return std::move(result_);
+    RendezvousSpec& meeting = spec_.rendezvous;
+    if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
+    if (has("nnodes")) {
+      instead("nodes", "nnodes");
+    } else if (detected_.nodes) {
+      meeting.min_nodes = detected_.nodes->value.least;
+      meeting.max_nodes = detected_.nodes->value.most;
+    }
+    fill_gpus();
+    if (meeting.max_nodes == 1) return one_machine();
+    if (auto started = check_script(); !started) return tl::unexpected<Error>(started.error());
+    fill_place();
+    if (auto done = fill_meeting(); !done) return tl::unexpected<Error>(done.error());
+    fill_id();
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] bool has(std::string_view option) const { return given_.find(option) != given_.end(); }
+  [[nodiscard]] const std::string& where(std::string_view option) const { return given_.find(option)->second; }
+
+  /// Of evidence that nothing else has overridden yet.
+  void set_instead(std::string_view what, const std::string& why) {
+    for (Evidence& one : result_.evidence) {
+      if (one.what == what && one.instead.empty()) one.instead = why;
+    }
+  }
+  /// The user's option counts, unless it is the very variable that was looked at.
+  void instead(std::string_view what, std::string_view option) {
+    for (Evidence& one : result_.evidence) {
+      if (one.what == what && one.instead.empty() && one.variable.find(where(option)) == std::string::npos) {
+        one.instead = where(option);
+      }
+    }
+  }
+  void all_instead(const std::string& why) {
+    for (Evidence& one : result_.evidence) {
+      if (one.instead.empty()) one.instead = why;
+    }
+  }
+
+  /// --standalone, or Kubeflow's way to say it: this machine alone.
+  bool gives_up() {
+    if (spec_.rendezvous.standalone) {
+      all_instead(has("standalone") ? where("standalone") : "--standalone");
+      return true;
+    }
+    if (!detected_.standalone || has("nnodes")) return false;
+    spec_.rendezvous.standalone = true;
+    all_instead("PET_STANDALONE");
+    result_.remarks.emplace_back("PET_STANDALONE is set, though empty: this machine alone");
+    return true;
+  }
+
+  Result<void> check_shape() const {
+    if (detected_.refusal.empty()) return {};
+    const bool alone = has("nnodes") && spec_.rendezvous.max_nodes == 1;
+    const bool said = detected_.shape == Shape::ranks ? alone : has("nnodes");
+    if (said) return {};
+    return fail(Errc::invalid_argument, detected_.refusal);
+  }
+
+  void fill_gpus() {
+    if (!detected_.gpus) return;
+    const bool asked = spec_.nproc.kind == NprocSpec::Kind::gpu;
+    if (has("nproc-per-node") && !asked) {
+      instead("GPUs", "nproc-per-node");
+    } else if (spec_.rendezvous.max_nodes == 1 && !asked) {
+      set_instead("GPUs", "one worker, as without a scheduler; --nproc-per-node=gpu for one on each");
+    } else if (!asked) {
+      spec_.nproc = {NprocSpec::Kind::count, detected_.gpus->value};
+      result_.remarks.push_back(
+          concat(detected_.gpus->value, " workers on this machine, one for each GPU (", detected_.gpus->variable, ")"));
+    }
+  }
+
+  Result<Completion> one_machine() {
+    if (!has("nnodes")) {
+      for (const std::string_view what : {"node rank", "coordinator", "coordinator is here", "job", "hosts"}) {
+        set_instead(what, "nothing: the job has one machine");
+      }
+    } else {
+      for (const std::string_view what : {"node rank", "coordinator", "coordinator is here", "job", "hosts"}) {
+        set_instead(what, where("nnodes"));
+      }
+    }
+    return std::move(result_);
+  }
+
+  Result<void> check_script() {
+    if (detected_.shape != Shape::slurm_script || has("node-rank") || !detected_.nodes) return {};
+    const RendezvousSpec& meeting = spec_.rendezvous;
+    const int there = detected_.nodes->value.most;
+    if (meeting.min_nodes > there) {
+      // An endpoint: others are started by other means.
+      if (has("rdzv-endpoint")) return {};
+      return fail(Errc::invalid_argument,
+                  concat("--nnodes asks for ", meeting.min_nodes, " nodes, but the Slurm job has ", there, " (",
+                         detected_.nodes->variable, "); ask Slurm for more, or give a smaller --nnodes"));
+    }
+    result_.start_agents = SlurmScript{std::min(meeting.max_nodes, there), detected_.in_step};
+    return {};
+  }
+
+  void fill_place() {
+    RendezvousSpec& meeting = spec_.rendezvous;
+    if (!detected_.node_rank) return;
+    if (has("node-rank")) {
+      instead("node rank", "node-rank");
+    } else if (meeting.min_nodes != meeting.max_nodes) {
+      set_instead("node rank", "whoever comes first: the job is elastic");
+    } else if (detected_.node_rank->value >= meeting.max_nodes) {
+      set_instead("node rank", concat("a spare: there are only ", meeting.max_nodes, " nodes in the job"));
+    } else {
+      meeting.node_rank = detected_.node_rank->value;
+    }
+  }
+
+  Result<void> fill_meeting() {
+    RendezvousSpec& meeting = spec_.rendezvous;
+    if (has("rdzv-endpoint") || !meeting.coordinators.empty()) {
+      if (has("rdzv-endpoint")) {
+        instead("coordinator", "rdzv-endpoint");
+        // Of a pod that the endpoint names.
+        const bool same = detected_.is_host && detected_.is_host->variable.find(where("rdzv-endpoint")) == 0;
+        if (same && detected_.is_host->value && !meeting.is_host) meeting.is_host = true;
+        if (!same) instead("coordinator is here", "rdzv-endpoint");
+      }
+      return {};
+    }
+    if (detected_.coordinators) {
+      meeting.coordinators = detected_.coordinators->value;
+      if (meeting.is_host) set_instead("coordinator is here", "--rdzv-conf is_host");
+      else if (detected_.is_host) meeting.is_host = detected_.is_host->value;
+      return {};
+    }
+    if (detected_.scheme.empty() || has("master-addr")) return {};
+    return fail(Errc::invalid_argument,
+                concat("there are ", meeting.max_nodes, " machines, but ", detected_.scheme,
+                       " does not say where they meet; give --rdzv-endpoint=HOST[:PORT] with the host of node rank 0"));
+  }
+
+  void fill_id() {
+    if (!detected_.job_id) return;
+    if (has("rdzv-id")) instead("job", "rdzv-id");
+    else spec_.rendezvous.id = detected_.job_id->value;
+  }
+
+  LaunchSpec& spec_;
+  const Given& given_;
+  const Detected& detected_;
+  Completion result_;
+};
+
+}  // namespace
+
+Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected) {
+  return Filling(spec, given, detected).run();
+}
+
+}  // namespace ddrun::cluster

@@ -1,0 +1,100 @@
+#include "findings.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::cluster {
+
+Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, int low, int high) {
+  const auto text = variables.get(name);
+  if (!text) return Maybe<int>{};
+  const auto number = parse_integer(*text, low, high);
+  if (!number) {
+    return fail(Errc::invalid_argument, concat(name, "=", *text, " is not a whole number from ", low, " to ", high,
+                                               "; unset it, or give --env-detect=none"));
+  }
+  return Maybe<int>({static_cast<int>(*number), std::string(name)});
+}
+
+Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector<std::string_view>& names, int low,
+                                   int high) {
+  for (const std::string_view name : names) {
+    auto number = number_of(variables, name, low, high);
+    if (!number || *number) return number;
+  }
+  return Maybe<int>{};
+}
+
+Maybe<std::string> text_of(const Variables& variables, std::string_view name) {
+  const auto text = variables.get(name);
+  if (!text) return std::nullopt;
+  return Fact<std::string>{std::string(*text), std::string(name)};
+}
+
+Maybe<std::string> first_text_of(const Variables& variables, const std::vector<std::string_view>& names) {
+  for (const std::string_view name : names) {
+    if (auto text = text_of(variables, name)) return text;
+  }
+  return std::nullopt;
+}
+
+tl::unexpected<Error> contradiction(std::string_view one, std::string_view other, std::string_view way_out) {
+  return fail(Errc::invalid_argument, concat(one, " and ", other, " contradict each other; ", way_out));
+}
+
+std::string_view short_name(std::string_view host) {
+  if (host.find(':') != std::string_view::npos) return host;
+  if (host.find_first_not_of("0123456789.") == std::string_view::npos) return host;
+  return host.substr(0, host.find('.'));
+}
+
+std::optional<int> position_of(const Machine& machine, const std::vector<std::string>& hosts) {
+  const auto where = [&](auto same) -> std::optional<int> {
+    const auto found = std::find_if(hosts.begin(), hosts.end(), same);
+    if (found == hosts.end()) return std::nullopt;
+    return static_cast<int>(found - hosts.begin());
+  };
+  if (const auto at = where([&](const std::string& host) { return host == machine.host_name; })) return at;
+  if (const auto at =
+          where([&](const std::string& host) { return short_name(host) == short_name(machine.host_name); })) {
+    return at;
+  }
+  return where([&](const std::string& host) {
+    return host != "127.0.0.1" && host != "::1" &&
+           std::find(machine.addresses.begin(), machine.addresses.end(), host) != machine.addresses.end();
+  });
+}
+
+std::vector<std::string> unique(const std::vector<std::string>& hosts) {
+  std::vector<std::string> result;
+  for (const std::string& host : hosts) {
+    if (std::find(result.begin(), result.end(), host) == result.end()) result.push_back(host);
+  }
+  return result;
+}
+
+std::string as_job_id(std::string_view text) {
+  constexpr std::string_view good = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  std::string id(text.substr(0, 100));
+  std::replace_if(
+      id.begin(), id.end(), [&](char c) { return good.find(c) == std::string_view::npos; }, '-');
+  return id;
+}
+
+std::string endpoint_text(const Endpoint& endpoint) {
+  const bool v6 = endpoint.host.find(':') != std::string::npos;
+  std::string text = v6 ? concat("[", endpoint.host, "]") : endpoint.host;
+  if (endpoint.port != 0) text += concat(":", static_cast<int>(endpoint.port));
+  return text;
+}
+
+std::string short_list(const std::vector<std::string>& words) {
+  constexpr std::size_t most = 8;
+  if (words.size() <= most) return join(words, ", ");
+  const std::vector<std::string> first(words.begin(), words.begin() + most - 1);
+  return concat(join(first, ", "), ", ... ", words.back(), " (", words.size(), ")");
+}
+
+}  // namespace ddrun::cluster

@@ -1,0 +1,60 @@
+#include "ddrun/base/text.hpp"
+#include "findings.hpp"
+
+// mpirun starts ranks. With one of them on each machine they are what ddrun calls agents; but where rank 0 runs, no
+// variable says.
+
+namespace ddrun::cluster {
+
+namespace {
+
+struct Names {
+  std::string_view scheme, rank, size, local_size, one_per_node;
+};
+
+Found find_mpi(const Surroundings& around, const Names& names) {
+  const auto rank = number_of(around.variables, names.rank, 0, most_nodes);
+  const auto size = number_of(around.variables, names.size, 1, most_nodes);
+  const auto local = number_of(around.variables, names.local_size, 1, most_nodes);
+  for (const auto* number : {&rank, &size, &local}) {
+    if (!*number) return tl::unexpected<Error>(number->error());
+  }
+  if (!*rank || !*size || !*local) return std::optional<Findings>{};
+  if ((*rank)->value >= (*size)->value) {
+    return contradiction(concat(names.rank, "=", (*rank)->value), concat(names.size, "=", (*size)->value),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  Findings found{mpi_level, {}};
+  Detected& said = found.said;
+  said.scheme = names.scheme;
+  if ((*local)->value > 1) {
+    said.shape = Shape::ranks;
+    said.refusal = concat("mpirun started ", (*size)->value, " ddruns, ", (*local)->value, " of them here (",
+                          names.local_size, "), and each would start workers of its own; write: mpirun ",
+                          names.one_per_node, " ddrun --nproc-per-node=", (*local)->value,
+                          " ... (or --nnodes=1, if each is meant to be a job of its own)");
+    return found;
+  }
+  said.shape = Shape::agents;
+  said.nodes = {{{(*size)->value, (*size)->value}, std::string(names.size)}};
+  said.node_rank = *rank;
+  said.is_host = {{(*rank)->value == 0, std::string(names.rank)}};
+  return found;
+}
+
+}  // namespace
+
+Found find_open_mpi(const Surroundings& around) {
+  return find_mpi(around, {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+                           "--map-by ppr:1:node"});
+}
+
+Found find_mpich(const Surroundings& around) {
+  // Slurm and Flux set PMI_RANK too, but not the local size.
+  auto found = find_mpi(around, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "-ppn 1"});
+  if (!found || *found) return found;
+  return find_mpi(around,
+                  {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "-ppn 1"});
+}
+
+}  // namespace ddrun::cluster

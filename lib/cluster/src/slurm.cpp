@@ -1,0 +1,141 @@
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/cluster/hostlist.hpp"
+#include "findings.hpp"
+
+// Slurm tells a process of a step and a batch script much the same, but not about the same: in a step that is smaller
+// than its job the job's list of nodes is wrong, and SLURM_NTASKS is the step's in a step and the job's in a script.
+
+namespace ddrun::cluster {
+
+namespace {
+
+/// Steps that Slurm makes itself: of the batch script, of salloc's shell, for what was started by other means.
+bool is_own_step(std::string_view id) {
+  const auto number = parse_integer(id, 0, 0xffff'ffffLL);
+  return number && *number >= 0xffff'fff0LL;
+}
+
+class Slurm {
+ public:
+  explicit Slurm(const Surroundings& around) : variables_(around.variables), around_(around) {
+    const auto step = first_text_of(variables_, {"SLURM_STEP_ID", "SLURM_STEPID"});
+    // A shell in a terminal of its own (srun --pty bash) is a step too, but whoever types there means the job. If ddrun
+    // itself is the task, that terminal is only for its output.
+    const auto task = variables_.get("SLURM_TASK_PID");
+    const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(around.machine.pid);
+    in_own_step_ = step && !is_own_step(step->value);
+    in_step_ = in_own_step_ && !shell && !around.under_mpi;
+    if (step && in_step_) step_ = step->value;
+  }
+
+  Found find(Fact<std::string> job) {
+    Findings found{batch_level, {}};
+    Detected& said = found.said;
+    said.scheme = in_step_ ? "Slurm step" : "Slurm job";
+    if (variables_.get("SLURM_HET_SIZE").value_or("1") != "1") return heterogeneous(std::move(found));
+    if (auto done = take_nodes(said); !done) return tl::unexpected<Error>(done.error());
+    if (auto done = take_shape(said); !done) return tl::unexpected<Error>(done.error());
+    const std::string restart(variables_.get("SLURM_RESTART_COUNT").value_or("0"));
+    const std::string id = concat(job.value, step_.empty() ? "" : ".", step_, restart == "0" ? "" : ".r",
+                                  restart == "0" ? std::string() : restart);
+    said.job_id = Fact<std::string>{concat("slurm-", as_job_id(id)),
+                                    step_.empty() ? job.variable : concat(job.variable, ", SLURM_STEP_ID")};
+    if (said.hosts) said.coordinators = {{candidates(said.hosts->value.front(), id), said.hosts->variable}};
+    if (said.node_rank) said.is_host = {{said.node_rank->value == 0, said.node_rank->variable}};
+    const auto gpus = number_of(variables_, "SLURM_GPUS_ON_NODE", 0, 1000);
+    if (!gpus) return tl::unexpected<Error>(gpus.error());
+    if (*gpus && (*gpus)->value > 0) said.gpus = *gpus;
+    if (const auto end = text_of(variables_, "SLURM_JOB_END_TIME")) {
+      const auto seconds = parse_integer(end->value, 0, 1LL << 40);
+      if (seconds) said.end_time = {{*seconds, end->variable}};
+    }
+    return found;
+  }
+
+ private:
+  static Found heterogeneous(Findings found) {
+    found.said.scheme = "heterogeneous Slurm job";
+    found.said.refusal =
+        "SLURM_HET_SIZE says that this Slurm job has several parts, which ddrun does not put together; give --nnodes, "
+        "--node-rank and --rdzv-endpoint, or --nnodes=1 for this machine alone";
+    return found;
+  }
+
+  Result<void> take_nodes(Detected& said) {
+    using Names = std::vector<std::string_view>;
+    const auto nodes = first_number_of(variables_,
+                                       in_step_ ? Names{"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"}
+                                                : Names{"SLURM_JOB_NUM_NODES", "SLURM_NNODES"},
+                                       1, most_nodes);
+    if (!nodes) return tl::unexpected<Error>(nodes.error());
+    if (*nodes) said.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
+    const auto list =
+        first_text_of(variables_, in_step_ ? Names{"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}
+                                           : Names{"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+    if (!list) return {};
+    auto hosts = expand_hostlist(list->value);
+    if (!hosts) {
+      return fail(Errc::invalid_argument,
+                  concat(list->variable, ": ", hosts.error().message, "; give --env-detect=none and --rdzv-endpoint"));
+    }
+    const int count = static_cast<int>(hosts->size());
+    if (said.nodes && said.nodes->value.most != count) {
+      return contradiction(
+          concat(said.nodes->variable, "=", said.nodes->value.most),
+          concat(list->variable, "=", list->value, ", which names ", count, count == 1 ? " node," : " nodes,"),
+          "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
+          "--env-detect=none");
+    }
+    if (!said.nodes) said.nodes = {{{count, count}, list->variable}};
+    said.hosts = {{std::move(*hosts), list->variable}};
+    return {};
+  }
+
+  Result<void> take_shape(Detected& said) {
+    if (around_.under_mpi) return {};
+    if (!in_step_) {
+      said.shape = Shape::slurm_script;
+      said.in_step = in_own_step_;
+      return {};
+    }
+    const auto tasks = first_number_of(variables_, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1, 100'000'000);
+    const auto node = number_of(variables_, "SLURM_NODEID", 0, most_nodes);
+    if (!tasks) return tl::unexpected<Error>(tasks.error());
+    if (!node) return tl::unexpected<Error>(node.error());
+    if (*node && said.nodes && (*node)->value >= said.nodes->value.most) {
+      return contradiction(concat("SLURM_NODEID=", (*node)->value),
+                           concat(said.nodes->variable, "=", said.nodes->value.most),
+                           "unset the wrong one, or give --env-detect=none");
+    }
+    said.node_rank = *node;
+    said.shape = Shape::agents;
+    if (*tasks && said.nodes && (*tasks)->value > said.nodes->value.most) {
+      const int nodes = said.nodes->value.most;
+      const int each = ((*tasks)->value + nodes - 1) / nodes;
+      said.shape = Shape::ranks;
+      said.refusal =
+          concat("srun started ", (*tasks)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes", " (",
+                 (*tasks)->variable, "), and each would start workers of its own; write: srun --nodes=", nodes,
+                 " --ntasks-per-node=1 ddrun --nproc-per-node=", each,
+                 " ... (or --nnodes=1, if each is meant to be a job of its own)");
+    }
+    return {};
+  }
+
+  const Variables& variables_;
+  const Surroundings& around_;
+  bool in_step_ = false;
+  bool in_own_step_ = false;
+  std::string step_;
+};
+
+}  // namespace
+
+Found find_slurm(const Surroundings& around) {
+  auto job = first_text_of(around.variables, {"SLURM_JOB_ID", "SLURM_JOBID"});
+  if (!job) return std::optional<Findings>{};
+  return Slurm(around).find(std::move(*job));
+}
+
+}  // namespace ddrun::cluster

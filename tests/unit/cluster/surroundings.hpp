@@ -1,0 +1,79 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/cluster/complete.hpp"
+#include "ddrun/cluster/detect.hpp"
+#include "ddrun/test/catch.hpp"
+
+namespace ddrun::cluster::test {
+
+/// A machine with its variables and files.
+struct Place {
+  std::vector<std::string> variables;  ///< "NAME=value"
+  Machine machine{"host", {}, 4711};
+  std::map<std::string, std::string> files{};
+  std::string how = "auto";
+};
+
+inline Result<Detected> look(const Place& place) {
+  std::vector<const char*> entries;
+  for (const std::string& variable : place.variables) entries.push_back(variable.c_str());
+  entries.push_back(nullptr);
+  const ReadFile read = [&](const std::string& path) -> std::optional<std::string> {
+    const auto found = place.files.find(path);
+    if (found == place.files.end()) return std::nullopt;
+    return found->second;
+  };
+  return detect(Variables(entries.data()), read, place.machine, place.how);
+}
+
+inline Detected seen(const Place& place) {
+  auto detected = look(place);
+  if (!detected) {
+    INFO(detected.error().message);
+    REQUIRE(detected);
+  }
+  return std::move(*detected);
+}
+
+inline std::string refusal_of(const Place& place) {
+  const auto detected = look(place);
+  REQUIRE_FALSE(detected);
+  return detected.error().message;
+}
+
+/// All that was found in one line: "Slurm step: 4 nodes, rank 2, at n1:PORT.., here no, job slurm-1.0, 8 GPUs".
+/// Ports that come from a hash are shown as a star.
+inline std::string summary(const Detected& found) {
+  std::string text = found.scheme;
+  if (found.nodes) {
+    text += concat("; nodes ", found.nodes->value.least);
+    if (found.nodes->value.least != found.nodes->value.most) text += concat(":", found.nodes->value.most);
+  }
+  if (found.node_rank) text += concat("; rank ", found.node_rank->value);
+  if (found.coordinators) {
+    const auto& endpoints = found.coordinators->value;
+    text += concat("; at ", endpoints.front().host, ":",
+                   endpoints.size() > 1 ? std::string("*") : std::to_string(endpoints.front().port));
+  }
+  if (found.is_host) text += found.is_host->value ? "; here" : "; there";
+  if (found.job_id) text += concat("; job ", found.job_id->value);
+  if (found.gpus) text += concat("; GPUs ", found.gpus->value);
+  return text;
+}
+
+inline std::string found_at(const Place& place) { return summary(seen(place)); }
+
+/// "" if it is used; "<none>" if there is no such evidence.
+inline std::string instead_of(const std::vector<Evidence>& all, const std::string& what) {
+  for (const Evidence& one : all) {
+    if (one.what == what) return one.instead;
+  }
+  return "<none>";
+}
+
+}  // namespace ddrun::cluster::test
