@@ -1,11 +1,11 @@
-#include "ddrun/agent/restart_budget.hpp"
+#include "ddrun/rendezvous/restart_budget.hpp"
 
 #include <signal.h>
 
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
-using namespace ddrun::agent;
+using namespace ddrun::rendezvous;
 
 namespace {
 
@@ -74,17 +74,14 @@ TEST_CASE("the pause starts anew after a window without a restart") {
   CHECK(budget.spend(start + Milliseconds{24'000}) == Milliseconds{1'000});
 }
 
-TEST_CASE("codes are compared with exit codes only") {
+TEST_CASE("codes that are never restarted after are compared with exit codes only") {
   RestartPolicy named = policy(1);
   named.no_restart_on = {SIGKILL};
-  named.success_on = {0, SIGTERM};
   RestartBudget budget(named);
   CHECK_FALSE(budget.allows(Exited{SIGKILL}, start));
   CHECK(budget.allows(Signaled{SIGKILL, false}, start));
   CHECK(budget.allows(Exited{128 + SIGKILL}, start));
-  CHECK(is_success(Exited{0}, named));
-  CHECK(is_success(Exited{SIGTERM}, named));
-  CHECK_FALSE(is_success(Exited{1}, named));
-  CHECK_FALSE(is_success(Signaled{SIGTERM, false}, named));
-  CHECK_FALSE(is_success(Signaled{0, false}, named));
+  CHECK(budget.any_left(start));
+  budget.spend(start);
+  CHECK_FALSE(budget.any_left(start));
 }

@@ -1,0 +1,127 @@
+#include "event_text.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace ddrun::rendezvous::event_text {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+// Host names and the like come from other machines and need not be UTF-8.
+std::string line(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+const char* name(VerdictKind kind) {
+  switch (kind) {
+    case VerdictKind::success: return "success";
+    case VerdictKind::worker_failed: return "worker_failed";
+    case VerdictKind::timed_out: return "timed_out";
+    case VerdictKind::stopped_by_signal: return "stopped_by_signal";
+    case VerdictKind::launcher_failed: return "launcher_failed";
+    case VerdictKind::node_lost: return "node_lost";
+  }
+  return "unknown";
+}
+
+ordered_json about(const char* event, Round round, const Seat& seat) {
+  return {{"event", event},
+          {"round", round},
+          {"host", seat.host},
+          {"address", seat.peer_address},
+          {"node_rank", seat.in_round ? seat.node_rank : -1}};
+}
+
+}  // namespace
+
+std::string joined(const Seat& seat, int nodes, bool spare) {
+  return line({{"event", "joined"},
+               {"host", seat.host},
+               {"address", seat.peer_address},
+               {"local_world_size", seat.local_world_size},
+               {"nodes", nodes},
+               {"spare", spare}});
+}
+
+std::string waiting(int nodes, int min_nodes, int max_nodes, const std::string& what_for) {
+  return line(
+      {{"event", "waiting"}, {"nodes", nodes}, {"min_nodes", min_nodes}, {"max_nodes", max_nodes}, {"why", what_for}});
+}
+
+std::string round(Round number, int restarts, int world_size, const std::string& address,
+                  const std::vector<const Seat*>& members) {
+  ordered_json hosts = ordered_json::array();
+  for (const Seat* seat : members) hosts.push_back(seat->host);
+  return line({{"event", "round"},
+               {"round", number},
+               {"restarts", restarts},
+               {"nodes", members.size()},
+               {"world_size", world_size},
+               {"address", address},
+               {"hosts", std::move(hosts)}});
+}
+
+std::string started(Round number, int restarts, int nodes) {
+  return line({{"event", "started"}, {"round", number}, {"restarts", restarts}, {"nodes", nodes}});
+}
+
+std::string succeeded(Round number, const Seat& seat) { return line(about("succeeded", number, seat)); }
+
+std::string ended(Round number, bool another, const std::string& why) {
+  return line({{"event", "ended"}, {"round", number}, {"another_round", another}, {"why", why}});
+}
+
+std::string failed(const Failed& failure, const Seat& seat, const std::string& why) {
+  ordered_json json = about("failed", failure.round, seat);
+  json["rank"] = failure.rank;
+  json["local_rank"] = failure.local_rank;
+  json["pid"] = failure.pid;
+  json[failure.by_signal ? "signal" : "exit_code"] = failure.code;
+  json["why"] = why;
+  return line(json);
+}
+
+std::string lost(Round number, const Seat& seat, const std::string& why) {
+  ordered_json json = about("lost", number, seat);
+  json["why"] = why;
+  return line(json);
+}
+
+std::string left(Round number, const Seat& seat, const std::string& why) {
+  ordered_json json = about("left", number, seat);
+  json["why"] = why;
+  return line(json);
+}
+
+std::string restart(Round number, int restarts, int max_restarts, Milliseconds pause, const std::string& why) {
+  return line({{"event", "restart"},
+               {"round", number},
+               {"restarts", restarts},
+               {"max_restarts", max_restarts},
+               {"pause_ms", pause.count()},
+               {"why", why}});
+}
+
+std::string excluded(Round number, const Seat& seat, int failures) {
+  ordered_json json = about("excluded", number, seat);
+  json["failures"] = failures;
+  return line(json);
+}
+
+std::string refused(const std::string& host, const std::string& address, const std::string& why) {
+  return line({{"event", "refused"}, {"host", host}, {"address", address}, {"why", why}});
+}
+
+std::string verdict(Round number, const VerdictMessage& verdict) {
+  return line({{"event", "verdict"},
+               {"round", number},
+               {"verdict", name(verdict.kind)},
+               {"exit_code", verdict.exit_code},
+               {"signal", verdict.signal},
+               {"host", verdict.host},
+               {"node_rank", verdict.node_rank},
+               {"rank", verdict.rank},
+               {"restarts", verdict.restarts},
+               {"why", verdict.why}});
+}
+
+}  // namespace ddrun::rendezvous::event_text

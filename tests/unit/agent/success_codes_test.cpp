@@ -1,0 +1,17 @@
+#include <signal.h>
+
+#include "ddrun/agent/restart_budget.hpp"
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+
+TEST_CASE("success codes are compared with exit codes only") {
+  RestartPolicy named;
+  named.success_on = {0, SIGTERM};
+  CHECK(is_success(Exited{0}, named));
+  CHECK(is_success(Exited{SIGTERM}, named));
+  CHECK_FALSE(is_success(Exited{1}, named));
+  CHECK_FALSE(is_success(Signaled{SIGTERM, false}, named));
+  CHECK_FALSE(is_success(Signaled{0, false}, named));
+}

@@ -1,0 +1,135 @@
+#include "scripted_job.hpp"
+
+#include <algorithm>
+
+namespace ddrun::test {
+
+ScriptedJob::ScriptedJob(int min_nodes, int max_nodes, Settings changed) {
+  std::map<std::string, std::string> all = {{"min_nodes", std::to_string(min_nodes)},
+                                            {"max_nodes", std::to_string(max_nodes)},
+                                            {"max_restarts", "3"},
+                                            {"restart_backoff_ms", "0"},
+                                            {"restart_window_ms", ""},
+                                            {"last_call_ms", "30000"},
+                                            {"join_timeout_ms", "600000"},
+                                            {"exit_skew_ms", ""},
+                                            {"node_max_failures", "0"},
+                                            {"grace_ms", "10000"}};
+  for (auto& [key, value] : changed) all[key] = value;
+  settings.assign(all.begin(), all.end());
+  options.host = "a";
+  options.own_addresses = {"10.0.0.1"};
+}
+
+Coordinator& ScriptedJob::coordinator() {
+  if (!coordinator_) coordinator_.emplace(options);
+  return *coordinator_;
+}
+
+Join ScriptedJob::join_of(const std::string& host) const {
+  Join join;
+  join.version = "1.0";
+  join.job_id = "job";
+  join.agent_id = "agent " + std::to_string(links_ + 1);
+  join.host = host;
+  join.local_world_size = 2;
+  join.settings = settings;
+  return join;
+}
+
+LinkId ScriptedJob::joins(const std::string& host, int node_rank) {
+  Join join = join_of(host);
+  join.node_rank = node_rank;
+  return joins(join);
+}
+
+LinkId ScriptedJob::joins(const Join& join, LinkFacts facts) {
+  const LinkId link = ++links_;
+  if (facts.peer_address.empty()) facts.peer_address = "10.0.0." + std::to_string(link);
+  if (facts.local_address.empty()) facts.local_address = "10.0.0.1";
+  coordinator().join(link, join, facts, now);
+  deliver();
+  return link;
+}
+
+void ScriptedJob::says(LinkId link, const FromAgent& message) {
+  coordinator().receive(link, message, now);
+  deliver();
+}
+
+void ScriptedJob::breaks(LinkId link, const std::string& how) {
+  coordinator().lost(link, how, now);
+  deliver();
+}
+
+void ScriptedJob::opens(std::uint16_t port) {
+  for (const auto& member : coordinator().members()) {
+    if (member.node_rank != 0) continue;
+    says(member.link, Opened{coordinator().round(), port});
+    return;
+  }
+}
+
+void ScriptedJob::fails(LinkId link, int rank, int code, bool may_restart) {
+  Failed failed;
+  failed.round = coordinator().round();
+  failed.rank = rank;
+  failed.code = code;
+  failed.may_restart = may_restart;
+  says(link, failed);
+}
+
+void ScriptedJob::succeeds(LinkId link) { says(link, Succeeded{coordinator().round()}); }
+
+void ScriptedJob::stops(LinkId link, const std::string& cause, const std::string& workers) {
+  says(link, Stopped{coordinator().round(), cause, workers});
+}
+
+void ScriptedJob::leaves(LinkId link, int signal) { says(link, Leave{signal, "pid 7"}); }
+
+void ScriptedJob::wait(Milliseconds time) {
+  const auto end = now + time;
+  for (;;) {
+    const auto deadline = coordinator().next_deadline();
+    if (!deadline || *deadline > end) break;
+    now = std::max(now, *deadline);
+    coordinator().tick(now);
+    deliver();
+  }
+  now = end;
+}
+
+std::vector<FromCoordinator> ScriptedJob::heard(LinkId link) {
+  const auto queue = std::exchange(queues_[link], {});
+  return {queue.begin(), queue.end()};
+}
+
+int ScriptedJob::node_rank(LinkId link) {
+  for (const auto& member : coordinator().members()) {
+    if (member.link == link) return member.node_rank;
+  }
+  return -1;
+}
+
+void ScriptedJob::deliver() {
+  for (;;) {
+    const auto outputs = coordinator().take_outputs();
+    if (outputs.empty()) return;
+    for (const auto& output : outputs) {
+      if (!output.message) {
+        closed_[output.link] = true;
+        continue;
+      }
+      ++counts_[output.link][output.message->index()];
+      if (const auto* ping = std::get_if<Ping>(&*output.message)) {
+        if (silent_.count(output.link) == 0) coordinator().receive(output.link, Pong{ping->number}, now);
+      } else if (const auto* event = std::get_if<EventLine>(&*output.message)) {
+        events_.push_back(event->json);
+      } else {
+        queues_[output.link].push_back(*output.message);
+      }
+    }
+  }
+}
+
+}  // namespace ddrun::test

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddrun/rendezvous/coordinator.hpp"
+
+namespace ddrun::test {
+
+using namespace ddrun::rendezvous;
+
+/// A coordinator whose agents say what a test lets them say. Time stands still unless a test lets it pass; pings are
+/// answered unless an agent is silent.
+class ScriptedJob {
+ public:
+  explicit ScriptedJob(int min_nodes, int max_nodes, Settings changed = {});
+
+  /// Settings of the agents that join from now on.
+  Settings settings;
+  CoordinatorOptions options;
+  Clock::time_point now{std::chrono::hours(1)};
+
+  Join join_of(const std::string& host) const;
+  /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; gives the link.
+  LinkId joins(const std::string& host, int node_rank = -1);
+  LinkId joins(const Join& join, LinkFacts facts = {});
+  void says(LinkId link, const FromAgent& message);
+  void breaks(LinkId link, const std::string& how = "connection reset by peer");
+  void goes_silent(LinkId link) { silent_[link] = true; }
+  void speaks_again(LinkId link) { silent_.erase(link); }
+
+  /// The usual answers, for the present round.
+  void opens(std::uint16_t port = 29500);
+  void fails(LinkId link, int rank, int code, bool may_restart = true);
+  void succeeds(LinkId link);
+  void stops(LinkId link, const std::string& cause = "", const std::string& workers = "");
+  void leaves(LinkId link, int signal);
+
+  /// Calls `tick` whenever it is wanted until so much time has passed.
+  void wait(Milliseconds time);
+
+  /// What this link was sent and no test has looked at yet, without pings and events; and looks at it.
+  std::vector<FromCoordinator> heard(LinkId link);
+  /// The first message of this kind among them, with what came before dropped; throws if there is none.
+  template <class T>
+  T next(LinkId link) {
+    auto& queue = queues_[link];
+    while (!queue.empty()) {
+      const FromCoordinator message = queue.front();
+      queue.pop_front();
+      if (const T* wanted = std::get_if<T>(&message)) return *wanted;
+    }
+    throw std::runtime_error("nothing of this kind was sent to link " + std::to_string(link));
+  }
+  template <class T>
+  bool has(LinkId link) {
+    for (const auto& message : queues_[link]) {
+      if (std::holds_alternative<T>(message)) return true;
+    }
+    return false;
+  }
+  void forget_all() { queues_.clear(); }
+  [[nodiscard]] bool closed(LinkId link) const { return closed_.count(link) != 0; }
+  [[nodiscard]] const std::vector<std::string>& events() const { return events_; }
+  /// All messages that were sent to this link, by index of FromCoordinator.
+  [[nodiscard]] std::map<std::size_t, int> counts(LinkId link) const {
+    const auto found = counts_.find(link);
+    return found == counts_.end() ? std::map<std::size_t, int>{} : found->second;
+  }
+  void forget_counts() { counts_.clear(); }
+
+  Coordinator& coordinator();
+  [[nodiscard]] int node_rank(LinkId link);
+
+ private:
+  void deliver();
+
+  std::optional<Coordinator> coordinator_;
+  LinkId links_ = 0;
+  std::map<LinkId, std::deque<FromCoordinator>> queues_;
+  std::map<LinkId, std::map<std::size_t, int>> counts_;
+  std::map<LinkId, bool> closed_;
+  std::map<LinkId, bool> silent_;
+  std::vector<std::string> events_;
+};
+
+}  // namespace ddrun::test
