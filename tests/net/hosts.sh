@@ -11,7 +11,7 @@
 #   hosts.sh loss HOST PCT    so many packets in a hundred to it and from it are lost; 0 none
 #   hosts.sh rate HOST RATE   it sends no faster, e.g. 1mbit; 0 as fast as it can
 #   hosts.sh delay HOST MS    what it sends arrives later; needs CONFIG_NET_SCH_NETEM in the kernel; 0 at once
-#   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT": all but to this port
+#   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT…": all but to these
 #   hosts.sh open HOST        undo deaf, mute, loss, block
 #   hosts.sh crash HOST       power cut: first the wire, then every process of it
 #   hosts.sh boot HOST        it is back, with nothing on it
@@ -258,7 +258,8 @@ case "$cmd" in
     ;;
   block)
     if [ "$2" = but ]; then
-      tables "$1" -A INPUT ! -i lo -p tcp --syn ! --dport "$3" -j DROP
+      for port in "${@:3}"; do tables "$1" -A INPUT -p tcp --dport "$port" -j ACCEPT; done
+      tables "$1" -A INPUT ! -i lo -p tcp --syn -j DROP
     else
       tables "$1" -A INPUT ! -i lo -p tcp --dport "$2" -j DROP
     fi

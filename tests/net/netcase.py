@@ -38,13 +38,13 @@ class NetTest(unittest.TestCase):
         self.bed.mend()
         self.assertFalse(left, f"left running\n{said}")
 
-    def left(self):
+    def left(self, patience=5):
         """What runs on the hosts; waits a little for what is on its way out."""
         def running():
             return {host.name: [str(seen) for seen in seen_there] for host in self.bed.hosts
                     if (seen_there := host.processes())}
         try:
-            wait_until(lambda: not running(), 5)
+            wait_until(lambda: not running(), patience)
         except AssertionError:
             return running()
         return {}

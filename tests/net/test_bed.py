@@ -159,7 +159,7 @@ class Hosts(NetTest):
     def test_what_is_left_is_seen(self):
         self.bed[2].start(["sleep", "1000"])
         wait_until(lambda: self.bed[2].processes(), 10, "the process")
-        self.assertIn("sleep 1000", self.left()["h2"][0])
+        self.assertIn("sleep 1000", self.left(0.1)["h2"][0])
         self.bed.mend()
 
 
