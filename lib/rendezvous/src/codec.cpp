@@ -272,7 +272,38 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
   }
 }
 
+/// What a message can do without; none for most kinds.
+struct Spare {
+  std::vector<std::string*> texts;
+  void operator()(Stopped& stopped) { texts = {&stopped.workers, &stopped.cause}; }
+  void operator()(Abort& abort) { texts = {&abort.what}; }
+  void operator()(VerdictMessage& verdict) { texts = {&verdict.cause, &verdict.why}; }
+  void operator()(NodeReport& report) { texts = {&report.workers}; }
+  void operator()(Stop& stop) { texts = {&stop.why}; }
+  void operator()(Refused& refused) { texts = {&refused.why}; }
+  void operator()(EventLine& event) { texts = {&event.json}; }
+  template <class Other>
+  void operator()(Other& /*other*/) {}
+};
+
+template <class Message>
+bool shorten_any(Message& message, std::size_t longest) {
+  Spare spare;
+  std::visit(spare, message);
+  std::string payload;
+  for (auto& text : spare.texts) {
+    encode(message, payload);
+    if (payload.size() <= longest) return true;
+    text->clear();
+  }
+  encode(message, payload);
+  return payload.size() <= longest;
+}
+
 }  // namespace
+
+bool shorten(FromAgent& message, std::size_t longest) { return shorten_any(message, longest); }
+bool shorten(FromCoordinator& message, std::size_t longest) { return shorten_any(message, longest); }
 
 std::uint8_t encode(const FromAgent& message, std::string& payload) {
   return encode_any(message, payload, first_from_agent);

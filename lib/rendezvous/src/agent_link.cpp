@@ -1,0 +1,583 @@
+#include "ddrun/rendezvous/agent_link.hpp"
+
+#include <netinet/tcp.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+
+#include "codec.hpp"
+#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/text.hpp"
+#include "frames.hpp"
+#include "handshake.hpp"
+#include "host_lookup.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds first_pause{50};
+constexpr milliseconds longest_pause{1000};
+/// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
+constexpr seconds time_to_connect{5};
+constexpr seconds time_to_greet{5};
+constexpr seconds time_to_look_up{10};
+
+std::string text_of(const tcp::endpoint& endpoint) {
+  const auto address = IpAddress::parse(endpoint.address().to_string());
+  return address ? address->text() : endpoint.address().to_string();
+}
+
+std::string text_of(const Endpoint& endpoint) {
+  const bool v6 = endpoint.host.find(':') != std::string::npos;
+  return v6 ? concat('[', endpoint.host, "]:", endpoint.port) : concat(endpoint.host, ':', endpoint.port);
+}
+
+}  // namespace
+
+class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
+ public:
+  Impl(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
+      : options_(std::move(options)),
+        callbacks_(std::move(callbacks)),
+        socket_(executor),
+        timer_(executor),
+        silence_(executor),
+        lookup_(std::make_shared<HostLookup>(executor)) {
+    if (options_.secret) secret_.emplace(*options_.secret);
+    options_.secret.reset();  // the caller's
+    for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
+  }
+
+  void start() {
+    stage_ = Stage::looking;
+    later([this] { begin_pass(); });
+  }
+  void send(FromAgent message);
+  void close(std::function<void()> on_closed, Milliseconds patience);
+  void abandon();
+  [[nodiscard]] std::string local_address() const;
+  [[nodiscard]] std::string peer_address() const;
+  [[nodiscard]] std::string coordinator() const { return socket_.is_open() ? text_of(candidate().endpoint) : ""; }
+
+ private:
+  enum class Stage {
+    idle,
+    looking,     ///< for an address, or a pause before the next attempt
+    connecting,  ///< to target_
+    greeting,
+    joining,  ///< JOIN is said
+    joined,
+    closing,
+    over,
+  };
+  /// Where the coordinator may be, and what came of the last attempt.
+  struct Candidate {
+    Endpoint endpoint;
+    std::string trouble;
+    std::optional<Errc> for_good;  ///< another attempt would come to the same
+  };
+
+  // Looking for it.
+  void begin_pass();
+  void next_candidate();
+  void next_target();
+  void end_pass();
+  void connect(const tcp::endpoint& target);
+  void on_connected();
+  void attempt_failed(const std::string& why, std::optional<Errc> for_good = std::nullopt);
+  void give_up();
+  [[nodiscard]] Candidate& candidate() { return candidates_[candidate_]; }
+  [[nodiscard]] const Candidate& candidate() const { return candidates_[candidate_]; }
+  [[nodiscard]] std::string target_text() const;
+
+  // The connection.
+  void read();
+  void on_bytes(std::string_view bytes);
+  void on_greeting(std::string_view& bytes);
+  void on_end(const error_code& ec);
+  void take_frames(std::string_view bytes);
+  void on_message(const FromCoordinator& message);
+  void put(FromAgent message);
+  void write();
+  void on_written();
+  void watch_for_silence();
+  void lost(Errc code, const std::string& why);
+  void hang_up();
+  void closed();
+
+  /// Runs `action` on the executor unless another attempt has begun, or all is over, by then.
+  template <class Action>
+  void later(Action action) {
+    asio::post(socket_.get_executor(), [self = shared_from_this(), attempt = attempt_, action] {
+      if (attempt == self->attempt_) action();
+    });
+  }
+  template <class Action>
+  void after(Clock::duration pause, Action action) {
+    timer_.expires_after(std::min<Clock::duration>(pause, options_.connect_by - Clock::now()));
+    timer_.async_wait([self = shared_from_this(), attempt = attempt_, action](const error_code& ec) {
+      if (!ec && attempt == self->attempt_) action();
+    });
+  }
+
+  AgentLinkOptions options_;
+  AgentLinkCallbacks callbacks_;
+  std::optional<HmacKey> secret_;
+  tcp::socket socket_;
+  asio::steady_timer timer_;    // of the attempt in hand, or the pause before the next one
+  asio::steady_timer silence_;  // the coordinator's
+  std::shared_ptr<HostLookup> lookup_;
+  std::vector<Candidate> candidates_;
+  std::size_t candidate_ = 0;
+  std::vector<tcp::endpoint> targets_;  // addresses of the candidate that have not been tried, the next one last
+  tcp::endpoint target_;
+  milliseconds pause_ = first_pause;
+  std::uint64_t attempt_ = 0;  // callbacks of an earlier one mean nothing
+  Stage stage_ = Stage::idle;
+
+  std::optional<AgentHandshake> handshake_;
+  std::optional<SessionKeys> keys_;
+  std::array<char, 16 * 1024> buffer_;
+  std::string payload_;
+  std::string in_;                 // not yet a whole frame
+  std::string out_;                // to be sent
+  std::string sending_;            // being sent
+  std::vector<FromAgent> queued_;  // until JOIN is answered
+  std::string coordinator_host_;
+  milliseconds heartbeat_{0};  // not known yet
+  Clock::duration patience_{};
+  Clock::time_point heard_{};
+  std::function<void()> on_closed_;
+};
+
+// ---- looking for the coordinator
+
+void AgentLink::Impl::begin_pass() {
+  if (Clock::now() >= options_.connect_by) return give_up();
+  candidate_ = 0;
+  next_candidate();
+}
+
+void AgentLink::Impl::next_candidate() {
+  while (candidate_ < candidates_.size() && candidate().for_good) ++candidate_;
+  if (candidate_ == candidates_.size()) return end_pass();
+  const auto& [host, port] = candidate().endpoint;
+  error_code ec;
+  std::vector<std::string> literals;
+  if (host == "localhost") literals = {"127.0.0.1", "::1"};
+  else if (const auto address = asio::ip::make_address(host, ec); !ec) literals = {address.to_string()};
+  const auto found = [this](const std::vector<std::string>& addresses) {
+    targets_.clear();
+    for (auto text = addresses.rbegin(); text != addresses.rend(); ++text) {
+      error_code bad;
+      const auto address = asio::ip::make_address(*text, bad);
+      if (!bad) targets_.emplace_back(address, candidate().endpoint.port);
+    }
+    next_target();
+  };
+  if (!literals.empty()) return found(literals);
+  stage_ = Stage::looking;
+  const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
+  lookup_->start(
+      host, patience,
+      [this, self = weak_from_this(), attempt = attempt_, found](Result<std::vector<std::string>> addresses) {
+        const auto alive = self.lock();
+        if (!alive || attempt != attempt_) return;
+        if (addresses) return found(*addresses);
+        targets_.clear();
+        attempt_failed(addresses.error().message);
+      });
+}
+
+void AgentLink::Impl::next_target() {
+  if (targets_.empty() || candidate().for_good) {
+    ++candidate_;
+    return next_candidate();
+  }
+  if (Clock::now() >= options_.connect_by) return give_up();
+  target_ = targets_.back();
+  targets_.pop_back();
+  connect(target_);
+}
+
+void AgentLink::Impl::end_pass() {
+  const bool hopeless =
+      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
+  if (hopeless) return give_up();
+  stage_ = Stage::looking;
+  after(pause_, [this] { begin_pass(); });
+  pause_ = std::min(2 * pause_, longest_pause);
+}
+
+/// "node0:29400 (10.0.0.7)", or only what the user gave if that says the same.
+std::string AgentLink::Impl::target_text() const {
+  const auto named = text_of(candidate().endpoint);
+  const auto address = text_of(target_);
+  return candidate().endpoint.host == address ? named : concat(named, " (", address, ")");
+}
+
+void AgentLink::Impl::connect(const tcp::endpoint& target) {
+  // By hand: Asio's own sockets would be inherited by every worker.
+  const auto protocol = target.protocol();
+  const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return attempt_failed(concat("no socket can be made: ", std::generic_category().message(errno)));
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  error_code ec;
+  socket_.assign(protocol, fd, ec);
+  socket_.non_blocking(true, ec);
+  if (!options_.local_address.empty()) {
+    const auto local = asio::ip::make_address(options_.local_address, ec);
+    if (ec || (local.is_v4() != target.address().is_v4())) {
+      return attempt_failed(concat(target_text(), " cannot be reached from '", options_.local_address,
+                                   "', which is no address of the same kind"));
+    }
+    socket_.bind({local, 0}, ec);
+    if (ec) return attempt_failed(concat("cannot connect from ", options_.local_address, ": ", ec.message()));
+  }
+  stage_ = Stage::connecting;
+  after(time_to_connect,
+        [this] { attempt_failed(concat(target_text(), " does not answer; is there a firewall in between?")); });
+  socket_.async_connect(target, [self = shared_from_this(), attempt = attempt_](const error_code& result) {
+    if (attempt != self->attempt_) return;
+    if (!result) return self->on_connected();
+    if (result == asio::error::connection_refused) {
+      return self->attempt_failed(concat("nobody listens on ", self->target_text()));
+    }
+    self->attempt_failed(concat(self->target_text(), " cannot be reached: ", result.message()));
+  });
+}
+
+void AgentLink::Impl::on_connected() {
+  // Where nobody listens on a port that outgoing connections may use too, the system can connect a socket to itself.
+  error_code ec;
+  if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("nobody listens on ", target_text()));
+  stage_ = Stage::greeting;
+  in_.clear();
+  out_.clear();
+  after(time_to_greet,
+        [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
+  handshake_.emplace(secret_ ? &*secret_ : nullptr, random_nonce());
+  out_ = handshake_->begin();
+  write();
+  read();
+}
+
+/// Of one address; the others follow, unless all would end the same.
+void AgentLink::Impl::attempt_failed(const std::string& why, std::optional<Errc> for_good) {
+  hang_up();
+  candidate().trouble = why;
+  candidate().for_good = for_good;
+  later([this, why] {
+    const auto on_retry = callbacks_.on_retry;
+    const auto self = shared_from_this();
+    const auto attempt = attempt_;
+    if (on_retry) on_retry(why);
+    if (attempt == attempt_) next_target();
+  });
+}
+
+void AgentLink::Impl::give_up() {
+  std::string troubles;
+  Errc code = Errc::timeout;
+  for (const auto& one : candidates_) {
+    if (one.for_good) code = *one.for_good;
+    if (one.trouble.empty()) continue;
+    troubles += (troubles.empty() ? "" : "; ") + one.trouble;
+  }
+  if (candidates_.empty()) return lost(Errc::invalid_argument, "there is no address of a coordinator");
+  if (troubles.empty()) troubles = "the time was over before it could be tried";
+  const bool hopeless =
+      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
+  if (hopeless) return lost(code, troubles);
+  lost(Errc::timeout, concat("the coordinator could not be reached in time: ", troubles,
+                             ". Is the ddrun there running, and is its port open for this machine?"));
+}
+
+// ---- the connection
+
+void AgentLink::Impl::read() {
+  socket_.async_read_some(asio::buffer(buffer_),
+                          [self = shared_from_this(), attempt = attempt_](const error_code& ec, std::size_t got) {
+                            if (attempt != self->attempt_) return;
+                            if (ec) return self->on_end(ec);
+                            self->on_bytes({self->buffer_.data(), got});
+                            if (attempt == self->attempt_) self->read();
+                          });
+}
+
+void AgentLink::Impl::on_bytes(std::string_view bytes) {
+  heard_ = Clock::now();
+  if (stage_ == Stage::closing) return;
+  if (stage_ == Stage::greeting) {
+    on_greeting(bytes);
+    if (stage_ != Stage::joining) return;
+  }
+  if (!bytes.empty()) take_frames(bytes);
+}
+
+void AgentLink::Impl::on_greeting(std::string_view& bytes) {
+  const auto where = target_text();
+  switch (handshake_->feed(bytes, out_)) {
+    case Greeting::going_on: return write();
+    case Greeting::done: break;
+    case Greeting::stranger:
+      return attempt_failed(concat("what listens on ", where, " is not ddrun: give the coordinator's port"),
+                            Errc::protocol);
+    case Greeting::other_version:
+      return attempt_failed(concat("the coordinator on ", where, " speaks version ", handshake_->peer_version(),
+                                   " of ddrun's protocol, and this ddrun version ", protocol_version,
+                                   ": start the same ddrun on all machines"),
+                            Errc::protocol);
+    case Greeting::needs_secret:
+      return attempt_failed(concat("the coordinator on ", where,
+                                   " asks for a secret and this ddrun has none: give it "
+                                   "the job's with --secret-file or DDRUN_SECRET, without --insecure"),
+                            Errc::invalid_argument);
+    case Greeting::needs_none:
+      return attempt_failed(concat("the coordinator on ", where,
+                                   " was started with --insecure and this ddrun has a "
+                                   "secret: start all of them with --insecure, or none"),
+                            Errc::invalid_argument);
+    case Greeting::busy:
+      return attempt_failed(concat("the coordinator on ", where, " has too many connections to greet at once"));
+    case Greeting::wrong_secret:
+      return attempt_failed(concat("the coordinator on ", where,
+                                   " does not know this job's secret: give all agents the "
+                                   "same one (--secret-file or DDRUN_SECRET), or check who listens there"),
+                            Errc::invalid_argument);
+  }
+  keys_.emplace(handshake_->keys());
+  stage_ = Stage::joining;
+  after(Clock::duration::max(), [this] {
+    attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
+  });
+  put(options_.join);
+}
+
+void AgentLink::Impl::on_end(const error_code& ec) {
+  const std::string how = ec == asio::error::eof ? "connection closed" : ec.message();
+  switch (stage_) {
+    case Stage::closing: return closed();
+    case Stage::joined:
+      return lost(Errc::connection_lost,
+                  concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
+                         coordinator_host_, " (", target_text(), ") broke: ", how));
+    case Stage::greeting:
+      // It has answered and did not like what came then.
+      if (secret_ && handshake_->peer_version() == protocol_version) {
+        return attempt_failed(concat("the coordinator on ", target_text(),
+                                     " turned this ddrun away because it has "
+                                     "another secret: give all agents the same one (--secret-file or DDRUN_SECRET)"),
+                              Errc::invalid_argument);
+      }
+      return attempt_failed(concat(target_text(), " hung up before it answered: ", how));
+    default: return attempt_failed(concat("the coordinator on ", target_text(), " hung up before it let us in: ", how));
+  }
+}
+
+void AgentLink::Impl::take_frames(std::string_view bytes) {
+  const bool gathered = !in_.empty();
+  if (gathered) {
+    in_.append(bytes);
+    bytes = in_;
+  }
+  const auto self = shared_from_this();
+  const auto attempt = attempt_;
+  const auto broken = [this](const std::string& why) {
+    lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(), " cannot be used: ", why));
+  };
+  for (;;) {
+    FrameOpener::Frame frame;
+    const auto status = keys_->opener.next(bytes, frame);
+    if (status == FrameOpener::Status::incomplete) break;
+    if (status == FrameOpener::Status::too_long) return broken("a message is longer than any may be");
+    if (status == FrameOpener::Status::wrong_tag) return broken("a message was changed on its way");
+    const auto message = decode_from_coordinator(frame.type, frame.payload);
+    if (!message) return broken(concat("it sent ", message.error().message));
+    bytes.remove_prefix(frame.size);
+    on_message(*message);
+    if (attempt != attempt_ || stage_ == Stage::closing) return;
+  }
+  if (bytes.empty()) {
+    in_.clear();
+    if (in_.capacity() > buffer_.size()) std::string().swap(in_);
+  } else if (gathered) {
+    in_.erase(0, in_.size() - bytes.size());
+  } else {
+    in_.assign(bytes);
+  }
+}
+
+void AgentLink::Impl::on_message(const FromCoordinator& message) {
+  if (stage_ == Stage::joining) {
+    stage_ = Stage::joined;
+    timer_.cancel();
+    for (auto& waiting : std::exchange(queued_, {})) put(std::move(waiting));
+  }
+  if (const auto* ping = std::get_if<Ping>(&message)) return put(Pong{ping->number});
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    coordinator_host_ = welcome->coordinator_host;
+    heartbeat_ = milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
+    patience_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
+    watch_for_silence();
+  }
+  const auto on_message = callbacks_.on_message;  // which may end this object
+  if (on_message) on_message(message);
+}
+
+void AgentLink::Impl::send(FromAgent message) {
+  switch (stage_) {
+    case Stage::joined: return put(std::move(message));
+    case Stage::closing:
+    case Stage::over: return;
+    default: queued_.push_back(std::move(message));
+  }
+}
+
+void AgentLink::Impl::put(FromAgent message) {
+  auto type = encode(message, payload_);
+  if (payload_.size() > most_in_frame) {
+    shorten(message, most_in_frame);
+    type = encode(message, payload_);
+  }
+  // One that is too long even so, such as a join with millions of settings, the coordinator is not to be bothered with.
+  if (keys_->sealer.seal(type, payload_, out_)) write();
+}
+
+void AgentLink::Impl::write() {
+  if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
+  // At once, as far as it goes: the way through the event loop would come later than it needs to.
+  error_code ec;
+  const std::size_t sent = socket_.send(asio::buffer(out_), MSG_NOSIGNAL | MSG_DONTWAIT, ec);
+  if (!ec && sent == out_.size()) {
+    out_.clear();
+    return on_written();
+  }
+  if (!ec) out_.erase(0, sent);
+  if (ec && ec != asio::error::would_block && ec != asio::error::try_again) return;  // reading will tell
+  sending_.swap(out_);
+  // The rest, whole; what comes meanwhile waits in out_.
+  socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this(), attempt = attempt_](const error_code& wait) {
+    if (attempt != self->attempt_ || wait) return;
+    self->sending_.append(self->out_);
+    self->out_.swap(self->sending_);
+    self->sending_.clear();
+    self->write();
+  });
+}
+
+void AgentLink::Impl::on_written() {
+  if (stage_ != Stage::closing || !sending_.empty() || !out_.empty()) return;
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+/// Looks again when the time since the last word would be too long. A look that itself comes late says that this
+/// process did not run, and that what the coordinator has said may still wait to be read.
+void AgentLink::Impl::watch_for_silence() {
+  const auto due = heard_ + patience_;
+  silence_.expires_at(due);
+  silence_.async_wait([self = shared_from_this(), attempt = attempt_, due](const error_code& ec) {
+    if (ec || attempt != self->attempt_ || self->stage_ != Stage::joined) return;
+    const auto now = Clock::now();
+    if (now - due > self->heartbeat_) self->heard_ = now - self->patience_ + self->heartbeat_;
+    if (self->heard_ + self->patience_ > now) return self->watch_for_silence();
+    self->lost(Errc::connection_lost, concat("nothing was heard from the coordinator on ", self->coordinator_host_,
+                                             " (", self->target_text(), ") for ", format_duration(self->patience_)));
+  });
+}
+
+void AgentLink::Impl::lost(Errc code, const std::string& why) {
+  hang_up();
+  stage_ = Stage::over;
+  later([this, code, why] {
+    const auto on_lost = std::exchange(callbacks_, {}).on_lost;
+    if (on_lost) on_lost(Error{code, why, {}});
+  });
+}
+
+/// Ends the attempt in hand.
+void AgentLink::Impl::hang_up() {
+  ++attempt_;
+  error_code ignored;
+  timer_.cancel();
+  silence_.cancel();
+  lookup_->cancel();
+  if (socket_.is_open()) {
+    // At once, even if a child that was just cloned still holds a copy of the descriptor.
+    socket_.shutdown(tcp::socket::shutdown_both, ignored);
+    socket_.close(ignored);
+  }
+  handshake_.reset();
+  keys_.reset();
+  in_.clear();
+  out_.clear();
+  sending_.clear();
+}
+
+void AgentLink::Impl::close(std::function<void()> on_closed, Milliseconds patience) {
+  callbacks_ = {};
+  on_closed_ = std::move(on_closed);
+  if (stage_ != Stage::joined) return closed();
+  stage_ = Stage::closing;
+  options_.connect_by = Deadline::max();
+  after(patience, [this] { closed(); });
+  write();
+}
+
+void AgentLink::Impl::closed() {
+  hang_up();
+  stage_ = Stage::over;
+  later([this] {
+    const auto on_closed = std::exchange(on_closed_, {});
+    if (on_closed) on_closed();
+  });
+}
+
+void AgentLink::Impl::abandon() {
+  callbacks_ = {};
+  on_closed_ = {};
+  hang_up();
+  stage_ = Stage::over;
+}
+
+std::string AgentLink::Impl::local_address() const {
+  error_code ec;
+  const auto endpoint = socket_.local_endpoint(ec);
+  return ec ? std::string() : text_of(endpoint);
+}
+
+std::string AgentLink::Impl::peer_address() const {
+  error_code ec;
+  const auto endpoint = socket_.remote_endpoint(ec);
+  return ec ? std::string() : text_of(endpoint);
+}
+
+AgentLink::AgentLink(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
+    : impl_(std::make_shared<Impl>(std::move(executor), std::move(options), std::move(callbacks))) {}
+AgentLink::~AgentLink() { impl_->abandon(); }
+
+void AgentLink::start() { impl_->start(); }
+void AgentLink::send(FromAgent message) { impl_->send(std::move(message)); }
+void AgentLink::close(std::function<void()> on_closed, Milliseconds patience) {
+  impl_->close(std::move(on_closed), patience);
+}
+std::string AgentLink::local_address() const { return impl_->local_address(); }
+std::string AgentLink::peer_address() const { return impl_->peer_address(); }
+std::string AgentLink::coordinator() const { return impl_->coordinator(); }
+
+}  // namespace ddrun::rendezvous

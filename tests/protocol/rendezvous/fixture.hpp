@@ -1,0 +1,76 @@
+#pragma once
+
+#include <mutex>
+#include <thread>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/coordinator_server.hpp"
+#include "raw_agent.hpp"
+#include "scripted_coordinator.hpp"
+
+namespace ddrun::test {
+
+inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
+
+/// A server with a job that runs: two members, who must not notice what happens beside them.
+struct Fixture {
+  explicit Fixture(rendezvous::CoordinatorServerOptions options = {}, const std::string& secret = the_secret) {
+    clear_coordinator_log();
+    if (!secret.empty()) options.secret = secret;
+    options.on_notice = [this](const std::string& text) {
+      const std::lock_guard lock(mutex);
+      notices_.push_back(text);
+    };
+    auto started = rendezvous::CoordinatorServer::start(options);
+    if (!started) FAIL(started.error().message);
+    server = std::move(*started);
+    for (int i = 0; i < 2; ++i) {
+      RawAgent agent(server->port());
+      REQUIRE(agent.greet(secret) == rendezvous::Greeting::done);
+      REQUIRE(agent.join(concat("member", i)));
+      REQUIRE(agent.hear_of<rendezvous::Welcome>());
+      members.push_back(std::move(agent));
+    }
+  }
+
+  /// One of them fails, and both hear of it. What was sent to the server before has been heard by then, since it is one
+  /// thread.
+  void check_unharmed() {
+    ++round;
+    REQUIRE(members[0].say(rendezvous::Failed{.round = round}));
+    for (auto& member : members) {
+      const auto stop = member.hear_of<rendezvous::Stop>();
+      REQUIRE(stop);
+      CHECK(stop->round == round);
+    }
+  }
+  std::vector<std::string> notices() {
+    const std::lock_guard lock(mutex);
+    return notices_;
+  }
+  bool has_noticed(const std::string& part) {
+    for (const auto& text : notices()) {
+      if (text.find(part) != std::string::npos) return true;
+    }
+    return false;
+  }
+
+  std::unique_ptr<rendezvous::CoordinatorServer> server;
+  std::vector<RawAgent> members;
+  rendezvous::Round round = 0;
+
+ private:
+  std::mutex mutex;
+  std::vector<std::string> notices_;
+};
+
+/// Waits for something that is bound to come; false after 20 s.
+template <class Condition>
+bool comes_true(Condition condition) {
+  for (const auto end = soon(); Clock::now() < end; ::usleep(1000)) {
+    if (condition()) return true;
+  }
+  return false;
+}
+
+}  // namespace ddrun::test

@@ -1,0 +1,140 @@
+#include "scripted_coordinator.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::test {
+
+namespace {
+std::mutex mutex;
+std::vector<std::string> lines;
+}  // namespace
+
+static void log(const std::string& line) {
+  const std::lock_guard lock(mutex);
+  lines.push_back(line);
+}
+
+std::vector<std::string> coordinator_log() {
+  const std::lock_guard lock(mutex);
+  return lines;
+}
+
+void clear_coordinator_log() {
+  const std::lock_guard lock(mutex);
+  lines.clear();
+}
+
+bool coordinator_has_logged(const std::string& line) {
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (Clock::now() < end) {
+    const auto now = coordinator_log();
+    if (std::find(now.begin(), now.end(), line) != now.end()) return true;
+    ::usleep(1000);
+  }
+  return false;
+}
+
+}  // namespace ddrun::test
+
+namespace ddrun::rendezvous {
+
+using test::log;
+
+class Coordinator::State {
+ public:
+  struct Seat {
+    std::string host;
+    Clock::time_point heard;
+  };
+  CoordinatorOptions options;
+  std::map<LinkId, Seat> seats;
+  std::vector<Output> outputs;
+  std::optional<Clock::time_point> next_ping;
+  std::uint32_t pings = 0;
+  bool done = false;
+
+  void tell(LinkId link, FromCoordinator message) { outputs.push_back({link, std::move(message)}); }
+};
+
+Coordinator::Coordinator(CoordinatorOptions options) : state_(std::make_unique<State>()) {
+  state_->options = std::move(options);
+}
+Coordinator::~Coordinator() = default;
+Coordinator::Coordinator(Coordinator&&) noexcept = default;
+Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
+
+void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
+  log(concat("join ", join.host, " ", facts.peer_address, " ", state_->options.job_id));
+  state_->seats[link] = {join.host, now};
+  const auto& options = state_->options;
+  Welcome welcome;
+  welcome.coordinator_host = "coordinator's host";
+  welcome.heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_interval.count());
+  welcome.heartbeat_misses = static_cast<std::uint32_t>(options.heartbeat_misses);
+  welcome.job_id = join.job_id;
+  state_->tell(link, welcome);
+  if (!state_->next_ping) state_->next_ping = now + options.heartbeat_interval;
+}
+
+void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {
+  auto& state = *state_;
+  state.seats[link].heard = now;
+  if (const auto* opened = std::get_if<Opened>(&message)) {
+    Start start;
+    start.round = opened->round;
+    state.tell(link, start);
+  } else if (const auto* failed = std::get_if<Failed>(&message)) {
+    log("Failed");
+    for (const auto& [other, seat] : state.seats) state.tell(other, Stop{failed->round, false, "", 0});
+  } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
+    for (Round i = 0; i < succeeded->round; ++i) state.tell(link, EventLine{std::string(60'000, 'e')});
+  } else if (std::holds_alternative<Leave>(message)) {
+    state.tell(link, VerdictMessage{});
+    state.outputs.push_back({link, std::nullopt});
+    state.seats.erase(link);
+  } else if (std::holds_alternative<Abort>(message)) {
+    for (const auto& [other, seat] : state.seats) state.tell(other, VerdictMessage{});
+    state.done = true;
+  }
+}
+
+void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point /*now*/) {
+  const auto seat = state_->seats.find(link);
+  if (seat == state_->seats.end()) return;
+  log(concat("lost ", seat->second.host, ": ", how));
+  state_->seats.erase(seat);
+}
+
+void Coordinator::tick(Clock::time_point now) {
+  auto& state = *state_;
+  if (!state.next_ping || *state.next_ping > now) return;
+  const auto& options = state.options;
+  state.next_ping = now + options.heartbeat_interval;
+  ++state.pings;
+  for (auto seat = state.seats.begin(); seat != state.seats.end();) {
+    if (now - seat->second.heard > options.heartbeat_interval * options.heartbeat_misses) {
+      log(concat("silent ", seat->second.host));
+      state.outputs.push_back({seat->first, std::nullopt});
+      seat = state.seats.erase(seat);
+    } else {
+      state.tell(seat->first, Ping{state.pings});
+      ++seat;
+    }
+  }
+}
+
+std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::exchange(state_->outputs, {}); }
+std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
+bool Coordinator::done() const { return state_->done; }
+std::vector<Coordinator::MemberView> Coordinator::members() const { return {}; }
+Round Coordinator::round() const { return 0; }
+int Coordinator::restarts() const { return 0; }
+std::optional<VerdictMessage> Coordinator::verdict() const { return std::nullopt; }
+
+}  // namespace ddrun::rendezvous

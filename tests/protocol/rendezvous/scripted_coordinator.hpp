@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ddrun/rendezvous/coordinator.hpp"
+
+// In place of the real Coordinator, so that these tests are about connections and about nothing else. Linked instead of
+// it: the server under test does not know the difference.
+//
+// What it does: to Join it answers Welcome, to Opened{round} Start{round}; Failed it tells everybody as Stop with the
+// same round; Succeeded{n} is answered with n EVENTs of 60,000 bytes; Leave with a verdict, and it hangs up; after
+// Abort the job is done. It pings everybody once per interval and hangs up on who is silent for interval x misses.
+namespace ddrun::test {
+
+/// All that it was told, in order: "join node7 10.0.0.1 job", "lost node7: connection closed", "silent node7",
+/// "Failed".
+[[nodiscard]] std::vector<std::string> coordinator_log();
+void clear_coordinator_log();
+/// Waits until the log has that line; false after 20 s.
+[[nodiscard]] bool coordinator_has_logged(const std::string& line);
+
+}  // namespace ddrun::test
