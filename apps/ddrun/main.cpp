@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "cluster_place.hpp"
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/failure_report.hpp"
@@ -79,6 +80,7 @@ int plain_main(const std::vector<std::string>& arguments) {
   if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
   if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
   if (const auto* make = std::get_if<cli::SecretNew>(&parsed)) return make_secret(*make);
+  if (const auto* show = std::get_if<cli::ShowPlace>(&parsed)) return show_place(*show);
   const auto& text = std::get<cli::PrintAndExit>(parsed);
   return print(text.text, text.to_stderr, text.code);
 }
@@ -86,16 +88,20 @@ int plain_main(const std::vector<std::string>& arguments) {
 int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context) {
   const auto parsed = parse(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
-  const auto& launch = std::get<cli::Launch>(parsed);
+  auto launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
+  if (auto place = find_place(launch, context.shared->guard_pid); !place) {
+    say_error(place.error().message);
+    return agent::exit_codes::usage;
+  }
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret") {
+  if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret" || word == "env") {
     ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
   }
   const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {

@@ -48,6 +48,13 @@ _ddrun() {
                 return
             fi
             ((COMP_CWORD > 2)) && i=3 ;;
+        env)
+            if ((COMP_CWORD > 1)); then
+                i=2
+                mapfile -t COMPREPLY < <(compgen -W '--json' -- "$cur")
+                if ((COMP_CWORD == 2 && ${#COMPREPLY[@]} == 1)); then return; fi
+                [[ ${COMP_WORDS[2]} == '--json' ]] && ((COMP_CWORD > 2)) && i=3
+            fi ;;
         completion)
             if ((COMP_CWORD > 1)); then
                 mapfile -t COMPREPLY < <(compgen -W 'bash zsh fish' -- "$cur")
@@ -104,7 +111,7 @@ _ddrun() {
     else
         _ddrun_program "$cur"
         if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion secret store version' -- "$cur")
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion env secret store version' -- "$cur")
         fi
     fi
 }

@@ -44,7 +44,7 @@ function __ddrun_own_part
                 if contains -- (string replace -a _ - -- $word) $value_options
                     set skip 1
                 end
-            case config show
+            case config show env
                 continue
             case '*'
                 return 1
@@ -67,10 +67,11 @@ function __ddrun_first_word
     test (count (commandline -opc)) -eq 1
 end
 
-complete -c ddrun -n __ddrun_first_word -a 'config completion secret store version'
+complete -c ddrun -n __ddrun_first_word -a 'config completion env secret store version'
 complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
 complete -c ddrun -n '__fish_seen_subcommand_from config' -n __ddrun_own_part -a show
 complete -c ddrun -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
+complete -c ddrun -n '__fish_seen_subcommand_from env' -n __ddrun_own_part -l json
 complete -c ddrun -n __ddrun_makes_secret -f -a 'new --print'
 complete -c ddrun -n __ddrun_asks_store -f -a 'get set add wait list del'
 complete -c ddrun -n __ddrun_asks_store -f -a '--server= --timeout= --prefix= --raw --port= --bind= --max-memory= --stats'

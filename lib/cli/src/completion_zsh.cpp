@@ -42,7 +42,7 @@ _ddrun_program() {
 
 _ddrun() {
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
-    compadd -- config completion secret store version
+    compadd -- config completion env secret store version
     _ddrun_program
     return
   fi
@@ -51,6 +51,10 @@ _ddrun() {
       if (( CURRENT == 3 )); then compadd -- show; return; fi
       shift 2 words
       (( CURRENT -= 2 )) ;;
+    env)
+      (( CURRENT == 3 )) && compadd -- --json
+      shift 1 words
+      (( CURRENT -= 1 )) ;;
     completion) compadd -- bash zsh fish; return ;;
     secret)
       if ((CURRENT == 3)); then compadd -- new; else compadd -- --print; fi

@@ -21,6 +21,7 @@ struct Draft {
   std::string start_method = "spawn";
   double monitor_interval = 0.1;
   std::string numa_binding;
+  std::string env_detect = "auto";  ///< one of cluster::detect_words
 };
 
 }  // namespace ddrun::cli

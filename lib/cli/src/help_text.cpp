@@ -13,6 +13,7 @@ constexpr std::string_view opening =
        ddrun config show [options] [--] [program [args...]]
        ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
        ddrun secret new [--print]
+       ddrun env [--json] [options] (what a scheduler says of this machine)
        ddrun completion bash|zsh|fish
        ddrun version [--json]
 

@@ -1,4 +1,5 @@
 #include "ddrun/base/text.hpp"
+#include "ddrun/cluster/detect.hpp"
 #include "option_table.hpp"
 #include "values.hpp"
 
@@ -132,6 +133,20 @@ constexpr Option options[] = {
      .help = "Address of this machine, for the others",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.local_addr, parse_non_empty(v)); },
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.local_addr); }},
+    {.name = "env-detect",
+     .metavar = "SCHEME",
+     .choices = cluster::detect_words,
+     .group = Group::meeting,
+     .kind = Kind::choice,
+     .help = "Whose variables say which machine of which job this is; what is given otherwise always counts",
+     .set = [](Draft& d, std::string_view v) { return assign(d.env_detect, parse_choice(v, cluster::detect_words)); },
+     .show = [](const Draft& d) { return shown(d.env_detect); }},
+    {.name = "keep-scheduler-env",
+     .group = Group::meeting,
+     .kind = Kind::flag,
+     .help = "Leave the ranks that srun or mpirun gave to ddrun in the environment of workers",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.keep_scheduler_env, parse_bool(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.keep_scheduler_env); }},
     {.name = "store-max-memory",
      .metavar = "SIZE",
      .group = Group::meeting,

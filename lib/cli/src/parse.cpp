@@ -54,11 +54,14 @@ class Launcher {
   Launcher(const EnvironmentView& environment, const VersionInfo& version, bool stderr_is_tty)
       : environment_(environment), version_(version), stderr_is_tty_(stderr_is_tty) {}
 
-  Parsed launch(std::span<const std::string> arguments) { return run(arguments, false); }
-  Parsed show_config(std::span<const std::string> arguments) { return run(arguments, true); }
+  Parsed launch(std::span<const std::string> arguments) { return run(arguments, Wanted::launch); }
+  Parsed show_config(std::span<const std::string> arguments) { return run(arguments, Wanted::config); }
+  Parsed show_place(std::span<const std::string> arguments) { return run(arguments, Wanted::place); }
 
  private:
-  Parsed run(std::span<const std::string> arguments, bool show) {
+  enum class Wanted { launch, config, place };
+
+  Parsed run(std::span<const std::string> arguments, Wanted wanted) {
     auto argv = split_argv(arguments);
     if (!argv) return usage_error(argv.error().message);
     if (argv->action != nullptr) return answer(argv->action->name == "help" ? help_text() : version_text(version_));
@@ -66,12 +69,14 @@ class Launcher {
     if (!values) return usage_error(values.error().message);
     if (const std::string* shell = value_of(*values, "print-completion")) return completion(*shell);
     if (auto done = settle(*values, std::move(argv->program)); !done) return usage_error(done.error().message);
-    if (show) return answer(config_text(draft_, settings_, program_origin_));
-    if (program_origin_.empty()) {
+    if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
+    if (program_origin_.empty() && wanted == Wanted::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
-    return Launch{std::move(draft_.spec), message_settings_of(draft_, environment_, stderr_is_tty_),
-                  std::move(warnings_)};
+    Launch launch{std::move(draft_.spec), message_settings_of(draft_, environment_, stderr_is_tty_),
+                  std::move(warnings_), settings_.given(), draft_.env_detect};
+    if (wanted == Wanted::place) return ShowPlace{std::move(launch), false};
+    return launch;
   }
 
   static const std::string* value_of(const std::vector<OptionValues>& all, std::string_view name) {
@@ -127,6 +132,19 @@ Parsed run_config(std::span<const std::string> rest, Launcher& launcher) {
   return usage_error("usage: ddrun config show [options] [--] [program] (a program called config: ddrun -- config)");
 }
 
+/// `ddrun env`, with the options of a launch, whose program may be there or not.
+Parsed run_env(std::span<const std::string> rest, Launcher& launcher) {
+  // Of ddrun's options none is called so, and the program is not started: it may stand anywhere before --.
+  std::vector<std::string> options(rest.begin(), rest.end());
+  const auto end = std::find(options.begin(), options.end(), "--");
+  const auto kept = std::remove(options.begin(), end, "--json");
+  const bool json = kept != end;
+  options.erase(kept, end);
+  Parsed parsed = launcher.show_place(options);
+  if (auto* show = std::get_if<ShowPlace>(&parsed)) show->json = json;
+  return parsed;
+}
+
 PrintAndExit run_completion(std::span<const std::string> rest) {
   if (rest.size() == 1) return completion(rest[0]);
   return usage_error("usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)");
@@ -150,7 +168,8 @@ Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& e
     if (word == "version") return run_version(rest, version);
     if (word == "store") return parse_store(rest, environment);
     if (word == "secret") return parse_secret(rest);
-    for (const std::string_view reserved : {"rendezvous", "env"}) {
+    if (word == "env") return run_env(rest, launcher);
+    for (const std::string_view reserved : {"rendezvous"}) {
       if (word == reserved) {
         return usage_error(concat("'", word, "' as the first word is kept for a later version of ddrun; ",
                                   "for a program of that name write: ddrun -- ", word));

@@ -128,6 +128,18 @@ Result<void> Settings::exclude(std::string_view one, std::string_view other) {
   return {};
 }
 
+cluster::Given Settings::given() const {
+  cluster::Given all;
+  for (const auto& [option, given] : entries_) {
+    if (given.empty()) continue;
+    const Given& last = given.back();
+    std::string where = concat("--", option->name);
+    if (last.source != Source::command_line) where = last.where.substr(last.where.find(' ') + 1);
+    all.emplace(option->name, std::move(where));
+  }
+  return all;
+}
+
 Result<void> Settings::apply_to(Draft& draft) const {
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;

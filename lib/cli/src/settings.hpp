@@ -6,6 +6,7 @@
 #include "cli11_values.hpp"
 #include "config_file.hpp"
 #include "ddrun/cli/environment_view.hpp"
+#include "ddrun/cluster/complete.hpp"
 
 namespace ddrun::cli {
 
@@ -40,6 +41,9 @@ class Settings {
 
   /// What was given for `from` counts as `value` for `to`. `from` must have been given.
   void move(std::string_view from, std::string_view to, const std::string& value);
+
+  /// All options that somebody gave, and where, in a word or two: "--nnodes", "PET_NNODES", "job.toml:3:1".
+  [[nodiscard]] cluster::Given given() const;
 
   /// Gives every value to its option.
   [[nodiscard]] Result<void> apply_to(Draft& draft) const;

@@ -117,6 +117,13 @@ bool is_worker(const Variables& variables) {
 
 }  // namespace
 
+bool worth_looking(const Variables& variables) {
+  return variables.any_begins_with(
+      {"SLURM_JOB", "OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "MV2_COMM_WORLD_RANK=", "FLUX_JOB_ID=", "PBS_JOBID=",
+       "LSB_JOBID=", "PE_HOSTFILE=", "PET_", "JOB_COMPLETION_INDEX=", "LWS_LEADER_ADDRESS=", "SKYPILOT_NODE_RANK=",
+       "DSTACK_NODE_RANK=", "SM_HOSTS=", "AZUREML_NODE_COUNT=", "VC_TASK_INDEX=", "VK_TASK_INDEX=", "MASTER_ADDR="});
+}
+
 Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
                         std::string_view how) {
   if (how == "none") return Detected{};

@@ -11,6 +11,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/worker_env/seed.hpp"
+#include "scheduler_variables.hpp"
 
 namespace ddrun::worker_env {
 
@@ -169,6 +170,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   for (const char* entry : parent.entries()) {
     const std::string_view name = entry_name(entry);
     if (!name.empty() && std::binary_search(replaced.begin(), replaced.end(), name)) continue;
+    if (!spec.keep_scheduler_env && is_scheduler_rank(name)) continue;
     // execve() takes char*, and changes nothing.
     result.pointers_.push_back(const_cast<char*>(entry));
   }

@@ -143,6 +143,8 @@ TEST_CASE("fish completes options values and words") {
   CHECK(contains(offered("ddrun completion z"), "zsh"));
   CHECK(contains(offered("ddrun store g"), "get"));
   CHECK(contains(offered("ddrun secret n"), "new"));
+  CHECK(contains(offered("ddrun env --js"), "--json"));
+  CHECK(contains(offered("ddrun env --nproc"), "--nproc-per-node"));
 }
 
 TEST_CASE("there is a script for three shells and torchrun's option prints the same") {

@@ -1,10 +1,11 @@
 #include "support.hpp"
 
 using namespace ddrun;
+using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
 TEST_CASE("first words that are kept for later are refused with the way out") {
-  for (const std::string word : {"rendezvous", "env"}) {
+  for (const std::string word : {"rendezvous"}) {
     CHECK(refused({word, "x"}) == "'" + word +
                                       "' as the first word is kept for a later version of ddrun; for a program of that "
                                       "name write: ddrun -- " +
@@ -13,10 +14,34 @@ TEST_CASE("first words that are kept for later are refused with the way out") {
     CHECK(launched({"./" + word}).spec.program.name == "./" + word);
     CHECK(launched({"-n2", word}).spec.program.name == word);
   }
-  for (const std::string word : {"config", "completion", "secret", "version"}) {
+  for (const std::string word : {"config", "completion", "env", "secret", "version"}) {
     CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"-v", word}).spec.program.name == word);
   }
+}
+
+TEST_CASE("env takes the options of a launch and needs no program") {
+  const auto shown = [](const Words& words, const Words& variables = {}) {
+    Parsed parsed = run(words, variables);
+    REQUIRE(std::holds_alternative<ShowPlace>(parsed));
+    return std::get<ShowPlace>(std::move(parsed));
+  };
+  CHECK_FALSE(shown({"env"}).json);
+  CHECK(shown({"env", "--json"}).json);
+  CHECK(shown({"env", "-n", "3", "--json"}).json);
+  CHECK(shown({"env", "-n", "3", "--json", "./train"}).launch.spec.nproc.count == 3);
+  CHECK_FALSE(shown({"env", "--", "./train", "--json"}).json);
+  CHECK(shown({"env", "--env-detect=slurm"}).launch.env_detect == "slurm");
+  CHECK(contains(refused({"env", "--nonsense"}), "unknown option"));
+  CHECK(contains(refused({"env", "--env-detect=slum"}), "did you mean 'slurm'?"));
+}
+
+TEST_CASE("a launch knows which options were given and where") {
+  const cli::Launch launch =
+      launched({"--rdzv-id=x", "-n2", "w"}, {"PET_NODE_RANK=0", "DDRUN_RDZV_ID=y", "PET_NNODES="});
+  CHECK(launch.given == cluster::Given{{"rdzv-id", "--rdzv-id"},
+                                       {"nproc-per-node", "--nproc-per-node"},
+                                       {"node-rank", "PET_NODE_RANK"}});
 }
 
 TEST_CASE("version is shown in three ways") {

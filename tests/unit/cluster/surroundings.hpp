@@ -23,12 +23,15 @@ inline Result<Detected> look(const Place& place) {
   std::vector<const char*> entries;
   for (const std::string& variable : place.variables) entries.push_back(variable.c_str());
   entries.push_back(nullptr);
+  const Variables variables(entries.data());
   const ReadFile read = [&](const std::string& path) -> std::optional<std::string> {
     const auto found = place.files.find(path);
     if (found == place.files.end()) return std::nullopt;
     return found->second;
   };
-  return detect(Variables(entries.data()), read, place.machine, place.how);
+  auto detected = detect(variables, read, place.machine, place.how);
+  if (place.how == "auto" && (!detected || !detected->scheme.empty())) CHECK(worth_looking(variables));
+  return detected;
 }
 
 inline Detected seen(const Place& place) {

@@ -65,6 +65,51 @@ struct Case {
 
 }  // namespace
 
+TEST_CASE("ranks that a scheduler gave to ddrun do not reach workers") {
+  Case test;
+  const std::vector<const char*> misleading = {"SLURM_PROCID=0",
+                                               "SLURM_LOCALID=0",
+                                               "SLURM_NTASKS=2",
+                                               "SLURM_NPROCS=2",
+                                               "SLURM_GTIDS=0",
+                                               "SLURM_TASK_PID=1",
+                                               "PMI_RANK=0",
+                                               "PMI_FD=3",
+                                               "PMIX_RANK=0",
+                                               "PMIX_NAMESPACE=x",
+                                               "OMPI_COMM_WORLD_RANK=0",
+                                               "OMPI_COMM_WORLD_LOCAL_SIZE=1",
+                                               "OMPI_MCA_ess_base_jobid=1",
+                                               "MPI_LOCALNRANKS=1",
+                                               "MV2_COMM_WORLD_RANK=0",
+                                               "FLUX_TASK_RANK=0",
+                                               "JSM_NAMESPACE_RANK=0",
+                                               "SLURM_STEP_NUM_TASKS=2",
+                                               "PALS_RANKID=0"};
+  const std::vector<const char*> harmless = {
+      "SLURM_JOB_ID=1",   "SLURM_NODEID=1", "SLURMD_NODENAME=n", "SLURM_NTASKS_PER_NODE=1",
+      "OMPI_MCA_btl=tcp", "FLUX_URI=x",     "PBS_JOBID=1",       "PMIX=x"};
+  for (const char* entry : misleading) test.parent.push_back(entry);
+  for (const char* entry : harmless) test.parent.push_back(entry);
+  const auto has = [](const Entries& entries, const char* entry) {
+    return std::find(entries.begin(), entries.end(), entry) != entries.end();
+  };
+  const Entries entries = test.list(0);
+  for (const char* entry : misleading) {
+    INFO(entry);
+    CHECK_FALSE(has(entries, entry));
+  }
+  for (const char* entry : harmless) {
+    INFO(entry);
+    CHECK(has(entries, entry));
+  }
+  test.spec.env = {{"PMI_RANK", "7"}};
+  CHECK(has(test.list(0), "PMI_RANK=7"));
+  test.spec.env.clear();
+  test.spec.keep_scheduler_env = true;
+  for (const char* entry : misleading) CHECK(has(test.list(0), entry));
+}
+
 TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
   Case c;
   c.spec.role = "trainer";

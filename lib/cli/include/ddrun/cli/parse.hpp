@@ -9,6 +9,7 @@
 #include "ddrun/cli/environment_view.hpp"
 #include "ddrun/cli/secret_command.hpp"
 #include "ddrun/cli/store_command.hpp"
+#include "ddrun/cluster/complete.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::cli {
@@ -26,6 +27,14 @@ struct Launch {
   LaunchSpec spec;
   MessageSettings messages;
   std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
+  cluster::Given given;               ///< which options the user set, and where
+  std::string env_detect = "auto";    ///< one of cluster::detect_words
+};
+
+/// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
+struct ShowPlace {
+  Launch launch;
+  bool json = false;
 };
 
 /// The answer is a text: --help, --version, `config show`, `completion`, or one line about wrong usage.
@@ -35,7 +44,7 @@ struct PrintAndExit {
   int code = 0;  ///< 2 for wrong usage
 };
 
-using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, SecretNew>;
+using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, SecretNew, ShowPlace>;
 
 /// Understands a command line. `arguments` are without the program's own name.
 ///

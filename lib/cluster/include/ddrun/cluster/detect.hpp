@@ -72,6 +72,10 @@ inline constexpr std::string_view detect_words =
     "auto none slurm openmpi mpich flux pbs lsf sge torchrun kubernetes skypilot dstack sagemaker azureml volcano "
     "plain";
 
+/// False if no variable is there that a scheme begins with: then detect() finds nothing, and its other arguments need
+/// not be made.
+[[nodiscard]] bool worth_looking(const Variables& variables);
+
 /// Looks at variables, and at the files that they name. `how` is one of `detect_words`. Of several schemes torchrun's
 /// PET_* come first, then the innermost (mpirun in a Slurm job: MPI's), the plain MASTER_ADDR and NODE_RANK last.
 /// Does not block but for `read_file`. Fails if two sources contradict each other and none of them is the stronger one,

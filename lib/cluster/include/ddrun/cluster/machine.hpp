@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,8 @@ class Variables {
   [[nodiscard]] std::optional<std::string_view> get(std::string_view name) const;
   /// Also true if it is empty.
   [[nodiscard]] bool has(std::string_view name) const { return find(name).has_value(); }
+  /// Whether any variable's name begins with one of `prefixes`. Walks the environment once.
+  [[nodiscard]] bool any_begins_with(std::initializer_list<std::string_view> prefixes) const;
 
  private:
   [[nodiscard]] std::optional<std::string_view> find(std::string_view name) const;

@@ -1,0 +1,163 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cluster_place.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+// `ddrun env`: what was detected, from which variable, what it means, what counts instead.
+
+using namespace ddrun;
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+std::string nodes_text(const RendezvousSpec& meeting) {
+  return meeting.min_nodes == meeting.max_nodes ? std::to_string(meeting.max_nodes)
+                                                : concat(meeting.min_nodes, ":", meeting.max_nodes);
+}
+
+std::string workers_text(const NprocSpec& nproc) {
+  switch (nproc.kind) {
+    case NprocSpec::Kind::automatic: return "auto";
+    case NprocSpec::Kind::cpu: return "cpu";
+    case NprocSpec::Kind::gpu: return "gpu";
+    case NprocSpec::Kind::count: break;
+  }
+  return std::to_string(nproc.count);
+}
+
+/// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
+std::vector<std::string> meeting_places(const RendezvousSpec& meeting) {
+  std::vector<std::string> places;
+  for (const Endpoint& endpoint : meeting.coordinators) {
+    const bool v6 = endpoint.host.find(':') != std::string::npos;
+    places.push_back(concat(v6 ? "[" : "", endpoint.host, v6 ? "]" : "", ":", static_cast<int>(endpoint.port)));
+  }
+  if (places.empty() && !meeting.endpoint.empty()) places.push_back(meeting.endpoint);
+  if (places.empty() && meeting.master_addr) {
+    places.push_back(meeting.master_port ? concat(*meeting.master_addr, ":", *meeting.master_port)
+                                         : *meeting.master_addr);
+  }
+  return places;
+}
+
+/// Columns under each other, two blanks before each.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += "  " + row[i];
+      if (i + 1 < row.size()) text += std::string(widths[i] - row[i].size(), ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<Row> evidence_rows(const std::vector<cluster::Evidence>& evidence) {
+  std::vector<Row> rows;
+  for (const auto& one : evidence) {
+    std::string from = concat("from ", one.variable);
+    if (!one.instead.empty()) from += concat("; instead: ", one.instead);
+    rows.push_back({one.what, one.value, std::move(from)});
+  }
+  return rows;
+}
+
+struct Meaning {
+  const LaunchSpec& spec;
+  const cluster::Completion& completion;
+  [[nodiscard]] const RendezvousSpec& meeting() const { return spec.rendezvous; }
+  [[nodiscard]] bool alone() const { return meeting().max_nodes == 1 || meeting().standalone; }
+};
+
+std::vector<Row> job_rows(const Meaning& job) {
+  const RendezvousSpec& meeting = job.meeting();
+  std::vector<Row> rows;
+  rows.push_back({"nodes", job.alone() ? "1: this machine alone" : nodes_text(meeting)});
+  if (!job.alone()) {
+    if (job.completion.start_agents) {
+      rows.push_back({"agents", concat("started here through srun on ", job.completion.start_agents->nodes, " nodes")});
+    }
+    rows.push_back({"node rank", meeting.node_rank ? std::to_string(*meeting.node_rank) : "given by the coordinator"});
+    const auto places = meeting_places(meeting);
+    rows.push_back({"coordinator", places.empty() ? "not known: give --rdzv-endpoint" : join(places, ", ")});
+    if (meeting.is_host) rows.push_back({"", *meeting.is_host ? "it runs here" : "it runs on another machine"});
+    rows.push_back({"id", meeting.id});
+  }
+  rows.push_back({"workers per node", workers_text(job.spec.nproc)});
+  return rows;
+}
+
+std::string as_text(const cluster::Detected& detected, const Meaning& job) {
+  std::string text = concat("Found: ", detected.scheme.empty() ? "no scheduler" : detected.scheme, "\n");
+  text += table(evidence_rows(job.completion.evidence));
+  return text + "\nThis job:\n" + table(job_rows(job));
+}
+
+Json evidence_json(const std::vector<cluster::Evidence>& evidence) {
+  Json list = Json::array();
+  for (const auto& one : evidence) {
+    list.push_back({{"what", one.what},
+                    {"value", one.value},
+                    {"from", one.variable},
+                    {"used", one.instead.empty()},
+                    {"instead", one.instead.empty() ? Json(nullptr) : Json(one.instead)}});
+  }
+  return list;
+}
+
+std::string as_json(const cluster::Detected& detected, const Meaning& job) {
+  const RendezvousSpec& meeting = job.meeting();
+  Json json;
+  json["scheme"] = detected.scheme.empty() ? Json(nullptr) : Json(detected.scheme);
+  json["evidence"] = evidence_json(job.completion.evidence);
+  Json& out = json["job"];
+  out["min_nodes"] = job.alone() ? 1 : meeting.min_nodes;
+  out["max_nodes"] = job.alone() ? 1 : meeting.max_nodes;
+  out["node_rank"] = meeting.node_rank ? Json(*meeting.node_rank) : Json(nullptr);
+  out["coordinators"] = job.alone() ? std::vector<std::string>{} : meeting_places(meeting);
+  out["coordinator_is_here"] = meeting.is_host ? Json(*meeting.is_host) : Json(nullptr);
+  out["id"] = meeting.id;
+  out["workers_per_node"] = workers_text(job.spec.nproc);
+  out["agents_through_srun"] = job.completion.start_agents ? Json(job.completion.start_agents->nodes) : Json(nullptr);
+  return json.dump(2) + "\n";
+}
+
+int say_text_or_fail(const std::string& text, int code) {
+  return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : agent::exit_codes::launcher_failed;
+}
+
+}  // namespace
+
+int show_place(cli::ShowPlace command) {
+  cli::Launch& launch = command.launch;
+  set_message_settings(launch.messages);
+  const auto detected = detect_place(launch, ::getpid());
+  if (!detected) {
+    say_error(detected.error().message);
+    return agent::exit_codes::usage;
+  }
+  const auto completion = cluster::complete(launch.spec, launch.given, *detected);
+  if (!completion) {
+    // What was seen helps to understand the refusal.
+    const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
+    const int code = command.json ? agent::exit_codes::usage : say_text_or_fail(seen, agent::exit_codes::usage);
+    say_error(completion.error().message);
+    return code;
+  }
+  const Meaning job{launch.spec, *completion};
+  return say_text_or_fail(command.json ? as_json(*detected, job) : as_text(*detected, job), 0);
+}
