@@ -91,7 +91,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("an agent finds its coordinator, joins and is heard") {
   for (const std::string& secret : {the_secret, std::string()}) {
-    Fixture f({}, secret);
+    Fixture f(Fixture::unhurried(), secret);
     Agent agent({{"127.0.0.1", f.server->port()}}, secret);
     agent.link->send(Opened{5, 1});  // before there is a connection
     agent.link->start();
@@ -180,7 +180,7 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
     CHECK(has(agent.end(), "asks for a secret"));
   }
   {
-    Fixture f({}, "");
+    Fixture f(Fixture::unhurried(), "");
     Agent agent({{"127.0.0.1", f.server->port()}});
     agent.link->start();
     CHECK(has(agent.end(), "--insecure"));
@@ -188,7 +188,7 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
 }
 
 TEST_CASE("an agent tries elsewhere where it is not let in") {
-  Fixture other({}, "the secret of another job"), f;
+  Fixture other(Fixture::unhurried(), "the secret of another job"), f;
   Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}});
   agent.link->start();
   CHECK(agent.hear_of<Welcome>());

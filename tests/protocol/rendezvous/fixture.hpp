@@ -14,7 +14,7 @@ inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
 
 /// A server with a job that runs: two members, who must not notice what happens beside them.
 struct Fixture {
-  explicit Fixture(rendezvous::CoordinatorServerOptions options = {}, const std::string& secret = the_secret) {
+  explicit Fixture(rendezvous::CoordinatorServerOptions options = unhurried(), const std::string& secret = the_secret) {
     clear_coordinator_log();
     if (!secret.empty()) options.secret = secret;
     options.on_notice = [this](const std::string& text) {
@@ -33,6 +33,13 @@ struct Fixture {
     }
   }
 
+  /// The members answer pings only when they are asked for something.
+  static rendezvous::CoordinatorServerOptions unhurried() {
+    rendezvous::CoordinatorServerOptions options;
+    options.coordinator.heartbeat_interval = Milliseconds(60'000);
+    return options;
+  }
+
   /// One of them fails, and both hear of it. What was sent to the server before has been heard by then, since it is one
   /// thread.
   void check_unharmed() {
@@ -48,9 +55,12 @@ struct Fixture {
     const std::lock_guard lock(mutex);
     return notices_;
   }
+  /// Waits for it: an answer may come before the notice of it. False after 20 s.
   bool has_noticed(const std::string& part) {
-    for (const auto& text : notices()) {
-      if (text.find(part) != std::string::npos) return true;
+    for (const auto end = soon(); Clock::now() < end; ::usleep(1000)) {
+      for (const auto& text : notices()) {
+        if (text.find(part) != std::string::npos) return true;
+      }
     }
     return false;
   }

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE("agents join and are told what the coordinator says, with a secret and without") {
   for (const std::string& secret : {the_secret, std::string()}) {
-    Fixture f({}, secret);
+    Fixture f(Fixture::unhurried(), secret);
     CHECK(coordinator_log() == std::vector<std::string>{"join member0 127.0.0.1 ", "join member1 127.0.0.1 "});
     f.check_unharmed();
     f.members[1].close();

@@ -1,0 +1,317 @@
+// Connections that are not agents of this job, or not well-behaved ones, and what the job notices of them: nothing.
+#include <sys/resource.h>
+
+#include <fstream>
+
+#include "ddrun/test/catch.hpp"
+#include "fixture.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+long resident_kib() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) return std::stol(line.substr(6));
+  }
+  return 0;
+}
+
+std::string hello(const char* numbers) { return "DDRUN-RV" + unhex(numbers) + std::string(32, 'n'); }
+
+/// What the other side answers before it hangs up.
+std::string answer_to(const Fixture& f, const std::string& bytes) {
+  RawAgent stranger(f.server->port());
+  stranger.send(bytes);
+  return stranger.receive_all();
+}
+
+RawAgent joined(const Fixture& f, const std::string& host) {
+  RawAgent agent(f.server->port());
+  REQUIRE(agent.greet() == Greeting::done);
+  REQUIRE(agent.join(host));
+  REQUIRE(agent.hear_of<Welcome>());
+  return agent;
+}
+
+}  // namespace
+
+TEST_CASE("strangers are turned away without an answer") {
+  Fixture f;
+  for (const auto& bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string("\x16\x03\x01\x02\x00", 5),
+                            std::string("SSH-2.0-x\r\n"), std::string("DDRUN-RW"), std::string(100'000, '\0')}) {
+    CAPTURE(bytes.substr(0, 20));
+    CHECK(answer_to(f, bytes).empty());
+    f.check_unharmed();
+  }
+  CHECK(f.server->stats().strangers == 5);
+  CHECK(f.has_noticed("something on 127.0.0.1 that is not ddrun"));
+}
+
+TEST_CASE("a port scanner is not worth a word") {
+  Fixture f;
+  for (int i = 0; i < 20; ++i) {
+    RawAgent scanner(f.server->port());
+    if (i % 2 == 0) {
+      const linger reset{1, 0};
+      ::setsockopt(scanner.fd(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    }
+  }
+  CHECK(comes_true([&] { return f.server->stats().too_slow == 20; }));
+  f.check_unharmed();
+  CHECK(f.notices().empty());
+}
+
+TEST_CASE("another secret is refused, and nothing is proved to who has it") {
+  Fixture f;
+  RawAgent agent(f.server->port());
+  CHECK(agent.greet("another secret, also long") == Greeting::going_on);
+  f.check_unharmed();
+  CHECK(f.server->stats().wrong_secrets == 1);
+  CHECK(f.has_noticed("127.0.0.1 has another secret"));
+  // So many are told; all are counted.
+  for (int i = 0; i < 99; ++i) {
+    RawAgent again(f.server->port());
+    CHECK(again.greet("another secret, also long") == Greeting::going_on);
+  }
+  CHECK(f.server->stats().wrong_secrets == 100);
+  f.check_unharmed();
+  CHECK(f.notices().size() == 13);  // ten, and the 16th, 32nd and 64th
+}
+
+TEST_CASE("without a secret, or with one where none is wanted, the reason is told") {
+  Fixture f;
+  RawAgent without(f.server->port());
+  CHECK(without.greet("") == Greeting::needs_secret);
+  CHECK(without.receive_all().empty());
+  CHECK(f.has_noticed("has no secret"));
+  f.check_unharmed();
+
+  Fixture open(Fixture::unhurried(), "");
+  RawAgent with(open.server->port());
+  CHECK(with.greet() == Greeting::needs_none);
+  CHECK(open.has_noticed("--insecure"));
+  open.check_unharmed();
+}
+
+TEST_CASE("another version of the protocol is told ours") {
+  Fixture f;
+  const auto answer = answer_to(f, hello("0200 0100 00000000"));
+  CHECK(answer.substr(0, 12) == "DDRUN-RV" + unhex("0100 0100"));
+  CHECK(answer.size() == hello_size);
+  CHECK(f.has_noticed("version 2 of ddrun's protocol, and this ddrun version 1"));
+  f.check_unharmed();
+}
+
+TEST_CASE("a recorded session is of no use") {
+  Fixture f;
+  auto recorded = joined(f, "recorded");
+  REQUIRE(recorded.say(Failed{.round = 1000}));
+  REQUIRE(recorded.hear_of<Stop>());
+  for (auto& member : f.members) REQUIRE(member.hear_of<Stop>());
+  const auto session = recorded.sent();
+  SECTION("to a new connection") {
+    CHECK(answer_to(f, session).size() == hello_size);
+    CHECK(f.server->stats().wrong_secrets == 1);
+  }
+  SECTION("to a new connection that is authenticated") {
+    RawAgent agent(f.server->port());
+    REQUIRE(agent.greet() == Greeting::done);
+    agent.send(session.substr(hello_size + 32));
+    CHECK(agent.receive_all().empty());
+    CHECK(f.has_noticed("was changed on its way"));
+  }
+  SECTION("to its own connection") {
+    recorded.send(session.substr(hello_size + 32));
+    CHECK_FALSE(recorded.hear());
+    CHECK(
+        coordinator_has_logged("lost recorded: a message was changed on its way or is not from whom it claims to be"));
+  }
+  f.check_unharmed();  // and nobody is told of round 1000 again
+}
+
+TEST_CASE("a greeting that is cut off anywhere leaves nothing") {
+  Fixture f;
+  RawAgent whole(f.server->port());
+  REQUIRE(whole.greet() == Greeting::done);
+  const auto bytes = whole.sent();
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    RawAgent cut(f.server->port());
+    REQUIRE(cut.send(std::string_view(bytes).substr(0, size)));
+  }
+  whole.close();
+  CHECK(comes_true([&] { return f.server->stats().greeting == 0; }));
+  f.check_unharmed();
+  CHECK(f.server->stats().agents == 2);
+}
+
+TEST_CASE("a greeting that takes too long is ended") {
+  Fixture f;
+  const auto begin = Clock::now();
+  std::vector<RawAgent> slow;
+  for (int i = 0; i < 4; ++i) slow.emplace_back(f.server->port());
+  REQUIRE(slow[1].send(hello("0100 0100 00000000").substr(0, 47)));
+  REQUIRE(slow[2].send(hello("0100 0100 00000000")));
+  REQUIRE(slow[3].greet() == Greeting::done);  // and does not join
+  for (auto& one : slow) one.receive_all();
+  CHECK(Clock::now() - begin > 4s);
+  CHECK(f.server->stats().too_slow == 4);
+  f.check_unharmed();
+}
+
+TEST_CASE("whoever waits to be authenticated is one of few and costs little") {
+  Fixture f;
+  const long before = resident_kib();
+  std::vector<RawAgent> idle;
+  // 1,000 of 40 addresses; all beyond the limits wait in the system's queue or are told to try again.
+  for (int i = 0; i < 1'000; ++i) idle.emplace_back(f.server->port(), concat("127.0.1.", i % 40 + 1).c_str());
+  f.check_unharmed();
+  const auto stats = f.server->stats();
+  CHECK(stats.greeting == 512);
+  CHECK(resident_kib() - before < 2'000);
+  // They are gone after five seconds, then the next ones; meanwhile the job goes on.
+  CHECK(comes_true([&] {
+    f.check_unharmed();
+    return f.server->stats().accepted >= 1'000;
+  }));
+  CHECK(comes_true([&] { return f.server->stats().greeting == 0; }));
+  auto late = joined(f, "late");
+  f.check_unharmed();
+}
+
+TEST_CASE("one address has only so many connections that wait") {
+  Fixture f;
+  std::vector<RawAgent> idle;
+  for (int i = 0; i < 40; ++i) idle.emplace_back(f.server->port());
+  for (int i = 32; i < 40; ++i) {
+    CHECK(idle[static_cast<std::size_t>(i)].receive_all() == CoordinatorHandshake::busy_reply());
+  }
+  CHECK(f.server->stats().greeting == 32);
+  CHECK(f.server->stats().turned_away == 8);
+  CHECK(f.has_noticed("too many connections from 127.0.0.1"));
+  // Others are not hindered.
+  RawAgent other(f.server->port(), "127.0.0.2");
+  CHECK(other.greet() == Greeting::done);
+  f.check_unharmed();
+}
+
+TEST_CASE("frames that are too long, garbled, unknown or unreadable end their connection only") {
+  Fixture f;
+  const auto check_cut_off = [&](const std::string& host, const std::string& notice, auto&& misbehave) {
+    CAPTURE(host);
+    auto agent = joined(f, host);
+    misbehave(agent);
+    while (agent.hear()) {
+    }
+    CHECK(f.has_noticed(notice));
+    f.check_unharmed();
+  };
+  check_cut_off("long", "longer than any", [](RawAgent& agent) { agent.send(unhex("01004000 02")); });
+  check_cut_off("huge", "longer than any", [](RawAgent& agent) { agent.send(unhex("ffffffff 02")); });
+  check_cut_off("garbage", "was changed on its way",
+                [](RawAgent& agent) { agent.send(unhex("04000000 08") + std::string(20, 'x')); });
+  check_cut_off("flipped", "was changed on its way", [](RawAgent& agent) {
+    auto bytes = agent.sealed(Pong{1});
+    bytes[7] = static_cast<char>(bytes[7] ^ 1);
+    agent.send(bytes);
+  });
+  check_cut_off("skipped", "was changed on its way", [](RawAgent& agent) {
+    (void)agent.sealed(Pong{1});
+    agent.say(Pong{2});
+  });
+  CHECK(f.server->stats().cut_off == 5);
+}
+
+TEST_CASE("with authentication, too, messages must make sense") {
+  Fixture open(Fixture::unhurried(), "");  // where they are easily made by hand
+  std::size_t told = 0;
+  const auto notice_after = [&](const std::string& bytes) {
+    RawAgent agent(open.server->port());
+    REQUIRE(agent.greet("") == Greeting::done);
+    agent.send(bytes);
+    agent.receive_all();
+    REQUIRE(comes_true([&, before = told]() { return open.notices().size() > before; }));
+    told = open.notices().size();
+    open.check_unharmed();
+    return open.notices().back();
+  };
+  CHECK(notice_after(unhex("00000000 63")).find("unknown type 99") != std::string::npos);
+  CHECK(notice_after(unhex("04000000 08 01000000")).find("its first message is not JOIN but PONG") !=
+        std::string::npos);
+  CHECK(notice_after(unhex("04000000 01 ffffffff")).find("JOIN with a payload of 4 bytes") != std::string::npos);
+  CHECK(notice_after(unhex("01000100 01")).find("longer than any may be") != std::string::npos);  // 64 KiB and one
+}
+
+TEST_CASE("what is announced is believed only when it comes") {
+  Fixture open(Fixture::unhurried(), "");
+  const long before = resident_kib();
+  std::vector<RawAgent> claiming;
+  for (int i = 0; i < 100; ++i) {
+    RawAgent agent(open.server->port(), concat("127.0.0.", i + 2).c_str());
+    REQUIRE(agent.greet("") == Greeting::done);
+    REQUIRE(agent.join("claims"));
+    REQUIRE(agent.send(unhex("00004000 05 00")));
+    claiming.push_back(std::move(agent));
+  }
+  open.check_unharmed();
+  CHECK(comes_true([&] { return open.server->stats().agents == 102; }));
+  CHECK(resident_kib() - before < 20'000);
+}
+
+TEST_CASE("whoever does not read costs bounded memory and is cut off") {
+  Fixture f;
+  auto deaf = joined(f, "deaf");
+  const long before = resident_kib();
+  // Each asks for 60 MB, of which nothing is read.
+  for (int i = 0; i < 20; ++i) deaf.say(Succeeded{1'000});
+  CHECK(coordinator_has_logged("lost deaf: it does not read what it is told"));
+  CHECK(resident_kib() - before < 300'000);
+  f.check_unharmed();
+}
+
+TEST_CASE("whoever reads slowly is told everything in the end") {
+  Fixture f;
+  auto slow = joined(f, "slow");
+  REQUIRE(slow.say(Succeeded{300}));
+  f.check_unharmed();
+  for (int i = 0; i < 300; ++i) REQUIRE(slow.hear_of<EventLine>());
+  REQUIRE(slow.say(Opened{5, 1}));
+  CHECK(slow.hear_of<Start>());
+}
+
+TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
+  Fixture f;
+  rlimit old{};
+  ::getrlimit(RLIMIT_NOFILE, &old);
+  // The agents' own sockets must exist before the limit hits, as those of other machines would.
+  std::vector<int> sockets;
+  for (int i = 0; i < 20; ++i) sockets.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit low = old;
+  low.rlim_cur = static_cast<rlim_t>(sockets.back()) + 4;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &low) == 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(f.server->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  int greeted = 0, cut_off = 0;
+  for (const int fd : sockets) {
+    REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    const auto bytes = hello("0100 0100 00000000");
+    (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    char reply[hello_size];
+    pollfd entry{fd, POLLIN, 0};
+    REQUIRE(::poll(&entry, 1, 10'000) == 1);
+    (::recv(fd, reply, sizeof reply, MSG_WAITALL) == sizeof reply ? greeted : cut_off)++;
+  }
+  CHECK(greeted > 0);
+  CHECK(cut_off > 0);
+  f.check_unharmed();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &old) == 0);
+  for (const int fd : sockets) ::close(fd);
+  auto later = joined(f, "later");
+  f.check_unharmed();
+}
