@@ -110,6 +110,7 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
   void on_end(const error_code& ec);
   void take_frames(std::string_view bytes);
   void on_message(const FromCoordinator& message);
+  [[nodiscard]] bool elsewhere(const Refused& refused);
   void put(FromAgent message);
   void write();
   void on_written();
@@ -423,6 +424,7 @@ void AgentLink::Impl::take_frames(std::string_view bytes) {
 }
 
 void AgentLink::Impl::on_message(const FromCoordinator& message) {
+  if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && elsewhere(*refused)) return;
   if (stage_ == Stage::joining) {
     stage_ = Stage::joined;
     timer_.cancel();
@@ -437,6 +439,16 @@ void AgentLink::Impl::on_message(const FromCoordinator& message) {
   }
   const auto on_message = callbacks_.on_message;  // which may end this object
   if (on_message) on_message(message);
+}
+
+/// Another job has its coordinator here; ours may be at one of the other places.
+bool AgentLink::Impl::elsewhere(const Refused& refused) {
+  if (refused.kind != RefusalKind::other_job) return false;
+  const auto left =
+      std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.for_good; });
+  if (left < 2) return false;
+  attempt_failed(refused.why, Errc::invalid_argument);
+  return true;
 }
 
 void AgentLink::Impl::send(FromAgent message) {

@@ -128,7 +128,7 @@ void write(std::string& to, const Refused& refused) {
   put_text(to, refused.why);
 }
 void read(Reader& from, Refused& refused) {
-  refused.kind = from.choice<RefusalKind>(static_cast<std::uint8_t>(RefusalKind::not_needed));
+  refused.kind = from.choice<RefusalKind>(static_cast<std::uint8_t>(RefusalKind::other_job));
   refused.why = from.text();
 }
 

@@ -76,6 +76,7 @@ class Coordinator::State {
 
   // joining.cpp
   [[nodiscard]] std::string objection(const Join& join);
+  [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
   void tell_waiting(Seat& seat, bool spare, const std::string& what_for);
   void answer_after_the_end(LinkId link);

@@ -29,7 +29,8 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
   }
   if (const std::string why = objection(join); !why.empty()) {
     event(event_text::refused(join.host, facts.peer_address, why));
-    refuse(link, RefusalKind::for_good, why);
+    const bool other_job = join.job_id != job_id(join);
+    refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
   } else if (memory_.verdict) {
     answer_after_the_end(link);
   } else if (Seat* rival = members_.rival(join)) {
@@ -39,9 +40,14 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
   }
 }
 
+/// Of the job that is served, if it is known yet; otherwise the newcomer's.
+const std::string& Coordinator::State::job_id(const Join& join) const {
+  if (!options_.job_id.empty()) return options_.job_id;
+  return memory_.job_id.empty() ? join.job_id : memory_.job_id;
+}
+
 std::string Coordinator::State::objection(const Join& join) {
-  const std::string& job = options_.job_id.empty() ? memory_.job_id : options_.job_id;
-  if (!job.empty() && join.job_id != job) {
+  if (const std::string& job = job_id(join); join.job_id != job) {
     return concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
                   "; give both the same --rdzv-id, or this one another endpoint");
   }

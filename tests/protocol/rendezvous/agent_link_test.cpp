@@ -16,11 +16,12 @@ namespace {
 /// A link and all that it says.
 struct Agent {
   explicit Agent(std::vector<ddrun::Endpoint> coordinators, const std::string& secret = the_secret,
-                 std::chrono::milliseconds patience = 20s) {
+                 std::chrono::milliseconds patience = 20s, const std::string& job = "job") {
     AgentLinkOptions options;
     options.coordinators = std::move(coordinators);
     if (!secret.empty()) options.secret = secret;
     options.join.host = "linked";
+    options.join.job_id = job;
     options.join.agent_id = "linked";
     options.connect_by = Clock::now() + patience;
     AgentLinkCallbacks callbacks;
@@ -193,6 +194,16 @@ TEST_CASE("an agent tries elsewhere where it is not let in") {
   agent.link->start();
   CHECK(agent.hear_of<Welcome>());
   CHECK(agent.link->coordinator() == concat("127.0.0.1:", f.server->port()));
+}
+
+TEST_CASE("an agent that meets another job's coordinator looks on, and is told if there is nowhere else") {
+  Fixture f;
+  Agent agent({{"127.0.0.1", f.server->port()}, {"localhost", f.server->port()}}, the_secret, 20s, "elsewhere");
+  agent.link->start();
+  const auto refused = agent.hear_of<Refused>();
+  REQUIRE(refused);
+  CHECK(refused->kind == RefusalKind::other_job);
+  CHECK(agent.retries == std::vector<std::string>{"another job is served here"});
 }
 
 TEST_CASE("an agent notices who is not a coordinator") {

@@ -70,6 +70,11 @@ Coordinator::Coordinator(Coordinator&&) noexcept = default;
 Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
 
 void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
+  if (join.job_id == "elsewhere") {
+    state_->tell(link, Refused{RefusalKind::other_job, "another job is served here"});
+    state_->outputs.push_back({link, std::nullopt});
+    return;
+  }
   log(concat("join ", join.host, " ", facts.peer_address, " ", state_->options.job_id));
   state_->seats[link] = {join.host, now};
   const auto& options = state_->options;

@@ -85,7 +85,7 @@ struct Welcome {
   std::string job_id;
   bool operator==(const Welcome&) const = default;
 };
-enum class RefusalKind : std::uint8_t { for_good = 0, not_needed = 1 };
+enum class RefusalKind : std::uint8_t { for_good = 0, not_needed = 1, other_job = 2 };
 struct Refused {
   RefusalKind kind = RefusalKind::for_good;
   std::string why;
