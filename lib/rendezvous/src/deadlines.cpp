@@ -63,7 +63,7 @@ void Coordinator::State::tick() {
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Seat* seat = members_.find(link);
       if (seat != nullptr && seat->told && !seat->stopped) lose(*seat, how, now, false);
-      if (phase_ != Phase::stopping) break;
+      if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
   }
   if (over(skew_until_)) {

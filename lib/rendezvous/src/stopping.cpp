@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "coordinator_state.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "event_text.hpp"
 #include "stop_bound.hpp"
@@ -100,7 +101,7 @@ void Coordinator::State::all_stopped() {
   last_cause_ = ending.cause;
   last_cause_->cause = cause_details_;
   for (const LinkId link : leavers) {
-    if (Seat* seat = members_.find(link)) release(*seat, concat("left the job after ", ending.cause.why));
+    if (Seat* seat = members_.find(link)) release(*seat, concat("left the job after ", signal_name(seat->leave_signal)));
   }
   if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
   gather();

@@ -1,0 +1,224 @@
+#include <signal.h>
+
+#include "ddrun/base/text.hpp"
+#include "simulation_world.hpp"
+
+// An agent as the protocol describes it, with workers that end well, fail, are slow to stop or never do.
+
+namespace ddrun::test {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::size_t World::add_agent(const std::string& host, int number, int wanted_rank, Clock::duration when) {
+  const std::size_t index = agents_.size();
+  Agent& agent = agents_.emplace_back();
+  agent.host = host;
+  agent.number = number;
+  agent.agent_id = concat("agent", index);
+  agent.wanted_rank = wanted_rank;
+  timeline_.in(when, [this, index] { dial(index); });
+  if (!is_own(index) && random_.chance(scenario_.redialling)) {
+    timeline_.in(when + random_.time({}, milliseconds(500)), [this, index] {
+      // It gave up on its first connection before it heard anything, and the coordinator may not know.
+      Agent& again = agents_[index];
+      if (again.outcome != Outcome::none || again.welcome || again.link == 0) return;
+      harm(index);
+      network_.break_off(again.link, random_.chance(0.5), false);
+      dial(index);
+    });
+  }
+  return index;
+}
+
+void World::dial(std::size_t index) {
+  Agent& agent = agents_[index];
+  if (agent.outcome != Outcome::none) return;
+  if (coordinator_.done()) {
+    agent.outcome = Outcome::nobody_there;
+    return;
+  }
+  agent.joined = true;
+  agent.link = network_.connect(index);
+  note([&] { return concat(agent.host, " dials, link ", agent.link); });
+  const std::string address = concat("10.0.", agent.number / 250, ".", agent.number % 250);
+  facts_[agent.link] = LinkFacts{address, "10.0.0.0"};
+  if (agent.doubtful > 0) invariants_.harmed(agent.link);
+  Join join;
+  join.version = "1.0";
+  join.job_id = "job";
+  join.agent_id = agent.agent_id;
+  join.host = agent.host;
+  join.node_rank = agent.wanted_rank;
+  join.local_world_size = static_cast<std::uint32_t>(1 + agent.number % 3);
+  join.role = agent.number % 4 == 3 ? "other" : "default";
+  join.runs_coordinator = is_own(index);
+  join.settings = scenario_.settings();
+  if (agent.wrong_settings) join.settings.front().second += "1";
+  network_.send_to_coordinator(agent.link, join);
+  // Whoever hears nothing at all gives up some time.
+  timeline_.in(seconds(30), [this, index, link = agent.link] {
+    Agent& waiting = agents_[index];
+    if (waiting.outcome != Outcome::none || waiting.link != link || waiting.welcome) return;
+    network_.close_by_agent(link);
+    ends(index, Outcome::coordinator_lost);
+  });
+}
+
+void World::says(std::size_t index, const FromAgent& message) {
+  if (agents_[index].outcome == Outcome::none) network_.send_to_coordinator(agents_[index].link, message);
+}
+
+void World::hears(std::size_t index, LinkId link, const FromCoordinator& message) {
+  Agent& agent = agents_[index];
+  if (agent.outcome != Outcome::none || agent.link != link) return;
+  agent.last_heard = timeline_.now();
+  if (std::holds_alternative<Welcome>(message)) {
+    if (agent.welcome) throw Violation(concat(agent.host, " is welcomed twice"));
+    agent.welcome = true;
+    watch(index);
+  } else if (const auto* ping = std::get_if<Ping>(&message)) {
+    says(index, Pong{ping->number});
+  } else if (const auto* open = std::get_if<Open>(&message)) {
+    on(index, *open);
+  } else if (const auto* start = std::get_if<Start>(&message)) {
+    on(index, *start);
+  } else if (std::holds_alternative<Stop>(message)) {
+    stop_workers(index);
+  } else if (std::holds_alternative<Refused>(message)) {
+    network_.close_by_agent(link);
+    ends(index, Outcome::refused);
+  } else if (std::holds_alternative<VerdictMessage>(message)) {
+    // One that is slow to close is closed by the coordinator.
+    if (random_.chance(0.9)) network_.close_by_agent(link);
+    ends(index, Outcome::verdict);
+  }
+}
+
+void World::on(std::size_t index, const Open& open) {
+  Agent& agent = agents_[index];
+  if (!agent.sent_stopped) throw Violation(concat(agent.host, " is to open a round while it is in another"));
+  agent.round = open.round;
+  agent.sent_stopped = false;
+  agent.workers = Workers::opening;
+  if (random_.chance(scenario_.stuck)) {
+    harm(index);
+    return;
+  }
+  timeline_.in(random_.time({}, milliseconds(20)), [this, index, round = open.round] {
+    Agent& opening = agents_[index];
+    if (opening.round != round || opening.workers != Workers::opening) return;
+    if (random_.chance(scenario_.aborting)) says(index, Abort{AbortKind::cannot_go_on, 125, "the port is taken"});
+    else says(index, Opened{round, 29'500});
+  });
+}
+
+void World::on(std::size_t index, const Start& start) {
+  Agent& agent = agents_[index];
+  if (start.round != agent.round && !agent.sent_stopped) {
+    throw Violation(concat(agent.host, " is to start a round while it is in another"));
+  }
+  agent.round = start.round;
+  agent.base_rank = start.ranks.base_rank;
+  agent.sent_stopped = false;
+  agent.workers = Workers::running;
+  // With a window restarts have no end, but failures must have one.
+  const bool fails = start.round < 30 && random_.chance(scenario_.failing);
+  timeline_.in(random_.time({}, scenario_.longest_run),
+               [this, index, round = start.round, fails] { workers_end(index, round, !fails); });
+  if (random_.chance(scenario_.aborting)) {
+    timeline_.in(random_.time({}, scenario_.longest_run), [this, index] {
+      if (agents_[index].workers != Workers::running) return;
+      const bool time_is_up = random_.chance(0.5);
+      says(index,
+           Abort{time_is_up ? AbortKind::time_is_up : AbortKind::cannot_go_on, time_is_up ? 124 : 125, "trouble"});
+      stop_workers(index);
+    });
+  }
+}
+
+void World::workers_end(std::size_t index, Round round, bool well) {
+  Agent& agent = agents_[index];
+  if (agent.round != round || agent.workers != Workers::running || agent.outcome != Outcome::none) return;
+  if (well) {
+    says(index, Succeeded{round});
+    stop_workers(index);
+    return;
+  }
+  Failed failed;
+  failed.round = round;
+  failed.rank = agent.base_rank;
+  failed.by_signal = random_.chance(0.3);
+  failed.code = failed.by_signal ? SIGSEGV : random_.between(1, 255);
+  failed.may_restart = random_.chance(0.95);
+  says(index, failed);
+  stop_workers(index);
+}
+
+void World::stop_workers(std::size_t index) {
+  Agent& agent = agents_[index];
+  if (agent.workers == Workers::stopping || agent.sent_stopped) return;
+  agent.workers = Workers::stopping;
+  if (random_.chance(scenario_.stuck)) {
+    harm(index);
+    return;
+  }
+  const Clock::duration longest = random_.chance(0.8) ? Clock::duration(milliseconds(10)) : scenario_.grace;
+  timeline_.in(random_.time({}, longest), [this, index, round = agent.round] {
+    Agent& stopping = agents_[index];
+    if (stopping.round != round || stopping.sent_stopped) return;
+    stopping.workers = Workers::none;
+    stopping.sent_stopped = true;
+    says(index, Stopped{round, "cause", "workers"});
+  });
+}
+
+void World::watch(std::size_t index) {
+  Agent& agent = agents_[index];
+  const auto bound = seconds(3);
+  if (agent.outcome != Outcome::none) return;
+  if (timeline_.now() - agent.last_heard >= bound) {
+    note([&] { return concat(agent.host, " takes the coordinator for lost"); });
+    network_.close_by_agent(agent.link);
+    ends(index, Outcome::coordinator_lost);
+    return;
+  }
+  timeline_.at(agent.last_heard + bound, [this, index] { watch(index); });
+}
+
+void World::loses(std::size_t index, LinkId link) {
+  Agent& agent = agents_[index];
+  if (agent.link == link && agent.outcome == Outcome::none) ends(index, Outcome::coordinator_lost);
+}
+
+void World::ends(std::size_t index, Outcome outcome) {
+  agents_[index].outcome = outcome;
+  agents_[index].workers = Workers::none;
+}
+
+void World::leave(std::size_t index) {
+  Agent& agent = agents_[index];
+  if (agent.outcome != Outcome::none || agent.leaving) return;
+  if (agent.link == 0) {
+    ends(index, Outcome::crashed);
+    return;
+  }
+  agent.leaving = true;
+  says(index, Leave{random_.chance(0.5) ? SIGINT : SIGTERM, "pid 1"});
+  stop_workers(index);
+}
+
+void World::crash(std::size_t index, bool silently) {
+  Agent& agent = agents_[index];
+  if (is_own(index) || agent.outcome != Outcome::none) return;
+  harm(index);
+  if (agent.link != 0) network_.break_off(agent.link, !silently, false);
+  ends(index, silently ? Outcome::vanished : Outcome::crashed);
+}
+
+void World::harm(std::size_t index) {
+  ++agents_[index].doubtful;
+  if (agents_[index].link != 0) invariants_.harmed(agents_[index].link);
+}
+
+}  // namespace ddrun::test

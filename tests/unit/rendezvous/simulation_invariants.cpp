@@ -1,0 +1,205 @@
+#include "simulation_invariants.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::test {
+
+using namespace ddrun::rendezvous;
+
+namespace {
+
+template <class... Parts>
+void require(bool held, const Parts&... parts) {
+  if (!held) throw Violation(concat(parts...));
+}
+
+}  // namespace
+
+void Invariants::joins(LinkId link, const Join& join) { joined_[link] = join; }
+
+void Invariants::hears(LinkId link, const FromAgent& message) {
+  const bool running = started_ == coordinator_.round() && started_ != 0 && told_to_stop_.empty();
+  if (const auto* failed = std::get_if<Failed>(&message)) {
+    failures_.emplace_back(joined_.at(link).host, *failed);
+    if (failed->round == started_ && unstopped_.count(link) != 0) {
+      reason_for_restart_ = true;
+      if (running && !verdict_) must_stop_ = true;
+    }
+  } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
+    if (succeeded->round == started_) succeeded_.insert(link);
+  } else if (const auto* stopped = std::get_if<Stopped>(&message)) {
+    const auto found = unstopped_.find(link);
+    if (found != unstopped_.end() && found->second == stopped->round) {
+      unstopped_.erase(found);
+      if (stopped->round == started_) stopped_[link] = *stopped;
+    }
+  } else if (const auto* leave = std::get_if<Leave>(&message)) {
+    signals_.insert(leave->signal);
+  } else if (std::holds_alternative<Abort>(message)) {
+    aborted_ = true;
+  }
+}
+
+void Invariants::loses(LinkId link) {
+  gone_.insert(link);
+  any_loss_ = true;
+  if (starts_.count(link) != 0) reason_for_restart_ = true;
+  unstopped_.erase(link);
+}
+
+void Invariants::sends(const Coordinator::Output& output) {
+  const LinkId link = output.link;
+  if (!output.message) {
+    if (starts_.count(link) != 0 && unstopped_.count(link) != 0) reason_for_restart_ = any_loss_ = true;
+    unstopped_.erase(link);
+    gone_.insert(link);
+    return;
+  }
+  if (const auto* open = std::get_if<Open>(&*output.message)) {
+    require(unstopped_.empty(), "round ", open->round, " is opened while link ",
+            unstopped_.empty() ? 0 : unstopped_.begin()->first, " has not stopped the one before");
+    require(open->round > last_round_, "round ", open->round, " is opened after ", last_round_);
+    require(gone_.count(link) == 0, "OPEN to a link that is gone");
+    unstopped_[link] = open->round;
+    told_to_stop_.clear();
+  } else if (const auto* start = std::get_if<Start>(&*output.message)) {
+    if (start->round != started_) {
+      starts_.clear();
+      succeeded_.clear();
+      stopped_.clear();
+      told_to_stop_.clear();
+      started_ = start->round;
+      reason_for_restart_ = false;
+    }
+    require(gone_.count(link) == 0, "START to a link that is gone");
+    require(starts_.count(link) == 0, "START twice to link ", link);
+    for (const auto& [other, round] : unstopped_) {
+      require(round == start->round, "round ", start->round, " starts while link ", other, " is in ", round);
+    }
+    unstopped_[link] = start->round;
+    starts_[link] = start->ranks;
+    new_starts_ = true;
+  } else if (std::holds_alternative<Stop>(*output.message)) {
+    told_to_stop_.insert(link);
+  } else if (const auto* refused = std::get_if<Refused>(&*output.message)) {
+    const bool lost =
+        refused->why.find(" was lost: ") != std::string::npos && refused->why.compare(0, 4, "left") != 0;
+    require(!lost || harmed_.count(link) != 0 || stood_still_, "link ", link, " is well, but: ", refused->why);
+    if (lost) any_loss_ = true;
+  } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {
+    require(!verdict_ || *verdict_ == *verdict, "two verdicts: ", verdict_ ? verdict_->why : "", " / ", verdict->why);
+    verdict_ = *verdict;
+  }
+}
+
+void Invariants::check_start() {
+  new_starts_ = false;
+  const int nodes = static_cast<int>(starts_.size());
+  require(nodes >= scenario_.min_nodes && nodes <= scenario_.max_nodes, nodes, " nodes in round ", started_);
+  std::vector<std::pair<const RankAssignment*, const Join*>> by_rank(starts_.size());
+  int world_size = 0;
+  std::map<std::string, int> roles;
+  for (const auto& [link, ranks] : starts_) {
+    require(ranks.node_count == nodes, "node count ", ranks.node_count, " of ", nodes);
+    require(ranks.node_rank >= 0 && ranks.node_rank < nodes, "node rank ", ranks.node_rank, " of ", nodes);
+    auto& place = by_rank[static_cast<std::size_t>(ranks.node_rank)];
+    require(place.first == nullptr, "node rank ", ranks.node_rank, " twice");
+    place = {&ranks, &joined_.at(link)};
+    world_size += static_cast<int>(joined_.at(link).local_world_size);
+    roles[joined_.at(link).role] += static_cast<int>(joined_.at(link).local_world_size);
+  }
+  int base = 0;
+  std::map<std::string, int> role_base;
+  for (const auto& [ranks, join] : by_rank) {
+    const int local = static_cast<int>(join->local_world_size);
+    require(ranks->base_rank == base && ranks->local_world_size == local && ranks->world_size == world_size,
+            "ranks of node ", ranks->node_rank, " do not fit");
+    require(ranks->role_base_rank == role_base[join->role] && ranks->role_world_size == roles[join->role],
+            "role ranks of node ", ranks->node_rank, " do not fit");
+    require(ranks->restart_count == coordinator_.restarts(), "restart count ", ranks->restart_count);
+    require(!ranks->master_addr.empty() && ranks->master_port != 0, "no meeting place");
+    require(ranks->master_addr == by_rank.front().first->master_addr, "two meeting places");
+    base += local;
+    role_base[join->role] += local;
+  }
+  std::set<std::string> hosts;
+  for (const auto& view : coordinator_.members()) {
+    if (view.node_rank >= 0) require(starts_.count(view.link) != 0, "link ", view.link, " got no START");
+  }
+}
+
+void Invariants::step_over(Clock::time_point now, bool ticked) {
+  if (new_starts_) check_start();
+  require(coordinator_.round() >= last_round_, "the round number went back");
+  require(coordinator_.restarts() >= last_restarts_, "the restart count went back");
+  if (scenario_.window_s == 0) require(coordinator_.restarts() <= scenario_.max_restarts, "too many restarts");
+  require(coordinator_.restarts() <= last_restarts_ + 1, "two restarts at once");
+  if (coordinator_.restarts() > last_restarts_) {
+    require(reason_for_restart_, "a restart was used up for nothing");
+  }
+  last_round_ = coordinator_.round();
+  last_restarts_ = coordinator_.restarts();
+  if (must_stop_) {
+    must_stop_ = false;
+    for (const auto& [link, round] : unstopped_) {
+      require(told_to_stop_.count(link) != 0, "link ", link, " was not told that a worker has failed");
+    }
+  }
+  // All members after each step is too slow for thousands of them.
+  const auto members = many_ && ++steps_ % 64 != 0 ? std::vector<Coordinator::MemberView>{} : coordinator_.members();
+  many_ = many_ || members.size() > 100;
+  std::set<int> ranks;
+  for (const auto& member : members) {
+    require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
+    if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
+  }
+  const auto deadline = coordinator_.next_deadline();
+  require(coordinator_.done() || members.empty() || deadline.has_value(), "somebody waits for nothing");
+  require(!coordinator_.done() || !deadline, "a deadline after the end");
+  if (ticked && deadline) require(*deadline > now, "ticks without end");
+  if (coordinator_.verdict()) {
+    require(!verdict_ || *verdict_ == *coordinator_.verdict(), "another verdict was sent than there is");
+    verdict_ = coordinator_.verdict();
+  } else {
+    require(!verdict_, "a verdict was taken back");
+  }
+}
+
+void Invariants::check_verdict() const {
+  const VerdictMessage& verdict = *verdict_;
+  require((verdict.kind == VerdictKind::success) == (verdict.exit_code == 0), "exit code ", verdict.exit_code);
+  require(!verdict.why.empty(), "a verdict without a reason");
+  require(verdict.restarts == coordinator_.restarts(), "the verdict counts other restarts");
+  switch (verdict.kind) {
+    case VerdictKind::success:
+      require(!starts_.empty() && started_ == coordinator_.round(), "success of nothing");
+      for (const auto& [link, ranks] : starts_) {
+        require(succeeded_.count(link) != 0 && stopped_.count(link) != 0, "success without link ", link);
+      }
+      break;
+    case VerdictKind::worker_failed: {
+      const auto cause = std::find_if(failures_.begin(), failures_.end(), [&](const auto& failure) {
+        return failure.first == verdict.host && failure.second.rank == verdict.rank;
+      });
+      require(cause != failures_.end(), "no worker of this rank has failed: ", verdict.why);
+      break;
+    }
+    case VerdictKind::stopped_by_signal:
+      require(signals_.count(verdict.signal) != 0 && verdict.exit_code == 128 + verdict.signal, "no such signal");
+      break;
+    case VerdictKind::node_lost: require(any_loss_, "nothing was lost"); break;
+    case VerdictKind::timed_out: require(scenario_.skew_s != 0 || aborted_, "no time was up"); break;
+    case VerdictKind::launcher_failed:
+      require(aborted_ || verdict.why.find(" nodes were there after ") != std::string::npos, "nobody gave up");
+      break;
+  }
+}
+
+void Invariants::all_over() const {
+  if (verdict_) check_verdict();
+  require(coordinator_.members().empty(), "members are left");
+}
+
+}  // namespace ddrun::test

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ddrun/rendezvous/coordinator.hpp"
+#include "simulation_scenario.hpp"
+
+namespace ddrun::test {
+
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Looks at everything that goes into and comes out of a coordinator; throws a Violation when something that must
+/// always be true is not.
+class Invariants {
+ public:
+  Invariants(const Scenario& scenario, const rendezvous::Coordinator& coordinator)
+      : scenario_(scenario), coordinator_(coordinator) {}
+
+  void joins(rendezvous::LinkId link, const rendezvous::Join& join);
+  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message);
+  void loses(rendezvous::LinkId link);
+  void sends(const rendezvous::Coordinator::Output& output);
+  /// After each step and all that it sent.
+  void step_over(Clock::time_point now, bool ticked);
+  /// When nothing will happen any more.
+  void all_over() const;
+
+  /// Something was done to this link, so it may be lost.
+  void harmed(rendezvous::LinkId link) { harmed_.insert(link); }
+  void coordinator_stood_still() { stood_still_ = true; }
+
+ private:
+  void check_start();
+  void check_verdict() const;
+
+  const Scenario& scenario_;
+  const rendezvous::Coordinator& coordinator_;
+  std::map<rendezvous::LinkId, rendezvous::Join> joined_;
+  std::set<rendezvous::LinkId> gone_;
+  std::set<rendezvous::LinkId> harmed_;
+  bool stood_still_ = false;
+  /// Given OPEN or START of this round, and not yet stopped or gone.
+  std::map<rendezvous::LinkId, rendezvous::Round> unstopped_;
+  std::map<rendezvous::LinkId, RankAssignment> starts_;  ///< of the last round that was started
+  std::set<rendezvous::LinkId> told_to_stop_;                        ///< in the last round
+  std::set<rendezvous::LinkId> succeeded_;                           ///< in the last round
+  std::map<rendezvous::LinkId, rendezvous::Stopped> stopped_;        ///< in the last round
+  std::vector<std::pair<std::string, rendezvous::Failed>> failures_;
+  std::set<int> signals_;
+  bool aborted_ = false;
+  bool any_loss_ = false;
+  bool reason_for_restart_ = false;  ///< since the last START
+  bool new_starts_ = false;
+  bool must_stop_ = false;
+  bool many_ = false;
+  std::uint64_t steps_ = 0;
+  rendezvous::Round started_ = 0;
+  rendezvous::Round last_round_ = 0;
+  int last_restarts_ = 0;
+  std::optional<rendezvous::VerdictMessage> verdict_;
+};
+
+}  // namespace ddrun::test

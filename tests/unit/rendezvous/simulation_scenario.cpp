@@ -1,0 +1,113 @@
+#include "simulation_scenario.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::test {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = Scenario::Kind;
+
+void disturb(Scenario& scenario, Random& random, int count, Clock::duration within) {
+  for (int i = 0; i < count; ++i) {
+    Scenario::Disturbance what;
+    // Leaving of all and a coordinator that stands still are rarer than the rest.
+    constexpr Kind often[] = {Kind::crash,    Kind::vanish,     Kind::stall,         Kind::leave,
+                              Kind::newcomer, Kind::comes_back, Kind::wrong_settings};
+    constexpr Kind rare[] = {Kind::leave_all, Kind::coordinator_stands_still};
+    what.kind = random.chance(0.9) ? often[random.below(std::size(often))] : rare[random.below(std::size(rare))];
+    what.when = random.time({}, within);
+    what.agent = random.below(1'000'000);
+    what.time = random.time({}, random.chance(0.5) ? seconds(2) : seconds(8));
+    scenario.disturbances.push_back(what);
+  }
+}
+
+}  // namespace
+
+rendezvous::Settings Scenario::settings() const {
+  const std::map<std::string, std::string> all = {
+      {"min_nodes", std::to_string(min_nodes)},
+      {"max_nodes", std::to_string(max_nodes)},
+      {"max_restarts", std::to_string(max_restarts)},
+      {"restart_backoff_ms", std::to_string(backoff.count())},
+      {"restart_window_ms", window_s == 0 ? "" : std::to_string(window_s * 1000)},
+      {"last_call_ms", std::to_string(last_call.count())},
+      {"join_timeout_ms", std::to_string(join_timeout.count())},
+      {"exit_skew_ms", skew_s == 0 ? "" : std::to_string(skew_s * 1000)},
+      {"node_max_failures", std::to_string(node_max_failures)},
+      {"grace_ms", std::to_string(grace.count())}};
+  return {all.begin(), all.end()};
+}
+
+Clock::duration Scenario::bound() const {
+  // Each round costs at most this much, and each needs a reason: a restart, a disturbance, an agent that comes or is
+  // stuck. With a window restarts are not limited in number, but here workers fail in the first rounds only.
+  const Clock::duration round =
+      longest_run + 2 * (grace + seconds(30)) + seconds(30) + seconds(60) + join_timeout + last_call + seconds(20);
+  const int rounds =
+      1 + max_restarts + 2 * agents + 2 * static_cast<int>(disturbances.size()) + (window_s != 0 ? 50 : 0);
+  return arrival_spread + rounds * round + seconds(5);
+}
+
+std::string Scenario::describe() const {
+  return concat("seed ", seed, ": ", agents, " agents for ", min_nodes, ":", max_nodes,
+                given_ranks ? " ranks given" : "", embedded ? " embedded" : " alone", ", ", max_restarts, " restarts, ",
+                disturbances.size(), " disturbances");
+}
+
+Scenario draw_scenario(std::uint64_t seed) {
+  Random random(seed);
+  Scenario drawn;
+  drawn.seed = seed;
+  const int size = random.chance(0.03) ? 200 : random.chance(0.2) ? 24 : 5;
+  drawn.max_nodes = random.between(1, size);
+  drawn.min_nodes = random.chance(0.4) ? drawn.max_nodes : random.between(1, drawn.max_nodes);
+  drawn.given_ranks = random.chance(0.25);
+  drawn.embedded = random.chance(0.6);
+  drawn.max_restarts = random.between(0, 5);
+  drawn.backoff = milliseconds(random.chance(0.5) ? 0 : random.between(1, 3000));
+  drawn.window_s = random.chance(0.15) ? random.between(1, 60) : 0;
+  drawn.last_call = milliseconds(random.chance(0.3) ? 0 : random.between(1, 10'000));
+  drawn.join_timeout = milliseconds(random.between(5'000, 60'000));
+  drawn.grace = milliseconds(random.between(0, 5'000));
+  drawn.skew_s = random.chance(0.2) ? random.between(1, 10) : 0;
+  drawn.node_max_failures = random.chance(0.2) ? random.between(1, 2) : 0;
+  drawn.agents = std::max(1, random.chance(0.7) ? drawn.max_nodes : drawn.max_nodes + random.between(-2, 3));
+  drawn.arrival_spread = random.time({}, random.chance(0.5) ? seconds(1) : seconds(20));
+  drawn.longest_run = random.time(milliseconds(1), random.chance(0.3) ? milliseconds(50) : milliseconds(20'000));
+  drawn.failing = random.chance(0.5) ? 0 : 0.5 / drawn.max_nodes;
+  drawn.stuck = random.chance(0.8) ? 0 : 0.3 / drawn.max_nodes;
+  drawn.aborting = random.chance(0.9) ? 0 : 0.3 / drawn.max_nodes;
+  drawn.redialling = random.chance(0.8) ? 0 : 0.2;
+  drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
+  disturb(drawn, random, random.chance(0.3) ? 0 : random.between(1, 8), drawn.arrival_spread + seconds(25));
+  return drawn;
+}
+
+Scenario draw_large_scenario(std::uint64_t seed, int agents) {
+  Random random(seed);
+  Scenario drawn;
+  drawn.seed = seed;
+  drawn.max_nodes = agents;
+  drawn.min_nodes = agents / 2;
+  drawn.max_restarts = 3;
+  drawn.last_call = seconds(3);
+  drawn.join_timeout = seconds(60);
+  drawn.grace = seconds(2);
+  drawn.agents = agents + 5;
+  drawn.arrival_spread = seconds(2);
+  drawn.longest_run = seconds(8);
+  drawn.failing = 0.2 / agents;
+  drawn.slowest_message = milliseconds(50);
+  disturb(drawn, random, 6, seconds(12));
+  return drawn;
+}
+
+}  // namespace ddrun::test

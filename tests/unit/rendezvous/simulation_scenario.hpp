@@ -1,0 +1,65 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ddrun/rendezvous/messages.hpp"
+#include "simulation_timeline.hpp"
+
+namespace ddrun::test {
+
+/// What goes on in one simulated job, as drawn from a seed.
+struct Scenario {
+  std::uint64_t seed = 0;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  bool given_ranks = false;  ///< each of the first max_nodes agents has a --node-rank
+  bool embedded = true;      ///< agent 0 runs the coordinator, and is not harmed
+  int max_restarts = 0;
+  Milliseconds backoff{0};
+  int window_s = 0;  ///< 0: none
+  Milliseconds last_call{0};
+  Milliseconds join_timeout{0};
+  Milliseconds grace{0};
+  int skew_s = 0;  ///< 0: none
+  int node_max_failures = 0;
+  int agents = 1;
+  Clock::duration arrival_spread{0};
+  Clock::duration longest_run{0};  ///< of a worker
+  double failing = 0;              ///< a node's workers fail in a round
+  double stuck = 0;                ///< a node never sends the OPENED or STOPPED that is waited for
+  double aborting = 0;             ///< a node cannot go on after OPEN or START
+  double redialling = 0;           ///< an agent dials twice
+  Clock::duration slowest_message{0};
+
+  enum class Kind {
+    crash,
+    vanish,
+    stall,
+    leave,
+    leave_all,
+    newcomer,
+    comes_back,
+    wrong_settings,
+    coordinator_stands_still
+  };
+  struct Disturbance {
+    Kind kind = Kind::crash;
+    Clock::duration when{0};
+    std::size_t agent = 0;  ///< modulo the agents that there are
+    Clock::duration time{0};
+  };
+  std::vector<Disturbance> disturbances;
+
+  [[nodiscard]] rendezvous::Settings settings() const;
+  /// Virtual time after which everything must be over.
+  [[nodiscard]] Clock::duration bound() const;
+  [[nodiscard]] std::string describe() const;
+};
+
+/// Mostly small jobs, some of hundreds of agents.
+[[nodiscard]] Scenario draw_scenario(std::uint64_t seed);
+/// Some thousand agents, and a few things that go wrong.
+[[nodiscard]] Scenario draw_large_scenario(std::uint64_t seed, int agents);
+
+}  // namespace ddrun::test

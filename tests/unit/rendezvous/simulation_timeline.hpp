@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+
+namespace ddrun::test {
+
+/// The same numbers for the same seed with every standard library.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  std::uint64_t below(std::uint64_t bound) { return engine_() % bound; }
+  int between(int low, int high) { return low + static_cast<int>(below(static_cast<std::uint64_t>(high - low) + 1)); }
+  bool chance(double probability) { return static_cast<double>(below(1'000'000)) < probability * 1e6; }
+  Clock::duration time(Clock::duration low, Clock::duration high) {
+    return low + Clock::duration(below(static_cast<std::uint64_t>((high - low).count()) + 1));
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+/// Virtual time: what happens when, in order.
+class Timeline {
+ public:
+  [[nodiscard]] Clock::time_point now() const { return now_; }
+  void at(Clock::time_point when, std::function<void()> what) {
+    queue_.push(Entry{std::max(when, now_), ++count_, std::move(what)});
+  }
+  void in(Clock::duration time, std::function<void()> what) { at(now_ + time, std::move(what)); }
+  /// False: nothing will ever happen again.
+  bool step() {
+    if (queue_.empty()) return false;
+    now_ = queue_.top().when;
+    const auto what = std::move(const_cast<Entry&>(queue_.top()).what);
+    queue_.pop();
+    what();
+    return true;
+  }
+
+ private:
+  struct Entry {
+    Clock::time_point when;
+    std::uint64_t number;
+    std::function<void()> what;
+    bool operator<(const Entry& other) const { return std::pair(other.when, other.number) < std::pair(when, number); }
+  };
+  Clock::time_point now_{std::chrono::hours(1)};
+  std::uint64_t count_ = 0;
+  std::priority_queue<Entry> queue_;
+};
+
+}  // namespace ddrun::test

@@ -1,0 +1,191 @@
+#include "simulation_world.hpp"
+
+#include <signal.h>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::test {
+
+namespace {
+
+CoordinatorOptions options_of() {
+  CoordinatorOptions options;
+  options.host = "host0";
+  options.own_addresses = {"10.0.0.0"};
+  return options;
+}
+
+}  // namespace
+
+World::World(Scenario scenario, bool tracing)
+    : scenario_(std::move(scenario)),
+      tracing_(tracing),
+      random_(scenario_.seed + 1),
+      network_(timeline_, random_,
+               Network::Ends{[this](LinkId link, const FromAgent& message) { coordinator_hears(link, message); },
+                             [this](LinkId link, const std::string& how) { coordinator_loses(link, how); },
+                             [this](std::size_t agent, LinkId link, const FromCoordinator& message) {
+                               hears(agent, link, message);
+                             },
+                             [this](std::size_t agent, LinkId link) { loses(agent, link); }}),
+      coordinator_(options_of()),
+      invariants_(scenario_, coordinator_),
+      start_(timeline_.now()) {
+  network_.slowest = scenario_.slowest_message;
+  for (int i = 0; i < scenario_.agents; ++i) {
+    const int rank = scenario_.given_ranks && i < scenario_.max_nodes ? i : -1;
+    const bool at_once = scenario_.embedded && i == 0;
+    add_agent(concat("host", i), i, rank, at_once ? Clock::duration{0} : random_.time({}, scenario_.arrival_spread));
+  }
+  for (const auto& what : scenario_.disturbances) timeline_.in(what.when, [this, what] { disturb(what); });
+}
+
+void World::run() {
+  const auto end = start_ + scenario_.bound();
+  while (timeline_.step()) {
+    if (timeline_.now() > end && !coordinator_.done()) throw Violation("it is not over after its time");
+    if (!coordinator_.done()) continue;
+    bool all = true;
+    for (const Agent& agent : agents_) all = all && agent.outcome != Outcome::none;
+    if (all) break;
+  }
+  const bool nobody_came = coordinator_.round() == 0 && coordinator_.members().empty() && !coordinator_.verdict();
+  if (!coordinator_.done() && !nobody_came) throw Violation("nothing happens any more, but it is not over");
+  invariants_.all_over();
+  check_outcomes();
+}
+
+void World::check_outcomes() const {
+  for (const Agent& agent : agents_) {
+    if (agent.outcome == Outcome::none) throw Violation(concat(agent.host, " heard no end"));
+    if (agent.outcome == Outcome::coordinator_lost && agent.doubtful == 0 && !stood_still_) {
+      throw Violation(concat(agent.host, " lost its coordinator, but nothing was done to it"));
+    }
+  }
+}
+
+void World::coordinator_does(const std::function<void()>& what, bool ticked) {
+  if (timeline_.now() < blocked_until_) {
+    timeline_.at(blocked_until_, [this, what, ticked] { coordinator_does(what, ticked); });
+    return;
+  }
+  what();
+  for (const auto& output : coordinator_.take_outputs()) {
+    if (!output.message || !std::holds_alternative<Ping>(*output.message)) {
+      note([&] { return concat("  to ", output.link, ": ", output.message ? output.message->index() + 65 : 0); });
+    }
+    invariants_.sends(output);
+    if (output.message) network_.send_to_agent(output.link, *output.message);
+    else network_.close_by_coordinator(output.link);
+  }
+  invariants_.step_over(timeline_.now(), ticked);
+  schedule_tick();
+}
+
+void World::schedule_tick() {
+  const auto wanted = coordinator_.next_deadline();
+  if (!wanted || (tick_at_ && *tick_at_ <= *wanted)) return;
+  tick_at_ = wanted;
+  timeline_.at(*wanted, [this, at = *wanted] {
+    if (tick_at_ != at) return;
+    tick_at_.reset();
+    coordinator_does(
+        [this] {
+          const auto deadline = coordinator_.next_deadline();
+          if (deadline && *deadline <= timeline_.now()) coordinator_.tick(timeline_.now());
+        },
+        true);
+  });
+}
+
+void World::coordinator_hears(LinkId link, const FromAgent& message) {
+  coordinator_does(
+      [this, link, message] {
+        if (coordinator_.done()) return;
+        if (!std::holds_alternative<Pong>(message)) {
+          note([&] { return concat("link ", link, " says ", message.index() + 1); });
+        }
+        if (const auto* join = std::get_if<Join>(&message)) {
+          invariants_.joins(link, *join);
+          coordinator_.join(link, *join, facts_.at(link), timeline_.now());
+        } else {
+          invariants_.hears(link, message);
+          coordinator_.receive(link, message, timeline_.now());
+        }
+      },
+      false);
+}
+
+void World::coordinator_loses(LinkId link, const std::string& how) {
+  coordinator_does(
+      [this, link, how] {
+        note([&] { return concat("link ", link, " is lost: ", how); });
+        invariants_.loses(link);
+        coordinator_.lost(link, how, timeline_.now());
+      },
+      false);
+}
+
+void World::disturb(const Scenario::Disturbance& what) {
+  const std::size_t agent = what.agent % agents_.size();
+  note([&] { return concat("disturbance ", static_cast<int>(what.kind), " of ", agents_[agent].host); });
+  switch (what.kind) {
+    case Scenario::Kind::crash:
+    case Scenario::Kind::vanish: crash(agent, what.kind == Scenario::Kind::vanish); break;
+    case Scenario::Kind::stall:
+      if (is_own(agent) || agents_[agent].link == 0) break;
+      harm(agent);
+      network_.stall(agents_[agent].link, what.time);
+      break;
+    case Scenario::Kind::leave: leave(agent); break;
+    case Scenario::Kind::leave_all:
+      for (std::size_t each = 0; each < agents_.size(); ++each) {
+        timeline_.in(random_.time({}, std::chrono::milliseconds(100)), [this, each] { leave(each); });
+      }
+      break;
+    case Scenario::Kind::newcomer: {
+      const int number = static_cast<int>(agents_.size());
+      add_agent(concat("host", number), number, -1, {});
+      break;
+    }
+    case Scenario::Kind::comes_back: {
+      // The machine starts again, whether the coordinator has noticed that it was gone or not.
+      if (is_own(agent)) break;
+      const Agent before = agents_[agent];
+      crash(agent, random_.chance(0.5));
+      add_agent(before.host, before.number, before.wanted_rank, what.time);
+      if (random_.chance(0.2)) agents_.back().agent_id = before.agent_id;
+      break;
+    }
+    case Scenario::Kind::wrong_settings: {
+      const int number = static_cast<int>(agents_.size());
+      agents_[add_agent(concat("host", number), number, -1, {})].wrong_settings = true;
+      break;
+    }
+    case Scenario::Kind::coordinator_stands_still:
+      stood_still_ = true;
+      invariants_.coordinator_stood_still();
+      blocked_until_ = timeline_.now() + what.time;
+      break;
+  }
+}
+
+void World::note(const std::function<std::string()>& text) {
+  if (!tracing_) return;
+  const double at = std::chrono::duration<double>(timeline_.now() - start_).count();
+  trace_.push_back(concat(std::to_string(at), " ", text()));
+  if (trace_.size() > 120) trace_.pop_front();
+}
+
+std::string World::trace() const {
+  std::string lines;
+  for (const auto& line : trace_) lines += line + "\n";
+  return lines;
+}
+
+World::Summary World::summary() const {
+  return Summary{coordinator_.verdict(), coordinator_.round(), coordinator_.restarts(), timeline_.now() - start_,
+                 agents_.size()};
+}
+
+}  // namespace ddrun::test

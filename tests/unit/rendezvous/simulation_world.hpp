@@ -1,0 +1,99 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "simulation_invariants.hpp"
+#include "simulation_network.hpp"
+#include "simulation_scenario.hpp"
+
+namespace ddrun::test {
+
+/// A coordinator, agents that follow the protocol, and what a scenario does to them, in virtual time.
+class World {
+ public:
+  explicit World(Scenario scenario, bool tracing = false);
+
+  /// Throws a Violation.
+  void run();
+
+  /// The last things that happened, if asked for.
+  [[nodiscard]] std::string trace() const;
+  struct Summary {
+    std::optional<VerdictMessage> verdict;
+    Round rounds = 0;
+    int restarts = 0;
+    Clock::duration took{0};
+    std::size_t agents = 0;
+  };
+  [[nodiscard]] Summary summary() const;
+
+ private:
+  enum class Outcome { none, verdict, refused, coordinator_lost, nobody_there, crashed, vanished };
+  enum class Workers { none, opening, running, stopping };
+  struct Agent {
+    std::string host;
+    std::string agent_id;
+    int number = 0;  ///< of its machine
+    int wanted_rank = -1;
+    bool wrong_settings = false;
+    bool joined = false;
+    LinkId link = 0;
+    Workers workers = Workers::none;
+    Round round = 0;
+    int base_rank = 0;
+    bool sent_stopped = true;
+    bool leaving = false;
+    int doubtful = 0;  ///< things were done to its connection
+    bool welcome = false;
+    bool watching = false;
+    Clock::time_point last_heard;
+    Outcome outcome = Outcome::none;
+  };
+
+  // simulation_world.cpp: the coordinator's side
+  void disturb(const Scenario::Disturbance& what);
+  void coordinator_does(const std::function<void()>& what, bool ticked);
+  void coordinator_hears(LinkId link, const FromAgent& message);
+  void coordinator_loses(LinkId link, const std::string& how);
+  void schedule_tick();
+  void check_outcomes() const;
+  [[nodiscard]] bool is_own(std::size_t agent) const { return scenario_.embedded && agent == 0; }
+
+  // simulation_agent.cpp
+  std::size_t add_agent(const std::string& host, int number, int wanted_rank, Clock::duration when);
+  void dial(std::size_t agent);
+  void hears(std::size_t agent, LinkId link, const FromCoordinator& message);
+  void on(std::size_t agent, const Open& open);
+  void on(std::size_t agent, const Start& start);
+  void loses(std::size_t agent, LinkId link);
+  void watch(std::size_t agent);
+  void workers_end(std::size_t agent, Round round, bool well);
+  void stop_workers(std::size_t agent);
+  void says(std::size_t agent, const FromAgent& message);
+  void ends(std::size_t agent, Outcome outcome);
+  void leave(std::size_t agent);
+  void crash(std::size_t agent, bool silently);
+  void harm(std::size_t agent);
+
+  void note(const std::function<std::string()>& text);
+
+  Scenario scenario_;
+  bool tracing_;
+  Random random_;
+  Timeline timeline_;
+  Network network_;
+  Coordinator coordinator_;
+  Invariants invariants_;
+  std::deque<Agent> agents_;
+  std::map<LinkId, LinkFacts> facts_;
+  std::optional<Clock::time_point> tick_at_;
+  Clock::time_point blocked_until_;
+  Clock::time_point start_;
+  bool stood_still_ = false;
+  std::deque<std::string> trace_;
+};
+
+}  // namespace ddrun::test
