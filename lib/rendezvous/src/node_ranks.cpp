@@ -40,7 +40,7 @@ bool host_before(std::string_view a, std::string_view b) {
 
 std::vector<Seat*> choose_members(std::vector<Seat*> candidates, std::size_t most) {
   const auto key = [](const Seat* seat) {
-    return std::tuple(seat->node_rank < 0, !seat->runs_coordinator, seat->wanted_rank < 0, seat->arrival);
+    return std::tuple(seat->kept_rank < 0, !seat->runs_coordinator, seat->wanted_rank < 0, seat->arrival);
   };
   if (candidates.size() > most) {
     std::sort(candidates.begin(), candidates.end(), [&](const Seat* a, const Seat* b) { return key(a) < key(b); });
@@ -63,12 +63,12 @@ std::vector<Seat*> order_members(const std::vector<Seat*>& members) {
   }
   std::vector<Seat*> homeless;
   for (Seat* seat : rest) {
-    if (!take(seat, seat->node_rank)) homeless.push_back(seat);
+    if (!take(seat, seat->kept_rank)) homeless.push_back(seat);
   }
   // Those who had a rank that is gone, in its order; then newcomers: the coordinator's own, by name, by arrival.
   std::sort(homeless.begin(), homeless.end(), [](const Seat* a, const Seat* b) {
-    if ((a->node_rank < 0) != (b->node_rank < 0)) return b->node_rank < 0;
-    if (a->node_rank != b->node_rank) return a->node_rank < b->node_rank;
+    if ((a->kept_rank < 0) != (b->kept_rank < 0)) return b->kept_rank < 0;
+    if (a->kept_rank != b->kept_rank) return a->kept_rank < b->kept_rank;
     if (a->runs_coordinator != b->runs_coordinator) return a->runs_coordinator;
     if (host_before(a->host, b->host)) return true;
     if (host_before(b->host, a->host)) return false;

@@ -84,7 +84,9 @@ void Coordinator::State::start_round(std::uint16_t port) {
   memory_.started = true;
   unfinished_ = unsucceeded_ = round_size_;
   for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
-    members_.find(round_links_[rank])->told = true;
+    Seat& seat = *members_.find(round_links_[rank]);
+    seat.told = true;
+    seat.kept_rank = seat.node_rank;
     ranks[rank].restart_count = memory_.budget.used();
     ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
     ranks[rank].master_addr = address_;

@@ -28,7 +28,8 @@ struct Seat {
   bool told_spare = false;
   std::uint32_t probe = 0;  ///< a ping whose answer settles claims of newcomers; 0: none
 
-  int node_rank = -1;  ///< in this round, or in the last that it took part in
+  int kept_rank = -1;  ///< node rank in the last round that it started
+  int node_rank = -1;  ///< in this round
   bool in_round = false;
   bool told = false;       ///< was given OPEN or START of this round, so STOPPED will come
   bool succeeded = false;  ///< of this round

@@ -101,7 +101,8 @@ void Coordinator::State::all_stopped() {
   last_cause_ = ending.cause;
   last_cause_->cause = cause_details_;
   for (const LinkId link : leavers) {
-    if (Seat* seat = members_.find(link)) release(*seat, concat("left the job after ", signal_name(seat->leave_signal)));
+    if (Seat* seat = members_.find(link))
+      release(*seat, concat("left the job after ", signal_name(seat->leave_signal)));
   }
   if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
   gather();

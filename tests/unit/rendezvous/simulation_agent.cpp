@@ -54,7 +54,7 @@ void World::dial(std::size_t index) {
   join.role = agent.number % 4 == 3 ? "other" : "default";
   join.runs_coordinator = is_own(index);
   join.settings = scenario_.settings();
-  if (agent.wrong_settings) join.settings.front().second += "1";
+  if (agent.wrong_settings) join.settings.emplace_back("other", "1");
   network_.send_to_coordinator(agent.link, join);
   // Whoever hears nothing at all gives up some time.
   timeline_.in(seconds(30), [this, index, link = agent.link] {
@@ -188,7 +188,8 @@ void World::watch(std::size_t index) {
 
 void World::loses(std::size_t index, LinkId link) {
   Agent& agent = agents_[index];
-  if (agent.link == link && agent.outcome == Outcome::none) ends(index, Outcome::coordinator_lost);
+  if (agent.link != link || agent.outcome != Outcome::none) return;
+  ends(index, coordinator_.done() && !agent.welcome ? Outcome::nobody_there : Outcome::coordinator_lost);
 }
 
 void World::ends(std::size_t index, Outcome outcome) {

@@ -1,6 +1,6 @@
 #include "simulation_invariants.hpp"
 
-#include <algorithm>
+#include <utility>
 
 #include "ddrun/base/text.hpp"
 
@@ -22,10 +22,12 @@ void Invariants::joins(LinkId link, const Join& join) { joined_[link] = join; }
 void Invariants::hears(LinkId link, const FromAgent& message) {
   const bool running = started_ == coordinator_.round() && started_ != 0 && told_to_stop_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
-    failures_.emplace_back(joined_.at(link).host, *failed);
     if (failed->round == started_ && unstopped_.count(link) != 0) {
       reason_for_restart_ = true;
-      if (running && !verdict_) must_stop_ = true;
+      if (running && !verdict_) {
+        must_stop_ = true;
+        first_failure_ = std::pair(joined_.at(link).host, failed->rank);
+      }
     }
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
     if (succeeded->round == started_) succeeded_.insert(link);
@@ -37,24 +39,30 @@ void Invariants::hears(LinkId link, const FromAgent& message) {
     }
   } else if (const auto* leave = std::get_if<Leave>(&message)) {
     signals_.insert(leave->signal);
+    leaving_.insert(link);
   } else if (std::holds_alternative<Abort>(message)) {
     aborted_ = true;
   }
 }
 
 void Invariants::loses(LinkId link) {
+  if (gone_.count(link) == 0 && joined_.count(link) != 0) is_gone(link);
+}
+
+void Invariants::is_gone(LinkId link) {
   gone_.insert(link);
   any_loss_ = true;
-  if (starts_.count(link) != 0) reason_for_restart_ = true;
+  // Whoever has finished is not missed, unless the store was there.
+  const auto start = starts_.find(link);
+  const bool had_store = start != starts_.end() && start->second.node_rank == 0;
+  if (start != starts_.end() && (unstopped_.count(link) != 0 || had_store)) reason_for_restart_ = true;
   unstopped_.erase(link);
 }
 
 void Invariants::sends(const Coordinator::Output& output) {
   const LinkId link = output.link;
   if (!output.message) {
-    if (starts_.count(link) != 0 && unstopped_.count(link) != 0) reason_for_restart_ = any_loss_ = true;
-    unstopped_.erase(link);
-    gone_.insert(link);
+    is_gone(link);
     return;
   }
   if (const auto* open = std::get_if<Open>(&*output.message)) {
@@ -66,7 +74,8 @@ void Invariants::sends(const Coordinator::Output& output) {
     told_to_stop_.clear();
   } else if (const auto* start = std::get_if<Start>(&*output.message)) {
     if (start->round != started_) {
-      starts_.clear();
+      before_ = std::exchange(starts_, {});
+      first_failure_.reset();
       succeeded_.clear();
       stopped_.clear();
       told_to_stop_.clear();
@@ -84,11 +93,11 @@ void Invariants::sends(const Coordinator::Output& output) {
   } else if (std::holds_alternative<Stop>(*output.message)) {
     told_to_stop_.insert(link);
   } else if (const auto* refused = std::get_if<Refused>(&*output.message)) {
-    const bool lost =
-        refused->why.find(" was lost: ") != std::string::npos && refused->why.compare(0, 4, "left") != 0;
+    const bool lost = refused->why.find(" was lost: ") != std::string::npos && refused->why.compare(0, 4, "left") != 0;
     require(!lost || harmed_.count(link) != 0 || stood_still_, "link ", link, " is well, but: ", refused->why);
     if (lost) any_loss_ = true;
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {
+    require(unstopped_.empty(), "a verdict while workers may still run");
     require(!verdict_ || *verdict_ == *verdict, "two verdicts: ", verdict_ ? verdict_->why : "", " / ", verdict->why);
     verdict_ = *verdict;
   }
@@ -124,7 +133,12 @@ void Invariants::check_start() {
     base += local;
     role_base[join->role] += local;
   }
-  std::set<std::string> hosts;
+  for (const auto& [link, ranks] : starts_) {
+    const auto kept = before_.find(link);
+    if (scenario_.given_ranks || kept == before_.end() || kept->second.node_rank >= nodes) continue;
+    require(kept->second.node_rank == ranks.node_rank, "link ", link, " had node rank ", kept->second.node_rank,
+            " and now has ", ranks.node_rank);
+  }
   for (const auto& view : coordinator_.members()) {
     if (view.node_rank >= 0) require(starts_.count(view.link) != 0, "link ", view.link, " got no START");
   }
@@ -155,6 +169,7 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
     require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
+  if (!members.empty() && !coordinator_.verdict()) check_places(members);
   const auto deadline = coordinator_.next_deadline();
   require(coordinator_.done() || members.empty() || deadline.has_value(), "somebody waits for nothing");
   require(!coordinator_.done() || !deadline, "a deadline after the end");
@@ -165,6 +180,19 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
   } else {
     require(!verdict_, "a verdict was taken back");
   }
+}
+
+void Invariants::check_places(const std::vector<Coordinator::MemberView>& members) const {
+  int in_round = 0;
+  bool waits = false;
+  for (const auto& member : members) {
+    if (member.node_rank >= 0) ++in_round;
+    else waits = waits || leaving_.count(member.link) == 0;
+  }
+  require(in_round == 0 || !unstopped_.empty(), "a round in which nobody is");
+  const bool running = started_ == coordinator_.round() && told_to_stop_.empty() && in_round != 0;
+  if (!running || !succeeded_.empty() || scenario_.node_max_failures != 0) return;
+  require(in_round >= scenario_.max_nodes || !waits, "somebody waits, and there is a place");
 }
 
 void Invariants::check_verdict() const {
@@ -179,13 +207,10 @@ void Invariants::check_verdict() const {
         require(succeeded_.count(link) != 0 && stopped_.count(link) != 0, "success without link ", link);
       }
       break;
-    case VerdictKind::worker_failed: {
-      const auto cause = std::find_if(failures_.begin(), failures_.end(), [&](const auto& failure) {
-        return failure.first == verdict.host && failure.second.rank == verdict.rank;
-      });
-      require(cause != failures_.end(), "no worker of this rank has failed: ", verdict.why);
+    case VerdictKind::worker_failed:
+      require(first_failure_ == std::pair(verdict.host, verdict.rank), "another worker failed first than ",
+              verdict.why);
       break;
-    }
     case VerdictKind::stopped_by_signal:
       require(signals_.count(verdict.signal) != 0 && verdict.exit_code == 128 + verdict.signal, "no such signal");
       break;

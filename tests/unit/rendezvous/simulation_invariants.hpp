@@ -37,7 +37,9 @@ class Invariants {
   void coordinator_stood_still() { stood_still_ = true; }
 
  private:
+  void is_gone(rendezvous::LinkId link);
   void check_start();
+  void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members) const;
   void check_verdict() const;
 
   const Scenario& scenario_;
@@ -48,11 +50,13 @@ class Invariants {
   bool stood_still_ = false;
   /// Given OPEN or START of this round, and not yet stopped or gone.
   std::map<rendezvous::LinkId, rendezvous::Round> unstopped_;
-  std::map<rendezvous::LinkId, RankAssignment> starts_;  ///< of the last round that was started
-  std::set<rendezvous::LinkId> told_to_stop_;                        ///< in the last round
-  std::set<rendezvous::LinkId> succeeded_;                           ///< in the last round
-  std::map<rendezvous::LinkId, rendezvous::Stopped> stopped_;        ///< in the last round
-  std::vector<std::pair<std::string, rendezvous::Failed>> failures_;
+  std::map<rendezvous::LinkId, RankAssignment> starts_;        ///< of the last round that was started
+  std::set<rendezvous::LinkId> told_to_stop_;                  ///< in the last round
+  std::set<rendezvous::LinkId> succeeded_;                     ///< in the last round
+  std::map<rendezvous::LinkId, rendezvous::Stopped> stopped_;  ///< in the last round
+  std::map<rendezvous::LinkId, RankAssignment> before_;        ///< of the round before that
+  std::optional<std::pair<std::string, int>> first_failure_;   ///< host and rank, in the last round
+  std::set<rendezvous::LinkId> leaving_;
   std::set<int> signals_;
   bool aborted_ = false;
   bool any_loss_ = false;

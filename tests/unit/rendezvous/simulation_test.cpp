@@ -45,7 +45,7 @@ TEST_CASE("whatever happens to a job, it ends for all its agents alike") {
     return;
   }
   const std::uint64_t first = number_from("DDRUN_SIMULATION_FIRST", 1);
-  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 300);
+  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 1000);
   std::map<int, int> verdicts;
   std::uint64_t rounds = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {

@@ -101,7 +101,10 @@ void World::schedule_tick() {
 void World::coordinator_hears(LinkId link, const FromAgent& message) {
   coordinator_does(
       [this, link, message] {
-        if (coordinator_.done()) return;
+        if (coordinator_.done()) {
+          network_.break_off(link, false, true);
+          return;
+        }
         if (!std::holds_alternative<Pong>(message)) {
           note([&] { return concat("link ", link, " says ", message.index() + 1); });
         }
