@@ -31,7 +31,9 @@
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
+#include "events_file.hpp"
 #include "file_timer.hpp"
+#include "job_member.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
@@ -72,8 +74,10 @@ std::string name_sender(pid_t sender) {
 /// Connects the state machine with the world: turns what happens into events, carries out the actions.
 class Agent {
  public:
-  Agent(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment, std::string version)
+  Agent(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment, std::string version,
+        JobHooks hooks)
       : spec_(spec),
+        hooks_(std::move(hooks)),
         shared_(context),
         environment_(environment),
         version_(std::move(version)),
@@ -85,12 +89,17 @@ class Agent {
         sweeper_life_(io_.get_executor()),
         grace_timer_(io_),
         backoff_timer_(io_),
-        job_timer_(io_) {}
+        job_timer_(io_),
+        skew_timer_(io_) {}
 
   JobResult run();
 
  private:
   Result<void> set_up();
+  Result<void> find_meeting_place();
+  [[nodiscard]] bool several_machines() const { return spec_.rendezvous.max_nodes > 1 && !spec_.rendezvous.standalone; }
+  [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
+  Result<RankAssignment> next_round(int attempt);
   Result<void> watch_guard_and_sweeper();
   void read_guard_messages();
   void read_sweeper_life();
@@ -117,7 +126,16 @@ class Agent {
   void carry_out(const action::CheckGone&);
   void carry_out(const action::CloseOutput&);
   void carry_out(const action::StartBackoff& backoff);
+  void carry_out(const action::StartSkew& skew);
   void carry_out(const action::Finish&);
+  void carry_out(const action::Meet&) { member_->meet(); }
+  void carry_out(const action::TellFailed& failed);
+  void carry_out(const action::TellSucceeded& succeeded) { member_->tell(succeeded); }
+  void carry_out(const action::TellStopped& stopped) { member_->tell(stopped); }
+  void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
+  void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
+  void carry_out(const action::Desert&) { member_->desert(); }
+  void all_is_written();
 
   Result<void> start_workers(int attempt);
   /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
@@ -134,6 +152,7 @@ class Agent {
   }
 
   const LaunchSpec& spec_;
+  JobHooks hooks_;
   process::AgentContext& shared_;
   const char* const* environment_;
   std::string version_;
@@ -151,8 +170,11 @@ class Agent {
   asio::steady_timer grace_timer_;
   asio::steady_timer backoff_timer_;
   asio::steady_timer job_timer_;
+  asio::steady_timer skew_timer_;
   std::unique_ptr<logs::Output> output_;
-  std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;
+  std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;  ///< one machine
+  std::unique_ptr<JobMember> member_;                        ///< several
+  EventsFile events_file_;
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
@@ -189,14 +211,17 @@ Result<void> Agent::set_up() {
   process::reserve_descriptors(own_descriptors +
                                descriptors_per_worker * static_cast<std::size_t>(prepared_.local_world_size));
 
-  rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
-  if (auto opened = rendezvous_->open(worker_env::uses_agent_store(spec_, prepared_.parent)); !opened) return opened;
-  record_.result().run_id = rendezvous_->run_id();
+  if (spec_.events_file) {
+    if (auto opened = events_file_.open(*spec_.events_file); !opened) return opened;
+  }
+  if (auto found = find_meeting_place(); !found) return found;
+  record_.result().run_id = run_id();
 
   logs::OutputOptions options;
   options.log = spec_.log;
+  if (several_machines() && options.log.label == Label::automatic) options.log.label = Label::host;
   options.role = spec_.role;
-  options.run_id = rendezvous_->run_id();
+  options.run_id = run_id();
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
   options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
@@ -211,7 +236,9 @@ Result<void> Agent::set_up() {
 
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
-  machine_ = std::make_unique<GroupMachine>(spec_.restart, spec_.stop, prepared_.local_world_size);
+  GroupMachine::Rules rules{spec_.restart, spec_.stop, spec_.exit_skew, spec_.timeout.value_or(Milliseconds{0}),
+                            member_ ? member_->authority() : Authority::here};
+  machine_ = std::make_unique<GroupMachine>(std::move(rules), prepared_.local_world_size);
   events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
                                        spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
   shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
@@ -225,6 +252,30 @@ Result<void> Agent::set_up() {
     return file_timer_->open(std::move(*path));
   }
   return {};
+}
+
+Result<void> Agent::find_meeting_place() {
+  const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
+  if (!several_machines()) {
+    rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
+    return rendezvous_->open(with_store);
+  }
+  JobMember::Options options;
+  options.spec = &spec_;
+  options.prepared = &prepared_;
+  options.record = &record_;
+  options.events = &events_file_;
+  options.version = version_;
+  options.hooks = &hooks_;
+  options.with_store = with_store;
+  member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
+                                        [this](const Event& event) { dispatch(event); });
+  return member_->open();
+}
+
+Result<RankAssignment> Agent::next_round(int attempt) {
+  if (member_) return member_->ranks();
+  return rendezvous_->next_round(attempt);
 }
 
 Result<void> Agent::watch_guard_and_sweeper() {
@@ -406,7 +457,7 @@ void Agent::dispatch(const Event& event) {
 
 Result<void> Agent::start_workers(int attempt) {
   std::vector<logs::WorkerIdentity> identities;
-  const auto round = rendezvous_->next_round(attempt);
+  const auto round = next_round(attempt);
   if (!round) return tl::unexpected(round.error());
   const RankAssignment& ranks = *round;
   identities.reserve(static_cast<std::size_t>(prepared_.local_world_size));
@@ -418,7 +469,7 @@ Result<void> Agent::start_workers(int attempt) {
   worker_env::WorkerFacts facts;
   facts.version = version_;
   facts.attempt_dir = output_->attempt_dir();
-  facts.job_tag = rendezvous_->run_id();
+  facts.job_tag = run_id();
   if (file_timer_) {
     file_timer_->forget();
     facts.timer_file = file_timer_->path();
@@ -505,6 +556,7 @@ void Agent::kill_everything() {
 
 void Agent::carry_out(const action::CloseOutput&) {
   grace_timer_.cancel();
+  skew_timer_.cancel();
   group_->close_inputs();
   const bool all_gone = !process::any_child_left();
   const Deadline deadline = all_gone && !hurry_ ? no_deadline : Clock::now() + hurried_end;
@@ -525,11 +577,28 @@ void Agent::carry_out(const action::StartBackoff& backoff) {
   arm(backoff_timer_, Clock::now() + backoff.duration, [this] { dispatch(event::BackoffExpired{}); });
 }
 
+void Agent::carry_out(const action::StartSkew& skew) {
+  arm(skew_timer_, Clock::now() + skew.duration, [this] { dispatch(event::SkewExpired{}); });
+}
+
+void Agent::carry_out(const action::TellFailed& failed) {
+  const auto& workers = group_->workers();
+  const auto worker = std::find_if(workers.begin(), workers.end(),
+                                   [&](const Worker& one) { return one.local_rank == failed.local_rank; });
+  if (worker != workers.end()) member_->tell(failed, worker->end);
+}
+
 void Agent::carry_out(const action::Finish&) {
   backoff_timer_.cancel();
-  record_.take_verdict(*machine_);
+  skew_timer_.cancel();
+  if (!record_.result().cause) record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
-  output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { io_.stop(); });
+  output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { all_is_written(); });
+}
+
+void Agent::all_is_written() {
+  if (!member_) io_.stop();
+  else member_->async_close([this] { io_.stop(); });
 }
 
 JobResult Agent::run() {
@@ -566,9 +635,9 @@ JobResult Agent::run() {
 }  // namespace
 
 JobResult run_job(const LaunchSpec& spec, process::AgentContext& context, const char* const* environment,
-                  const std::string& version) {
+                  const std::string& version, JobHooks hooks) {
   // Left to the end of the process, which is next: taking it all apart, thread and sockets, would only take time.
-  return (new Agent(spec, context, environment, version))->run();
+  return (new Agent(spec, context, environment, version, std::move(hooks)))->run();
 }
 
 }  // namespace ddrun::agent

@@ -15,12 +15,14 @@ int code_of_first_failure(const JobResult& result) {
 }  // namespace
 
 int exit_code(const JobResult& result) {
+  if (result.cause) return result.cause->exit_code;
   switch (result.verdict) {
     case Verdict::success: return exit_codes::success;
     case Verdict::worker_failed: return code_of_first_failure(result);
     case Verdict::timed_out: return exit_codes::timed_out;
     case Verdict::stopped_by_signal: return exit_codes::signal_base + result.signal;
     case Verdict::launcher_failed: return result.launcher_code;
+    case Verdict::node_lost: return exit_codes::launcher_failed;
   }
   return exit_codes::launcher_failed;
 }

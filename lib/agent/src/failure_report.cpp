@@ -156,10 +156,10 @@ std::string ending(const WorkerEnd& worker) {
                 signaled != nullptr && signaled->core_dumped ? "," : "");
 }
 
-std::string headline(const JobResult& result, const WorkerEnd& worker) {
+std::string headline(const std::string& host, const WorkerEnd& worker) {
   std::string where = concat("pid ", worker.pid);
   if (worker.local_rank != worker.rank) where = concat("local rank ", worker.local_rank, ", ", where);
-  if (!result.host.empty()) where += " on " + result.host;
+  if (!host.empty()) where += " on " + host;
   return concat(ending(worker), " after ", format_duration(worker.ran), " (", where, ")");
 }
 
@@ -261,20 +261,50 @@ std::string lost_console_text(const JobResult& result) {
                 result.console_error, ")");
 }
 
+void add_losses(Lines& lines, const JobResult& result) {
+  if (result.log_bytes_lost > 0) lines.sentence("note", lost_log_text(result));
+  if (result.console_bytes_lost > 0) lines.sentence("note", lost_console_text(result));
+}
+
 void add_last_lines(Lines& lines, const JobResult& result, std::string_view label, std::optional<std::size_t> except) {
   if (!result.attempts.empty()) {
     const std::string text = fates(result.attempts.back(), except);
     if (!text.empty()) lines.sentence(label, text);
   }
   add_earlier(lines, result);
-  if (result.log_bytes_lost > 0) lines.sentence("note", lost_log_text(result));
-  if (result.console_bytes_lost > 0) lines.sentence("note", lost_console_text(result));
+  add_losses(lines, result);
+}
+
+/// Several machines: the same cause on each. All that is known of it is told where it is and where the coordinator is;
+/// elsewhere a line and the way to it are enough.
+void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause) {
+  if (result.verdict == Verdict::stopped_by_signal) {
+    lines.notice(cause.why);
+  } else if (!cause.worker) {
+    lines.error(cause.why);
+  } else {
+    lines.error(headline(cause.host, *cause.worker));
+    if (cause.is_told_in_full) {
+      add_cause(lines, *cause.worker);
+    } else if (!cause.worker->stderr_log.empty()) {
+      lines.block("log", {concat(cause.host, ":", cause.worker->stderr_log)});
+    }
+  }
+  if (cause.is_here && !result.attempts.empty()) {
+    add_last_lines(lines, result, "others", result.attempts.back().first_failure);
+  } else {
+    add_losses(lines, result);
+  }
 }
 
 }  // namespace
 
 std::string failure_report(const JobResult& result, bool color) {
   Lines lines(color);
+  if (result.cause && result.verdict != Verdict::success) {
+    add_job_cause(lines, result, *result.cause);
+    return lines.take();
+  }
   switch (result.verdict) {
     case Verdict::success:
       if (result.log_bytes_lost > 0) lines.warning(lost_log_text(result));
@@ -288,13 +318,15 @@ std::string failure_report(const JobResult& result, bool color) {
       }
       const AttemptResult& last = result.attempts.back();
       const WorkerEnd& worker = last.workers.at(*last.first_failure);
-      lines.error(headline(result, worker));
+      lines.error(headline(result.host, worker));
       add_cause(lines, worker);
       add_last_lines(lines, result, "others", last.first_failure);
       break;
     }
     case Verdict::timed_out:
-      lines.error(concat("stopped after ", format_duration(result.timeout), ", the limit set with --timeout"));
+      lines.error(result.message.empty()
+                      ? concat("stopped after ", format_duration(result.timeout), ", the limit set with --timeout")
+                      : result.message);
       add_last_lines(lines, result, "workers", std::nullopt);
       if (!result.log_dir.empty()) lines.block("logs", {result.log_dir});
       break;
@@ -305,6 +337,7 @@ std::string failure_report(const JobResult& result, bool color) {
       add_last_lines(lines, result, "workers", std::nullopt);
       break;
     case Verdict::launcher_failed:
+    case Verdict::node_lost:
       lines.error(result.message.empty() ? "ddrun could not do its work" : result.message);
       add_last_lines(lines, result, "workers", std::nullopt);
       break;

@@ -2,6 +2,9 @@
 
 #include <signal.h>
 
+#include <utility>
+
+#include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
@@ -9,6 +12,7 @@ namespace ddrun::agent {
 const char* describe(State state) {
   switch (state) {
     case State::idle: return "idle";
+    case State::meeting: return "meeting";
     case State::starting: return "starting";
     case State::running: return "running";
     case State::stopping: return "stopping";
@@ -20,8 +24,14 @@ const char* describe(State state) {
   return "?";
 }
 
-GroupMachine::GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size)
-    : restart_(restart), stop_(stop), budget_(restart), local_world_size_(local_world_size) {}
+GroupMachine::GroupMachine(Rules rules, int local_world_size)
+    : restart_(rules.restart),
+      stop_(std::move(rules.stop)),
+      exit_skew_(rules.exit_skew),
+      job_limit_(rules.job_limit),
+      authority_(rules.authority),
+      budget_(restart_),
+      local_world_size_(local_world_size) {}
 
 std::vector<Action> GroupMachine::on(const Event& event, Clock::time_point now) {
   return std::visit([&](const auto& what) { return handle(what, now); }, event);
@@ -34,6 +44,7 @@ GroupMachine::Actions GroupMachine::start_attempt() {
   first_failure_.reset();
   stop_wanted_ = false;
   restart_wanted_ = false;
+  skew_runs_ = false;
   return {action::SpawnWorkers{attempt_}};
 }
 
@@ -55,15 +66,31 @@ GroupMachine::Actions GroupMachine::kill() {
 
 GroupMachine::Actions GroupMachine::handle(const event::Start&, Clock::time_point) {
   if (state_ != State::idle) return {};
-  return start_attempt();
+  if (alone()) return start_attempt();
+  state_ = State::meeting;
+  return {action::Meet{}};
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_point) {
   if (state_ != State::starting) return {};
   state_ = State::running;
   if (stop_wanted_) return take_down(stop_signal_);
-  if (running_.empty()) return take_down(SIGTERM);  // all ended well meanwhile: clear up behind them
+  if (running_.empty()) return all_succeeded();
+  if (static_cast<int>(running_.size()) < local_world_size_) return start_skew();
   return {};
+}
+
+GroupMachine::Actions GroupMachine::start_skew() {
+  if (!exit_skew_ || std::exchange(skew_runs_, true)) return {};
+  return {action::StartSkew{*exit_skew_}};
+}
+
+/// What the last one left behind gets the same stop as a running group.
+GroupMachine::Actions GroupMachine::all_succeeded() {
+  Actions actions;
+  if (!alone()) actions.emplace_back(action::TellSucceeded{});
+  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed, Clock::time_point) {
@@ -75,7 +102,10 @@ GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed, Clo
   message_ = failed.message;
   launcher_code_ = failed.code;
   state_ = State::running;
-  return take_down(SIGTERM);
+  Actions actions;
+  if (!alone()) actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, failed.code, failed.message});
+  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Clock::time_point now) {
@@ -83,15 +113,21 @@ GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Cloc
   const bool success = is_success(ended.status, restart_);
   if (state_ != State::starting && state_ != State::running) return {};
   if (success) {
-    // What the last one left behind gets the same stop as a running group.
-    return running_.empty() && state_ == State::running ? take_down(SIGTERM) : Actions{};
+    if (state_ != State::running) return {};
+    return running_.empty() ? all_succeeded() : start_skew();
   }
   if (first_failure_ || job_is_ending_) return {};
   first_failure_ = ended.local_rank;
   cause_ = ended.status;
-  restart_wanted_ = budget_.allows(cause_, now);
-  if (!restart_wanted_) verdict_ = Verdict::worker_failed;
-  return take_down(SIGTERM);
+  Actions actions;
+  if (alone()) {
+    restart_wanted_ = budget_.allows(cause_, now);
+    if (!restart_wanted_) verdict_ = Verdict::worker_failed;
+  } else {
+    actions.emplace_back(action::TellFailed{ended.local_rank, ended.status});
+  }
+  for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::GroupGone&, Clock::time_point) {
@@ -113,7 +149,8 @@ GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&, Clock::ti
 GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::time_point) {
   if (state_ != State::killing) return {};
   state_ = State::closing;
-  if (restart_wanted_) {
+  Actions actions;
+  if (restart_wanted_ || !alone()) {
     // A new group beside the remains of the old one would be two jobs.
     restart_wanted_ = false;
     job_is_ending_ = true;
@@ -121,12 +158,15 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::tim
     message_ =
         "workers cannot be killed: they hang inside the kernel (state D) or belong to another user; not restarting "
         "beside them";
+    if (!alone()) actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, launcher_code_, message_});
   }
-  return {action::CloseOutput{}};
+  actions.emplace_back(action::CloseOutput{});
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&, Clock::time_point now) {
   if (state_ != State::closing) return {};
+  if (!alone()) return attempt_over_in_job();
   if (restart_wanted_ && !job_is_ending_) {
     const Milliseconds pause = budget_.spend(now);
     ++attempt_;
@@ -134,6 +174,10 @@ GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&, Clock::ti
     state_ = State::backing_off;
     return {action::StartBackoff{pause}};
   }
+  return finish();
+}
+
+GroupMachine::Actions GroupMachine::finish() {
   state_ = State::finished;
   return {action::Finish{}};
 }
@@ -144,7 +188,8 @@ GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::
 }
 
 bool GroupMachine::all_went_well() const {
-  return (taking_down() || state_ == State::closing) && !first_failure_ && !job_is_ending_;
+  // On other machines the job goes on.
+  return alone() && (taking_down() || state_ == State::closing) && !first_failure_ && !job_is_ending_;
 }
 
 GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
@@ -154,7 +199,8 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
   if (!workers_failed_for_good) verdict_ = verdict;
   switch (state_) {
     case State::idle:
-    case State::backing_off: state_ = State::finished; return {action::Finish{}};
+    case State::backing_off: return finish();
+    case State::meeting: return nobody_to_wait_for_ ? finish() : Actions{};
     case State::starting:
     case State::running: return take_down(signal_for_workers);
     case State::stopping:
@@ -168,7 +214,14 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
 GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time_point) {
   // All went well: the time is up, but so is the job.
   if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
-  return end_job(Verdict::timed_out, SIGTERM);
+  Actions actions;
+  if (!alone()) {
+    actions.emplace_back(
+        action::TellAbort{action::EndKind::time_is_up, exit_codes::timed_out,
+                          concat("the job ran for ", format_duration(job_limit_), ", the limit set with --timeout")});
+  }
+  for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
@@ -182,13 +235,20 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
   const bool was_taking_down = taking_down();
   if (all_went_well()) return {};  // only clearing up; the next signal kills
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
-  Actions actions = end_job(Verdict::stopped_by_signal, ending.signal);
+  Actions actions;
+  if (!alone()) {
+    actions.emplace_back(action::TellLeave{ending.signal, ending.sender});
+    if (authority_ == Authority::coordinator) nobody_to_wait_for_ = true;
+  }
+  for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
   if (was_taking_down && state_ == State::stopping) actions.emplace_back(action::SignalGroup{ending.signal});
   return actions;
 }
 
 /// At once.
 GroupMachine::Actions GroupMachine::second_ending_signal() {
+  nobody_to_wait_for_ = true;
+  if (state_ == State::meeting) return finish();
   if (state_ == State::starting) {
     stop_.grace = Milliseconds{0};
     return {};
@@ -198,6 +258,9 @@ GroupMachine::Actions GroupMachine::second_ending_signal() {
 
 /// Nobody is left to be told. All there is to decide is that no other attempt follows.
 GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& ending) {
+  if (!alone() && state_ == State::closing) {
+    return ending_signal_ != 0 ? second_ending_signal() : first_ending_signal(ending);
+  }
   if (!restart_wanted_) return {};
   job_is_ending_ = true;
   if (state_ != State::closing) return {};
@@ -211,7 +274,25 @@ GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& e
 GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {
   if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
   message_ = lost.message;
-  return end_job(Verdict::launcher_failed, SIGTERM);
+  Actions actions;
+  if (!alone()) {
+    nobody_to_wait_for_ = true;
+    actions.emplace_back(action::Desert{});
+  }
+  for (auto& action : end_job(Verdict::launcher_failed, SIGTERM)) actions.push_back(std::move(action));
+  return actions;
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::time_point) {
+  if (state_ != State::running || !skew_runs_ || job_is_ending_) return {};
+  message_ = concat("local rank ", fold_ranks({running_.begin(), running_.end()}), " still ran ",
+                    format_duration(*exit_skew_), " after the first worker had ended well (--exit-skew)");
+  Actions actions;
+  if (!alone()) {
+    actions.emplace_back(action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_});
+  }
+  for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
+  return actions;
 }
 
 }  // namespace ddrun::agent

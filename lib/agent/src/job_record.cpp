@@ -7,6 +7,7 @@
 #include "ddrun/agent/error_file.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "worker_json.hpp"
 
 namespace ddrun::agent {
 
@@ -39,6 +40,8 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
                             const Preparation& prepared, Clock::time_point attempt_started_at) {
   AttemptResult attempt;
   attempt.attempt = machine.attempt();
+  attempt.round = round_;
+  attempt.node_rank = node_rank_;
   attempt.ran = Clock::now() - attempt_started_at;
   const auto first = machine.first_failure();
   for (Worker& worker : group.workers()) {
@@ -100,6 +103,78 @@ void JobRecord::take_verdict(const GroupMachine& machine) {
   result_.signal_sender = machine.signal_sender();
   result_.message = machine.message();
   result_.launcher_code = machine.launcher_code();
+}
+
+namespace {
+
+Verdict verdict_of(rendezvous::VerdictKind kind) {
+  using rendezvous::VerdictKind;
+  switch (kind) {
+    case VerdictKind::success: return Verdict::success;
+    case VerdictKind::worker_failed: return Verdict::worker_failed;
+    case VerdictKind::timed_out: return Verdict::timed_out;
+    case VerdictKind::stopped_by_signal: return Verdict::stopped_by_signal;
+    case VerdictKind::launcher_failed: return Verdict::launcher_failed;
+    case VerdictKind::node_lost: return Verdict::node_lost;
+  }
+  return Verdict::launcher_failed;
+}
+
+/// A cause travels with its last lines and its traceback; more than this of it is cut.
+constexpr std::size_t most_cause = 64 * 1024;
+
+}  // namespace
+
+void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
+  result_.verdict = verdict_of(verdict.kind);
+  if (result_.verdict == Verdict::stopped_by_signal) result_.signal = verdict.signal;
+  JobCause cause;
+  cause.exit_code = verdict.exit_code;
+  cause.host = verdict.host;
+  cause.node_rank = verdict.node_rank;
+  cause.why = verdict.why;
+  cause.worker = worker_from_json(verdict.cause);
+  cause.is_here = verdict.host == result_.host && verdict.node_rank == node_rank_;
+  cause.is_told_in_full = cause.is_here || runs_coordinator;
+  cause.restarts = verdict.restarts;
+  if (cause.is_here && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
+    const AttemptResult& last = result_.attempts.back();
+    cause.worker = last.workers.at(*last.first_failure);  // ours knows what the console has shown
+  }
+  result_.message = verdict.why;
+  result_.cause = std::move(cause);
+}
+
+void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks) {
+  round_ = round;
+  node_rank_ = ranks.node_rank;
+  result_.world_size = ranks.world_size;
+  result_.node_count = ranks.node_count;
+  result_.max_restarts = ranks.max_restarts;
+}
+
+void JobRecord::node_reported(const rendezvous::NodeReport& report) {
+  result_.other_nodes.push_back({report.round, report.node_rank, report.host, report.workers});
+}
+
+rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
+  rendezvous::Stopped stopped;
+  stopped.round = round_;
+  if (result_.attempts.empty() || result_.attempts.back().round != round_) return stopped;
+  const AttemptResult& last = result_.attempts.back();
+  if (last.first_failure) {
+    WorkerEnd cause = last.workers.at(*last.first_failure);
+    if (cause.error && cause.error->traceback.size() > most_cause / 2) cause.error->traceback.resize(most_cause / 2);
+    if (cause.error && cause.error->message.size() > most_cause / 4) cause.error->message.resize(most_cause / 4);
+    stopped.cause = one_line(worker_json(cause));
+    if (stopped.cause.size() > most_cause) stopped.cause.clear();
+  }
+  if (whole) {
+    Json workers = Json::array();
+    for (const WorkerEnd& worker : last.workers) workers.push_back(worker_json(worker));
+    stopped.workers = one_line(workers);
+  }
+  return stopped;
 }
 
 JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepared) {

@@ -10,6 +10,7 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/logs/output.hpp"
+#include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
@@ -38,6 +39,14 @@ class JobRecord {
 
   /// How the job ended, once that is decided.
   void take_verdict(const GroupMachine& machine);
+  /// The same for a job on several machines, as the coordinator said it; wins over what this machine thought.
+  void take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
+  /// Of the present round: which one it is and how large the job is in it.
+  void round_began(rendezvous::Round round, const RankAssignment& ranks);
+  void node_reported(const rendezvous::NodeReport& report);
+
+  /// What the last attempt has for the coordinator: its first failure, and all its workers if `whole`.
+  [[nodiscard]] rendezvous::Stopped last_attempt(bool whole) const;
   /// The end of it all, when everything has been written. Hands the cause on to a launcher around us that asked for it.
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
@@ -49,6 +58,8 @@ class JobRecord {
   const LaunchSpec& spec_;
   JobResult result_;
   Clock::time_point started_at_ = Clock::now();
+  rendezvous::Round round_ = 0;
+  int node_rank_ = 0;
   DeathReasons death_reasons_;
   std::map<pid_t, std::string> noted_reasons_;
 };

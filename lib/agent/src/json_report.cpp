@@ -1,18 +1,15 @@
 #include "ddrun/agent/json_report.hpp"
 
-#include <time.h>
-
-#include <cstdio>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "worker_json.hpp"
 
 namespace ddrun::agent {
 
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
@@ -21,75 +18,51 @@ const char* verdict_name(Verdict verdict) {
     case Verdict::timed_out: return "timed_out";
     case Verdict::stopped_by_signal: return "stopped_by_signal";
     case Verdict::launcher_failed: return "launcher_failed";
+    case Verdict::node_lost: return "node_lost";
   }
   return "unknown";
 }
 
-/// Seconds to the microsecond: enough, and the same text on every machine.
-template <class Duration>
-double seconds(Duration duration) {
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count()) / 1e6;
-}
-
-/// "2026-11-21T00:58:20.123Z"; null for a time that was never set.
-Json utc(std::chrono::system_clock::time_point time) {
-  if (time == std::chrono::system_clock::time_point()) return nullptr;
-  const auto ms = std::chrono::floor<std::chrono::milliseconds>(time).time_since_epoch().count();
-  const auto whole = static_cast<time_t>(ms / 1000);
-  struct tm parts {};
-  ::gmtime_r(&whole, &parts);
-  char text[64];
-  const std::size_t length = ::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(ms % 1000));
-  return text;
-}
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
-
-Json signal_json(int signal) { return {{"number", signal}, {"name", signal_name(signal)}}; }
-
-Json worker_json(const WorkerEnd& worker) {
-  Json json;
-  json["rank"] = worker.rank;
-  json["local_rank"] = worker.local_rank;
-  json["pid"] = worker.pid;
-  const auto* exited = std::get_if<Exited>(&worker.status);
-  const auto* signaled = std::get_if<Signaled>(&worker.status);
-  const bool started = worker.pid != 0;
-  json["exit_code"] = started && exited != nullptr ? Json(exited->code) : Json(nullptr);
-  json["signal"] = started && signaled != nullptr ? signal_json(signaled->signal) : Json(nullptr);
-  json["core_dumped"] = signaled != nullptr && signaled->core_dumped;
-  json["ended_how"] = started ? describe(worker.status) : "not started";
-  json["success"] = worker.success;
-  json["stopped_by_ddrun"] = worker.stopped_by_ddrun;
-  json["why"] = text_or_null(worker.why);
-  json["started"] = utc(worker.started);
-  json["ended"] = utc(worker.ended);
-  json["ran_s"] = seconds(worker.ran);
-  json["max_rss_kib"] = worker.use.max_rss_kib;
-  json["user_time_s"] = seconds(worker.use.user_time);
-  json["system_time_s"] = seconds(worker.use.system_time);
-  if (worker.error) {
-    json["error"] = {{"message", worker.error->message},
-                     {"traceback", text_or_null(worker.error->traceback)},
-                     {"file", worker.error->file}};
-  } else {
-    json["error"] = nullptr;
+/// What another node said of its workers in the same round.
+void add_other_node(Json& workers, const NodeAttempt& node) {
+  const Json told = Json::parse(node.workers, nullptr, false);
+  if (!told.is_array()) return;
+  for (const Json& one : told) {
+    if (!one.is_object()) continue;
+    Json worker = one;
+    worker["host"] = node.host;
+    worker["node_rank"] = node.node_rank;
+    workers.push_back(std::move(worker));
   }
-  json["stderr_tail"] = worker.stderr_tail;
-  json["stdout_log"] = text_or_null(worker.stdout_log);
-  json["stderr_log"] = text_or_null(worker.stderr_log);
-  return json;
 }
 
-Json attempt_json(const AttemptResult& attempt) {
+Json attempt_json(const AttemptResult& attempt, const JobResult& result) {
   Json json;
   json["attempt"] = attempt.attempt;
   json["ran_s"] = seconds(attempt.ran);
   json["first_failed_rank"] = nullptr;
   if (attempt.first_failure) json["first_failed_rank"] = attempt.workers.at(*attempt.first_failure).rank;
-  json["workers"] = Json::array();
-  for (const WorkerEnd& worker : attempt.workers) json["workers"].push_back(worker_json(worker));
+  Json workers = Json::array();
+  for (const WorkerEnd& worker : attempt.workers) {
+    workers.push_back(worker_json(worker));
+    workers.back()["host"] = result.host;
+    workers.back()["node_rank"] = attempt.node_rank;
+  }
+  for (const NodeAttempt& node : result.other_nodes) {
+    if (node.round == attempt.round && node.node_rank != attempt.node_rank) add_other_node(workers, node);
+  }
+  const auto rank = [](const Json& worker) { return worker.value("rank", -1); };
+  std::stable_sort(workers.begin(), workers.end(), [&](const Json& a, const Json& b) { return rank(a) < rank(b); });
+  json["workers"] = std::move(workers);
+  return json;
+}
+
+Json cause_json(const JobCause& cause) {
+  Json json;
+  json["why"] = cause.why;
+  json["host"] = text_or_null(cause.host);
+  json["node_rank"] = cause.node_rank >= 0 ? Json(cause.node_rank) : Json(nullptr);
+  json["worker"] = cause.worker ? worker_json(*cause.worker) : Json(nullptr);
   return json;
 }
 
@@ -112,6 +85,8 @@ std::string json_report(const JobResult& result) {
   json["program"] = result.program;
   json["log_dir"] = text_or_null(result.log_dir);
   json["world_size"] = result.world_size;
+  json["node_count"] = result.node_count;
+  json["cause"] = result.cause && result.verdict != Verdict::success ? cause_json(*result.cause) : Json(nullptr);
   json["max_restarts"] = result.max_restarts;
   json["timeout_s"] = result.timeout.count() > 0 ? Json(seconds(result.timeout)) : Json(nullptr);
   json["started"] = utc(result.started);
@@ -121,7 +96,7 @@ std::string json_report(const JobResult& result) {
   json["console_bytes_lost"] = result.console_bytes_lost;
   json["console_error"] = text_or_null(result.console_error);
   json["attempts"] = Json::array();
-  for (const AttemptResult& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt));
+  for (const AttemptResult& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt, result));
   // Workers write what they like: bytes that are not UTF-8 become the replacement character.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "rendezvous_conf.hpp"
 
 namespace ddrun::cli {
 
@@ -63,27 +64,23 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
   }
 }
 
-void check_rendezvous(const Draft& draft, const Settings& settings, Warnings& warnings) {
-  const RendezvousSpec& meeting = draft.spec.rendezvous;
+Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
+  RendezvousSpec& meeting = draft.spec.rendezvous;
   if (meeting.standalone) {
     for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
+  const bool alone = meeting.max_nodes == 1 || meeting.standalone;
+  if (alone && meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));
   }
-  const std::vector<std::string> known{
-      "timeout",   "join_timeout",      "last_call_timeout",   "close_timeout",
-      "heartbeat", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt",
-      "is_host",   "read_timeout",      "store_type",          "rank",
-      "use_libuv"};
-  for (const auto& [key, value] : meeting.conf) {
-    if (std::find(known.begin(), known.end(), key) != known.end() || !typed(settings, "rdzv-conf")) continue;
-    const std::string near = nearest(key, known);
-    warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
-                              near.empty() ? std::string() : concat("; did you mean '", near, "'?")));
+  if (!alone && meeting.node_rank && meeting.min_nodes == meeting.max_nodes &&
+      *meeting.node_rank >= meeting.max_nodes) {
+    return fail(Errc::invalid_argument, concat("--node-rank=", *meeting.node_rank, " with --nnodes=", meeting.max_nodes,
+                                               ": node ranks are 0 to ", meeting.max_nodes - 1));
   }
+  return apply_rendezvous_conf(meeting, settings, warnings);
 }
 
 /// torchrun's names for binding, with the nearest that ddrun has.
@@ -115,7 +112,7 @@ Result<void> check_together(Draft& draft, Settings& settings, Warnings& warnings
   if (auto done = check_restart(draft, settings, warnings); !done) return done;
   if (auto done = check_ranks(draft, settings, warnings); !done) return done;
   check_filters(draft, settings, warnings);
-  check_rendezvous(draft, settings, warnings);
+  if (auto done = check_rendezvous(draft, settings, warnings); !done) return done;
   translate_numa_binding(draft, settings, warnings);
   if (typed(settings, "start-method")) {
     warnings.emplace_back("--start-method has no effect: ddrun has one way to start a process");

@@ -10,8 +10,8 @@ std::span<const Option* const> all_options() {
   static const std::vector<const Option*> options = [] {
     std::vector<const Option*> all;
     all.reserve(80);
-    for (const auto part :
-         {worker_options(), failure_options(), output_options(), launcher_options(), rendezvous_options()}) {
+    for (const auto part : {worker_options(), failure_options(), output_options(), launcher_options(),
+                            rendezvous_options(), several_options()}) {
       for (const Option& option : part) all.push_back(&option);
     }
     return all;
@@ -66,7 +66,8 @@ std::string_view group_title(Group group) {
     case Group::failure: return "Failure, restart and the end";
     case Group::output: return "Output";
     case Group::launcher: return "ddrun itself";
-    case Group::meeting: return "Rendezvous, as with torchrun (this version runs one machine)";
+    case Group::meeting: return "Rendezvous, as with torchrun";
+    case Group::several: return "Several machines";
     case Group::torchrun: return "Taken from torchrun command lines";
   }
   return {};

@@ -25,7 +25,7 @@ namespace ddrun::cli {
 /// One of the blank-separated `choices`.
 [[nodiscard]] Result<std::string> parse_choice(std::string_view text, std::string_view choices);
 [[nodiscard]] Result<NprocSpec> parse_nproc(std::string_view text);
-/// "N" or "MIN:MAX", 0 < MIN <= MAX; more than one machine is refused.
+/// "N" or "MIN:MAX", 0 < MIN <= MAX.
 [[nodiscard]] Result<std::pair<int, int>> parse_nnodes(std::string_view text);
 /// "3", "0:1,12:3" or "0-3:1".
 [[nodiscard]] Result<StreamSelection> parse_streams(std::string_view text);

@@ -1,73 +1,24 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
-#include <arpa/inet.h>
-#include <sys/random.h>
-
+#include "addresses.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "random_id.hpp"
+#include "split_endpoint.hpp"
 
 namespace ddrun::rendezvous {
 
 namespace {
 
-/// A random UUID (version 4), as torchrun uses for a job that was given no name.
-std::string random_id() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
-    for (auto& byte : bytes)
-      byte = static_cast<unsigned char>(Clock::now().time_since_epoch().count() >> (&byte - bytes));
-  }
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  std::string text;
-  constexpr char digits[] = "0123456789abcdef";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += digits[bytes[i] >> 4];
-    text += digits[bytes[i] & 15];
-  }
-  return text;
-}
-
-struct HostPort {
-  std::string host;
-  std::string port;  ///< empty if there is none
-};
-
-/// "host", "host:port", "[v6]:port", "v6".
-HostPort split_endpoint(const std::string& endpoint) {
-  if (endpoint.starts_with('[')) {
-    const std::size_t close = endpoint.find(']');
-    if (close != std::string::npos) {
-      const std::string rest = endpoint.substr(close + 1);
-      if (rest.empty() || rest.starts_with(':')) {
-        return {endpoint.substr(1, close - 1), rest.empty() ? rest : rest.substr(1)};
-      }
-    }
-  }
-  const std::size_t colon = endpoint.find(':');
-  if (colon == std::string::npos || endpoint.find(':', colon + 1) != std::string::npos) return {endpoint, ""};
-  return {endpoint.substr(0, colon), endpoint.substr(colon + 1)};
-}
-
 /// "All addresses" counts as a name for this machine: nothing listens on a wildcard.
 enum class HostKind { loopback, address, name };
 
 HostKind kind_of(const std::string& host) {
-  in_addr v4{};
-  in6_addr v6{};
   if (host.empty() || host == "localhost") return HostKind::loopback;
-  if (::inet_pton(AF_INET, host.c_str(), &v4) == 1) {
-    if (v4.s_addr == INADDR_ANY) return HostKind::name;
-    return (ntohl(v4.s_addr) >> 24) == 127 ? HostKind::loopback : HostKind::address;
-  }
-  if (::inet_pton(AF_INET6, host.c_str(), &v6) == 1) {
-    if (IN6_IS_ADDR_UNSPECIFIED(&v6)) return HostKind::name;
-    return IN6_IS_ADDR_LOOPBACK(&v6) ? HostKind::loopback : HostKind::address;
-  }
-  return HostKind::name;
+  if (!is_address(host) || is_unspecified(host)) return HostKind::name;
+  return is_loopback(host) ? HostKind::loopback : HostKind::address;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "addresses.hpp"
+
 namespace ddrun::rendezvous {
 
 namespace {
@@ -11,14 +13,6 @@ bool is_own(const std::string& address, const std::vector<std::string>& own_addr
 }
 
 }  // namespace
-
-std::string plain_address(const std::string& address) {
-  constexpr std::string_view mapped = "::ffff:";
-  if (address.compare(0, mapped.size(), mapped) != 0) return address;
-  return address.find('.') == std::string::npos ? address : address.substr(mapped.size());
-}
-
-bool is_loopback(const std::string& address) { return address == "::1" || address.compare(0, 4, "127.") == 0; }
 
 std::string address_of_node_rank_0(const std::vector<const Seat*>& round,
                                    const std::vector<std::string>& own_addresses) {

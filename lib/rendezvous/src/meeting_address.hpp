@@ -7,12 +7,6 @@
 
 namespace ddrun::rendezvous {
 
-/// "::ffff:10.0.0.1" is 10.0.0.1; everything else stays as it is.
-[[nodiscard]] std::string plain_address(const std::string& address);
-
-/// 127.0.0.0/8 and ::1.
-[[nodiscard]] bool is_loopback(const std::string& address);
-
 /// Where the others reach node rank 0, of a round in order of node rank: what it advertises, else where its connection
 /// comes from; if that is the coordinator's own machine, the address under which the others reached the coordinator.
 [[nodiscard]] std::string address_of_node_rank_0(const std::vector<const Seat*>& round,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "addresses.hpp"
 #include "ddrun/base/text.hpp"
 #include "meeting_address.hpp"
 
@@ -21,8 +22,8 @@ Seat& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, Clo
   seat.agent_id = join.agent_id;
   seat.host = join.host;
   seat.role = join.role;
-  seat.peer_address = plain_address(facts.peer_address);
-  seat.local_address = plain_address(facts.local_address);
+  seat.peer_address = canonical_address(facts.peer_address);
+  seat.local_address = canonical_address(facts.local_address);
   seat.advertised = join.address;
   seat.wanted_rank = join.node_rank;
   seat.local_world_size = static_cast<int>(join.local_world_size);

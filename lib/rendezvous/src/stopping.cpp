@@ -58,7 +58,11 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   stopped_until_ = now + stop_bound(memory_.meaning);
   cause_details_.clear();
   to_stop_ = 0;
-  const Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
+  Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
+  if (ending.uses_restart) {
+    stop.why += concat("; restarting all workers (restart ", memory_.budget.used() + 1, " of ",
+                       memory_.meaning.restart.max_restarts, ")");
+  }
   ending_ = std::move(ending);
   event(event_text::ended(memory_.round, stop.another_round, stop.why));
   for (const LinkId link : round_links_) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -28,7 +29,23 @@ inline std::string words(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::StartBackoff& backoff) const {
       return "backoff " + std::to_string(backoff.duration.count());
     }
+    std::string operator()(const agent::action::StartSkew& skew) const {
+      return "skew " + std::to_string(skew.duration.count());
+    }
     std::string operator()(const agent::action::Finish&) const { return "finish"; }
+    std::string operator()(const agent::action::Meet&) const { return "meet"; }
+    std::string operator()(const agent::action::TellFailed& failed) const {
+      return "tell failed " + std::to_string(failed.local_rank);
+    }
+    std::string operator()(const agent::action::TellSucceeded&) const { return "tell succeeded"; }
+    std::string operator()(const agent::action::TellStopped&) const { return "tell stopped"; }
+    std::string operator()(const agent::action::TellLeave& leave) const {
+      return "tell leave " + std::to_string(leave.signal);
+    }
+    std::string operator()(const agent::action::TellAbort& abort) const {
+      return "tell abort " + std::to_string(abort.code);
+    }
+    std::string operator()(const agent::action::Desert&) const { return "desert"; }
   };
   std::string text;
   for (const auto& action : actions) text += (text.empty() ? "" : ", ") + std::visit(Name{}, action);
@@ -38,6 +55,8 @@ inline std::string words(const std::vector<agent::Action>& actions) {
 /// A machine with two workers and a clock that a test moves.
 struct Walk {
   explicit Walk(RestartPolicy restart = {}, StopPolicy stop = {}, int workers = 2) : machine(restart, stop, workers) {}
+
+  explicit Walk(agent::GroupMachine::Rules rules, int workers = 2) : machine(std::move(rules), workers) {}
 
   std::string on(const agent::Event& event) { return words(machine.on(event, now)); }
   std::string ended(int local_rank, const ExitStatus& status) {

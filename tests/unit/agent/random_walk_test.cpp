@@ -164,6 +164,10 @@ class World {
     REQUIRE(backoff.duration.count() > 0);
     backoff_ = true;
   }
+  template <class Other>  // nothing that a machine alone asks for
+  void asked(const Other&) {
+    FAIL("an action that belongs to a job on several machines");
+  }
   void asked(const action::Finish&) {
     ++finishes_;
     backoff_ = false;

@@ -29,6 +29,10 @@ const std::vector<std::pair<std::string, Event>>& all_events() {
       {"JobTimeout", event::JobTimeout{}},
       {"EndingSignal", event::EndingSignal{SIGINT, ""}},
       {"ParentLost", event::ParentLost{"the guard was killed"}},
+      {"SkewExpired", event::SkewExpired{}},
+      {"RoundBegins", event::RoundBegins{0}},
+      {"VerdictSpoken", event::VerdictSpoken{}},
+      {"CoordinatorLost", event::CoordinatorLost{"gone"}},
   };
   return events;
 }
@@ -135,5 +139,6 @@ TEST_CASE("every state has a name of its own") {
   std::set<std::string> names;
   for (const State state : all_states) names.insert(describe(state));
   CHECK(names.size() == std::size(all_states));
+  CHECK(names.count(describe(State::meeting)) == 0);
   CHECK(names.count("?") == 0);
 }

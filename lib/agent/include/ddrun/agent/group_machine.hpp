@@ -19,6 +19,7 @@ namespace ddrun::agent {
 /// The life of a worker group, in order. A restart goes from `closing` through `backing_off` back to `starting`.
 enum class State {
   idle,
+  meeting,      ///< several machines: waiting for the coordinator, for a round or for the verdict
   starting,     ///< workers are being spawned
   running,      ///< all were spawned, not all have ended
   stopping,     ///< they were told to end and have their grace time; also what they left behind
@@ -55,11 +56,25 @@ struct EndingSignal {
 struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
+struct SkewExpired {};  ///< --exit-skew after the first worker's success
+// Several machines: what the coordinator says.
+struct RoundBegins {
+  int restart_count = 0;
+};
+struct StopOrdered {
+  int signal = 0;  ///< for the workers; 0: SIGTERM
+};
+struct VerdictSpoken {};
+struct CoordinatorLost {
+  std::string message;
+};
 }  // namespace event
 
-using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
-                           event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
-                           event::BackoffExpired, event::JobTimeout, event::EndingSignal, event::ParentLost>;
+using Event =
+    std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
+                 event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
+                 event::BackoffExpired, event::JobTimeout, event::EndingSignal, event::ParentLost, event::SkewExpired,
+                 event::RoundBegins, event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
 
 // What is to be done about it, in the order given.
 namespace action {
@@ -78,17 +93,57 @@ struct CloseOutput {};
 struct StartBackoff {
   Milliseconds duration{0};
 };
+struct StartSkew {  ///< say SkewExpired after this time unless the attempt is over before
+  Milliseconds duration{0};
+};
 struct Finish {};
+// Several machines: what the coordinator has to know.
+struct Meet {};
+struct TellFailed {
+  int local_rank = 0;
+  ExitStatus status;
+};
+struct TellSucceeded {};
+struct TellStopped {};
+struct TellLeave {
+  int signal = 0;
+  std::string sender;
+};
+enum class EndKind { cannot_go_on, time_is_up, skewed };
+struct TellAbort {
+  EndKind kind = EndKind::cannot_go_on;
+  int code = 125;
+  std::string what;
+};
+struct Desert {};  ///< no more words: for the others this node is lost
 }  // namespace action
 
 using Action = std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup,
-                            action::CheckGone, action::CloseOutput, action::StartBackoff, action::Finish>;
+                            action::CheckGone, action::CloseOutput, action::StartBackoff, action::StartSkew,
+                            action::Finish, action::Meet, action::TellFailed, action::TellSucceeded,
+                            action::TellStopped, action::TellLeave, action::TellAbort, action::Desert>;
+
+/// Who decides about rounds and the end of the job.
+enum class Authority {
+  here,                ///< one machine: this machine's own budget of restarts
+  coordinator,         ///< somewhere else
+  coordinator_inside,  ///< in this very agent, which therefore ends last
+};
 
 /// Decides; does nothing itself. Whoever owns it carries the actions out and tells it what happens. No processes,
 /// sockets or clocks in here: a test walks it with plain values.
 class GroupMachine {
  public:
-  GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size);
+  struct Rules {
+    RestartPolicy restart;
+    StopPolicy stop;
+    std::optional<Milliseconds> exit_skew;
+    Milliseconds job_limit{0};  ///< --timeout, for the message
+    Authority authority = Authority::here;
+  };
+  GroupMachine(Rules rules, int local_world_size);
+  GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size)
+      : GroupMachine(Rules{restart, stop, {}, {}, Authority::here}, local_world_size) {}
 
   [[nodiscard]] std::vector<Action> on(const Event& event, Clock::time_point now);
 
@@ -125,19 +180,33 @@ class GroupMachine {
   Actions handle(const event::JobTimeout&, Clock::time_point);
   Actions handle(const event::EndingSignal&, Clock::time_point);
   Actions handle(const event::ParentLost&, Clock::time_point);
+  Actions handle(const event::SkewExpired&, Clock::time_point);
+  Actions handle(const event::RoundBegins&, Clock::time_point);
+  Actions handle(const event::StopOrdered&, Clock::time_point);
+  Actions handle(const event::VerdictSpoken&, Clock::time_point);
+  Actions handle(const event::CoordinatorLost&, Clock::time_point);
 
+  [[nodiscard]] bool alone() const { return authority_ == Authority::here; }
   /// The workers have ended well, and only what they left behind is being cleared up.
   [[nodiscard]] bool all_went_well() const;
   Actions first_ending_signal(const event::EndingSignal& ending);
   Actions second_ending_signal();
   Actions too_late_signal(const event::EndingSignal& ending);
   Actions start_attempt();
+  Actions start_skew();
+  Actions all_succeeded();
+  /// The attempt is over, and another authority says what follows.
+  Actions attempt_over_in_job();
+  Actions finish();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);
   Actions kill();
 
   RestartPolicy restart_;
   StopPolicy stop_;
+  std::optional<Milliseconds> exit_skew_;
+  Milliseconds job_limit_;
+  Authority authority_;
   RestartBudget budget_;
   int local_world_size_;
 
@@ -155,6 +224,10 @@ class GroupMachine {
   std::string signal_sender_;
   std::string message_;
   int launcher_code_ = 125;
+
+  // With a coordinator.
+  bool nobody_to_wait_for_ = false;  ///< we have left, or the coordinator has: once all is stopped, finish
+  bool skew_runs_ = false;
 };
 
 }  // namespace ddrun::agent

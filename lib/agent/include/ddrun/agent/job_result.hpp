@@ -48,6 +48,8 @@ struct WorkerEnd {
 
 struct AttemptResult {
   int attempt = 0;                           ///< TORCHELASTIC_RESTART_COUNT of its workers
+  std::uint64_t round = 0;                   ///< several machines: number of the round
+  int node_rank = 0;                         ///< of this machine
   std::vector<WorkerEnd> workers;            ///< in order of rank
   std::optional<std::size_t> first_failure;  ///< index into workers: the cause
   std::chrono::nanoseconds ran{0};
@@ -59,6 +61,27 @@ enum class Verdict {
   timed_out,          ///< --timeout
   stopped_by_signal,  ///< SIGTERM, Ctrl-C …
   launcher_failed,    ///< ddrun itself could not do its work
+  node_lost,          ///< several machines: one was lost and no restart is left, or the coordinator was lost
+};
+
+/// Several machines: why the job ended, as its coordinator said it to all.
+struct JobCause {
+  int exit_code = 0;
+  std::string host;  ///< where it is; empty if it has no place
+  int node_rank = -1;
+  std::string why;                  ///< one sentence
+  std::optional<WorkerEnd> worker;  ///< the worker that failed first, as its own machine told
+  bool is_here = false;             ///< it is this machine's
+  bool is_told_in_full = false;     ///< here, or where the coordinator is
+  int restarts = 0;
+};
+
+/// Several machines: how the workers of another node ended in one round (lib/rendezvous/PROTOCOL.md), as JSON.
+struct NodeAttempt {
+  std::uint64_t round = 0;
+  int node_rank = 0;
+  std::string host;
+  std::string workers;
 };
 
 /// The end of a job: what the report and the exit code are made from.
@@ -78,6 +101,9 @@ struct JobResult {
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds ran{0};
   std::vector<AttemptResult> attempts;
+  int node_count = 1;
+  std::optional<JobCause> cause;         ///< several machines only
+  std::vector<NodeAttempt> other_nodes;  ///< for the report of the whole job
   /// Bytes that could not be written to log files (disk full …) and the first error; 0 if none.
   std::uint64_t log_bytes_lost = 0;
   std::string log_error;

@@ -1,0 +1,33 @@
+#include "events_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "worker_json.hpp"
+
+namespace ddrun::agent {
+
+Result<void> EventsFile::open(const std::string& path) {
+  file_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!file_) return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno);
+  return {};
+}
+
+void EventsFile::write_line(const std::string& json) {
+  if (!file_ || json.size() < 2 || json.front() != '{') return;
+  const bool empty = json == "{}";
+  const std::string line =
+      concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n");
+  const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size()) || complained_) return;
+  complained_ = true;
+  say(Level::warning, concat("--events: a line could not be written",
+                             written < 0 ? concat(": ", std::strerror(errno)) : std::string(": the disk is full")));
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,99 @@
+#include "job_member.hpp"
+
+#include <string_view>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+
+namespace ddrun::agent {
+
+JobMember::JobMember(boost::asio::any_io_executor executor, Options options, Dispatch dispatch)
+    : executor_(std::move(executor)), options_(std::move(options)), dispatch_(std::move(dispatch)) {}
+
+Result<void> JobMember::open() {
+  const LaunchSpec& spec = *options_.spec;
+  rendezvous::JobRendezvousOptions options;
+  options.spec = &spec;
+  options.local_world_size = options_.prepared->local_world_size;
+  options.host = options_.prepared->hostname;
+  options.version = options_.version;
+  options.with_store = options_.with_store;
+  options.on_listening = options_.hooks->on_listening;
+  if (options_.hooks->secret) {
+    options.secret = std::move(options_.hooks->secret);
+  } else if (!spec.rendezvous.insecure) {
+    auto found = rendezvous::find_secret(spec.rendezvous,
+                                         [this](std::string_view name) { return options_.prepared->parent.get(name); });
+    if (!found) return tl::unexpected(found.error());
+    if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
+    options.secret = std::move(*found);
+  }
+  rendezvous_ = std::make_unique<rendezvous::JobRendezvous>(executor_, std::move(options), listener());
+  return rendezvous_->open();
+}
+
+Authority JobMember::authority() const {
+  return rendezvous_->runs_coordinator() ? Authority::coordinator_inside : Authority::coordinator;
+}
+
+rendezvous::JobListener JobMember::listener() {
+  rendezvous::JobListener listener;
+  listener.round_begins = [this](rendezvous::Round round, const RankAssignment& ranks) {
+    round_ = round;
+    ranks_ = ranks;
+    options_.record->round_began(round, ranks);
+    dispatch_(event::RoundBegins{ranks.restart_count});
+  };
+  listener.stop = [this](const rendezvous::Stop& stop) {
+    if (stop.another_round) say(Level::notice, stop.why);
+    dispatch_(event::StopOrdered{stop.signal});
+  };
+  listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
+    options_.record->take_verdict(verdict, rendezvous_->runs_coordinator());
+    dispatch_(event::VerdictSpoken{});
+  };
+  listener.coordinator_lost = [this](const std::string& why) { dispatch_(event::CoordinatorLost{why}); };
+  listener.node_report = [this](const rendezvous::NodeReport& report) { options_.record->node_reported(report); };
+  listener.event = [this](const std::string& line) { options_.events->write_line(line); };
+  listener.notice = [](const std::string& text) { say(Level::notice, text); };
+  return listener;
+}
+
+void JobMember::tell(const action::TellFailed& failed, const WorkerEnd& worker) {
+  rendezvous::Failed message;
+  message.round = round_;
+  message.rank = worker.rank;
+  message.local_rank = worker.local_rank;
+  message.pid = worker.pid;
+  if (const auto* signaled = std::get_if<Signaled>(&failed.status)) {
+    message.by_signal = true;
+    message.code = signaled->signal;
+    message.core_dumped = signaled->core_dumped;
+  } else {
+    const int code = std::get<Exited>(failed.status).code;
+    message.code = code;
+    message.may_restart = options_.spec->restart.no_restart_on.count(code) == 0;
+  }
+  rendezvous_->failed(message);
+}
+
+void JobMember::tell(const action::TellStopped&) {
+  // Whoever writes the report has told so with its own options; it is the same line on every machine as a rule.
+  rendezvous_->stopped(options_.record->last_attempt(options_.spec->report_file.has_value()));
+}
+
+void JobMember::tell(const action::TellAbort& abort) {
+  rendezvous::Abort message;
+  switch (abort.kind) {
+    case action::EndKind::cannot_go_on: message.kind = rendezvous::AbortKind::cannot_go_on; break;
+    case action::EndKind::time_is_up: message.kind = rendezvous::AbortKind::time_is_up; break;
+    case action::EndKind::skewed: message.kind = rendezvous::AbortKind::skewed; break;
+  }
+  message.exit_code = abort.code;
+  message.what = abort.what;
+  rendezvous_->abort(message);
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,112 @@
+#include "worker_json.hpp"
+
+#include <time.h>
+
+#include <cstdio>
+
+#include "ddrun/base/exit_status.hpp"
+
+namespace ddrun::agent {
+
+/// "2026-11-21T00:58:20.123Z"; null for a time that was never set.
+Json utc(std::chrono::system_clock::time_point time) {
+  if (time == std::chrono::system_clock::time_point()) return nullptr;
+  const auto ms = std::chrono::floor<std::chrono::milliseconds>(time).time_since_epoch().count();
+  const auto whole = static_cast<time_t>(ms / 1000);
+  struct tm parts {};
+  ::gmtime_r(&whole, &parts);
+  char text[64];
+  const std::size_t length = ::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof text - length, ".%03dZ", static_cast<int>(ms % 1000));
+  return text;
+}
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+Json signal_json(int signal) { return {{"number", signal}, {"name", signal_name(signal)}}; }
+
+Json worker_json(const WorkerEnd& worker) {
+  Json json;
+  json["rank"] = worker.rank;
+  json["local_rank"] = worker.local_rank;
+  json["pid"] = worker.pid;
+  const auto* exited = std::get_if<Exited>(&worker.status);
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  const bool started = worker.pid != 0;
+  json["exit_code"] = started && exited != nullptr ? Json(exited->code) : Json(nullptr);
+  json["signal"] = started && signaled != nullptr ? signal_json(signaled->signal) : Json(nullptr);
+  json["core_dumped"] = signaled != nullptr && signaled->core_dumped;
+  json["ended_how"] = started ? describe(worker.status) : "not started";
+  json["success"] = worker.success;
+  json["stopped_by_ddrun"] = worker.stopped_by_ddrun;
+  json["why"] = text_or_null(worker.why);
+  json["started"] = utc(worker.started);
+  json["ended"] = utc(worker.ended);
+  json["ran_s"] = seconds(worker.ran);
+  json["max_rss_kib"] = worker.use.max_rss_kib;
+  json["user_time_s"] = seconds(worker.use.user_time);
+  json["system_time_s"] = seconds(worker.use.system_time);
+  if (worker.error) {
+    json["error"] = {{"message", worker.error->message},
+                     {"traceback", text_or_null(worker.error->traceback)},
+                     {"file", worker.error->file}};
+  } else {
+    json["error"] = nullptr;
+  }
+  json["stderr_tail"] = worker.stderr_tail;
+  json["stdout_log"] = text_or_null(worker.stdout_log);
+  json["stderr_log"] = text_or_null(worker.stderr_log);
+  return json;
+}
+
+std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+namespace {
+
+std::string text_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+template <class Number>
+Number number_of(const Json& json, const char* key, Number otherwise) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number() ? found->get<Number>() : otherwise;
+}
+
+}  // namespace
+
+std::optional<WorkerEnd> worker_from_json(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  WorkerEnd worker;
+  worker.rank = number_of(json, "rank", -1);
+  worker.local_rank = number_of(json, "local_rank", -1);
+  worker.pid = number_of(json, "pid", 0);
+  if (worker.rank < 0 || worker.local_rank < 0) return std::nullopt;
+  const auto signal = json.find("signal");
+  if (signal != json.end() && signal->is_object()) {
+    const auto core = json.find("core_dumped");
+    worker.status = Signaled{number_of(*signal, "number", 0), core != json.end() && *core == true};
+  } else {
+    worker.status = Exited{number_of(json, "exit_code", 1)};
+  }
+  worker.why = text_of(json, "why");
+  worker.ran = std::chrono::nanoseconds(static_cast<long long>(number_of(json, "ran_s", 0.0) * 1e9));
+  worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
+  const auto error = json.find("error");
+  if (error != json.end() && error->is_object()) {
+    worker.error = WorkerError{text_of(*error, "message"), text_of(*error, "traceback"), text_of(*error, "file")};
+  }
+  const auto tail = json.find("stderr_tail");
+  if (tail != json.end() && tail->is_array()) {
+    for (const auto& line : *tail) {
+      if (line.is_string()) worker.stderr_tail.push_back(line.get<std::string>());
+    }
+  }
+  worker.stdout_log = text_of(json, "stdout_log");
+  worker.stderr_log = text_of(json, "stderr_log");
+  return worker;
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,68 @@
+#include "option_table.hpp"
+#include "values.hpp"
+
+// Group "Several machines": how long they wait for each other, who may join, what becomes of bad ones.
+
+namespace ddrun::cli {
+
+namespace {
+
+constexpr Option options[] = {
+    {.name = "last-call",
+     .metavar = "TIME",
+     .group = Group::several,
+     .kind = Kind::duration,
+     .help = "With MIN nodes there, wait so long for more before the first round",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.last_call, parse_time(v)); },
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.last_call)); }},
+    {.name = "join-timeout",
+     .metavar = "TIME",
+     .group = Group::several,
+     .kind = Kind::duration,
+     .help = "Give up when not enough nodes are there after TIME",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.join_timeout, parse_positive_time(v)); },
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.join_timeout)); }},
+    {.name = "heartbeat-interval",
+     .metavar = "TIME",
+     .group = Group::several,
+     .kind = Kind::duration,
+     .help = "How often the coordinator asks each agent whether it is there",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.spec.rendezvous.heartbeat_interval, parse_positive_time(v)); },
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.heartbeat_interval)); }},
+    {.name = "heartbeat-misses",
+     .metavar = "N",
+     .group = Group::several,
+     .kind = Kind::integer,
+     .help = "A node that is silent for N intervals is lost",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.spec.rendezvous.heartbeat_misses, parse_int(v, 1, 10'000)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.heartbeat_misses); }},
+    {.name = "node-max-failures",
+     .metavar = "N",
+     .group = Group::several,
+     .kind = Kind::integer,
+     .help = "Leave a host out once its workers have failed N times; 0: never",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.spec.rendezvous.node_max_failures, parse_int(v, 0, 1'000'000)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.node_max_failures); }},
+    {.name = "secret-file",
+     .metavar = "FILE",
+     .group = Group::several,
+     .kind = Kind::file,
+     .help = "The job's secret, the same on all machines; without it $DDRUN_SECRET or the file of ddrun secret new",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.secret_file, parse_non_empty(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.secret_file); }},
+    {.name = "insecure",
+     .group = Group::several,
+     .kind = Kind::flag,
+     .help = "No secret: whoever reaches the coordinator's port may join the job",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.insecure, parse_bool(v)); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.insecure); }},
+};
+
+}  // namespace
+
+std::span<const Option> several_options() { return options; }
+
+}  // namespace ddrun::cli

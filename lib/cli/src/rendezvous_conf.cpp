@@ -1,0 +1,75 @@
+#include "rendezvous_conf.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "values.hpp"
+
+namespace ddrun::cli {
+
+namespace {
+
+/// Keys that say something about torchrun's own store or barrier, which ddrun does not have.
+const std::vector<std::string> without_effect{"close_timeout", "heartbeat",  "heartbeat_timeout",
+                                              "read_timeout",  "store_type", "use_libuv"};
+const std::vector<std::string> with_effect{
+    "timeout", "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "rank"};
+
+Result<void> wrong(std::string_view key, std::string_view text, const Error& error) {
+  return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
+}
+
+}  // namespace
+
+Result<void> apply_rendezvous_conf(RendezvousSpec& meeting, const Settings& settings,
+                                   std::vector<std::string>& warnings) {
+  const bool is_static = meeting.backend == "static";
+  const auto given = [&](std::string_view option) { return settings.is_on(option); };
+  const auto time = [&](const std::string& key, std::string_view option, Milliseconds& to) -> Result<void> {
+    const auto found = meeting.conf.find(key);
+    if (found == meeting.conf.end() || given(option)) return {};
+    const auto parsed = parse_positive_time(found->second);
+    if (!parsed) return wrong(key, found->second, parsed.error());
+    to = *parsed;
+    return {};
+  };
+  // As with torchrun: a static rendezvous has `timeout`, a dynamic one has `join_timeout`.
+  if (auto set = time(is_static ? "timeout" : "join_timeout", "join-timeout", meeting.join_timeout); !set) return set;
+  if (auto set = time("last_call_timeout", "last-call", meeting.last_call); !set) return set;
+  if (auto set = time("keep_alive_interval", "heartbeat-interval", meeting.heartbeat_interval); !set) return set;
+  if (const auto found = meeting.conf.find("keep_alive_max_attempt");
+      found != meeting.conf.end() && !given("heartbeat-misses")) {
+    const auto parsed = parse_int(found->second, 1, 10'000);
+    if (!parsed) return wrong(found->first, found->second, parsed.error());
+    meeting.heartbeat_misses = *parsed;
+  }
+  if (const auto found = meeting.conf.find("rank"); found != meeting.conf.end() && is_static && !meeting.node_rank) {
+    const auto parsed = parse_int(found->second, 0, 1'000'000);
+    if (!parsed) return wrong(found->first, found->second, parsed.error());
+    meeting.node_rank = *parsed;
+  }
+  if (const auto found = meeting.conf.find("is_host"); found != meeting.conf.end() && !meeting.is_host) {
+    static const std::vector<std::string> yes{"1", "true", "t", "yes", "y"};
+    static const std::vector<std::string> no{"0", "false", "f", "no", "n"};
+    std::string text = found->second;
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const bool is_yes = std::find(yes.begin(), yes.end(), text) != yes.end();
+    if (!is_yes && std::find(no.begin(), no.end(), text) == no.end()) {
+      return fail(Errc::invalid_argument, concat("--rdzv-conf: is_host=", found->second, " is neither 1 nor 0"));
+    }
+    meeting.is_host = is_yes;
+  }
+  std::vector<std::string> known = with_effect;
+  known.insert(known.end(), without_effect.begin(), without_effect.end());
+  const bool typed = settings.of("rdzv-conf").source == Source::command_line && settings.is_on("rdzv-conf");
+  for (const auto& [key, value] : meeting.conf) {
+    if (std::find(known.begin(), known.end(), key) != known.end() || !typed) continue;
+    const std::string near = nearest(key, known);
+    warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
+                              near.empty() ? std::string() : concat("; did you mean '", near, "'?")));
+  }
+  return {};
+}
+
+}  // namespace ddrun::cli

@@ -1,0 +1,137 @@
+#include "ddrun/rendezvous/coordinator_place.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "addresses.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "split_endpoint.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+constexpr std::uint16_t static_port = 29500;  // torchrun's
+constexpr std::uint16_t c10d_port = 29400;
+
+std::string numeric(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address->sa_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
+  } else if (address->sa_family == AF_INET6) {
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
+  }
+  return text;
+}
+
+std::vector<std::string> resolve_name(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  std::vector<std::string> addresses;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return addresses;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) addresses.push_back(numeric(one->ai_addr));
+  return addresses;
+}
+
+std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }
+
+bool names_machine(const std::string& host, const MachineFacts& machine) {
+  if (host == "localhost" || host == machine.host_name) return true;
+  const auto is_ours = [&](const std::string& address) {
+    return is_loopback(address) ||
+           std::find(machine.addresses.begin(), machine.addresses.end(), address) != machine.addresses.end();
+  };
+  if (is_address(host)) return is_ours(canonical_address(host));
+  // A short name that is ours is us, whatever a name server makes of it.
+  if (host.find('.') == std::string::npos && host == short_name(machine.host_name)) return true;
+  const auto addresses = machine.resolve(host);
+  return std::any_of(addresses.begin(), addresses.end(), is_ours);
+}
+
+Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
+  if (!spec.coordinators.empty()) return spec.coordinators;
+  const bool is_static = spec.backend == "static";
+  const auto default_port = static_cast<std::uint16_t>(is_static ? spec.master_port.value_or(static_port) : c10d_port);
+  Endpoint endpoint;
+  if (!spec.endpoint.empty()) {
+    const HostPort typed = split_endpoint(spec.endpoint);
+    endpoint = {typed.host, default_port};
+    if (!typed.port.empty()) {
+      const auto port = parse_integer(typed.port, 1, 65535);
+      if (!port) {
+        return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message,
+                                                   "; with several machines all have to know it"));
+      }
+      endpoint.port = static_cast<std::uint16_t>(*port);
+    }
+  } else if (spec.master_addr) {
+    endpoint = {*spec.master_addr, default_port};
+  }
+  if (endpoint.host.empty()) {
+    return fail(Errc::invalid_argument,
+                "a job on several machines needs a place where its agents meet, the same on each: "
+                "--rdzv-endpoint=HOST:PORT, with the name or address of one of them");
+  }
+  if (endpoint.port == 0) {
+    return fail(Errc::invalid_argument, "with several machines --master-port=0 cannot be: all have to know the port");
+  }
+  return std::vector<Endpoint>{endpoint};
+}
+
+}  // namespace
+
+Result<MachineFacts> this_machine() {
+  MachineFacts facts;
+  utsname name{};
+  if (::uname(&name) == 0) facts.host_name = name.nodename;
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return fail_errno(Errc::unavailable, "cannot list this machine's addresses", errno);
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr) continue;
+    if (std::string address = numeric(one->ifa_addr); !address.empty()) facts.addresses.push_back(std::move(address));
+  }
+  facts.resolve = resolve_name;
+  return facts;
+}
+
+Result<CoordinatorPlace> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
+  auto endpoints = endpoints_of(spec);
+  if (!endpoints) return tl::unexpected(endpoints.error());
+  CoordinatorPlace place;
+  place.candidates = std::move(*endpoints);
+  place.loopback_only = std::all_of(place.candidates.begin(), place.candidates.end(), [](const Endpoint& endpoint) {
+    return endpoint.host == "localhost" || (is_address(endpoint.host) && is_loopback(endpoint.host));
+  });
+  const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
+  if (spec.is_host) {
+    place.is_here = *spec.is_host;
+    place.is_certain = true;
+  } else if (by_rank && spec.coordinators.empty()) {
+    place.is_here = *spec.node_rank == 0;
+    place.is_certain = true;
+  } else {
+    std::string last_asked;
+    bool last_answer = false;
+    for (const Endpoint& endpoint : place.candidates) {  // Slurm's differ in their ports only
+      if (endpoint.host != last_asked) last_answer = names_machine(last_asked = endpoint.host, machine);
+      if (last_answer) place.is_here = true;
+    }
+  }
+  for (const Endpoint& endpoint : place.candidates) {
+    if (std::find(place.ports.begin(), place.ports.end(), endpoint.port) == place.ports.end()) {
+      place.ports.push_back(endpoint.port);
+    }
+  }
+  return place;
+}
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,363 @@
+#include "ddrun/rendezvous/job_rendezvous.hpp"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "addresses.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/agent_link.hpp"
+#include "ddrun/rendezvous/coordinator_place.hpp"
+#include "ddrun/rendezvous/coordinator_server.hpp"
+#include "ddrun/rendezvous/join_settings.hpp"
+#include "random_id.hpp"
+#include "round_store.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace asio = boost::asio;
+
+namespace {
+
+/// Whoever waits longer than this is told what for.
+constexpr std::chrono::seconds patience{2};
+/// How long a coordinator waits until everybody has heard the verdict.
+constexpr std::chrono::seconds last_words{5};
+
+constexpr int cannot_go_on = 125;
+
+}  // namespace
+
+class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::Impl> {
+ public:
+  Impl(asio::any_io_executor executor, JobRendezvousOptions options, JobListener listener)
+      : executor_(std::move(executor)),
+        options_(std::move(options)),
+        listener_(std::move(listener)),
+        notice_timer_(executor_),
+        close_timer_(executor_) {}
+
+  Result<void> open();
+  void join();
+  void send(const FromAgent& message) {
+    if (link_ && !over_) link_->send(message);
+  }
+  void succeeded() { send(Succeeded{started_}); }
+  void leave(int signal, const std::string& sender);
+  void abort(const Abort& why);
+  void desert();
+  void async_close(std::function<void()> done);
+
+  [[nodiscard]] bool runs_coordinator() const { return server_ != nullptr; }
+  [[nodiscard]] const std::string& run_id() const { return options_.spec->rendezvous.id; }
+
+ private:
+  Result<void> start_coordinator();
+  [[nodiscard]] Join join_message() const;
+
+  void heard(const FromCoordinator& message) {
+    std::visit([this](const auto& what) { on(what); }, message);
+  }
+  void on(const Welcome& welcome);
+  void on(const Refused& refused);
+  void on(const Waiting& waiting);
+  void on(const Open& order);
+  void on(const Start& start);
+  void on(const Stop& stop);
+  void on(const VerdictMessage& verdict);
+  void on(const NodeReport& report) { listener_.node_report(report); }
+  void on(const Ping&) {}  // the link answers
+  void on(const EventLine& event) { listener_.event(event.json); }
+
+  void lost(const Error& error);
+  void end(const VerdictMessage& verdict);
+  void end_later(VerdictMessage verdict);
+  void tell_later(std::string text);
+  void job_done();
+  void close_up();
+
+  asio::any_io_executor executor_;
+  JobRendezvousOptions options_;
+  JobListener listener_;
+  CoordinatorPlace place_;
+  MachineFacts machine_;
+  std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<AgentLink> link_;
+  std::unique_ptr<RoundStore> store_;
+  asio::steady_timer notice_timer_;
+  asio::steady_timer close_timer_;
+  std::string coordinator_host_;
+  Round started_ = 0;
+  bool member_ = false;  ///< Welcome was heard
+  bool told_of_retry_ = false;
+  bool job_done_ = false;  ///< of the coordinator here: everybody has heard the verdict
+  bool link_closed_ = false;
+  std::function<void()> close_done_;
+  bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
+};
+
+Result<void> JobRendezvous::Impl::open() {
+  auto machine = this_machine();
+  if (!machine) return tl::unexpected(machine.error());
+  machine_ = std::move(*machine);
+  auto place = find_coordinator(options_.spec->rendezvous, machine_);
+  if (!place) return tl::unexpected(place.error());
+  place_ = std::move(*place);
+  store_ =
+      std::make_unique<RoundStore>(machine_.addresses, options_.spec->rendezvous.store_max_memory, options_.with_store);
+  return place_.is_here ? start_coordinator() : Result<void>();
+}
+
+Result<void> JobRendezvous::Impl::start_coordinator() {
+  const RendezvousSpec& meeting = options_.spec->rendezvous;
+  CoordinatorServerOptions options;
+  if (place_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
+  options.ports = place_.ports;
+  if (options_.secret) options.secret = options_.secret->bytes();
+  options.coordinator.host = options_.host;
+  options.coordinator.job_id = meeting.id;
+  options.coordinator.own_addresses = machine_.addresses;
+  options.coordinator.heartbeat_interval = meeting.heartbeat_interval;
+  options.coordinator.heartbeat_misses = meeting.heartbeat_misses;
+  options.on_done = [weak = weak_from_this(), executor = executor_] {
+    asio::post(executor, [weak] {
+      if (const auto self = weak.lock()) self->job_done();
+    });
+  };
+  options.on_notice = [weak = weak_from_this(), executor = executor_](const std::string& text) {
+    asio::post(executor, [weak, text] {
+      if (weak.lock()) say(Level::warning, text);
+    });
+  };
+  auto server = CoordinatorServer::start(options);
+  if (!server) {
+    // Several agents on one machine: the first one runs it.
+    if (!place_.is_certain && server.error().cause == std::errc::address_in_use) return {};
+    return tl::unexpected(server.error());
+  }
+  server_ = std::move(*server);
+  if (options_.on_listening) options_.on_listening(server_->port());
+  return {};
+}
+
+Join JobRendezvous::Impl::join_message() const {
+  const RendezvousSpec& meeting = options_.spec->rendezvous;
+  Join join;
+  join.version = options_.version;
+  join.job_id = meeting.id;
+  join.agent_id = random_id();
+  join.host = options_.host;
+  join.node_rank = meeting.node_rank.value_or(-1);
+  join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
+  join.role = options_.spec->role;
+  join.address = meeting.local_addr.value_or("");
+  join.runs_coordinator = runs_coordinator();
+  join.clock_us =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
+  join.settings = join_settings(*options_.spec);
+  return join;
+}
+
+void JobRendezvous::Impl::join() {
+  AgentLinkOptions options;
+  const Milliseconds limit = options_.spec->rendezvous.join_timeout;
+  if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
+  else options.coordinators = place_.candidates;
+  if (options_.secret) options.secret = options_.secret->bytes();
+  options.join = join_message();
+  options.connect_by = Clock::now() + limit;
+  if (const auto& local = options_.spec->rendezvous.local_addr; local && is_address(*local) && !server_) {
+    options.local_address = *local;
+  }
+  AgentLinkCallbacks callbacks;
+  callbacks.on_message = [weak = weak_from_this()](const FromCoordinator& message) {
+    if (const auto self = weak.lock(); self && !self->over_) self->heard(message);
+  };
+  callbacks.on_lost = [weak = weak_from_this()](const Error& error) {
+    if (const auto self = weak.lock(); self && !self->over_) self->lost(error);
+  };
+  callbacks.on_retry = [weak = weak_from_this(), until = format_duration(limit)](const std::string& why) {
+    const auto self = weak.lock();
+    if (self && !self->over_ && !std::exchange(self->told_of_retry_, true)) {
+      self->tell_later(concat(why, "; trying for ", until));
+    }
+  };
+  link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
+  link_->start();
+}
+
+void JobRendezvous::Impl::tell_later(std::string text) {
+  notice_timer_.expires_after(patience);
+  notice_timer_.async_wait([weak = weak_from_this(), text = std::move(text)](const boost::system::error_code& ec) {
+    const auto self = weak.lock();
+    if (!ec && self && !self->over_) self->listener_.notice(text);
+  });
+}
+
+void JobRendezvous::Impl::on(const Welcome& welcome) {
+  member_ = true;
+  coordinator_host_ = welcome.coordinator_host;
+  notice_timer_.cancel();
+}
+
+void JobRendezvous::Impl::on(const Refused& refused) {
+  VerdictMessage verdict;
+  if (refused.kind == RefusalKind::not_needed) {
+    listener_.notice(concat("this node was a spare and was not needed: ", refused.why));
+  } else {
+    verdict.kind = VerdictKind::launcher_failed;
+    verdict.exit_code = cannot_go_on;
+    verdict.host = options_.host;
+    verdict.why = refused.why;
+  }
+  end(verdict);
+}
+
+void JobRendezvous::Impl::on(const Waiting& waiting) {
+  const std::string nodes = waiting.min_nodes == waiting.max_nodes
+                                ? std::to_string(waiting.min_nodes)
+                                : concat(waiting.min_nodes, " to ", waiting.max_nodes);
+  const std::string text = waiting.spare ? concat("this node is a spare: ", waiting.what_for)
+                                         : concat("waiting for more nodes: ", waiting.here, " of ", nodes, " are there",
+                                                  waiting.what_for.empty() ? "" : concat("; ", waiting.what_for));
+  if (waiting.spare) listener_.notice(text);
+  else tell_later(text);
+}
+
+void JobRendezvous::Impl::on(const Open& order) {
+  const auto port = store_->open(order);
+  if (!port) {
+    send(Abort{AbortKind::cannot_go_on, cannot_go_on,
+               concat("the worker store on ", options_.host, ": ", port.error().message)});
+    return;
+  }
+  send(Opened{order.round, *port});
+}
+
+void JobRendezvous::Impl::on(const Start& start) {
+  notice_timer_.cancel();
+  started_ = start.round;
+  if (start.ranks.node_rank != 0) store_->close();
+  RankAssignment ranks = start.ranks;
+  ranks.run_id = run_id();
+  listener_.round_begins(start.round, ranks);
+}
+
+void JobRendezvous::Impl::on(const Stop& stop) {
+  if (stop.round == started_) {
+    listener_.stop(stop);
+  } else {
+    // It was to open the store for a round that did not come about: nothing runs.
+    send(Stopped{stop.round, {}, {}});
+  }
+}
+
+void JobRendezvous::Impl::on(const VerdictMessage& verdict) { end(verdict); }
+
+void JobRendezvous::Impl::end(const VerdictMessage& verdict) {
+  over_ = true;
+  notice_timer_.cancel();
+  listener_.verdict(verdict);
+}
+
+void JobRendezvous::Impl::end_later(VerdictMessage verdict) {
+  over_ = true;
+  asio::post(executor_, [self = shared_from_this(), verdict = std::move(verdict)] { self->end(verdict); });
+}
+
+void JobRendezvous::Impl::lost(const Error& error) {
+  over_ = true;
+  notice_timer_.cancel();
+  listener_.coordinator_lost(member_ ? concat("the coordinator on ", coordinator_host_, " is lost: ", error.message)
+                                     : error.message);
+}
+
+void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
+  if (member_) return send(Leave{signal, sender});
+  VerdictMessage verdict;
+  verdict.kind = VerdictKind::stopped_by_signal;
+  verdict.exit_code = 128 + signal;
+  verdict.signal = signal;
+  verdict.host = options_.host;
+  verdict.why = concat("stopped by ", signal_name(signal), sender.empty() ? "" : concat(" from ", sender),
+                       " before the job began");
+  if (!over_) end_later(std::move(verdict));
+}
+
+void JobRendezvous::Impl::abort(const Abort& why) {
+  if (member_) return send(why);
+  VerdictMessage verdict;
+  verdict.kind = why.kind == AbortKind::cannot_go_on ? VerdictKind::launcher_failed : VerdictKind::timed_out;
+  verdict.exit_code = why.exit_code;
+  verdict.host = options_.host;
+  verdict.why = concat(why.what, ", before the job began");
+  if (!over_) end_later(std::move(verdict));
+}
+
+void JobRendezvous::Impl::desert() {
+  over_ = true;
+  notice_timer_.cancel();
+  link_.reset();
+  server_.reset();
+}
+
+void JobRendezvous::Impl::async_close(std::function<void()> done) {
+  over_ = true;
+  notice_timer_.cancel();
+  close_done_ = std::move(done);
+  close_timer_.expires_after(last_words);
+  close_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
+    if (ec) return;
+    self->link_closed_ = self->job_done_ = true;
+    self->close_up();
+  });
+  if (!link_) {
+    link_closed_ = true;
+    return close_up();
+  }
+  link_->close([self = shared_from_this()] {
+    self->link_closed_ = true;
+    self->close_up();
+  });
+}
+
+void JobRendezvous::Impl::job_done() {
+  job_done_ = true;
+  close_up();
+}
+
+void JobRendezvous::Impl::close_up() {
+  if (!close_done_ || !link_closed_ || (server_ && !job_done_)) return;
+  close_timer_.cancel();
+  asio::post(executor_, [self = shared_from_this()] {
+    self->link_.reset();
+    self->server_.reset();
+    self->store_.reset();
+    if (auto done = std::exchange(self->close_done_, {})) done();
+  });
+}
+
+JobRendezvous::JobRendezvous(asio::any_io_executor executor, JobRendezvousOptions options, JobListener listener)
+    : impl_(std::make_shared<Impl>(std::move(executor), std::move(options), std::move(listener))) {}
+
+JobRendezvous::~JobRendezvous() = default;
+
+Result<void> JobRendezvous::open() { return impl_->open(); }
+bool JobRendezvous::runs_coordinator() const { return impl_->runs_coordinator(); }
+const std::string& JobRendezvous::run_id() const { return impl_->run_id(); }
+void JobRendezvous::join() { impl_->join(); }
+void JobRendezvous::failed(const Failed& failure) { impl_->send(failure); }
+void JobRendezvous::succeeded() { impl_->succeeded(); }
+void JobRendezvous::stopped(const Stopped& stopped) { impl_->send(stopped); }
+void JobRendezvous::leave(int signal, const std::string& sender) { impl_->leave(signal, sender); }
+void JobRendezvous::abort(const Abort& why) { impl_->abort(why); }
+void JobRendezvous::desert() { impl_->desert(); }
+void JobRendezvous::async_close(std::function<void()> done) { impl_->async_close(std::move(done)); }
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,47 @@
+#include "round_store.hpp"
+
+#include <algorithm>
+
+#include "addresses.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/store/tcp_server.hpp"
+
+namespace ddrun::rendezvous {
+
+RoundStore::RoundStore(std::vector<std::string> machine_addresses, std::uint64_t max_memory, bool with_store)
+    : machine_addresses_(std::move(machine_addresses)), max_memory_(max_memory), with_store_(with_store) {}
+
+RoundStore::~RoundStore() = default;
+
+Result<std::uint16_t> RoundStore::open(const Open& order) {
+  std::vector<std::string> addresses{order.address};
+  const std::string canonical = canonical_address(order.address);
+  const bool ours = is_address(order.address) &&
+                    (is_loopback(order.address) || std::find(machine_addresses_.begin(), machine_addresses_.end(),
+                                                             canonical) != machine_addresses_.end());
+  // A name, or an address that something in front of this machine translates: where it arrives here is not known.
+  if (!ours) addresses = {"0.0.0.0", "::"};
+  if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {
+    if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
+    return server_->port();
+  }
+  server_.reset();
+  store::TcpServerOptions options;
+  options.addresses = addresses;
+  options.port = order.port;
+  options.max_memory = max_memory_;
+  options.allowed_peers = order.addresses;
+  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
+  auto started = store::TcpServer::start(options);
+  if (!started) return tl::unexpected(started.error());
+  const std::uint16_t port = (*started)->port();
+  if (with_store_) {
+    server_ = std::move(*started);
+    listens_on_ = std::move(addresses);
+  }
+  return port;
+}
+
+void RoundStore::close() { server_.reset(); }
+
+}  // namespace ddrun::rendezvous

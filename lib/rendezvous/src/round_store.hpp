@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+
+namespace ddrun::store {
+class TcpServer;
+}
+
+namespace ddrun::rendezvous {
+
+/// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
+/// machines of the round only, and listening on the address that workers are told and nowhere else.
+class RoundStore {
+ public:
+  /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
+  /// looked for and given up again.
+  RoundStore(std::vector<std::string> machine_addresses, std::uint64_t max_memory, bool with_store);
+  ~RoundStore();
+
+  /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
+  /// cannot listen.
+  Result<std::uint16_t> open(const Open& order);
+
+  /// Another node has it now.
+  void close();
+
+ private:
+  std::vector<std::string> machine_addresses_;
+  std::uint64_t max_memory_;
+  bool with_store_;
+  std::vector<std::string> listens_on_;
+  std::unique_ptr<store::TcpServer> server_;
+};
+
+}  // namespace ddrun::rendezvous

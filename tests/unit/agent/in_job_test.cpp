@@ -1,0 +1,256 @@
+// A group whose rounds and whose end are decided by a coordinator.
+
+#include "ddrun/test/catch.hpp"
+#include "machine_walk.hpp"
+
+using namespace ddrun;
+using namespace ddrun::agent;
+using ddrun::test::Walk;
+
+namespace {
+
+const std::string stop_with_term = "signal 15, grace 30000, check";
+
+GroupMachine::Rules rules(Authority authority = Authority::coordinator) {
+  GroupMachine::Rules rules;
+  rules.restart = test::restarts(5);  // must play no part
+  rules.job_limit = Milliseconds{60'000};
+  rules.authority = authority;
+  return rules;
+}
+
+/// Two workers run in a round.
+Walk running(Authority authority = Authority::coordinator) {
+  Walk walk(rules(authority));
+  REQUIRE(walk.on(event::Start{}) == "meet");
+  REQUIRE(walk.machine.state() == State::meeting);
+  REQUIRE(walk.on(event::RoundBegins{0}) == "spawn 0");
+  walk.on(event::Spawned{});
+  REQUIRE(walk.machine.state() == State::running);
+  return walk;
+}
+
+/// The group is taken down: from the stop until its end.
+std::string gone(Walk& walk) {
+  REQUIRE(walk.on(event::GroupGone{}) == "close");
+  return walk.on(event::OutputClosed{});
+}
+
+}  // namespace
+
+TEST_CASE("a failure is told at once, and what follows is said by the coordinator") {
+  Walk walk = running();
+  CHECK(walk.ended(1, Exited{3}) == "tell failed 1, " + stop_with_term);
+  CHECK(walk.on(event::StopOrdered{}).empty());
+  CHECK(walk.ended(0, Exited{4}).empty());
+  CHECK(walk.machine.first_failure() == 1);
+  CHECK(gone(walk) == "tell stopped");
+  SECTION("another round, with the number of restarts that the job has had") {
+    CHECK(walk.on(event::RoundBegins{7}) == "spawn 7");
+    CHECK(walk.machine.attempt() == 7);
+    CHECK_FALSE(walk.machine.first_failure());
+  }
+  SECTION("the end") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+}
+
+TEST_CASE("workers that fail while others are spawned are told before the spawning is over") {
+  Walk walk(rules());
+  walk.on(event::Start{});
+  walk.on(event::RoundBegins{0});
+  CHECK(walk.ended(0, Exited{1}) == "tell failed 0");
+  CHECK(walk.machine.spawn_is_pointless());
+  CHECK(walk.on(event::Spawned{}) == stop_with_term);
+}
+
+TEST_CASE("a group is stopped for a failure elsewhere") {
+  Walk walk = running();
+  SECTION("while it runs") { CHECK(walk.on(event::StopOrdered{SIGINT}) == "signal 2, grace 30000, check"); }
+  SECTION("without a signal that matters") { CHECK(walk.on(event::StopOrdered{}) == stop_with_term); }
+  CHECK(walk.machine.taking_down());
+  CHECK(walk.ended(0, Signaled{SIGTERM, false}).empty());
+  CHECK_FALSE(walk.machine.first_failure());
+  CHECK(gone(walk) == "tell stopped");
+  CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
+}
+
+TEST_CASE("a stop that comes while workers are spawned is kept until they are") {
+  Walk walk(rules());
+  walk.on(event::Start{});
+  walk.on(event::RoundBegins{0});
+  CHECK(walk.on(event::StopOrdered{}).empty());
+  CHECK(walk.machine.spawn_is_pointless());
+  CHECK(walk.on(event::StopOrdered{}).empty());
+  CHECK(walk.on(event::Spawned{}) == stop_with_term);
+}
+
+TEST_CASE("success here is not yet success of the job") {
+  Walk walk = running();
+  CHECK(walk.ended(0, Exited{0}).empty());
+  CHECK(walk.ended(1, Exited{0}) == "tell succeeded, " + stop_with_term);
+  CHECK(gone(walk) == "tell stopped");
+  CHECK(walk.machine.state() == State::meeting);
+  SECTION("the others as well") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+  SECTION("another failed, and all start again") {
+    CHECK(walk.on(event::StopOrdered{}).empty());
+    CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
+  }
+}
+
+TEST_CASE("told to end, a member leaves") {
+  SECTION("while its workers run") {
+    Walk walk = running();
+    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
+    SECTION("and ends by itself") { CHECK(gone(walk) == "tell stopped, finish"); }
+    SECTION("at once if told twice") {
+      CHECK(walk.signal(SIGINT) == "kill, check");
+      CHECK(gone(walk) == "tell stopped, finish");
+    }
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+    CHECK(walk.machine.ending_signal() == SIGINT);
+  }
+  SECTION("while it waits") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    CHECK(walk.signal(SIGTERM) == "tell leave 15, finish");
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  }
+  SECTION("after its own workers have ended well") {
+    Walk walk = running();
+    walk.ended(0, Exited{0});
+    walk.ended(1, Exited{0});
+    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2");
+    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  }
+}
+
+TEST_CASE("the agent that runs the coordinator ends last") {
+  SECTION("while its workers run") {
+    Walk walk = running(Authority::coordinator_inside);
+    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
+    CHECK(gone(walk) == "tell stopped");
+    CHECK(walk.machine.state() == State::meeting);
+    SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
+    SECTION("unless it is told again") { CHECK(walk.signal(SIGINT) == "finish"); }
+  }
+  SECTION("while it waits") {
+    Walk walk(rules(Authority::coordinator_inside));
+    walk.on(event::Start{});
+    CHECK(walk.signal(SIGTERM) == "tell leave 15");
+    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+  }
+}
+
+TEST_CASE("a lost coordinator is the end") {
+  SECTION("while workers run") {
+    Walk walk = running();
+    CHECK(walk.on(event::CoordinatorLost{"gone"}) == stop_with_term);
+    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(walk.machine.verdict() == Verdict::node_lost);
+    CHECK(walk.machine.message() == "gone");
+  }
+  SECTION("while the group waits") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    CHECK(walk.on(event::CoordinatorLost{"gone"}) == "finish");
+    CHECK(walk.machine.verdict() == Verdict::node_lost);
+  }
+  SECTION("but not for one that leaves") {
+    Walk walk = running();
+    walk.signal(SIGINT);
+    CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
+    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  }
+  SECTION("nor after the verdict") {
+    Walk walk = running();
+    CHECK(walk.on(event::VerdictSpoken{}) == stop_with_term);
+    CHECK(walk.on(event::CoordinatorLost{"gone"}).empty());
+    CHECK(gone(walk) == "tell stopped, finish");
+    CHECK(walk.machine.verdict() == Verdict::success);
+  }
+}
+
+TEST_CASE("what ends the job here ends it for all") {
+  SECTION("its time") {
+    Walk walk = running();
+    CHECK(walk.on(event::JobTimeout{}) == "tell abort 124, " + stop_with_term);
+    CHECK(gone(walk) == "tell stopped");
+    CHECK(walk.on(event::RoundBegins{1}).empty());
+    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+  }
+  SECTION("its time, while it waits") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    CHECK(walk.on(event::JobTimeout{}) == "tell abort 124");
+    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+  }
+  SECTION("workers that cannot be started") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0});
+    CHECK(walk.on(event::SpawnFailed{"no room", 127}) == "tell abort 127, " + stop_with_term);
+    CHECK(gone(walk) == "tell stopped");
+  }
+  SECTION("processes that cannot be killed") {
+    Walk walk = running();
+    walk.ended(0, Exited{1});
+    walk.on(event::GraceExpired{});
+    CHECK(walk.on(event::KillExpired{}) == "tell abort 125, close");
+  }
+}
+
+TEST_CASE("without its guard an agent deserts") {
+  SECTION("while workers run") {
+    Walk walk = running();
+    CHECK(walk.on(event::ParentLost{"guard"}) == "desert, " + stop_with_term);
+    CHECK(gone(walk) == "tell stopped, finish");
+  }
+  SECTION("while it waits") {
+    Walk walk(rules());
+    walk.on(event::Start{});
+    CHECK(walk.on(event::ParentLost{"guard"}) == "desert, finish");
+  }
+  CHECK(true);
+}
+
+TEST_CASE("the first success starts the clock for the others") {
+  auto with_skew = rules();
+  with_skew.exit_skew = Milliseconds{5'000};
+  SECTION("in a job") {
+    Walk walk(with_skew);
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0});
+    walk.on(event::Spawned{});
+    CHECK(walk.ended(0, Exited{0}) == "skew 5000");
+    CHECK(walk.on(event::SkewExpired{}) == "tell abort 124, " + stop_with_term);
+    CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
+  }
+  SECTION("alone") {
+    with_skew.authority = Authority::here;
+    Walk walk(with_skew, 3);
+    walk.run();
+    CHECK(walk.ended(2, Exited{0}) == "skew 5000");
+    CHECK(walk.ended(0, Exited{0}).empty());
+    CHECK(walk.on(event::SkewExpired{}) == stop_with_term);
+    CHECK(gone(walk) == "finish");
+    CHECK(walk.machine.verdict() == Verdict::timed_out);
+  }
+  SECTION("one that ends before all are spawned") {
+    with_skew.authority = Authority::here;
+    Walk walk(with_skew);
+    walk.on(event::Start{});
+    CHECK(walk.ended(0, Exited{0}).empty());
+    CHECK(walk.on(event::Spawned{}) == "skew 5000");
+  }
+  SECTION("in time") {
+    with_skew.authority = Authority::here;
+    Walk walk(with_skew);
+    walk.run();
+    walk.ended(0, Exited{0});
+    CHECK(walk.ended(1, Exited{0}) == stop_with_term);
+    CHECK(walk.on(event::SkewExpired{}).empty());
+    CHECK(gone(walk) == "finish");
+    CHECK(walk.machine.verdict() == Verdict::success);
+  }
+}
