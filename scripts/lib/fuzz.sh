@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Building and running the store's fuzzers. Needs common.sh, build.sh and ctest.sh.
+# Building and running the fuzzers. Needs common.sh, build.sh and ctest.sh.
 
 # Why there can be no fuzzing here; nothing if there can.
 fuzz_obstacle() {
@@ -12,6 +12,12 @@ fuzz_obstacle() {
 }
 
 fuzz_build() { build_preset fuzz -- ddrun_fuzzers; }
+
+fuzz_targets=(server client frames handshake)
+
+# The module that a target is of, and its program.
+_fuzz_module() { case $1 in server | client) echo store ;; *) echo rendezvous ;; esac }
+_fuzz_program() { echo "$root/build/fuzz/tests/fuzz/$(_fuzz_module "$1")_$1"; }
 
 # fuzz SECONDS TARGET…   all targets at once; counts each as a test
 fuzz() {
@@ -26,14 +32,14 @@ fuzz() {
   for target in "$@"; do
     log=$log_dir/fuzz-$target.log
     if wait "${pids[0]}"; then
-      count pass "fuzzing of the store's $target"
+      count pass "fuzzing of $(_fuzz_module "$target")'s $target"
       say "Fuzzing the $target: $(sed -n 's/^Done \([0-9]*\) runs.*/\1 inputs, nothing found/p' "$log")"
     else
-      count fail "fuzzing of the store's $target" "see $log"
+      count fail "fuzzing of $(_fuzz_module "$target")'s $target" "see $log"
       say "---- end of $log"
       tail -n "${DDRUN_LOG_TAIL:-40}" "$log"
       say "----"
-      say "Once more: $root/build/fuzz/tests/fuzz/store_$target" \
+      say "Once more: $(_fuzz_program "$target")" \
         "$(sed -n 's/.*Test unit written to //p' "$log")"
     fi
     pids=("${pids[@]:1}")
@@ -45,14 +51,14 @@ fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
 # Options of libFuzzer.
 _fuzz_limits=(-max_len=4096 -len_control=20 -timeout=100 -rss_limit_mb=2048)
 # The most that is allocated at once, whatever lengths are announced: a reply to short requests can be long.
-_fuzz_malloc() { if [ "$1" = client ]; then echo -malloc_limit_mb=16; else echo -malloc_limit_mb=256; fi; }
+_fuzz_malloc() { if [ "$1" = server ]; then echo -malloc_limit_mb=256; else echo -malloc_limit_mb=16; fi; }
 
 _fuzz_one() {
   local seconds=$1 target=$2 finds=$root/build/fuzz/finds/$2 crashes=$root/build/fuzz/crashes
   mkdir -p "$finds" "$crashes"
   ASAN_OPTIONS=quarantine_size_mb=64:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    exec "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" "$(_fuzz_malloc "$target")" "-max_total_time=$seconds" \
-    "-dict=$root/tests/fuzz/store.dict" "-artifact_prefix=$crashes/$target-" -print_final_stats=1 \
+    exec "$(_fuzz_program "$target")" "${_fuzz_limits[@]}" "$(_fuzz_malloc "$target")" "-max_total_time=$seconds" \
+    "-dict=$root/tests/fuzz/$(_fuzz_module "$target").dict" "-artifact_prefix=$crashes/$target-" -print_final_stats=1 \
     "$finds" "$(fuzz_corpus "$target")"
 }
 
@@ -64,7 +70,7 @@ fuzz_merge() {
   mkdir -p "$merged" "$root/build/fuzz/finds/$target"
   # Without counters: how often something is reached is worth keeping during a search only.
   step "Merging the corpus of the $target" "fuzz-merge-$target" \
-    "$root/build/fuzz/tests/fuzz/store_$target" "${_fuzz_limits[@]}" -set_cover_merge=1 -use_counters=0 \
+    "$(_fuzz_program "$target")" "${_fuzz_limits[@]}" -set_cover_merge=1 -use_counters=0 \
     "$merged" "$corpus" "$root/build/fuzz/finds/$target"
   # What has a name of ours, rather than a hash of its contents, stays.
   find "$corpus" -type f -regextype posix-extended -regex '.*/[0-9a-f]{40}' -delete

@@ -19,7 +19,7 @@ struct Fixture {
     if (!secret.empty()) options.secret = secret;
     options.on_notice = [this](const std::string& text) {
       const std::lock_guard lock(mutex);
-      notices_.push_back(text);
+      told.push_back(text);
     };
     auto started = rendezvous::CoordinatorServer::start(options);
     if (!started) FAIL(started.error().message);
@@ -53,7 +53,7 @@ struct Fixture {
   }
   std::vector<std::string> notices() {
     const std::lock_guard lock(mutex);
-    return notices_;
+    return told;
   }
   /// Waits for it: an answer may come before the notice of it. False after 20 s.
   bool has_noticed(const std::string& part) {
@@ -65,13 +65,12 @@ struct Fixture {
     return false;
   }
 
+  // The server last, so that it is the first to end.
+  std::mutex mutex;
+  std::vector<std::string> told;
   std::unique_ptr<rendezvous::CoordinatorServer> server;
   std::vector<RawAgent> members;
   rendezvous::Round round = 0;
-
- private:
-  std::mutex mutex;
-  std::vector<std::string> notices_;
 };
 
 /// Waits for something that is bound to come; false after 20 s.

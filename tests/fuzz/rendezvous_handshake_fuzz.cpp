@@ -1,0 +1,129 @@
+// Greetings of an agent and a coordinator with somebody in between who does what he likes: passes bytes on, changes
+// them, sends his own, sends back what was said, or what was said in an earlier session.
+//
+// What must hold: whoever has a secret and takes the greeting for done has heard exactly what the other side, with the
+// same secret, has said in this session. And it does not matter how the bytes are cut.
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "handshake.hpp"
+#include "input.hpp"
+
+using namespace ddrun::rendezvous;
+using ddrun::fuzz::Input;
+
+namespace {
+
+Nonce nonce(std::uint8_t fill) {
+  Nonce bytes;
+  bytes.fill(fill);
+  return bytes;
+}
+
+/// One side, and a copy of it that gets the same bytes one by one.
+template <class Machine>
+class Side {
+ public:
+  Side(const HmacKey* secret, std::uint8_t fill) : whole_(secret, nonce(fill)), crumbs_(secret, nonce(fill)) {
+    if constexpr (requires { whole_.begin(); }) {
+      said_ = crumbs_said_ = whole_.begin();
+    }
+  }
+
+  void hear(std::string_view bytes) {
+    if (whole_.state() != Greeting::going_on) return;
+    auto left = bytes;
+    whole_.feed(left, said_);
+    DDRUN_FUZZ_CHECK(left.size() <= bytes.size());
+    DDRUN_FUZZ_CHECK(whole_.state() != Greeting::going_on || left.empty());
+    heard_ += bytes.substr(0, bytes.size() - left.size());
+    for (; !bytes.empty() && crumbs_.state() == Greeting::going_on; bytes.remove_prefix(1)) {
+      auto byte = bytes.substr(0, 1);
+      crumbs_.feed(byte, crumbs_said_);
+    }
+    DDRUN_FUZZ_CHECK(whole_.state() == crumbs_.state());
+    DDRUN_FUZZ_CHECK(said_ == crumbs_said_);
+    DDRUN_FUZZ_CHECK(said_.size() <= hello_size + sizeof(Digest));
+  }
+  [[nodiscard]] bool done() const { return whole_.state() == Greeting::done; }
+  [[nodiscard]] const std::string& said() const { return said_; }
+  [[nodiscard]] const std::string& heard() const { return heard_; }
+  [[nodiscard]] SessionKeys keys() const { return whole_.keys(); }
+
+ private:
+  Machine whole_, crumbs_;
+  std::string said_, crumbs_said_, heard_;
+};
+
+/// Bytes of what somebody has said, with a change or without.
+std::string piece(Input& input, const std::string& of, std::size_t& from, std::uint8_t what) {
+  std::string bytes = of.substr(std::min(from, of.size()), std::size_t{1} << what % 8);
+  from += bytes.size();
+  if (what % 16 >= 14 && !bytes.empty()) {
+    auto& byte = bytes[input.byte() % bytes.size()];
+    byte = static_cast<char>(byte ^ (1 << what % 8));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::array<HmacKey, 2> secrets{HmacKey("the secret of the job"), HmacKey("another secret")};
+  Input input(data, size);
+  const auto flags = input.byte();
+  const auto secret = [](unsigned choice) { return choice % 4 < 2 ? &secrets[choice % 4] : nullptr; };
+  const HmacKey* const of_agent = secret(flags);
+  const HmacKey* const of_coordinator = secret(flags / 4);
+
+  // A session of before, which somebody has recorded.
+  Side<AgentHandshake> old_agent(&secrets[0], 1);
+  Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2);
+  old_coordinator.hear(old_agent.said());
+  old_agent.hear(old_coordinator.said());
+  old_coordinator.hear(old_agent.said().substr(hello_size));
+  old_agent.hear(old_coordinator.said().substr(hello_size));
+  DDRUN_FUZZ_CHECK(old_agent.done() && old_coordinator.done());
+
+  Side<AgentHandshake> agent(of_agent, 3);
+  Side<CoordinatorHandshake> coordinator(of_coordinator, 4);
+  std::array<std::size_t, 4> from{};
+  while (!input.empty()) {
+    const auto what = input.byte();
+    switch (what / 32) {
+      case 0: coordinator.hear(piece(input, agent.said(), from[0], what)); break;
+      case 1: agent.hear(piece(input, coordinator.said(), from[1], what)); break;
+      case 2: coordinator.hear(piece(input, old_agent.said(), from[2], what)); break;
+      case 3: agent.hear(piece(input, old_coordinator.said(), from[3], what)); break;
+      case 4: coordinator.hear(input.bytes(what % 32 + 1)); break;
+      case 5: agent.hear(input.bytes(what % 32 + 1)); break;
+      case 6:  // left out
+        from[what % 4] += what % 8;
+        break;
+      default:  // sent back
+        if (what % 2 == 0) agent.hear(agent.said().substr(hello_size));
+        else coordinator.hear(coordinator.said().substr(hello_size));
+    }
+  }
+  if (agent.done() && of_agent != nullptr) {
+    DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
+    DDRUN_FUZZ_CHECK(agent.heard() == coordinator.said());
+    DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
+  }
+  if (coordinator.done() && of_coordinator != nullptr) {
+    DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
+    DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
+  }
+  if (agent.done() && coordinator.done() && of_agent != nullptr) {
+    auto agent_keys = agent.keys(), coordinator_keys = coordinator.keys();
+    std::string bytes;
+    FrameOpener::Frame frame;
+    DDRUN_FUZZ_CHECK(agent_keys.sealer.seal(1, "payload", bytes));
+    DDRUN_FUZZ_CHECK(coordinator_keys.opener.next(bytes, frame) == FrameOpener::Status::whole);
+    DDRUN_FUZZ_CHECK(agent_keys.opener.next(bytes, frame) == FrameOpener::Status::wrong_tag);
+    DDRUN_FUZZ_CHECK(old_coordinator.keys().opener.next(bytes, frame) == FrameOpener::Status::wrong_tag);
+  }
+  return 0;
+}
