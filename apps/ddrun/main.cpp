@@ -1,5 +1,6 @@
 // ddrun: understand the command line, run the job, turn its result into an exit code.
 
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <string>
@@ -18,6 +19,7 @@
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
 #include "secret_command.hpp"
+#include "slurm_agents.hpp"
 #include "store_command.hpp"
 
 namespace {
@@ -85,15 +87,19 @@ int plain_main(const std::vector<std::string>& arguments) {
   return print(text.text, text.to_stderr, text.code);
 }
 
-int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context) {
+int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context, SlurmStep* step) {
   const auto parsed = parse(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
-  if (auto place = find_place(launch, context.shared->guard_pid); !place) {
+  const auto place = find_place(launch, context.shared->guard_pid);
+  if (!place) {
     say_error(place.error().message);
     return agent::exit_codes::usage;
+  }
+  if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
+    return run_slurm_agents(launch, *script, arguments, context, step);
   }
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
 }
@@ -104,10 +110,12 @@ int main(int argc, char** argv) {
   if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret" || word == "env") {
     ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
   }
+  SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
   const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
     // Only the agent needs them: the guard stays small.
-    return agent_main(std::vector<std::string>(argv + 1, argv + argc), context);
+    return agent_main(std::vector<std::string>(argv + 1, argv + argc), context, step);
   });
+  end_forgotten_step(step);
   // Nothing is buffered and nothing to be taken apart: the C++ library's own end would only take time.
   ::_exit(code);
 }

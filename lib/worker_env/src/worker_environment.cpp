@@ -159,9 +159,15 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
 
   // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
   // of another ddrun). The secret is between agents.
-  std::vector<std::string_view> replaced = {
-      "RANK",       "LOCAL_RANK",        "ROLE_RANK",     "TORCHELASTIC_ERROR_FILE",
-      "DDRUN_SEED", "DDRUN_ATTEMPT_DIR", "DDRUN_JOB_TAG", "DDRUN_SECRET"};
+  std::vector<std::string_view> replaced = {"RANK",
+                                            "LOCAL_RANK",
+                                            "ROLE_RANK",
+                                            "TORCHELASTIC_ERROR_FILE",
+                                            "DDRUN_SEED",
+                                            "DDRUN_ATTEMPT_DIR",
+                                            "DDRUN_JOB_TAG",
+                                            "DDRUN_SECRET",
+                                            "DDRUN_STARTED_BY_SRUN"};
   if (spec.virtual_local_rank) replaced.emplace_back("CUDA_VISIBLE_DEVICES");
   for (const auto& entry : ours) replaced.emplace_back(entry.first);
   for (const auto& entry : spec.env) replaced.emplace_back(entry.first);
