@@ -79,3 +79,219 @@ TEST_CASE("a failure is followed by a restart until none is left") {
   CHECK(verdict.restarts == 1);
   CHECK(verdict.why == "rank 0 on a exited with code 5; no restart is left");
 }
+
+TEST_CASE("an elastic round waits for the last call, counted from MIN nodes on") {
+  ScriptedJob job(2, 4);
+  const LinkId a = job.joins("a");
+  job.wait(Milliseconds{60'000});
+  const LinkId b = job.joins("b");
+  CHECK(job.next<Waiting>(b) == Waiting{2, 2, 4, false, "the last call to be over"});
+  job.wait(Milliseconds{20'000});
+  const LinkId c = job.joins("c");
+  job.wait(Milliseconds{9'999});
+  CHECK(job.coordinator().round() == 0);
+  job.wait(Milliseconds{1});
+  CHECK(job.coordinator().round() == 1);
+  job.opens();
+  for (const LinkId link : {a, b, c}) CHECK(job.next<Start>(link).ranks.node_count == 3);
+}
+
+TEST_CASE("the last call begins anew if fewer than MIN are left") {
+  ScriptedJob job(2, 3);
+  job.joins("a");
+  const LinkId b = job.joins("b");
+  job.wait(Milliseconds{20'000});
+  job.breaks(b);
+  job.wait(Milliseconds{5'000});
+  job.joins("c");
+  job.wait(Milliseconds{29'000});
+  CHECK(job.coordinator().round() == 0);
+  job.wait(Milliseconds{1'000});
+  CHECK(job.coordinator().round() == 1);
+}
+
+TEST_CASE("MAX nodes need no last call, and one of no length is none") {
+  ScriptedJob full(1, 2);
+  full.joins("a");
+  full.joins("b");
+  CHECK(full.coordinator().round() == 1);
+  ScriptedJob hasty(1, 2, {{"last_call_ms", "0"}});
+  hasty.joins("a");
+  CHECK(hasty.coordinator().round() == 1);
+}
+
+TEST_CASE("who waits too long hears who was there") {
+  ScriptedJob job(3, 3);
+  const LinkId a = job.joins("a");
+  job.wait(Milliseconds{100'000});
+  const LinkId b = job.joins("b");
+  job.wait(Milliseconds{499'999});
+  CHECK_FALSE(job.coordinator().verdict());
+  job.wait(Milliseconds{1});
+  for (const LinkId link : {a, b}) {
+    const VerdictMessage verdict = job.next<VerdictMessage>(link);
+    CHECK(verdict.why == "2 of 3 nodes were there after 600 s: a (10.0.0.1), b (10.0.0.2)");
+    CHECK(verdict.kind == VerdictKind::launcher_failed);
+    CHECK(verdict.exit_code == 125);
+  }
+}
+
+TEST_CASE("node ranks on the command lines are kept in any order of arrival") {
+  for (const auto& order : std::vector<std::vector<int>>{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, -1, 1}, {-1, -1, 0}}) {
+    ScriptedJob job(3, 3);
+    std::vector<LinkId> links;
+    for (const int rank : order) links.push_back(job.joins("host" + std::to_string(links.size()), rank));
+    job.opens();
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (order[i] >= 0) CHECK(job.next<Start>(links[i]).ranks.node_rank == order[i]);
+    }
+  }
+}
+
+TEST_CASE("without given ranks the coordinator's agent is first and the others follow by name") {
+  ScriptedJob job(4, 4);
+  const LinkId ten = job.joins("node10");
+  const LinkId nine = job.joins("node9");
+  Join own = job.join_of("node7");
+  own.runs_coordinator = true;
+  const LinkId seven = job.joins(own);
+  const LinkId one = job.joins("node1");
+  CHECK(job.node_rank(seven) == 0);
+  CHECK(job.node_rank(one) == 1);
+  CHECK(job.node_rank(nine) == 2);
+  CHECK(job.node_rank(ten) == 3);
+}
+
+TEST_CASE("whoever comes when a fixed number is complete is a spare, and is taken when a node is lost") {
+  ScriptedJob job(2, 2);
+  job.joins("a");
+  const LinkId b = job.joins("b");
+  const LinkId c = job.joins("c");
+  CHECK(job.next<Waiting>(c).spare);
+  job.opens();
+  job.breaks(b);
+  job.stops(1);
+  CHECK(job.coordinator().round() == 2);
+  CHECK(job.node_rank(c) == 1);
+  job.opens();
+  CHECK(job.next<Start>(c).ranks.restart_count == 1);
+}
+
+TEST_CASE("an unused spare ends well when the job does, and with its verdict otherwise") {
+  for (const bool well : {true, false}) {
+    ScriptedJob job(1, 1, {{"max_restarts", "0"}});
+    const LinkId a = job.joins("a");
+    const LinkId b = job.joins("b");
+    job.opens();
+    if (well) job.succeeds(a);
+    else job.fails(a, 0, 9);
+    job.stops(a);
+    if (well) {
+      CHECK(job.next<Refused>(b).kind == RefusalKind::not_needed);
+      CHECK(job.closed(b));
+    } else {
+      CHECK(job.next<VerdictMessage>(b).exit_code == 9);
+    }
+  }
+}
+
+TEST_CASE("a newcomer below MAX makes the members meet again, which uses up nothing") {
+  ScriptedJob job(1, 2, {{"last_call_ms", "0"}, {"max_restarts", "0"}});
+  const LinkId a = job.joins("a");
+  job.opens();
+  const LinkId b = job.joins("b");
+  CHECK(job.next<Waiting>(b) == Waiting{2, 1, 2, false, "the round before to end"});
+  CHECK(job.next<Stop>(a) == Stop{1, true, "b (10.0.0.2) joins", 0});
+  job.stops(a);
+  CHECK(job.coordinator().round() == 2);
+  job.opens();
+  CHECK(job.next<Start>(b).ranks.node_count == 2);
+  CHECK(job.coordinator().restarts() == 0);
+}
+
+TEST_CASE("once a node has succeeded newcomers are spares") {
+  ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
+  const LinkId a = job.joins("a");
+  job.opens();
+  const LinkId b = job.joins("b");
+  job.stops(a);
+  job.opens();
+  job.succeeds(b);
+  job.forget_all();
+  const LinkId c = job.joins("c");
+  CHECK(job.next<Waiting>(c).spare);
+  CHECK_FALSE(job.has<Stop>(a));
+}
+
+TEST_CASE("members keep their node ranks and newcomers fill the holes") {
+  ScriptedJob job(2, 4);
+  std::vector<LinkId> links;
+  for (const char* host : {"a", "b", "c", "d"}) links.push_back(job.joins(host));
+  job.opens();
+  job.breaks(links[1]);
+  for (const LinkId link : {links[0], links[2], links[3]}) job.stops(link);
+  CHECK(job.node_rank(links[0]) == 0);
+  CHECK(job.node_rank(links[2]) == 2);
+  CHECK(job.node_rank(links[3]) == 1);
+  job.opens();
+  const LinkId e = job.joins("aa");
+  for (const LinkId link : {links[0], links[2], links[3]}) job.stops(link);
+  CHECK(job.node_rank(e) == 3);
+  CHECK(job.node_rank(links[2]) == 2);
+  CHECK(job.node_rank(links[3]) == 1);
+}
+
+TEST_CASE("a node lost while the store is being opened costs no restart") {
+  for (const bool first : {true, false}) {
+    ScriptedJob job(2, 3, {{"max_restarts", "0"}, {"last_call_ms", "10"}});
+    const LinkId a = job.joins("a");
+    const LinkId b = job.joins("b");
+    const LinkId c = job.joins("c");
+    CHECK(job.coordinator().round() == 1);
+    job.breaks(first ? a : b);
+    if (!first) job.stops(a);
+    job.wait(Milliseconds{10});
+    CHECK(job.coordinator().round() == 2);
+    job.opens();
+    CHECK(job.next<Start>(c).ranks.node_count == 2);
+    CHECK(job.coordinator().restarts() == 0);
+    CHECK_FALSE(job.coordinator().verdict());
+  }
+}
+
+TEST_CASE("node rank 0 that answers pings but opens no store is lost after its time") {
+  ScriptedJob job(1, 2, {{"last_call_ms", "0"}, {"join_timeout_ms", "100000"}});
+  const LinkId a = job.joins("a");
+  job.wait(Milliseconds{29'999});
+  CHECK_FALSE(job.has<Refused>(a));
+  job.wait(Milliseconds{1});
+  CHECK(job.next<Refused>(a).why == "a (10.0.0.1, node rank 0) was lost: it did not open the store in time");
+  CHECK(job.closed(a));
+  job.wait(Milliseconds{70'000});
+  REQUIRE(job.coordinator().verdict());
+  CHECK(job.coordinator().done());
+}
+
+TEST_CASE("the meeting place is where node rank 0 reached and was reached by its peers") {
+  ScriptedJob job(2, 2);
+  Join own = job.join_of("a");
+  own.runs_coordinator = true;
+  SECTION("a member on the coordinator's machine is reached as the others reached the coordinator") {
+    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
+    job.joins(job.join_of("b"), LinkFacts{"::ffff:192.168.0.2", "::ffff:192.168.0.1"});
+    const Open open = job.next<Open>(a);
+    CHECK(open.address == "192.168.0.1");
+    CHECK(open.addresses == std::vector<std::string>{"10.0.0.1", "127.0.0.1", "192.168.0.1", "192.168.0.2"});
+  }
+  SECTION("one that advertises an address is reached there") {
+    own.address = "172.16.0.1";
+    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
+    job.joins(job.join_of("b"), LinkFacts{"fd00::2", "fd00::1"});
+    CHECK(job.next<Open>(a).address == "172.16.0.1");
+  }
+  SECTION("all on one machine meet on the loopback") {
+    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
+    job.joins(job.join_of("b"), LinkFacts{"127.0.0.1", "127.0.0.1"});
+    CHECK(job.next<Open>(a).address == "127.0.0.1");
+  }
+}

@@ -1,0 +1,364 @@
+// Workers that fail and nodes that are lost.
+
+#include <signal.h>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+struct Pair {
+  Pair(int min_nodes, int max_nodes, ddrun::rendezvous::Settings changed)
+      : job(min_nodes, max_nodes, std::move(changed)) {
+    a = job.joins("a");
+    b = job.joins("b");
+    if (job.coordinator().round() == 0) job.wait(Milliseconds{30'000});
+    job.opens();
+    job.forget_all();
+  }
+  void both_stop() {
+    job.stops(a);
+    job.stops(b);
+  }
+  ScriptedJob job;
+  LinkId a = 0;
+  LinkId b = 0;
+};
+
+Pair running_pair(ddrun::rendezvous::Settings changed = {}, int min_nodes = 2, int max_nodes = 2) {
+  return Pair(min_nodes, max_nodes, std::move(changed));
+}
+
+}  // namespace
+
+TEST_CASE("exit codes of a failure") {
+  struct Row {
+    bool by_signal;
+    int code;
+    int exit_code;
+    std::string why;
+  };
+  const std::vector<Row> rows = {
+      {false, 1, 1, "rank 2 on b exited with code 1"},
+      {false, 255, 255, "rank 2 on b exited with code 255"},
+      {true, SIGKILL, 137, "rank 2 on b killed by SIGKILL"},
+      {true, SIGTERM, 143, "rank 2 on b killed by SIGTERM"},
+  };
+  for (const Row& row : rows) {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    Failed failed;
+    failed.round = 1;
+    failed.rank = 2;
+    failed.by_signal = row.by_signal;
+    failed.code = row.code;
+    pair.job.says(pair.b, failed);
+    pair.both_stop();
+    const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
+    CHECK(verdict.exit_code == row.exit_code);
+    CHECK(verdict.why.compare(0, row.why.size(), row.why) == 0);
+    CHECK(verdict.signal == (row.by_signal ? row.code : 0));
+    CHECK(verdict.node_rank == 1);
+  }
+}
+
+TEST_CASE("of two failures the first that was heard is the cause, and only its details are passed on") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  pair.job.fails(pair.b, 2, 3);
+  pair.job.fails(pair.a, 0, 4);
+  pair.job.stops(pair.a, "of a");
+  pair.job.stops(pair.b, "of b");
+  const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
+  CHECK(verdict.exit_code == 3);
+  CHECK(verdict.cause == "of b");
+}
+
+TEST_CASE("a failure that must not be restarted after ends the job whatever is left") {
+  Pair pair = running_pair();
+  pair.job.fails(pair.a, 0, 3, false);
+  CHECK_FALSE(pair.job.next<Stop>(pair.b).another_round);
+  pair.both_stop();
+  CHECK(pair.job.next<VerdictMessage>(pair.b).why == "rank 0 on a exited with code 3");
+}
+
+TEST_CASE("what belongs to an earlier round is ignored") {
+  Pair pair = running_pair();
+  pair.job.fails(pair.a, 0, 3);
+  pair.both_stop();
+  pair.job.opens();
+  pair.job.forget_all();
+  Failed old;
+  old.round = 1;
+  old.code = 9;
+  pair.job.says(pair.a, old);
+  pair.job.says(pair.a, Succeeded{1});
+  pair.job.says(pair.b, Stopped{1, "", ""});
+  pair.job.says(pair.b, Opened{1, 5});
+  CHECK(pair.job.heard(pair.a).empty());
+  CHECK(pair.job.coordinator().restarts() == 1);
+  pair.job.succeeds(pair.a);
+  pair.job.succeeds(pair.b);
+  pair.both_stop();
+  CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::success);
+}
+
+TEST_CASE("the pause before a restart doubles") {
+  Pair pair = running_pair({{"restart_backoff_ms", "1000"}, {"max_restarts", "100"}});
+  for (const int seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    const Round round = pair.job.coordinator().round();
+    pair.job.fails(pair.a, 0, 1);
+    pair.both_stop();
+    pair.job.wait(Milliseconds{seconds * 1000 - 1});
+    CHECK(pair.job.coordinator().round() == round);
+    pair.job.wait(Milliseconds{1});
+    CHECK(pair.job.coordinator().round() == round + 1);
+    pair.job.opens();
+  }
+}
+
+TEST_CASE("with a window only its own restarts count") {
+  Pair pair = running_pair({{"restart_window_ms", "10000"}, {"max_restarts", "1"}});
+  for (int i = 0; i < 3; ++i) {
+    pair.job.fails(pair.a, 0, 1);
+    pair.both_stop();
+    pair.job.opens();
+    pair.job.wait(Milliseconds{10'000});
+  }
+  CHECK(pair.job.coordinator().restarts() == 3);
+  pair.job.fails(pair.a, 0, 1);
+  pair.both_stop();
+  pair.job.opens();
+  pair.job.fails(pair.a, 0, 1);
+  pair.both_stop();
+  CHECK(pair.job.coordinator().verdict());
+}
+
+TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
+  Pair pair = running_pair({{"max_restarts", "1"}}, 1, 2);
+  pair.job.breaks(pair.b);
+  CHECK(pair.job.next<Stop>(pair.a) ==
+        Stop{1, true, "b (10.0.0.2, node rank 1) was lost: connection reset by peer", 0});
+  pair.job.stops(pair.a);
+  pair.job.opens();
+  CHECK(pair.job.next<Start>(pair.a).ranks.node_count == 1);
+  CHECK(pair.job.coordinator().restarts() == 1);
+  const LinkId c = pair.job.joins("c");
+  pair.job.stops(pair.a);
+  pair.job.opens();
+  pair.job.breaks(c);
+  pair.job.stops(pair.a);
+  const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
+  CHECK(verdict.kind == VerdictKind::node_lost);
+  CHECK(verdict.exit_code == 125);
+  CHECK(verdict.host == "c");
+  CHECK(verdict.node_rank == 1);
+  CHECK(verdict.why == "c (10.0.0.3, node rank 1) was lost: connection reset by peer; no restart is left");
+}
+
+TEST_CASE("a silent node is lost after the heartbeat time, not before") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  pair.job.wait(Milliseconds{10'500});
+  pair.job.goes_silent(pair.b);
+  // Its last answer was up to one interval ago.
+  pair.job.wait(Milliseconds{1'999});
+  CHECK_FALSE(pair.job.has<Stop>(pair.a));
+  pair.job.wait(Milliseconds{1'001});
+  CHECK(pair.job.next<Stop>(pair.a).why == "b (10.0.0.2, node rank 1) was lost: nothing was heard from it for 3 s");
+  CHECK(pair.job.has<Refused>(pair.b));
+  CHECK(pair.job.closed(pair.b));
+}
+
+TEST_CASE("a node that is silent for less than the heartbeat time stays") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  for (int i = 0; i < 20; ++i) {
+    pair.job.goes_silent(pair.b);
+    pair.job.wait(Milliseconds{1'900});
+    pair.job.speaks_again(pair.b);
+    pair.job.wait(Milliseconds{1'100});
+  }
+  CHECK_FALSE(pair.job.has<Stop>(pair.a));
+}
+
+TEST_CASE("nobody is blamed for a time in which the coordinator stood still") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  pair.job.now += std::chrono::seconds(30);
+  pair.job.wait(Milliseconds{0});
+  CHECK_FALSE(pair.job.has<Stop>(pair.a));
+  pair.job.goes_silent(pair.b);
+  pair.job.wait(Milliseconds{4'000});
+  CHECK(pair.job.has<Stop>(pair.a));
+}
+
+TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
+  SECTION("the connection breaks right after it") {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    pair.job.fails(pair.a, 0, 1);
+    pair.job.wait(Milliseconds{900});
+    pair.job.breaks(pair.b);
+    pair.job.stops(pair.a, "echo");
+    const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
+    CHECK(verdict.kind == VerdictKind::node_lost);
+    CHECK(verdict.host == "b");
+    CHECK(verdict.cause.empty());
+    CHECK(verdict.why ==
+          "b (10.0.0.2, node rank 1) was lost: connection reset by peer; at the same time rank 0 on a "
+          "exited with code 1");
+  }
+  SECTION("the node was silent before") {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    pair.job.goes_silent(pair.b);
+    pair.job.wait(Milliseconds{1'200});
+    pair.job.fails(pair.a, 0, 1);
+    pair.job.stops(pair.a);
+    CHECK_FALSE(pair.job.coordinator().verdict());
+    pair.job.wait(Milliseconds{3'000});
+    CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::node_lost);
+  }
+  SECTION("but one that goes long after is another matter") {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    pair.job.fails(pair.a, 0, 1);
+    pair.job.wait(Milliseconds{1'500});
+    pair.job.breaks(pair.b);
+    pair.job.stops(pair.a);
+    CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::worker_failed);
+  }
+  SECTION("nor one that had stopped") {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    pair.job.fails(pair.a, 0, 1);
+    pair.job.stops(pair.b);
+    pair.job.breaks(pair.b);
+    pair.job.stops(pair.a);
+    CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::worker_failed);
+  }
+}
+
+TEST_CASE("two nodes that are lost at once cost one restart") {
+  ScriptedJob job(1, 3, {{"max_restarts", "1"}});
+  for (const char* host : {"a", "b", "c"}) job.joins(host);
+  job.opens();
+  job.breaks(2);
+  job.breaks(3);
+  job.stops(1);
+  CHECK(job.coordinator().round() == 2);
+  CHECK(job.coordinator().restarts() == 1);
+}
+
+TEST_CASE("a node that is lost while others make room for a newcomer costs a restart") {
+  for (const int restarts : {0, 1}) {
+    ScriptedJob job(1, 3, {{"max_restarts", std::to_string(restarts)}});
+    job.joins("a");
+    job.joins("b");
+    job.wait(Milliseconds{30'000});
+    job.opens();
+    job.joins("c");
+    job.breaks(2);
+    job.stops(1);
+    CHECK(job.coordinator().restarts() == restarts);
+    CHECK(job.coordinator().verdict().has_value() == (restarts == 0));
+  }
+}
+
+TEST_CASE("a node that answers pings but never says that it has stopped is lost after its time") {
+  Pair pair = running_pair({{"grace_ms", "5000"}}, 1, 2);
+  pair.job.fails(pair.a, 0, 1);
+  pair.job.stops(pair.a);
+  pair.job.wait(Milliseconds{34'999});
+  CHECK(pair.job.coordinator().round() == 1);
+  pair.job.wait(Milliseconds{1});
+  CHECK(pair.job.coordinator().round() == 2);
+  CHECK(pair.job.next<Refused>(pair.b).why ==
+        "b (10.0.0.2, node rank 1) was lost: its workers were not stopped after 35 s");
+  CHECK(pair.job.coordinator().restarts() == 1);
+}
+
+TEST_CASE("nodes that succeed but never stop are lost after their time") {
+  Pair pair = running_pair({{"max_restarts", "0"}, {"grace_ms", "0"}});
+  pair.job.succeeds(pair.a);
+  pair.job.succeeds(pair.b);
+  pair.job.wait(Milliseconds{30'000});
+  REQUIRE(pair.job.coordinator().verdict());
+  CHECK(pair.job.coordinator().verdict()->kind == VerdictKind::node_lost);
+}
+
+TEST_CASE("a node that goes after it has finished is missed only if it had the store") {
+  for (const bool first : {false, true}) {
+    Pair pair = running_pair({{"max_restarts", "0"}});
+    const LinkId done = first ? pair.a : pair.b;
+    const LinkId other = first ? pair.b : pair.a;
+    pair.job.succeeds(done);
+    pair.job.stops(done);
+    pair.job.breaks(done);
+    if (!first) pair.job.succeeds(other);
+    pair.job.stops(other);
+    CHECK(pair.job.next<VerdictMessage>(other).kind == (first ? VerdictKind::node_lost : VerdictKind::success));
+  }
+}
+
+TEST_CASE("a node that goes between SUCCEEDED and STOPPED is lost") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  pair.job.succeeds(pair.b);
+  pair.job.breaks(pair.b);
+  CHECK(pair.job.has<Stop>(pair.a));
+}
+
+TEST_CASE("too few after a loss wait for a newcomer, and end with that cause if none comes") {
+  for (const bool comes : {true, false}) {
+    Pair pair = running_pair();
+    pair.job.breaks(pair.b);
+    pair.job.stops(pair.a);
+    CHECK(pair.job.coordinator().round() == 1);
+    CHECK(pair.job.next<Waiting>(pair.a).here == 1);
+    pair.job.wait(Milliseconds{599'999});
+    if (comes) {
+      pair.job.joins("c");
+      CHECK(pair.job.coordinator().round() == 2);
+      continue;
+    }
+    pair.job.wait(Milliseconds{1});
+    const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.a);
+    CHECK(verdict.kind == VerdictKind::node_lost);
+    CHECK(verdict.why ==
+          "b (10.0.0.2, node rank 1) was lost: connection reset by peer; then 1 of 2 nodes were there "
+          "after 600 s: a (10.0.0.1)");
+  }
+}
+
+TEST_CASE("a host whose workers fail too often is left out, and a spare takes its place") {
+  ScriptedJob job(2, 2, {{"node_max_failures", "2"}, {"max_restarts", "9"}});
+  Join own = job.join_of("a");
+  own.runs_coordinator = true;
+  const LinkId a = job.joins(own);
+  const LinkId b = job.joins("b");
+  const LinkId c = job.joins("c");
+  const LinkId d = job.joins("d");
+  for (int i = 0; i < 2; ++i) {
+    job.opens();
+    job.fails(b, 2, 1);
+    job.stops(a);
+    job.stops(b);
+  }
+  CHECK(job.next<Refused>(b).why == "b is left out: its workers failed 2 times (--node-max-failures)");
+  CHECK(job.node_rank(c) == 1);
+  CHECK(job.next<Refused>(job.joins("b")).kind == RefusalKind::for_good);
+  // The coordinator's own agent has to stay, but takes part no more.
+  for (int i = 0; i < 2; ++i) {
+    job.opens();
+    job.fails(a, 0, 1, true);
+    job.stops(a);
+    job.stops(c);
+  }
+  CHECK(job.node_rank(a) == -1);
+  CHECK_FALSE(job.closed(a));
+  CHECK_FALSE(job.coordinator().verdict());
+  CHECK(job.node_rank(d) >= 0);
+}
+
+TEST_CASE("a node that stops without a word is a lost one") {
+  Pair pair = running_pair({{"max_restarts", "0"}});
+  pair.job.stops(pair.b);
+  pair.job.stops(pair.a);
+  CHECK(pair.job.next<VerdictMessage>(pair.a).host == "b");
+}

@@ -1,0 +1,226 @@
+// Who may join.
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+TEST_CASE("whoever does not belong to the job is refused by name") {
+  struct Row {
+    std::string name;
+    std::function<void(Join&)> change;
+    std::string why;
+  };
+  const auto set = [](const std::string& key, const std::string& value) {
+    return [=](Join& join) {
+      for (auto& [name, old] : join.settings) {
+        if (name == key) old = value;
+      }
+    };
+  };
+  const std::vector<Row> rows = {
+      {"another job", [](Join& join) { join.job_id = "other"; },
+       "the coordinator on a serves the job job, not other; give both the same --rdzv-id, or this one another "
+       "endpoint"},
+      {"another version", [](Join& join) { join.version = "2.0"; },
+       "this is ddrun 2.0, but the other nodes of the job run 1.0"},
+      {"a setting", set("max_restarts", "7"),
+       "this node and those that are there do not agree: max_restarts is 7, but 3 there"},
+      {"a setting that is not there", set("exit_skew_ms", "5"),
+       "this node and those that are there do not agree: exit_skew_ms is 5, but not set there"},
+      {"one that nobody knows", [](Join& join) { join.settings.emplace_back("zebra", "1"); },
+       "this node and those that are there do not agree: zebra is 1, but not set there"},
+      {"a node rank beyond", [](Join& join) { join.node_rank = 3; }, "node rank 3 is not from 0 to 2"},
+      {"no workers", [](Join& join) { join.local_world_size = 0; }, "a node has 1 to 16384 workers, not 0"},
+      {"no id", [](Join& join) { join.agent_id = ""; }, "an agent needs an id"},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    ScriptedJob job(3, 3);
+    const LinkId a = job.joins("a");
+    Join join = job.join_of("b");
+    row.change(join);
+    const LinkId b = job.joins(join);
+    const Refused refused = job.next<Refused>(b);
+    CHECK(refused.why == row.why);
+    CHECK(refused.kind == (row.name == "another job" ? RefusalKind::other_job : RefusalKind::for_good));
+    CHECK(job.closed(b));
+    CHECK(job.coordinator().members().size() == 1);
+    CHECK_FALSE(job.closed(a));
+  }
+}
+
+TEST_CASE("settings that cannot be meant are refused") {
+  struct Row {
+    std::string key;
+    std::string value;
+    std::string why;
+  };
+  const std::vector<Row> rows = {
+      {"min_nodes", "0", "the setting min_nodes is '0', not a number from 1 to 100000"},
+      {"min_nodes", "x", "the setting min_nodes is 'x', not a number from 1 to 100000"},
+      {"min_nodes", "3", "the setting min_nodes is larger than max_nodes"},
+      {"grace_ms", "-1", "the setting grace_ms is '-1', not a number from 0 to 3153600000000"},
+      {"exit_skew_ms", "1.5", "the setting exit_skew_ms is '1.5', not a number from 0 to 3153600000000"},
+  };
+  for (const Row& row : rows) {
+    ScriptedJob job(1, 2, {{row.key, row.value}});
+    CHECK(job.next<Refused>(job.joins("a")).why == row.why);
+  }
+  ScriptedJob job(1, 2);
+  job.settings.erase(job.settings.begin() + 4);
+  CHECK(job.next<Refused>(job.joins("a")).why == "the setting max_nodes is missing");
+}
+
+TEST_CASE("a coordinator that was given a job serves no other") {
+  ScriptedJob job(1, 2);
+  job.options.job_id = "mine";
+  CHECK(job.has<Refused>(job.joins("a")));
+  Join join = job.join_of("b");
+  join.job_id = "mine";
+  CHECK(job.has<Welcome>(job.joins(join)));
+}
+
+TEST_CASE("as long as nothing has run the first that is there decides on the settings") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  job.breaks(a);
+  job.settings[0].second = "100";
+  const LinkId b = job.joins("b");
+  CHECK(job.has<Welcome>(b));
+  job.joins("c");
+  CHECK(job.coordinator().round() == 1);
+}
+
+TEST_CASE("of two claims of one node rank the one that is there wins if it lives") {
+  ScriptedJob job(3, 3);
+  const LinkId a = job.joins("a", 1);
+  SECTION("it answers") {
+    const LinkId b = job.joins("b", 1);
+    CHECK(job.next<Refused>(b).why == "node rank 1 is taken by a (10.0.0.1)");
+    CHECK(job.closed(b));
+  }
+  SECTION("it is silent") {
+    job.goes_silent(a);
+    const LinkId b = job.joins("b", 1);
+    CHECK(job.heard(b).empty());
+    job.wait(Milliseconds{2'999});
+    CHECK_FALSE(job.has<Welcome>(b));
+    job.wait(Milliseconds{1});
+    CHECK(job.has<Welcome>(b));
+    CHECK(job.closed(a));
+    CHECK(job.coordinator().members().size() == 1);
+  }
+  SECTION("it is silent, but says something else in time") {
+    job.goes_silent(a);
+    const LinkId b = job.joins("b", 1);
+    job.wait(Milliseconds{1'000});
+    job.says(a, Pong{0});
+    job.wait(Milliseconds{2'000});
+    CHECK(job.has<Refused>(b));
+    CHECK_FALSE(job.closed(a));
+  }
+  SECTION("its connection breaks meanwhile, and of several newcomers the first has its place") {
+    job.goes_silent(a);
+    const LinkId b = job.joins("b", 1);
+    const LinkId c = job.joins("c", 1);
+    job.breaks(a);
+    CHECK(job.has<Welcome>(b));
+    CHECK(job.next<Refused>(c).why == "node rank 1 is taken by b (10.0.0.2)");
+  }
+  SECTION("the newcomer goes") {
+    job.goes_silent(a);
+    const LinkId b = job.joins("b", 1);
+    job.breaks(b);
+    job.speaks_again(a);
+    job.wait(Milliseconds{10'000});
+    CHECK(job.heard(b).empty());
+    CHECK(job.coordinator().members().size() == 1);
+  }
+}
+
+TEST_CASE("an agent that comes back under a new connection takes its own place") {
+  ScriptedJob job(1, 2, {{"last_call_ms", "0"}});
+  const LinkId a = job.joins("a");
+  job.opens();
+  job.goes_silent(a);
+  Join again = job.join_of("a");
+  again.agent_id = "agent 1";
+  const LinkId b = job.joins(again);
+  job.wait(Milliseconds{3'000});
+  CHECK(job.has<Welcome>(b));
+  CHECK(job.coordinator().round() == 2);
+  CHECK(job.coordinator().restarts() == 1);
+}
+
+TEST_CASE("the rank of one that leaves is free") {
+  ScriptedJob job(1, 2, {{"last_call_ms", "0"}});
+  const LinkId a = job.joins("a", 0);
+  const LinkId b = job.joins("b");
+  job.stops(a);
+  job.opens();
+  job.leaves(a, 2);
+  const LinkId c = job.joins("c", 0);
+  CHECK(job.has<Welcome>(c));
+  job.stops(a);
+  job.stops(b);
+  CHECK(job.node_rank(c) == 0);
+}
+
+TEST_CASE("a second JOIN ends the connection") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  job.says(a, job.join_of("a"));
+  CHECK(job.closed(a));
+  CHECK(job.coordinator().members().empty());
+}
+
+TEST_CASE("what a stranger or a member says out of turn changes nothing") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  for (const FromAgent& message : std::vector<FromAgent>{Opened{0, 1}, Failed{}, Succeeded{}, Stopped{}, Pong{77}}) {
+    job.says(a, message);
+    job.says(99, message);
+  }
+  job.breaks(99);
+  CHECK(job.coordinator().members().size() == 1);
+  const LinkId b = job.joins("b");
+  CHECK(job.coordinator().round() == 1);
+  job.says(b, Opened{1, 5});
+  CHECK_FALSE(job.has<Start>(b));
+  job.says(a, Opened{1, 0});
+  CHECK_FALSE(job.has<Start>(b));
+  job.says(a, Opened{1, 5});
+  CHECK(job.has<Start>(b));
+}
+
+TEST_CASE("whoever comes after the end hears of it") {
+  for (const bool well : {true, false}) {
+    ScriptedJob job(1, 1, {{"max_restarts", "0"}});
+    const LinkId a = job.joins("a");
+    job.opens();
+    if (well) job.succeeds(a);
+    else job.fails(a, 0, 3);
+    job.stops(a);
+    const LinkId b = job.joins("b");
+    if (well) CHECK(job.next<Refused>(b).kind == RefusalKind::not_needed);
+    else CHECK(job.next<VerdictMessage>(b).exit_code == 3);
+    CHECK(job.closed(b));
+  }
+}
+
+TEST_CASE("an agent that does not close after the verdict is closed") {
+  ScriptedJob job(1, 1);
+  const LinkId a = job.joins("a");
+  job.opens();
+  job.succeeds(a);
+  job.stops(a);
+  job.wait(Milliseconds{4'999});
+  CHECK_FALSE(job.coordinator().done());
+  job.wait(Milliseconds{1});
+  CHECK(job.closed(a));
+  CHECK(job.coordinator().done());
+  CHECK_FALSE(job.coordinator().next_deadline());
+}

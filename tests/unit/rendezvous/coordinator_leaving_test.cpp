@@ -1,0 +1,189 @@
+// Agents that are told to end, cannot go on, or run out of time.
+
+#include <signal.h>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+/// Three running nodes, a runs the coordinator.
+struct Three {
+  explicit Three(int min_nodes, ddrun::rendezvous::Settings changed = {}) : job(min_nodes, 3, std::move(changed)) {
+    Join own = job.join_of("a");
+    own.runs_coordinator = true;
+    a = job.joins(own);
+    b = job.joins("b");
+    c = job.joins("c");
+    job.opens();
+    job.forget_all();
+  }
+  ScriptedJob job;
+  LinkId a = 0;
+  LinkId b = 0;
+  LinkId c = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an elastic job goes on without one that leaves, which uses up nothing") {
+  Three three(2, {{"max_restarts", "0"}});
+  three.job.leaves(three.c, SIGINT);
+  CHECK(three.job.next<Stop>(three.a) == Stop{1, true, "stopped by SIGINT on c (from pid 7)", 0});
+  for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+  CHECK(three.job.next<Refused>(three.c).why == "left the job after SIGINT");
+  CHECK(three.job.closed(three.c));
+  CHECK(three.job.coordinator().round() == 2);
+  CHECK(three.job.coordinator().restarts() == 0);
+}
+
+TEST_CASE("a job of a fixed size ends when one of it leaves and no spare is there") {
+  for (const bool spare : {false, true}) {
+    Three three(3);
+    if (spare) three.job.joins("d");
+    three.job.leaves(three.b, SIGTERM);
+    const Stop stop = three.job.next<Stop>(three.a);
+    CHECK(stop.another_round == spare);
+    CHECK(stop.signal == (spare ? 0 : SIGTERM));
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+    CHECK(three.job.coordinator().verdict().has_value() != spare);
+    if (spare) continue;
+    const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
+    CHECK(verdict.kind == VerdictKind::stopped_by_signal);
+    CHECK(verdict.exit_code == 143);
+    CHECK(verdict.signal == SIGTERM);
+    CHECK(verdict.host == "b");
+    CHECK(verdict == three.job.next<VerdictMessage>(three.b));
+  }
+}
+
+TEST_CASE("the job ends when the agent that runs its coordinator is told to") {
+  Three three(1);
+  three.job.leaves(three.a, SIGHUP);
+  for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+  CHECK(three.job.next<VerdictMessage>(three.b).exit_code == 128 + SIGHUP);
+}
+
+TEST_CASE("too few after a leave wait for a newcomer") {
+  Three three(3 - 1);
+  three.job.leaves(three.b, SIGINT);
+  three.job.leaves(three.c, SIGINT);
+  for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+  CHECK(three.job.coordinator().round() == 1);
+  CHECK(three.job.next<Waiting>(three.a).what_for == "1 more, after stopped by SIGINT on b (from pid 7)");
+  three.job.joins("d");
+  CHECK(three.job.coordinator().round() == 2);
+}
+
+TEST_CASE("when all are told to leave nobody is waited for") {
+  ScriptedJob job(1, 2);
+  const LinkId a = job.joins("a");
+  const LinkId b = job.joins("b");
+  job.opens();
+  job.leaves(a, SIGTERM);
+  job.leaves(b, SIGTERM);
+  job.stops(a);
+  job.stops(b);
+  CHECK(job.next<VerdictMessage>(b).exit_code == 143);
+}
+
+TEST_CASE("whoever waits may leave at any time") {
+  ScriptedJob job(3, 3);
+  job.joins("a");
+  const LinkId b = job.joins("b");
+  job.leaves(b, SIGINT);
+  CHECK(job.has<Refused>(b));
+  CHECK(job.closed(b));
+  CHECK_FALSE(job.coordinator().verdict());
+  job.leaves(1, SIGINT);
+  CHECK(job.coordinator().verdict());
+  CHECK_FALSE(job.coordinator().done());
+  job.breaks(1, "closed");
+  CHECK(job.coordinator().done());
+}
+
+TEST_CASE("a node that has finished may leave without harm") {
+  Three three(3);
+  three.job.succeeds(three.c);
+  three.job.stops(three.c);
+  three.job.leaves(three.c, SIGINT);
+  CHECK(three.job.has<Refused>(three.c));
+  CHECK(three.job.heard(three.a).size() == 0);
+  for (const LinkId link : {three.a, three.b}) {
+    three.job.succeeds(link);
+    three.job.stops(link);
+  }
+  CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::success);
+}
+
+TEST_CASE("an agent that cannot go on ends the job") {
+  struct Row {
+    Abort abort;
+    VerdictKind kind;
+    int exit_code;
+  };
+  const std::vector<Row> rows = {
+      {{AbortKind::cannot_go_on, 125, "the disk is full"}, VerdictKind::launcher_failed, 125},
+      {{AbortKind::cannot_go_on, 127, "the disk is full"}, VerdictKind::launcher_failed, 127},
+      {{AbortKind::cannot_go_on, 0, "the disk is full"}, VerdictKind::launcher_failed, 125},
+      {{AbortKind::time_is_up, 124, "the disk is full"}, VerdictKind::timed_out, 124},
+      {{AbortKind::skewed, 0, "the disk is full"}, VerdictKind::timed_out, 124},
+  };
+  for (const Row& row : rows) {
+    Three three(1);
+    three.job.says(three.b, row.abort);
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link, "details of " + std::to_string(link));
+    const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
+    CHECK(verdict.kind == row.kind);
+    CHECK(verdict.exit_code == row.exit_code);
+    CHECK(verdict.why == "b: the disk is full");
+    CHECK(verdict.cause == "details of 2");
+  }
+}
+
+TEST_CASE("an abort wins over a restart that is under way") {
+  Three three(3);
+  three.job.fails(three.b, 2, 1);
+  three.job.says(three.c, Abort{AbortKind::time_is_up, 124, "too late"});
+  for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+  CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::timed_out);
+}
+
+TEST_CASE("a spare that cannot go on is only lost itself") {
+  Three three(3);
+  const LinkId spare = three.job.joins("d");
+  three.job.says(spare, Abort{AbortKind::cannot_go_on, 125, "no memory"});
+  CHECK(three.job.closed(spare));
+  CHECK(three.job.heard(three.a).empty());
+}
+
+TEST_CASE("nodes that still run long after the first has finished end the job") {
+  Three three(3, {{"exit_skew_ms", "5000"}});
+  three.job.wait(Milliseconds{60'000});
+  three.job.succeeds(three.b);
+  three.job.stops(three.b);
+  three.job.wait(Milliseconds{4'999});
+  CHECK_FALSE(three.job.has<Stop>(three.a));
+  three.job.wait(Milliseconds{1});
+  for (const LinkId link : {three.a, three.c}) three.job.stops(link);
+  const VerdictMessage verdict = three.job.next<VerdictMessage>(three.b);
+  CHECK(verdict.kind == VerdictKind::timed_out);
+  CHECK(verdict.exit_code == 124);
+  CHECK(verdict.why == "workers on a, c still ran 5 s after the first node had finished (--exit-skew)");
+}
+
+TEST_CASE("the exit skew of one round does not reach into the next") {
+  Three three(3, {{"exit_skew_ms", "5000"}});
+  three.job.succeeds(three.b);
+  three.job.stops(three.b);
+  three.job.fails(three.c, 4, 1);
+  three.job.stops(three.a);
+  three.job.stops(three.c);
+  three.job.opens();
+  three.job.wait(Milliseconds{100'000});
+  CHECK_FALSE(three.job.coordinator().verdict());
+}

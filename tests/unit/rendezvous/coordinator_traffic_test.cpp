@@ -1,0 +1,96 @@
+// How much is said: what an agent sends and is sent must not depend on how many there are.
+
+#include <iostream>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+/// Messages to one agent that runs no coordinator, in each phase of a job of `nodes`.
+struct Traffic {
+  std::map<std::size_t, int> join, start, restart, end, idle_for_10_s;
+  bool operator==(const Traffic&) const = default;
+};
+
+Traffic measure(int nodes) {
+  ScriptedJob job(nodes, nodes);
+  Traffic traffic;
+  Join own = job.join_of("a");
+  own.runs_coordinator = true;
+  job.joins(own);
+  const LinkId watched = job.joins("b");
+  for (int i = 2; i + 1 < nodes; ++i) job.joins("c" + std::to_string(i));
+  traffic.join = job.counts(watched);
+  job.forget_counts();
+  job.joins("z");
+  job.opens();
+  traffic.start = job.counts(watched);
+  job.forget_counts();
+  job.wait(Milliseconds{10'000});
+  traffic.idle_for_10_s = job.counts(watched);
+  job.forget_counts();
+  job.fails(1, 0, 1);
+  for (LinkId link = 1; link <= static_cast<LinkId>(nodes); ++link) job.stops(link);
+  job.opens();
+  traffic.restart = job.counts(watched);
+  job.forget_counts();
+  for (LinkId link = 1; link <= static_cast<LinkId>(nodes); ++link) {
+    job.succeeds(link);
+    job.stops(link);
+  }
+  traffic.end = job.counts(watched);
+  REQUIRE(job.coordinator().verdict());
+  return traffic;
+}
+
+using Counts = std::map<std::size_t, int>;
+
+template <class T>
+std::size_t kind() {
+  return FromCoordinator(T{}).index();
+}
+
+}  // namespace
+
+TEST_CASE("messages per agent do not depend on the number of agents") {
+  const Traffic three = measure(3);
+  CHECK(three.join == Counts{{kind<Welcome>(), 1}, {kind<Waiting>(), 1}});
+  CHECK(three.start == Counts{{kind<Start>(), 1}});
+  CHECK(three.idle_for_10_s == Counts{{kind<Ping>(), 10}});
+  CHECK(three.restart == Counts{{kind<Stop>(), 1}, {kind<Start>(), 1}});
+  CHECK(three.end == Counts{{kind<VerdictMessage>(), 1}});
+  for (const int nodes : {10, 100, 1000}) CHECK(measure(nodes) == three);
+}
+
+TEST_CASE("pings of many agents are spread over the interval") {
+  ScriptedJob job(1000, 1000);
+  for (int i = 0; i < 1000; ++i) job.joins("host" + std::to_string(i));
+  job.opens();
+  const auto begin = job.now;
+  std::size_t most = 0;
+  std::size_t pings = 0;
+  while (job.now < begin + std::chrono::seconds(5)) {
+    const auto deadline = job.coordinator().next_deadline();
+    REQUIRE(deadline);
+    job.now = *deadline;
+    job.coordinator().tick(job.now);
+    std::size_t now = 0;
+    for (const auto& output : job.coordinator().take_outputs()) {
+      REQUIRE(output.message);
+      const auto* ping = std::get_if<Ping>(&*output.message);
+      if (ping == nullptr) continue;
+      ++now;
+      job.coordinator().receive(output.link, Pong{ping->number}, job.now);
+    }
+    most = std::max(most, now);
+    pings += now;
+  }
+  CHECK(most <= 40);
+  CHECK(pings >= 4900);
+  CHECK(pings <= 5100);
+}
