@@ -57,6 +57,8 @@ class Side {
   std::string said_, crumbs_said_, heard_;
 };
 
+std::string behind_hello(const std::string& said) { return said.substr(std::min(hello_size, said.size())); }
+
 /// Bytes of what somebody has said, with a change or without.
 std::string piece(Input& input, const std::string& of, std::size_t& from, std::uint8_t what) {
   std::string bytes = of.substr(std::min(from, of.size()), std::size_t{1} << what % 8);
@@ -83,8 +85,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2);
   old_coordinator.hear(old_agent.said());
   old_agent.hear(old_coordinator.said());
-  old_coordinator.hear(old_agent.said().substr(hello_size));
-  old_agent.hear(old_coordinator.said().substr(hello_size));
+  old_coordinator.hear(behind_hello(old_agent.said()));
+  old_agent.hear(behind_hello(old_coordinator.said()));
   DDRUN_FUZZ_CHECK(old_agent.done() && old_coordinator.done());
 
   Side<AgentHandshake> agent(of_agent, 3);
@@ -103,8 +105,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         from[what % 4] += what % 8;
         break;
       default:  // sent back
-        if (what % 2 == 0) agent.hear(agent.said().substr(hello_size));
-        else coordinator.hear(coordinator.said().substr(hello_size));
+        if (what % 2 == 0) agent.hear(behind_hello(agent.said()));
+        else coordinator.hear(behind_hello(coordinator.said()));
     }
   }
   if (agent.done() && of_agent != nullptr) {
