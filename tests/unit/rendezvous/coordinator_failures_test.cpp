@@ -140,7 +140,9 @@ TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   Pair pair = running_pair({{"max_restarts", "1"}}, 1, 2);
   pair.job.breaks(pair.b);
   CHECK(pair.job.next<Stop>(pair.a) ==
-        Stop{1, true, "b (10.0.0.2, node rank 1) was lost: connection reset by peer", 0});
+        Stop{1, true,
+             "b (10.0.0.2, node rank 1) was lost: connection reset by peer; restarting all workers (restart 1 of 1)",
+             0});
   pair.job.stops(pair.a);
   pair.job.opens();
   CHECK(pair.job.next<Start>(pair.a).ranks.node_count == 1);

@@ -57,7 +57,8 @@ TEST_CASE("a failure is followed by a restart until none is left") {
   const LinkId b = job.joins("b");
   job.opens();
   job.fails(b, 3, 7);
-  CHECK(job.next<Stop>(a) == Stop{1, true, "rank 3 on b exited with code 7", 0});
+  CHECK(job.next<Stop>(a) ==
+        Stop{1, true, "rank 3 on b exited with code 7; restarting all workers (restart 1 of 1)", 0});
   job.stops(a);
   CHECK(job.coordinator().round() == 1);
   job.stops(b);

@@ -10,6 +10,8 @@ using namespace ddrun::rendezvous;
 
 namespace {
 
+constexpr std::chrono::milliseconds heartbeat_time{3'000};
+
 template <class... Parts>
 void require(bool held, const Parts&... parts) {
   if (!held) throw Violation(concat(parts...));
@@ -17,9 +19,13 @@ void require(bool held, const Parts&... parts) {
 
 }  // namespace
 
-void Invariants::joins(LinkId link, const Join& join) { joined_[link] = join; }
+void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
+  joined_[link] = join;
+  heard_at_[link] = now;
+}
 
-void Invariants::hears(LinkId link, const FromAgent& message) {
+void Invariants::hears(LinkId link, const FromAgent& message, Clock::time_point now) {
+  heard_at_[link] = now;
   const bool running = started_ == coordinator_.round() && started_ != 0 && told_to_stop_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
     if (failed->round == started_ && unstopped_.count(link) != 0) {
@@ -65,7 +71,9 @@ void Invariants::sends(const Coordinator::Output& output) {
     is_gone(link);
     return;
   }
-  if (const auto* open = std::get_if<Open>(&*output.message)) {
+  if (std::holds_alternative<Welcome>(*output.message)) {
+    welcomed_.push_back(link);
+  } else if (const auto* open = std::get_if<Open>(&*output.message)) {
     require(unstopped_.empty(), "round ", open->round, " is opened while link ",
             unstopped_.empty() ? 0 : unstopped_.begin()->first, " has not stopped the one before");
     require(open->round > last_round_, "round ", open->round, " is opened after ", last_round_);
@@ -146,6 +154,7 @@ void Invariants::check_start() {
 
 void Invariants::step_over(Clock::time_point now, bool ticked) {
   if (new_starts_) check_start();
+  for (const LinkId link : std::exchange(welcomed_, {})) heard_at_[link] = now;
   require(coordinator_.round() >= last_round_, "the round number went back");
   require(coordinator_.restarts() >= last_restarts_, "the restart count went back");
   if (scenario_.window_s == 0) require(coordinator_.restarts() <= scenario_.max_restarts, "too many restarts");
@@ -167,6 +176,8 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
   std::set<int> ranks;
   for (const auto& member : members) {
     require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");
+    const bool silent = now - heard_at_[member.link] > heartbeat_time && !coordinator_.verdict() && !stood_still_;
+    require(!silent, "link ", member.link, " has been silent for too long");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
   if (!members.empty() && !coordinator_.verdict()) check_places(members);

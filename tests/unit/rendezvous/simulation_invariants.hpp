@@ -23,8 +23,8 @@ class Invariants {
   Invariants(const Scenario& scenario, const rendezvous::Coordinator& coordinator)
       : scenario_(scenario), coordinator_(coordinator) {}
 
-  void joins(rendezvous::LinkId link, const rendezvous::Join& join);
-  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message);
+  void joins(rendezvous::LinkId link, const rendezvous::Join& join, Clock::time_point now);
+  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message, Clock::time_point now);
   void loses(rendezvous::LinkId link);
   void sends(const rendezvous::Coordinator::Output& output);
   /// After each step and all that it sent.
@@ -45,6 +45,8 @@ class Invariants {
   const Scenario& scenario_;
   const rendezvous::Coordinator& coordinator_;
   std::map<rendezvous::LinkId, rendezvous::Join> joined_;
+  std::map<rendezvous::LinkId, Clock::time_point> heard_at_;
+  std::vector<rendezvous::LinkId> welcomed_;  ///< in this step
   std::set<rendezvous::LinkId> gone_;
   std::set<rendezvous::LinkId> harmed_;
   bool stood_still_ = false;

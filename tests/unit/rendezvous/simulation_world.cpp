@@ -109,10 +109,10 @@ void World::coordinator_hears(LinkId link, const FromAgent& message) {
           note([&] { return concat("link ", link, " says ", message.index() + 1); });
         }
         if (const auto* join = std::get_if<Join>(&message)) {
-          invariants_.joins(link, *join);
+          invariants_.joins(link, *join, timeline_.now());
           coordinator_.join(link, *join, facts_.at(link), timeline_.now());
         } else {
-          invariants_.hears(link, message);
+          invariants_.hears(link, message, timeline_.now());
           coordinator_.receive(link, message, timeline_.now());
         }
       },
