@@ -47,7 +47,7 @@ rendezvous::JobListener JobMember::listener() {
     dispatch_(event::RoundBegins{ranks.restart_count});
   };
   listener.stop = [this](const rendezvous::Stop& stop) {
-    if (stop.another_round) say(Level::notice, stop.why);
+    if (stop.another_round && !leaving_) say(Level::notice, stop.why);
     dispatch_(event::StopOrdered{stop.signal});
   };
   listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
@@ -82,6 +82,11 @@ void JobMember::tell(const action::TellFailed& failed, const WorkerEnd& worker) 
 void JobMember::tell(const action::TellStopped&) {
   // Whoever writes the report has told so with its own options; it is the same line on every machine as a rule.
   rendezvous_->stopped(options_.record->last_attempt(options_.spec->report_file.has_value()));
+}
+
+void JobMember::tell(const action::TellLeave& leave) {
+  leaving_ = true;
+  rendezvous_->leave(leave.signal, leave.sender);
 }
 
 void JobMember::tell(const action::TellAbort& abort) {

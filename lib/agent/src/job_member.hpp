@@ -44,7 +44,7 @@ class JobMember {
   void tell(const action::TellFailed& failed, const WorkerEnd& worker);
   void tell(const action::TellSucceeded&) { rendezvous_->succeeded(); }
   void tell(const action::TellStopped&);
-  void tell(const action::TellLeave& leave) { rendezvous_->leave(leave.signal, leave.sender); }
+  void tell(const action::TellLeave& leave);
   void tell(const action::TellAbort& abort);
   void desert() { rendezvous_->desert(); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
@@ -58,6 +58,7 @@ class JobMember {
   std::unique_ptr<rendezvous::JobRendezvous> rendezvous_;
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;
+  bool leaving_ = false;  ///< what the others do is no news for who has left
 };
 
 }  // namespace ddrun::agent

@@ -74,7 +74,7 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   void on(const Ping&) {}  // the link answers
   void on(const EventLine& event) { listener_.event(event.json); }
 
-  void lost(const Error& error);
+  void lost(Error error);
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
   void tell_later(std::string text);
@@ -91,7 +91,6 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   std::unique_ptr<RoundStore> store_;
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
-  std::string coordinator_host_;
   Round started_ = 0;
   bool member_ = false;  ///< Welcome was heard
   bool told_of_retry_ = false;
@@ -200,9 +199,8 @@ void JobRendezvous::Impl::tell_later(std::string text) {
   });
 }
 
-void JobRendezvous::Impl::on(const Welcome& welcome) {
+void JobRendezvous::Impl::on(const Welcome&) {
   member_ = true;
-  coordinator_host_ = welcome.coordinator_host;
   notice_timer_.cancel();
 }
 
@@ -271,11 +269,11 @@ void JobRendezvous::Impl::end_later(VerdictMessage verdict) {
   asio::post(executor_, [self = shared_from_this(), verdict = std::move(verdict)] { self->end(verdict); });
 }
 
-void JobRendezvous::Impl::lost(const Error& error) {
+void JobRendezvous::Impl::lost(Error error) {
   over_ = true;
   notice_timer_.cancel();
-  listener_.coordinator_lost(member_ ? concat("the coordinator on ", coordinator_host_, " is lost: ", error.message)
-                                     : error.message);
+  link_.reset();  // nothing is left to be delivered
+  listener_.coordinator_lost(error.message);
 }
 
 void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
