@@ -35,6 +35,7 @@
 #include "file_timer.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
+#include "local_events.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
 
@@ -175,6 +176,7 @@ class Agent {
   std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;  ///< one machine
   std::unique_ptr<JobMember> member_;                        ///< several
   EventsFile events_file_;
+  std::optional<LocalEvents> local_events_;  ///< one machine
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
@@ -257,6 +259,7 @@ Result<void> Agent::set_up() {
 Result<void> Agent::find_meeting_place() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   if (!several_machines()) {
+    local_events_.emplace(events_file_, prepared_.hostname);
     rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
     return rendezvous_->open(with_store);
   }
@@ -426,7 +429,9 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
   events_->worker_ended(told);
+  const bool had_failed = machine_->first_failure().has_value();
   dispatch(event::WorkerEnded{worker->local_rank, told.status});
+  if (local_events_ && !had_failed && machine_->first_failure()) local_events_->failed(told);
   check_gone();
 }
 
@@ -465,6 +470,7 @@ Result<void> Agent::start_workers(int attempt) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }
   events_->attempt_started(ranks);
+  if (local_events_) local_events_->round(ranks);
   if (auto begun = output_->begin_attempt(attempt, identities); !begun) return begun;
   worker_env::WorkerFacts facts;
   facts.version = version_;
@@ -498,6 +504,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
+    if (local_events_) local_events_->started();
     dispatch(event::Spawned{});
   }
 }
@@ -569,7 +576,13 @@ void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   ++output_generation_;
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
-  if (machine_->will_restart()) say(Level::notice, record_.describe_restart(machine_->restarts_used() + 1));
+  const bool again = machine_->will_restart();
+  const std::string why = again ? record_.describe_restart(machine_->restarts_used() + 1) : "";
+  if (local_events_) local_events_->ended(again, why);
+  if (again) {
+    say(Level::notice, why);
+    if (local_events_) local_events_->restart(machine_->restarts_used() + 1, why);
+  }
   dispatch(event::OutputClosed{});
 }
 
@@ -593,6 +606,7 @@ void Agent::carry_out(const action::Finish&) {
   skew_timer_.cancel();
   if (!record_.result().cause) record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
+  if (local_events_) local_events_->verdict(record_.result(), exit_code(record_.result()));
   output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { all_is_written(); });
 }
 

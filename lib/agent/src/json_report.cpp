@@ -5,11 +5,10 @@
 
 #include "atomic_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "local_events.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
-
-namespace {
 
 const char* verdict_name(Verdict verdict) {
   switch (verdict) {
@@ -22,6 +21,8 @@ const char* verdict_name(Verdict verdict) {
   }
   return "unknown";
 }
+
+namespace {
 
 /// What another node said of its workers in the same round.
 void add_other_node(Json& workers, const NodeAttempt& node) {
