@@ -1,0 +1,80 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../job.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::test {
+
+inline constexpr const char* job_secret = "a secret for tests only";
+
+/// A port of the loopback that nobody uses at this moment, below those that the system gives to connections.
+inline int free_port() {
+  for (int port = 20'000 + ::getpid() % 9'000;; ++port) {
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<std::uint16_t>(port));
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
+  }
+}
+
+/// The agents of one job, on this machine: the same endpoint and secret, each with its own options.
+class Agents {
+ public:
+  explicit Agents(Words common) : common_(std::move(common)), port_(free_port()) {}
+
+  /// "ddrun --rdzv-endpoint=… common… own… -- worker verbs…"
+  Run& start(const Words& own, const Words& verbs, const std::string& secret = job_secret) {
+    Words options{"--rdzv-endpoint=127.0.0.1:" + std::to_string(port_)};
+    options.insert(options.end(), common_.begin(), common_.end());
+    options.insert(options.end(), own.begin(), own.end());
+    RunOptions run;
+    run.env = {{"DDRUN_SECRET", secret}, {"XDG_CONFIG_HOME", "/nonexistent"}};
+    runs_.push_back(std::make_unique<Run>(job(options, verbs), run));
+    return *runs_.back();
+  }
+
+  [[nodiscard]] int port() const { return port_; }
+  Run& operator[](std::size_t agent) { return *runs_.at(agent); }
+
+  /// Waits for all of them; fails the test if something is left.
+  std::vector<Outcome> finish() {
+    std::vector<Outcome> outcomes;
+    for (const auto& run : runs_) outcomes.push_back(run->wait());
+    for (const auto& run : runs_) REQUIRE(run->all_gone());
+    return outcomes;
+  }
+
+  /// The process that does the work of `run`: below its guard and its sweeper.
+  static pid_t agent_of(const Run& run) {
+    const auto below = descendants_of(run.pid());
+    return below.size() < 2 ? -1 : below[1];
+  }
+
+ private:
+  Words common_;
+  int port_;
+  std::vector<std::unique_ptr<Run>> runs_;
+};
+
+/// All that was written, for a failed check.
+inline std::string shown(const std::vector<Outcome>& outcomes) {
+  std::string text;
+  for (std::size_t i = 0; i < outcomes.size(); ++i) {
+    text += "agent " + std::to_string(i) + ", code " + std::to_string(outcomes[i].code()) + "\nstdout:\n" +
+            outcomes[i].out + "\nstderr:\n" + outcomes[i].err + "\n";
+  }
+  return text;
+}
+
+}  // namespace ddrun::test

@@ -1,0 +1,214 @@
+// How a job of several agents ends when it does not end well, and who is not let in.
+
+#include <signal.h>
+
+#include "agents.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// Two agents with a worker each that run until they are stopped; the first one runs the coordinator.
+void start_two(Agents& agents, const Words& verbs = {"print", "up", "pause"}) {
+  Run& first = agents.start({"--node-rank=0"}, verbs);
+  Run& second = agents.start({"--node-rank=1"}, verbs);
+  REQUIRE(first.wait_for_out("up"));
+  REQUIRE(second.wait_for_out("up"));
+}
+
+}  // namespace
+
+TEST_CASE("A signal to one of a fixed number of agents ends the job everywhere") {
+  for (const std::size_t told : {0U, 1U}) {
+    Agents agents({"--nnodes=2"});
+    start_two(agents);
+    agents[told].signal(SIGTERM);
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    CHECK(outcomes[0].code() == 143);
+    CHECK(outcomes[1].code() == 143);
+    CHECK(has(outcomes[1 - told].err, "stopped by SIGTERM on "));
+  }
+}
+
+TEST_CASE("An agent of an elastic job leaves and the others go on") {
+  const TemporaryDirectory directory;
+  Agents agents({"--nnodes=1:2", "--last-call=20"});
+  const Words verbs{"env",   "WORLD_SIZE", "env",   "TORCHELASTIC_RESTART_COUNT",
+                    "print", "up",         "await", directory.file("several_left")};
+  Run& first = agents.start({}, verbs);
+  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  Run& second = agents.start({}, verbs);
+  REQUIRE(second.wait_for_out("up"));
+  REQUIRE(first.wait_for_out("up"));
+  second.signal(SIGINT);
+  REQUIRE(first.wait_for_out("WORLD_SIZE=1"));
+  write_file(verbs.back(), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 0);
+  CHECK(count(outcomes[0].out, "TORCHELASTIC_RESTART_COUNT=0\n") == 2);
+  CHECK(outcomes[1].code() == 130);
+}
+
+TEST_CASE("With its coordinator the job is lost, at once and with that cause") {
+  Agents agents({"--nnodes=2", "--max-restarts=3"});
+  start_two(agents);
+  REQUIRE(agents[0].signal(Agents::agent_of(agents[0]), SIGKILL));
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 125);
+  CHECK(outcomes[1].code() == 125);
+  CHECK(has(outcomes[1].err, "the coordinator on "));
+}
+
+TEST_CASE("An agent that does not answer is lost") {
+  Agents agents({"--nnodes=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+  start_two(agents);
+  const pid_t agent = Agents::agent_of(agents[1]);
+  REQUIRE(agents[1].signal(agent, SIGSTOP));
+  const auto first = agents[0].wait();
+  INFO(first.err);
+  CHECK(first.code() == 125);
+  CHECK(has(first.err, "was lost: nothing was heard from it for 1"));
+  REQUIRE(agents[1].signal(agent, SIGCONT));
+  const auto second = agents[1].wait();
+  INFO(second.err);
+  CHECK(second.code() == 125);
+  CHECK(agents[1].all_gone());
+}
+
+TEST_CASE("A coordinator that does not answer is lost") {
+  Agents agents({"--nnodes=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+  start_two(agents);
+  const pid_t agent = Agents::agent_of(agents[0]);
+  REQUIRE(agents[0].signal(agent, SIGSTOP));
+  const auto second = agents[1].wait();
+  INFO(second.err);
+  CHECK(second.code() == 125);
+  CHECK(has(second.err, "coordinator on "));
+  REQUIRE(agents[0].signal(agent, SIGCONT));
+  const auto first = agents[0].wait();
+  INFO(first.err);
+  CHECK(first.code() == 125);
+  CHECK(agents[0].all_gone());
+}
+
+TEST_CASE("The time of the job is up on all machines") {
+  Agents agents({"--nnodes=2"});
+  agents.start({"--node-rank=0"}, {"pause"});
+  agents.start({"--node-rank=1", "--timeout=1"}, {"pause"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 124);
+    CHECK(has(outcome.err, "the limit set with --timeout"));
+  }
+}
+
+TEST_CASE("Workers that go on after the others have ended well are bounded by --exit-skew") {
+  Agents agents({"--nnodes=2", "--exit-skew=1"});
+  agents.start({"--node-rank=0"}, {"exit", "0"});
+  agents.start({"--node-rank=1"}, {"pause"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 124);
+}
+
+TEST_CASE("Without a secret there is no job on several machines") {
+  Agents agents({"--nnodes=2"});
+  SECTION("none") {
+    agents.start({}, {"exit", "0"}, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    CHECK(outcomes[0].code() == 2);
+    CHECK(has(outcomes[0].err, "ddrun secret new"));
+  }
+  SECTION("none, and that is what was asked for") {
+    agents.start({"--insecure"}, {"exit", "0"}, "");
+    agents.start({"--insecure"}, {"exit", "0"}, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  }
+  SECTION("another one") {
+    agents.start({"--node-rank=0"}, {"exit", "0"});
+    agents.start({"--node-rank=1"}, {"exit", "0"}, "not the same secret");
+    const auto stranger = agents[1].wait();
+    INFO(stranger.err);
+    CHECK(stranger.code() == 125);
+    CHECK(has(stranger.err, "secret"));
+    // Nobody is harmed by it.
+    agents.start({"--node-rank=1"}, {"exit", "0"});
+    CHECK(agents[2].wait().code() == 0);
+    CHECK(agents[0].wait().code() == 0);
+  }
+}
+
+TEST_CASE("Who does not fit into the job is told why") {
+  Agents agents({"--nnodes=2"});
+  Run& first = agents.start({"--node-rank=0", "--max-restarts=2"}, {"exit", "0"});
+  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  const auto refused = [&](const Words& options, const std::string& why) {
+    Run& run = agents.start(options, {"exit", "0"});
+    const auto outcome = run.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code() == 125);
+    CHECK(has(outcome.err, why));
+  };
+  refused({"--node-rank=1", "--max-restarts=3"}, "max_restarts");
+  refused({"--node-rank=1", "--max-restarts=2", "--rdzv-id=another", "--join-timeout=1"}, "another");
+  agents.start({"--node-rank=1", "--max-restarts=2"}, {"exit", "0"});
+  const auto outcome = first.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("Two agents do not get one node rank") {
+  const TemporaryDirectory directory;
+  const std::string go = directory.file("several_claim");
+  Agents agents({"--nnodes=2"});
+  start_two(agents, {"print", "up", "await", go});
+  Run& third = agents.start({"--node-rank=1"}, {"exit", "0"});
+  const auto refused = third.wait();
+  INFO(refused.err);
+  CHECK(refused.code() == 125);
+  CHECK(has(refused.err, "node rank 1"));
+  write_file(go, "");
+  CHECK(agents[0].wait().code() == 0);
+  CHECK(agents[1].wait().code() == 0);
+}
+
+TEST_CASE("Nobody waits for ever for nodes that do not come") {
+  Agents agents({"--nnodes=3", "--join-timeout=1"});
+  agents.start({"--node-rank=0"}, {"exit", "0"});
+  agents.start({"--node-rank=2"}, {"exit", "0"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 125);
+  CHECK(has(outcomes[0].err, "of 3 nodes"));
+  // Nor for a coordinator.
+  Agents others({"--nnodes=2", "--join-timeout=1", "--node-rank=1"});
+  others.start({}, {"exit", "0"});
+  const auto alone = others.finish();
+  INFO(shown(alone));
+  CHECK(alone[0].code() == 125);
+  CHECK(has(alone[0].err, std::to_string(others.port())));
+}
+
+TEST_CASE("A port that another program has is named") {
+  Agents agents({"--nnodes=2", "--node-rank=0"});
+  const ddrun::UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<std::uint16_t>(agents.port()));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0);
+  REQUIRE(::listen(fd.get(), 1) == 0);
+  agents.start({}, {"exit", "0"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 125);
+  CHECK(has(outcomes[0].err, "port " + std::to_string(agents.port()) + " is in use"));
+}

@@ -1,0 +1,192 @@
+// Jobs of several agents, all on this machine: who gets which rank, what happens when workers fail and agents come and
+// go.
+
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "agents.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun::test;
+
+TEST_CASE("Agents with different numbers of workers make one job") {
+  Agents agents({"--nnodes=3", "--label=none"});
+  const Words verbs{"env", "RANK",        "env", "WORLD_SIZE",   "env",   "GROUP_WORLD_SIZE",
+                    "env", "MASTER_ADDR", "env", "DDRUN_SECRET", "count", "met"};
+  for (const char* workers : {"2", "1", "3"}) agents.start({"-n", workers}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  std::string out;
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    out += outcome.out;
+  }
+  for (int rank = 0; rank < 6; ++rank) {
+    CHECK(count(out, "RANK=" + std::to_string(rank) + "\n") == 1);
+    CHECK(count(out, "met=" + std::to_string(rank + 1) + "\n") == 1);  // one store for all of them
+  }
+  CHECK(count(out, "GROUP_WORLD_SIZE=3\n") == 6);
+  CHECK(count(out, "MASTER_ADDR=127.0.0.1\n") == 6);
+  CHECK_FALSE(has(out, job_secret));
+}
+
+TEST_CASE("Node ranks are as given, whatever the order of arrival") {
+  Agents agents({"--nnodes=3"});
+  for (const char* rank : {"2", "1", "0"}) agents.start({std::string("--node-rank=") + rank}, {"env", "GROUP_RANK"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (int i = 0; i < 3; ++i) {
+    CHECK(outcomes[i].code() == 0);
+    CHECK(has(outcomes[i].out, "GROUP_RANK=" + std::to_string(2 - i) + "\n"));
+  }
+}
+
+TEST_CASE("A failure anywhere restarts all, with one count and an empty store") {
+  Agents agents({"--nnodes=2", "--max-restarts=3", "-n", "2"});
+  const Words verbs{"env",     "TORCHELASTIC_RESTART_COUNT",
+                    "rank",    "0",
+                    "count",   "key",
+                    ";",       "attempt",
+                    "0",       "rank",
+                    "3",       "exit",
+                    "5",       ";",
+                    "forever", ";",
+                    "attempt", "1",
+                    "rank",    "0",
+                    "signal",  "ABRT",
+                    ";",       "forever",
+                    ";"};
+  agents.start({}, verbs);
+  agents.start({}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  std::string out;
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(has(outcome.err, "rank 3 on "));
+    CHECK(has(outcome.err, "(restart 2 of 3)"));
+    out += outcome.out;
+  }
+  CHECK(count(out, "TORCHELASTIC_RESTART_COUNT=2\n") == 4);
+  CHECK(count(out, "TORCHELASTIC_RESTART_COUNT=3\n") == 0);
+  CHECK(count(out, "key=2\n") == 0);
+}
+
+TEST_CASE("Every machine ends with the first failure's status and names it") {
+  Agents agents({"--nnodes=2", "-n", "2"});
+  const Words verbs{"rank", "2", "error", "it is broken", "exit", "41", ";", "pause"};
+  agents.start({"--node-rank=0"}, verbs);
+  agents.start({"--node-rank=1"}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 41);
+    CHECK(has(outcome.err, "error: rank 2 exited with code 41"));
+  }
+  // The coordinator's machine has not seen the worker's output: it is told there.
+  CHECK(has(outcomes[0].err, "stderr:  it is broken"));
+}
+
+TEST_CASE("A job goes on without an agent that was killed") {
+  Agents agents({"--nnodes=1:2", "--max-restarts=1", "--last-call=20"});
+  const Words verbs{"env", "WORLD_SIZE", "env", "TORCHELASTIC_RESTART_COUNT", "attempt", "0", "pause", ";"};
+  Run& first = agents.start({}, verbs);
+  REQUIRE(wait_until([&] { return Agents::agent_of(first) > 0; }));
+  REQUIRE(first.wait_for_err("waiting for more nodes"));  // it runs the coordinator
+  Run& second = agents.start({}, verbs);
+  REQUIRE(second.wait_for_out("TORCHELASTIC_RESTART_COUNT=0"));
+  REQUIRE(first.wait_for_out("TORCHELASTIC_RESTART_COUNT=0"));
+  REQUIRE(second.signal(Agents::agent_of(second), SIGKILL));
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 0);
+  CHECK(has(outcomes[0].err, "was lost: connection closed; restarting all workers (restart 1 of 1)"));
+  CHECK(has(outcomes[0].out, "WORLD_SIZE=1\n"));
+  CHECK(has(outcomes[0].out, "TORCHELASTIC_RESTART_COUNT=1\n"));
+  CHECK(outcomes[1].code() == 125);
+}
+
+TEST_CASE("Who joins a running job below MAX takes part in the next round, which uses up no restart") {
+  const TemporaryDirectory directory;
+  Agents agents({"--nnodes=1:2", "--last-call=0"});
+  const Words verbs{
+      "env", "WORLD_SIZE", "count", "round", "on", "TERM", "0", "await", directory.file("several_joined")};
+  Run& first = agents.start({}, verbs);
+  REQUIRE(first.wait_for_out("WORLD_SIZE=1"));
+  agents.start({}, verbs);
+  REQUIRE(first.wait_for_out("WORLD_SIZE=2"));
+  REQUIRE(agents[1].wait_for_out("WORLD_SIZE=2"));
+  write_file(verbs.back(), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 0);
+  CHECK(outcomes[1].code() == 0);
+}
+
+TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends well") {
+  const TemporaryDirectory directory;
+  const std::string go = directory.file("several_spare");
+  Agents agents({"--nnodes=2", "--max-restarts=1"});
+  const Words verbs{"env", "RANK", "await", go};
+  Run& first = agents.start({}, verbs);
+  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  Run& second = agents.start({}, verbs);
+  REQUIRE(second.wait_for_out("RANK="));
+  Run& spare = agents.start({}, verbs);
+  REQUIRE(spare.wait_for_err("this node is a spare"));
+  SECTION("not needed") {
+    write_file(go, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+    CHECK(has(outcomes[2].err, "was not needed"));
+    CHECK_FALSE(has(outcomes[2].out, "RANK="));
+  }
+  SECTION("needed") {
+    REQUIRE(second.signal(Agents::agent_of(second), SIGKILL));
+    REQUIRE(spare.wait_for_out("RANK=1"));
+    write_file(go, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    CHECK(outcomes[0].code() == 0);
+    CHECK(outcomes[2].code() == 0);
+  }
+}
+
+TEST_CASE("The report and the events of a job are about all of its machines") {
+  const TemporaryDirectory directory;
+  const std::string report = directory.file("several_report");
+  const std::string events = directory.file("several_events");
+  Agents agents({"--nnodes=2", "-n", "2"});
+  const Words verbs{"rank", "3", "exit", "7", ";", "pause"};
+  agents.start({"--node-rank=0", "--report=" + report, "--events=" + events}, verbs);
+  agents.start({"--node-rank=1", "--report=" + report + ".other"}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  const auto json = nlohmann::json::parse(read_file(report));
+  CHECK(json["verdict"] == "worker_failed");
+  CHECK(json["node_count"] == 2);
+  CHECK(json["world_size"] == 4);
+  CHECK(json["cause"]["node_rank"] == 1);
+  CHECK(json["cause"]["worker"]["rank"] == 3);
+  const auto& workers = json["attempts"][0]["workers"];
+  REQUIRE(workers.size() == 4);
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK(workers[rank]["rank"] == rank);
+    CHECK(workers[rank]["node_rank"] == rank / 2);
+  }
+  std::istringstream lines(read_file(events));
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line);
+    CHECK(event.contains("time"));
+    names.push_back(event["event"]);
+  }
+  for (const char* name : {"joined", "round", "started", "failed", "ended", "verdict"}) {
+    INFO(name);
+    CHECK(std::count(names.begin(), names.end(), name) >= 1);
+  }
+  CHECK(names.back() == "verdict");
+}
