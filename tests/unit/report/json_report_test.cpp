@@ -37,6 +37,8 @@ TEST_CASE("the report has every fact of the result under its key") {
   "program": "train.py",
   "log_dir": "/logs",
   "world_size": 2,
+  "node_count": 1,
+  "cause": null,
   "max_restarts": 3,
   "timeout_s": null,
   "started": "2026-11-21T01:11:13.123Z",
@@ -81,7 +83,9 @@ TEST_CASE("the report has every fact of the result under its key") {
             "two"
           ],
           "stdout_log": null,
-          "stderr_log": "/logs/1/stderr.log"
+          "stderr_log": "/logs/1/stderr.log",
+          "host": "node7",
+          "node_rank": 0
         }
       ]
     }
@@ -145,4 +149,32 @@ TEST_CASE("a report that cannot be written says which file and why") {
   REQUIRE_FALSE(full);
   CHECK(full.error().message == "--report: cannot write /dev/full: No space left on device");
   CHECK(write_json_report("/dev/null", JobResult()));
+}
+
+TEST_CASE("the report of a job on several machines has the workers of all of them, by rank") {
+  JobResult result = failed_job(1, 0, Exited{7});
+  result.host = "a";
+  result.node_count = 2;
+  result.attempts[0].round = 4;
+  result.attempts[0].workers[0].rank = 1;
+  result.other_nodes.push_back({4, 1, "b", R"([{"rank":0,"exit_code":0},{"rank":2,"exit_code":3}])"});
+  result.other_nodes.push_back({3, 1, "b", R"([{"rank":9}])"});  // of another round
+  result.other_nodes.push_back({4, 0, "a", R"([{"rank":1}])"});  // our own, come back
+  result.other_nodes.push_back({4, 2, "c", "what is this"});
+  JobCause cause;
+  cause.exit_code = 3;
+  cause.host = "b";
+  cause.node_rank = 1;
+  cause.why = "rank 2 on b exited with code 3";
+  result.cause = cause;
+  const auto json = nlohmann::json::parse(json_report(result));
+  CHECK(json["exit_code"] == 3);
+  CHECK(json["cause"]["host"] == "b");
+  CHECK(json["cause"]["worker"].is_null());
+  const auto& workers = json["attempts"][0]["workers"];
+  REQUIRE(workers.size() == 3);
+  for (int rank = 0; rank < 3; ++rank) CHECK(workers[rank]["rank"] == rank);
+  CHECK(workers[0]["host"] == "b");
+  CHECK(workers[1]["host"] == "a");
+  CHECK(workers[2]["node_rank"] == 1);
 }
