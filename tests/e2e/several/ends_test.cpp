@@ -212,3 +212,16 @@ TEST_CASE("A port that another program has is named") {
   CHECK(outcomes[0].code() == 125);
   CHECK(has(outcomes[0].err, "port " + std::to_string(agents.port()) + " is in use"));
 }
+
+TEST_CASE("A dry run says where the machines would meet, and no rank that is not known yet") {
+  const auto outcome =
+      finish(command({"--nnodes=2:3", "--rdzv-endpoint=127.0.0.1:29400", "--dry-run", "-n", "2", "true"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "once 2 to 3 machines have met at 127.0.0.1:29400, where this one would run the coordinator"));
+  CHECK(has(outcome.out, "  LOCAL_WORLD_SIZE=2\n"));
+  CHECK(has(outcome.out, "local rank 1:"));
+  for (const char* variable : {" RANK=", " WORLD_SIZE=", " MASTER_ADDR=", " MASTER_PORT="}) {
+    CHECK_FALSE(has(outcome.out, variable));
+  }
+}
