@@ -49,3 +49,27 @@ TEST_CASE("what has no effect is said once") {
         Words{"--rdzv-conf: ddrun knows no key 'last_call_timout'; did you mean 'last_call_timeout'?"});
   CHECK(warnings({"--run-path", "-m"}) == Words{"--run-path wins over --module"});
 }
+
+TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun") {
+  const auto meeting = [](Words words) {
+    words.insert(words.begin(), "--nnodes=2");
+    words.emplace_back("x");
+    return launched(words).spec.rendezvous;
+  };
+  CHECK(meeting({"--rdzv-conf=timeout=7,join_timeout=8"}).join_timeout == Milliseconds{7'000});
+  CHECK(meeting({"--rdzv-backend=c10d", "--rdzv-conf=timeout=7,join_timeout=8"}).join_timeout == Milliseconds{8'000});
+  CHECK(meeting({"--rdzv-conf=timeout=7", "--join-timeout=9"}).join_timeout == Milliseconds{9'000});
+  const auto all =
+      meeting({"--rdzv-conf=last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=5,is_host=no"});
+  CHECK(all.last_call == Milliseconds{3'000});
+  CHECK(all.heartbeat_interval == Milliseconds{2'000});
+  CHECK(all.heartbeat_misses == 5);
+  CHECK(all.is_host == false);
+  CHECK(meeting({"--rdzv-conf=is_host=True"}).is_host == true);
+  CHECK(meeting({"--rdzv-conf=rank=1"}).node_rank == 1);
+  CHECK(meeting({"--rdzv-conf=rank=1", "--node-rank=0"}).node_rank == 0);
+  CHECK_FALSE(meeting({}).node_rank);
+  CHECK(contains(refused({"--nnodes=2", "--rdzv-conf=is_host=maybe", "x"}), "is_host=maybe is neither 1 nor 0"));
+  CHECK(contains(refused({"--nnodes=2", "--rdzv-conf=timeout=soon", "x"}), "--rdzv-conf: timeout=soon: "));
+  CHECK(contains(refused({"--nnodes=2", "--node-rank=2", "x"}), "node ranks are 0 to 1"));
+}
