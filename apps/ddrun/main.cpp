@@ -18,6 +18,7 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
+#include "remote_job.hpp"
 #include "secret_command.hpp"
 #include "slurm_agents.hpp"
 #include "store_command.hpp"
@@ -72,6 +73,14 @@ int run(const cli::Launch& launch, process::AgentContext& context) {
   return code;
 }
 
+/// On a host that another ddrun has reached through ssh.
+int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, const remote::Bootstrap& part,
+                    const remote::Home& home) {
+  (void)part;
+  (void)home;
+  return run(launch, context);
+}
+
 cli::Parsed parse(const std::vector<std::string>& arguments) {
   return cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
@@ -93,6 +102,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
   auto launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
+  if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
   const auto place = find_place(launch, context.shared->guard_pid);
   if (!place) {
     say_error(place.error().message);
@@ -109,6 +119,8 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 int main(int argc, char** argv) {
   if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret" || word == "env") {
     ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
+  } else if (word == "agent") {
+    ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
   SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
   const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {

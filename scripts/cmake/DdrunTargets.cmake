@@ -60,6 +60,8 @@ function(ddrun_program name)
   foreach(dep IN LISTS arg_DEPS)
     target_link_libraries(${target} PRIVATE ddrun::${dep})
   endforeach()
+  # By this note two hosts know that they have the same program.
+  target_link_options(${target} PRIVATE -Wl,--build-id=sha1)
   if(DDRUN_LINK STREQUAL "partial")
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
   elseif(DDRUN_LINK STREQUAL "static")

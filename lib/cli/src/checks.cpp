@@ -57,6 +57,23 @@ Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings&
   return {};
 }
 
+Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings& warnings) {
+  const RemoteSpec& remote = draft.spec.remote;
+  if (!remote.asked_for()) {
+    for (const std::string_view name : {"ssh", "export"}) {
+      if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --hosts or --hostfile"));
+    }
+    return {};
+  }
+  for (const std::string_view name : {"standalone", "node-rank", "rdzv-endpoint", "local-addr", "master-addr"}) {
+    if (!typed(settings, name)) continue;
+    return fail(Errc::invalid_argument, concat("--", name,
+                                               " cannot be given with --hosts: ddrun tells every host what "
+                                               "it has to know"));
+  }
+  return {};
+}
+
 void check_filters(const Draft& draft, const Settings& settings, Warnings& warnings) {
   if (draft.spec.log.dir != "/dev/null") return;
   for (const std::string_view name : {"duplicate-stdout-filters", "duplicate-stderr-filters"}) {
@@ -100,7 +117,7 @@ void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings
 
 Result<void> settle_exclusions(Settings& settings) {
   constexpr std::pair<std::string_view, std::string_view> pairs[] = {
-      {"verbose", "quiet"}, {"label", "log-line-prefix-template"}, {"bind", "numa-binding"}};
+      {"verbose", "quiet"}, {"hosts", "hostfile"}, {"label", "log-line-prefix-template"}, {"bind", "numa-binding"}};
   for (const auto& [one, other] : pairs) {
     if (auto settled = settings.exclude(one, other); !settled) return settled;
   }
@@ -111,6 +128,7 @@ Result<void> settle_exclusions(Settings& settings) {
 Result<void> check_together(Draft& draft, Settings& settings, Warnings& warnings) {
   if (auto done = check_restart(draft, settings, warnings); !done) return done;
   if (auto done = check_ranks(draft, settings, warnings); !done) return done;
+  if (auto done = check_remote(draft, settings, warnings); !done) return done;
   check_filters(draft, settings, warnings);
   if (auto done = check_rendezvous(draft, settings, warnings); !done) return done;
   translate_numa_binding(draft, settings, warnings);

@@ -11,7 +11,7 @@ std::span<const Option* const> all_options() {
     std::vector<const Option*> all;
     all.reserve(80);
     for (const auto part : {worker_options(), failure_options(), output_options(), launcher_options(),
-                            rendezvous_options(), several_options()}) {
+                            rendezvous_options(), several_options(), remote_options()}) {
       for (const Option& option : part) all.push_back(&option);
     }
     return all;
@@ -68,6 +68,7 @@ std::string_view group_title(Group group) {
     case Group::launcher: return "ddrun itself";
     case Group::meeting: return "Rendezvous, as with torchrun";
     case Group::several: return "Several machines";
+    case Group::remote: return "Other machines, through ssh";
     case Group::torchrun: return "Taken from torchrun command lines";
   }
   return {};

@@ -14,6 +14,7 @@
 #include "settings.hpp"
 #include "store_words.hpp"
 #include "texts.hpp"
+#include "words_for_hosts.hpp"
 
 namespace ddrun::cli {
 
@@ -73,8 +74,13 @@ class Launcher {
     if (program_origin_.empty() && wanted == Wanted::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
-    Launch launch{std::move(draft_.spec), message_settings_of(draft_, environment_, stderr_is_tty_),
-                  std::move(warnings_), settings_.given(), draft_.env_detect};
+    Launch launch;
+    launch.messages = message_settings_of(draft_, environment_, stderr_is_tty_);
+    launch.warnings = std::move(warnings_);
+    launch.given = settings_.given();
+    launch.env_detect = draft_.env_detect;
+    if (draft_.spec.remote.asked_for()) launch.words_for_hosts = words_for_hosts(draft_, settings_);
+    launch.spec = std::move(draft_.spec);
     if (wanted == Wanted::place) return ShowPlace{std::move(launch), false};
     return launch;
   }

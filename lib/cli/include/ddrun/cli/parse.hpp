@@ -26,6 +26,8 @@ struct VersionInfo {
 struct Launch {
   LaunchSpec spec;
   MessageSettings messages;
+  /// With spec.remote: the command line for each host (options that this machine keeps are not in it).
+  std::vector<std::string> words_for_hosts;
   std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
   cluster::Given given;               ///< which options the user set, and where
   std::string env_detect = "auto";    ///< one of cluster::detect_words

@@ -137,10 +137,20 @@ struct RendezvousSpec {
   bool insecure = false;  ///< no secret, everybody who reaches the port may join
 };
 
+/// A job on machines that ddrun reaches by ssh from this one.
+struct RemoteSpec {
+  std::string hosts;  ///< --hosts as typed; empty: not given
+  std::optional<std::string> hostfile;
+  std::string ssh = "ssh";            ///< a command with options
+  std::vector<std::string> exported;  ///< -x: NAME, or NAME=VALUE
+  [[nodiscard]] bool asked_for() const { return !hosts.empty() || hostfile.has_value(); }
+};
+
 struct LaunchSpec {
   ProgramSpec program;
   NprocSpec nproc;
   RendezvousSpec rendezvous;
+  RemoteSpec remote;
   RestartPolicy restart;
   StopPolicy stop;
   LogSpec log;

@@ -1,0 +1,96 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/build_info.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/remote/build_id.hpp"
+#include "remote_job.hpp"
+
+using namespace ddrun;
+
+namespace {
+
+Result<void> go_to(const remote::Bootstrap& part) {
+  if (::chdir(part.directory.c_str()) == 0 || !part.directory_needed) return {};
+  return fail_errno(
+      Errc::unavailable,
+      concat("cannot go to ", shell_quote(part.directory), ", where you are on your own machine (see --chdir)"), errno);
+}
+
+/// What the user's ddrun has decided, as this one would have understood it from a command line.
+Result<cli::Launch> launch_of(const remote::Bootstrap& part, const cli::VersionInfo& version) {
+  const char* const nothing[] = {nullptr};
+  auto parsed = cli::parse(part.words, cli::EnvironmentView(nothing), version, false);
+  auto* launch = std::get_if<cli::Launch>(&parsed);
+  if (launch == nullptr) {
+    const auto* text = std::get_if<cli::PrintAndExit>(&parsed);
+    return fail(Errc::protocol, concat("cannot read its part of the job: ", text != nullptr ? text->text : ""));
+  }
+  LaunchSpec& spec = launch->spec;
+  const bool count_given = std::any_of(part.words.begin(), part.words.end(),
+                                       [](const std::string& word) { return word.starts_with("--nproc-per-node="); });
+  if (!count_given && part.slots) spec.nproc = {NprocSpec::Kind::count, *part.slots};
+  if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
+  RendezvousSpec& meeting = spec.rendezvous;
+  meeting.id = part.job_id;
+  meeting.min_nodes = part.min_nodes;
+  meeting.max_nodes = part.max_nodes;
+  meeting.is_host = part.node_rank == 0;
+  meeting.coordinators = part.coordinators;
+  // Where all have a place, it is the one in which they were named.
+  if (part.min_nodes == part.node_count) meeting.node_rank = part.node_rank;
+  if (part.node_count > 1 && spec.log.label == Label::automatic && spec.log.line_prefix_template.empty()) {
+    spec.log.label = Label::host;
+  }
+  // The report is the whole job's, and the first host makes it.
+  if (part.node_rank != 0) {
+    spec.report_file.reset();
+    spec.events_file.reset();
+  }
+  launch->messages.color = part.color;
+  return std::move(*launch);
+}
+
+int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli::VersionInfo& version,
+             const RunLaunch& run, process::AgentContext& context) {
+  auto launch = launch_of(part, version);
+  if (!launch) {
+    say_error(launch.error().message);
+    return agent::exit_codes::launcher_failed;
+  }
+  set_message_settings(launch->messages);
+  if (auto there = go_to(part); !there) {
+    say_error(there.error().message);
+    return agent::exit_codes::launcher_failed;
+  }
+  return run(*launch, context, part, home);
+}
+
+}  // namespace
+
+int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run) {
+  const BuildInfo& build = build_info();
+  remote::RelayOptions options;
+  options.build_id = remote::build_id(build.version, build.commit);
+  options.portable = std::string_view(build.link) == "static";
+  for (int i = 2; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--check=")) return word.substr(8) == options.build_id ? 0 : 1;
+    if (word == "--private") options.private_copy = true;
+  }
+  if (::isatty(STDIN_FILENO) != 0) {
+    say_error(
+        "'ddrun agent' is what --hosts starts on other machines; for a program of that name write: ddrun -- agent");
+    return agent::exit_codes::usage;
+  }
+  return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::Home& home) {
+    for (const auto& [name, value] : part.variables) ::setenv(name.c_str(), value.c_str(), 1);
+    return process::run_guarded(
+        argc, argv, [&](process::AgentContext& context) { return run_part(part, home, version, run, context); });
+  });
+}

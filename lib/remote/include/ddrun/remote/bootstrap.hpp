@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::remote {
+
+/// All that one host must know to take its part in the job. It travels through the ssh connection, never on a command
+/// line, as some of it is long and some of it secret.
+struct Bootstrap {
+  std::vector<std::string> words;  ///< a command line: options as "--name=value", "--", the program and its arguments
+  std::string directory;           ///< where the user was
+  bool directory_needed = true;    ///< false: --chdir names an absolute one
+  std::vector<std::pair<std::string, std::string>> variables;  ///< -x
+  std::string job_id;
+  int node_rank = 0;
+  int node_count = 1;        ///< hosts of the job
+  int min_nodes = 1;         ///< so many are enough
+  int max_nodes = 1;         ///< more are spares
+  std::optional<int> slots;  ///< of this host, where the user said how many
+  std::string secret;
+  std::vector<Endpoint> coordinators;  ///< empty for the host that runs the coordinator
+  bool reads_input = false;            ///< the user's standard input will come
+  bool color = false;
+  int ending_signal = 15;      ///< what ends its ddrun in order when the connection is lost
+  Milliseconds grace{30'000};  ///< how long that may take
+};
+
+[[nodiscard]] std::string to_json(const Bootstrap& bootstrap);
+/// Fails with `protocol`; the message never shows what was read.
+[[nodiscard]] Result<Bootstrap> bootstrap_from_json(std::string_view text);
+
+}  // namespace ddrun::remote

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "link.hpp"
+
+namespace ddrun::remote {
+
+/// Reaches many hosts: some by a link each, and those behind them through them. Used on the user's machine, and on
+/// every host that starts others. Lives as long as the event loop.
+class FanOut {
+ public:
+  /// More are reached through others.
+  static constexpr std::size_t widest = 32;
+
+  struct Events {
+    std::function<void(const Frame&)> on_frame;  ///< from any host
+    /// This host is lost or was never reached. Not called for one that has said `ended`.
+    std::function<void(std::uint32_t host, const std::string& why)> on_lost;
+    std::function<void()> on_over;  ///< the last link is gone
+  };
+  FanOut(boost::asio::any_io_executor executor, process::Launcher& launcher, process::ChildWatcher& watcher,
+         LinkSettings settings, Events events, std::size_t width = widest);
+
+  void start(const std::vector<Target>& targets);
+  void send(FrameType type, std::uint32_t host, std::string_view payload);
+  /// To all hosts that have not ended.
+  void send_all(FrameType type, std::string_view payload);
+  /// To those that have a link of their own, who pass it on.
+  void ping();
+  /// This host is not wanted any more; nothing if ddrun runs there already.
+  void give_up(std::uint32_t host);
+  /// Everybody ends in order.
+  void hang_up();
+  void kill();
+  void pause(bool paused);
+  void child_ended(const process::ChildEnd& end);
+  [[nodiscard]] bool is_over() const;
+
+ private:
+  struct Arm {
+    Branch branch;
+    std::unique_ptr<Link> link;
+  };
+  void take_frame(const Frame& frame);
+  void link_ended(const Arm& arm, const std::string& why);
+
+  boost::asio::any_io_executor executor_;
+  process::Launcher& launcher_;
+  process::ChildWatcher& watcher_;
+  LinkSettings settings_;
+  Events events_;
+  std::size_t width_;
+  std::vector<std::unique_ptr<Arm>> arms_;
+  std::map<std::uint32_t, Arm*> way_;  ///< to a host
+  std::set<std::uint32_t> ended_;
+};
+
+}  // namespace ddrun::remote

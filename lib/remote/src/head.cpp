@@ -1,0 +1,485 @@
+#include "ddrun/remote/head.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <memory>
+
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/logs/console.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "ddrun/process/signal_source.hpp"
+#include "fan_out.hpp"
+#include "frames.hpp"
+#include "head_input.hpp"
+#include "orders.hpp"
+#include "remote_command.hpp"
+#include "timing.hpp"
+
+namespace ddrun::remote {
+
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+
+constexpr int failed_code = 125;
+constexpr std::size_t console_high = std::size_t{8} << 20U;
+/// So much of the standard input may be on its way to a host.
+constexpr std::size_t input_window = std::size_t{256} << 10U;
+/// Three descriptors for each ssh, and what watching it takes.
+constexpr std::size_t descriptors_per_host = 8;
+/// Beyond the grace time: what the other side and the network need.
+constexpr std::chrono::seconds ending_margin{25};
+/// After a second signal. The sweeper of this ddrun has 15 s of patience then.
+constexpr std::chrono::seconds killing_limit{12};
+/// For ssh to end once nothing is left to do, and for the console to take the last lines.
+constexpr std::chrono::seconds closing_limit{5};
+/// Slurm and others signal every process of a job; the guard passes the same one on.
+constexpr std::chrono::seconds echo_time{1};
+
+std::string without_user(const std::string& host) {
+  const auto at = host.rfind('@');
+  return at == std::string::npos ? host : host.substr(at + 1);
+}
+
+class Head {
+ public:
+  Head(HeadOptions options, process::AgentContext& context)
+      : options_(std::move(options)),
+        context_(context),
+        watcher_(
+            io_.get_executor(),
+            [this](const process::ChildEnd& end) {
+              if (fan_out_) fan_out_->child_ended(end);
+            },
+            [] {}),
+        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { own_signal(event); }),
+        guard_messages_(io_.get_executor()),
+        sweeper_life_(io_.get_executor()),
+        ping_(io_),
+        patience_(io_),
+        input_(
+            io_.get_executor(), [this](std::string_view bytes) { send_input(bytes); }, [this] { send_input({}); }) {}
+
+  int run() {
+    if (auto ready = set_up(); !ready) {
+      say_error(ready.error().message);
+      return failed_code;
+    }
+    io_.run();
+    set_message_sink({});
+    context_.shared->agent_listens = false;
+    close_console();
+    return exit_code();
+  }
+
+ private:
+  struct Host {
+    HeadHost what;
+    bool ready = false;    ///< ddrun runs there
+    bool started = false;  ///< and has its part of the job
+    std::optional<int> code;
+    bool lost = false;
+    std::vector<std::string> addresses;
+    logs::LineAssembler out, err;
+    std::size_t input_under_way = 0;
+    [[nodiscard]] bool over() const { return code.has_value() || lost; }
+  };
+
+  Result<void> set_up() {
+    auto ssh = split_command(options_.ssh);
+    if (!ssh) return tl::unexpected(ssh.error());
+    process::raise_descriptor_limit();
+    process::reserve_descriptors(64 + descriptors_per_host * std::min(options_.hosts.size(), FanOut::widest));
+    auto launcher = process::Launcher::create();
+    if (!launcher) return tl::unexpected(launcher.error());
+    launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
+    if (auto opened = watcher_.open(); !opened) return opened;
+    if (auto opened = signals_.open(); !opened) return opened;
+    if (auto watched = watch_own(); !watched) return watched;
+
+    out_ = std::make_shared<logs::Console>(io_.get_executor(), STDOUT_FILENO, console_high);
+    err_ = logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO)
+               ? out_
+               : std::make_shared<logs::Console>(io_.get_executor(), STDERR_FILENO, console_high);
+    for (const auto& console : {out_, err_}) console->on_room([this] { throttle(); });
+    set_message_sink([this](std::string_view line) {
+      err_->add_text(line);
+      err_->flush();
+    });
+
+    LinkSettings settings;
+    settings.ssh = std::move(*ssh);
+    settings.program = options_.program;
+    settings.build_id = options_.build_id;
+    settings.portable = options_.portable;
+    settings.start_limit = options_.start_limit;
+    FanOut::Events events;
+    events.on_frame = [this](const Frame& frame) { take_frame(frame); };
+    events.on_lost = [this](std::uint32_t host, const std::string& why) { host_lost(host, why); };
+    events.on_over = [this] { links_over(); };
+    fan_out_ =
+        std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
+    std::vector<Target> targets;
+    for (const HeadHost& host : options_.hosts) {
+      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name});
+      hosts_.emplace_back();
+      hosts_.back().what = host;
+    }
+    fan_out_->start(targets);
+    ping();
+    return {};
+  }
+
+  Result<void> watch_own() {
+    boost::system::error_code ec;
+    guard_messages_.assign(context_.guard_messages.release(), ec);
+    if (!ec) sweeper_life_.assign(context_.sweeper_life.release(), ec);
+    if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
+    read_guard_messages();
+    sweeper_life_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& failed) {
+      if (!failed) parent_lost("sweeper");
+    });
+    process::SharedState& shared = *context_.shared;
+    shared.grace_ms = static_cast<long>((options_.job.grace + std::chrono::milliseconds(ending_margin)).count());
+    std::uint64_t ending = 0;
+    for (const int signal : options_.ending_signals) ending |= process::signal_bit(signal);
+    shared.ending_signals = ending;
+    shared.agent_has_listened = true;
+    shared.agent_listens = true;
+    return {};
+  }
+
+  void read_guard_messages() {
+    guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+      if (ec) return;
+      process::SignalMessage message;
+      ssize_t n;
+      while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
+        signal_arrived(message.signal, true);
+      }
+      if (n == 0) {
+        if (::getppid() == context_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
+        parent_lost("guard");
+        return;
+      }
+      read_guard_messages();
+    });
+  }
+
+  void own_signal(const process::SignalEvent& event) {
+    if (event.signal == SIGCHLD) watcher_.reap();
+    else signal_arrived(event.signal, false);
+  }
+
+  // ---- signals and the end
+
+  void signal_arrived(int signal, bool from_guard) {
+    auto& heard = heard_[signal];
+    const auto now = Clock::now();
+    if (heard.from_guard != from_guard && now - heard.at < echo_time) return;
+    heard = {now, from_guard};
+    if (options_.ending_signals.count(signal) == 0) {
+      fan_out_->send_all(FrameType::signal, std::string(1, static_cast<char>(signal)));
+      return;
+    }
+    if (ending_signal_ == 0) ending_signal_ = signal;
+    if (!ending_) {
+      say(Level::notice, concat(signal_name(signal), ": stopping ", running(), running() == 1 ? " host" : " hosts",
+                                " (at once if you repeat it)"));
+    } else {
+      say(Level::notice, concat(signal_name(signal), " again: killing all workers"));
+    }
+    end_all(signal);
+  }
+
+  /// In order; a second time: at once.
+  void end_all(int signal) {
+    const bool again = std::exchange(ending_, true);
+    input_.stop();
+    fan_out_->send_all(FrameType::signal, std::string(1, static_cast<char>(signal)));
+    // Where ddrun does not run yet nothing has to be stopped in order.
+    if (!again) {
+      for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+        if (!hosts_[i].ready) fan_out_->give_up(i);
+      }
+    }
+    arm_patience(again ? std::chrono::milliseconds(killing_limit) : options_.job.grace + ending_margin);
+  }
+
+  void arm_patience(std::chrono::milliseconds from_now) {
+    patience_.expires_after(from_now);
+    patience_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec) return;
+      for (const Host& host : hosts_) {
+        if (!host.over()) say_error(concat("host ", host.what.name, " has not ended in time; its connection is cut"));
+      }
+      fan_out_->kill();
+    });
+  }
+
+  void parent_lost(const char* who) {
+    if (failure_) return;
+    failure_ = true;
+    say_error(concat("ddrun's own ", who, " was killed; the job was stopped"));
+    end_all(options_.job.ending_signal);
+  }
+
+  [[nodiscard]] long running() const {
+    return std::count_if(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.over(); });
+  }
+
+  void host_lost(std::uint32_t index, const std::string& why) {
+    Host& host = hosts_[index];
+    if (host.over()) return;
+    host.lost = true;
+    flush_lines(host);
+    if (!ending_) {
+      // The rest goes on if it can. The first host has the coordinator: without it nobody can.
+      const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
+      if (enough) {
+        say(Level::warning, concat(why, "; the job goes on without it"));
+      } else {
+        say_error(why);
+        failure_ = true;
+        end_all(options_.job.ending_signal);
+      }
+    }
+    maybe_over();
+  }
+
+  [[nodiscard]] bool all_started() const {
+    return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.started || host.over(); });
+  }
+
+  void maybe_over() {
+    if (running() > 0) return;
+    patience_.cancel();
+    input_.stop();
+    if (fan_out_->is_over()) return links_over();
+    fan_out_->hang_up();
+    arm_patience(closing_limit);
+  }
+
+  void links_over() {
+    if (running() > 0) return;
+    ping_.cancel();
+    patience_.cancel();
+    out_->flush();
+    err_->flush();
+    if (out_->queued() + err_->queued() == 0) return io_.stop();
+    over_ = true;  // the console is what is waited for
+    patience_.expires_after(ending_ ? std::chrono::milliseconds(closing_limit) : options_.job.grace + closing_limit);
+    patience_.async_wait([this](const boost::system::error_code& ec) {
+      if (!ec) io_.stop();
+    });
+  }
+
+  void close_console() {
+    out_->close();
+    err_->close();
+    for (const auto& console : {out_, err_}) {
+      if (console->lost_bytes() > 0 && !console->reader_left() && !failure_) {
+        failure_ = true;
+        say_error(console->first_error());
+      }
+    }
+  }
+
+  [[nodiscard]] int exit_code() const {
+    if (failure_) return failed_code;
+    if (first_code_ != 0) return first_code_;
+    if (ending_signal_ != 0 && std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.lost; })) {
+      return 128 + ending_signal_;
+    }
+    return 0;
+  }
+
+  // ---- hosts
+
+  void take_frame(const Frame& frame) {
+    Host& host = hosts_[frame.host];
+    switch (frame.type) {
+      case FrameType::hello: host_ready(frame.host, frame.payload); break;
+      case FrameType::out: show(host.out, *out_, frame.payload); break;
+      case FrameType::err: show(host.err, *err_, frame.payload); break;
+      case FrameType::listening: coordinator_listens(frame); break;
+      case FrameType::input_taken: input_taken(host, frame.payload); break;
+      case FrameType::ended: host_ended(host, frame.payload); break;
+      default: break;
+    }
+  }
+
+  void host_ready(std::uint32_t index, std::string_view payload) {
+    Host& host = hosts_[index];
+    host.ready = true;
+    if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
+    if (ending_) {
+      fan_out_->send(FrameType::signal, index, std::string(1, static_cast<char>(options_.job.ending_signal)));
+      return;
+    }
+    if (index == 0 || !coordinators_.empty()) start_host(index);
+  }
+
+  void start_host(std::uint32_t index) {
+    Host& host = hosts_[index];
+    Bootstrap part = options_.job;
+    part.node_rank = static_cast<int>(index);
+    part.node_count = static_cast<int>(hosts_.size());
+    part.slots = host.what.slots;
+    part.coordinators = coordinators_;
+    part.reads_input = reads_input(index);
+    std::string text = to_json(part);
+    fan_out_->send(FrameType::start, index, text);
+    ::explicit_bzero(text.data(), text.size());
+    ::explicit_bzero(part.secret.data(), part.secret.size());
+    host.started = true;
+    if (all_started()) want_input();
+  }
+
+  void coordinator_listens(const Frame& frame) {
+    const auto port = parse_integer(frame.payload, 1, 65535);
+    if (frame.host != 0 || !port || !coordinators_.empty()) return;
+    const Host& host = hosts_[0];
+    for (const std::string& address : host.addresses)
+      coordinators_.push_back({address, static_cast<std::uint16_t>(*port)});
+    coordinators_.push_back({without_user(host.what.name), static_cast<std::uint16_t>(*port)});
+    for (std::uint32_t i = 1; i < hosts_.size(); ++i) {
+      if (hosts_[i].ready && !hosts_[i].started) start_host(i);
+    }
+  }
+
+  void host_ended(Host& host, std::string_view payload) {
+    const auto code = parse_integer(payload, 0, 255);
+    host.code = static_cast<int>(code.value_or(failed_code));
+    if (first_code_ == 0) first_code_ = *host.code;
+    flush_lines(host);
+    // Before all have begun, one that has ended is one too few.
+    if (!ending_ && *host.code != 0 && !all_started()) end_all(options_.job.ending_signal);
+    maybe_over();
+  }
+
+  void ping() {
+    ping_.expires_after(ping_interval);
+    ping_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec) return;
+      fan_out_->ping();
+      ping();
+    });
+  }
+
+  // ---- output
+
+  void show(logs::LineAssembler& lines, logs::Console& console, std::string_view bytes) {
+    lines.feed(bytes, [&](const logs::Piece& piece) { console.add(&lines, {}, piece); });
+    console.flush_soon();
+    throttle();
+  }
+
+  void flush_lines(Host& host) {
+    host.out.finish([&](const logs::Piece& piece) { out_->add(&host.out, {}, piece); });
+    host.err.finish([&](const logs::Piece& piece) { err_->add(&host.err, {}, piece); });
+    out_->flush_soon();
+    err_->flush_soon();
+  }
+
+  void throttle() {
+    if (over_ && out_->queued() + err_->queued() == 0) io_.stop();
+    const bool crowded = out_->crowded() || err_->crowded();
+    if (crowded == throttled_ || !fan_out_) return;
+    throttled_ = crowded;
+    fan_out_->pause(crowded);
+  }
+
+  // ---- input
+
+  [[nodiscard]] bool reads_input(std::uint32_t index) const {
+    if (!context_.stdin_usable || options_.stdin_.kind == StdinSpec::Kind::none) return false;
+    return index == 0 || options_.stdin_.kind == StdinSpec::Kind::all;
+  }
+
+  void want_input() {
+    if (ending_ || !reads_input(0)) return;
+    for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+      if (reads_input(i) && !hosts_[i].over() && hosts_[i].input_under_way >= input_window) return;
+    }
+    input_.want();
+  }
+
+  void send_input(std::string_view bytes) {
+    for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
+      if (!reads_input(i) || hosts_[i].over()) continue;
+      fan_out_->send(FrameType::input, i, bytes);
+      hosts_[i].input_under_way += bytes.size();
+    }
+    if (!bytes.empty()) want_input();
+  }
+
+  void input_taken(Host& host, std::string_view payload) {
+    const auto count = parse_integer(payload, 0, INT64_MAX);
+    host.input_under_way -= std::min(host.input_under_way, static_cast<std::size_t>(count.value_or(0)));
+    want_input();
+  }
+
+  HeadOptions options_;
+  process::AgentContext& context_;
+  boost::asio::io_context io_{1};
+  std::unique_ptr<process::Launcher> launcher_;
+  process::ChildWatcher watcher_;
+  process::SignalSource signals_;
+  stream_descriptor guard_messages_;
+  stream_descriptor sweeper_life_;
+  boost::asio::steady_timer ping_;
+  boost::asio::steady_timer patience_;
+  HeadInput input_;
+  std::shared_ptr<logs::Console> out_;
+  std::shared_ptr<logs::Console> err_;
+  std::unique_ptr<FanOut> fan_out_;
+  std::vector<Host> hosts_;
+  std::vector<Endpoint> coordinators_;
+  struct Heard {
+    Clock::time_point at;
+    bool from_guard = false;
+  };
+  std::map<int, Heard> heard_;
+  bool throttled_ = false;
+  bool ending_ = false;
+  int ending_signal_ = 0;  ///< by which the user ended it
+  bool failure_ = false;   ///< of ours, not of the job
+  int first_code_ = 0;     ///< the first that was not 0
+  bool over_ = false;
+};
+
+}  // namespace
+
+int run_head(HeadOptions options, process::AgentContext& context) { return Head(std::move(options), context).run(); }
+
+std::string describe_head(const HeadOptions& options) {
+  std::string text =
+      concat("would start ddrun on ", options.hosts.size(), options.hosts.size() == 1 ? " host" : " hosts", " by ",
+             options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
+  for (std::size_t i = 0; i < options.hosts.size(); ++i) {
+    text += concat("  node rank ", i, ": ", options.hosts[i].name);
+    if (options.hosts[i].slots)
+      text += concat(", ", *options.hosts[i].slots, *options.hosts[i].slots == 1 ? " slot" : " slots");
+    text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
+  }
+  text += "\neach as:\n  ddrun";
+  for (const auto& word : options.job.words) text += " " + shell_quote(word);
+  text += "\n";
+  for (const auto& variable : options.job.variables)
+    text += concat("  ", variable.first, "=", shell_quote(variable.second), "\n");
+  return text;
+}
+
+}  // namespace ddrun::remote

@@ -1,0 +1,247 @@
+#include "link.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "remote_command.hpp"
+
+namespace ddrun::remote {
+
+namespace {
+
+/// What a login shell may say before ddrun does.
+constexpr std::size_t longest_greeting = std::size_t{1} << 20U;
+constexpr std::size_t kept_errors = 4096;
+constexpr std::size_t copy_portion = std::size_t{256} << 10U;
+
+/// This program, even if its file was removed or replaced since it was started.
+constexpr const char* own_program = "/proc/self/exe";
+
+/// Of an ssh in the background that holds on to the pipes.
+constexpr std::chrono::seconds output_limit{2};
+
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : trim(text)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') line += "; ";
+    else if (byte >= 0x20 && byte != 0x7f) line += c;
+  }
+  return line;
+}
+
+std::string program_path(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
+  const char* path = ::getenv("PATH");
+  for (const std::string& directory : split(path != nullptr ? path : "/usr/bin:/bin", ':')) {
+    std::string candidate = concat(directory.empty() ? "." : directory, "/", name);
+    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return name;
+}
+
+}  // namespace
+
+Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, Target target, Events events)
+    : executor_(executor),
+      settings_(settings),
+      target_(std::move(target)),
+      events_(std::move(events)),
+      to_host_(executor),
+      from_host_(executor),
+      errors_from_host_(executor),
+      timer_(executor) {}
+
+void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
+  struct stat info {};
+  if (::stat(own_program, &info) != 0) return fail_link("cannot find its own program");
+  std::vector<std::string> words = settings_.ssh;
+  // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
+  if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
+  words.push_back(target_.host);
+  words.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size)));
+
+  auto in = make_pipe();
+  auto out = make_pipe();
+  auto err = make_pipe();
+  if (!in || !out || !err) return fail_link("there are no descriptors left");
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const std::string program = program_path(words[0]);
+  process::SpawnPlan plan;
+  plan.program = program.c_str();
+  plan.argv = argv.data();
+  plan.environment = environ;
+  plan.standard_in = in->read.get();
+  plan.standard_out = out->write.get();
+  plan.standard_err = err->write.get();
+  auto spawned = launcher.spawn(plan);
+  if (!spawned) return fail_link(concat("cannot start ", words[0], ": ", spawned.error().message));
+  child_ = std::make_unique<process::Child>(executor_, std::move(*spawned));
+  if (auto watched = watcher.watch(*child_); !watched) return fail_link(watched.error().message);
+
+  to_host_.on_empty([this] {
+    if (phase_ == Phase::copying) copy_more();
+  });
+  to_host_.open(std::move(in->write));
+  from_host_.open(
+      std::move(out->read), [this](std::string_view bytes) { take_bytes(bytes); },
+      [this] {
+        output_ended_ = true;
+        maybe_over();
+      });
+  errors_from_host_.open(
+      std::move(err->read), [this](std::string_view bytes) { take_errors(bytes); }, [] {});
+  timer_.expires_after(settings_.start_limit);
+  timer_.async_wait([this](const boost::system::error_code& ec) {
+    if (ec || phase_ == Phase::frames || phase_ == Phase::over) return;
+    fail_link(concat("no answer within ", format_duration(settings_.start_limit)));
+  });
+}
+
+void Link::fail_link(std::string why) {
+  if (phase_ == Phase::over) return;
+  own_why_ = std::move(why);
+  kill();
+  const std::string text = describe_end();
+  phase_ = Phase::over;
+  to_host_.close();
+  timer_.cancel();
+  boost::asio::post(executor_, [this, text] { events_.on_end(text); });
+}
+
+void Link::take_bytes(std::string_view bytes) {
+  switch (phase_) {
+    case Phase::greeting:
+    case Phase::copying:
+      greeting_ += bytes;
+      take_greeting();
+      break;
+    case Phase::frames: take_frames(bytes); break;
+    case Phase::over: break;
+  }
+}
+
+void Link::take_greeting() {
+  if (const std::string marker = copy_marker(settings_.build_id); phase_ == Phase::greeting) {
+    if (const auto at = greeting_.find(marker); at != std::string::npos) {
+      greeting_.erase(0, at + marker.size());
+      begin_copy();
+    }
+  }
+  const std::string marker = frames_marker(settings_.build_id);
+  if (const auto at = greeting_.find(marker); at != std::string::npos && phase_ != Phase::over) {
+    const std::string rest = greeting_.substr(at + marker.size());
+    std::string().swap(greeting_);
+    phase_ = Phase::frames;
+    was_ready_ = true;
+    program_.reset();
+    timer_.cancel();
+    events_.on_ready();
+    if (!rest.empty()) take_frames(rest);
+  } else if (greeting_.size() > longest_greeting) {
+    fail_link("its login shell writes without end");
+  }
+}
+
+void Link::take_frames(std::string_view bytes) {
+  if (auto read = frames_.feed(bytes, [this](const Frame& frame) { events_.on_frame(frame); }); !read) {
+    fail_link(concat("what came from there is not what ddrun sends: ", read.error().message));
+  }
+}
+
+void Link::begin_copy() {
+  phase_ = Phase::copying;
+  was_copied_ = true;
+  program_ = UniqueFd(::open(own_program, O_RDONLY | O_CLOEXEC));
+  if (!program_) return fail_link("cannot read its own program");
+  say(Level::info, concat("copying ddrun to ", target_.host));
+  copy_more();
+}
+
+void Link::copy_more() {
+  std::string chunk(copy_portion, '\0');
+  while (program_ && to_host_.is_open() && to_host_.queued() == 0) {
+    const ssize_t n = ::read(program_.get(), chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_link("cannot read its own program");
+    if (n == 0) program_.reset();
+    else to_host_.write({chunk.data(), static_cast<std::size_t>(n)});
+  }
+}
+
+void Link::take_errors(std::string_view bytes) {
+  errors_ += bytes;
+  if (errors_.size() > kept_errors) errors_.erase(0, errors_.size() - kept_errors);
+}
+
+void Link::send(FrameType type, std::uint32_t host, std::string_view payload) {
+  if (phase_ != Phase::frames) return;
+  std::string bytes;
+  append_frame(bytes, type, host, payload);
+  to_host_.write(bytes);
+}
+
+void Link::hang_up() {
+  if (phase_ == Phase::frames) to_host_.finish();
+  else kill();
+}
+
+void Link::kill() {
+  // Its number is its own as long as it was not reaped.
+  if (child_ && !status_) ::kill(child_->pid(), SIGKILL);
+}
+
+bool Link::child_ended(const process::ChildEnd& end) {
+  if (!child_ || status_ || end.pid != child_->pid()) return false;
+  status_ = end.status;
+  errors_from_host_.drain();
+  if (!output_ended_) {
+    timer_.expires_after(output_limit);
+    timer_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec) return;
+      from_host_.drain();
+      output_ended_ = true;
+      maybe_over();
+    });
+  }
+  maybe_over();
+  return true;
+}
+
+void Link::maybe_over() {
+  if (!status_ || !output_ended_ || phase_ == Phase::over) return;
+  const std::string why = describe_end();
+  phase_ = Phase::over;
+  to_host_.close();
+  timer_.cancel();
+  events_.on_end(why);
+}
+
+std::string Link::describe_end() const {
+  std::string detail = own_why_;
+  const std::string errors = one_line(errors_);
+  if (detail.empty() && !errors.empty()) detail = errors;
+  else if (!errors.empty()) detail += concat(" (", errors, ")");
+  if (detail.empty() && status_) detail = concat(settings_.ssh[0], " ", describe(*status_));
+  if (was_ready_) return concat("lost the connection to host ", target_.host, ": ", detail);
+  if (!was_copied_) return concat("cannot start ddrun on host ", target_.host, ": ", detail);
+  std::string text = concat("cannot run a copy of ddrun on host ", target_.host, ": ", detail);
+  if (!settings_.portable && errors.find("shared librar") != std::string::npos) {
+    text += "; this ddrun needs shared libraries: install the static one, or the same build there";
+  }
+  return text;
+}
+
+}  // namespace ddrun::remote

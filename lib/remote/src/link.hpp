@@ -1,0 +1,91 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "byte_pipe.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/process/child.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "frames.hpp"
+#include "orders.hpp"
+
+namespace ddrun::remote {
+
+/// What all links of one fan-out have in common.
+struct LinkSettings {
+  std::vector<std::string> ssh;  ///< the command's words; a host and the remote command are put behind them
+  std::string program;           ///< where ddrun lies on the user's machine
+  std::string build_id;
+  bool portable = true;  ///< this program needs no libraries
+  std::chrono::milliseconds start_limit{120'000};
+};
+
+/// One ssh to one host: gets ddrun to run there, then carries frames. Lives as long as the event loop.
+class Link {
+ public:
+  struct Events {
+    std::function<void()> on_ready;  ///< ddrun runs there; frames may be sent
+    std::function<void(const Frame&)> on_frame;
+    /// It is over, for whatever reason; `why` names the host.
+    std::function<void(const std::string& why)> on_end;
+  };
+  Link(boost::asio::any_io_executor executor, const LinkSettings& settings, Target target, Events events);
+
+  /// Starts ssh. Failures come as on_end.
+  void start(process::Launcher& launcher, process::ChildWatcher& watcher);
+  [[nodiscard]] const Target& target() const { return target_; }
+  [[nodiscard]] bool is_ready() const { return phase_ == Phase::frames; }
+  [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
+  /// Dropped unless ready.
+  void send(FrameType type, std::uint32_t host, std::string_view payload);
+  [[nodiscard]] std::size_t queued() const { return to_host_.queued(); }
+  /// End-of-file for the other side, which ends in order then.
+  void hang_up();
+  void kill();
+  /// While true nothing is read from there.
+  void pause(bool paused) { from_host_.pause(paused); }
+  /// True if this was its ssh.
+  bool child_ended(const process::ChildEnd& end);
+
+ private:
+  enum class Phase { greeting, copying, frames, over };
+
+  void take_bytes(std::string_view bytes);
+  void take_greeting();
+  void take_frames(std::string_view bytes);
+  void begin_copy();
+  void copy_more();
+  void take_errors(std::string_view bytes);
+  void maybe_over();
+  void fail_link(std::string why);
+  [[nodiscard]] std::string describe_end() const;
+
+  boost::asio::any_io_executor executor_;
+  const LinkSettings& settings_;
+  Target target_;
+  Events events_;
+  Phase phase_ = Phase::greeting;
+  bool was_copied_ = false;
+  bool was_ready_ = false;
+  std::unique_ptr<process::Child> child_;
+  std::optional<ExitStatus> status_;
+  bool output_ended_ = false;
+  ByteWriter to_host_;
+  ByteReader from_host_;
+  ByteReader errors_from_host_;
+  std::string greeting_;
+  std::string errors_;  ///< the last that ssh or the remote shell wrote
+  std::string own_why_;
+  FrameReader frames_;
+  UniqueFd program_;
+  boost::asio::steady_timer timer_;
+};
+
+}  // namespace ddrun::remote

@@ -1,0 +1,156 @@
+#include "orders.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "ddrun/remote/bootstrap.hpp"
+
+namespace ddrun::remote {
+
+namespace {
+
+using nlohmann::json;
+
+/// Variables and arguments are bytes, JSON is text: each byte becomes the character of that number.
+std::string packed(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      text += c;
+    } else {
+      text += static_cast<char>(0xC0U | byte >> 6U);
+      text += static_cast<char>(0x80U | (byte & 0x3FU));
+    }
+  }
+  return text;
+}
+
+std::string unpacked(const std::string& text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x80) bytes += text[i];
+    else if (++i < text.size())
+      bytes += static_cast<char>((byte & 3U) << 6U | (static_cast<unsigned char>(text[i]) & 0x3FU));
+  }
+  return bytes;
+}
+
+json packed_all(const std::vector<std::string>& all) {
+  json list = json::array();
+  for (const auto& one : all) list.push_back(packed(one));
+  return list;
+}
+
+std::vector<std::string> unpacked_all(const json& list) {
+  std::vector<std::string> all;
+  for (const auto& one : list) all.push_back(unpacked(one.get<std::string>()));
+  return all;
+}
+
+/// What nlohmann throws may quote the text, in which there is a secret.
+template <class Read>
+auto guarded(std::string_view text, Read&& read) -> Result<decltype(read(json()))> {
+  try {
+    return read(json::parse(text));
+  } catch (const std::exception&) {
+    return fail(Errc::protocol, "a message between two ddruns cannot be read");
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Bootstrap& b) {
+  json variables = json::array();
+  for (const auto& [name, value] : b.variables) variables.push_back({packed(name), packed(value)});
+  json coordinators = json::array();
+  for (const auto& at : b.coordinators) coordinators.push_back({packed(at.host), at.port});
+  json text{{"words", packed_all(b.words)},
+            {"directory", packed(b.directory)},
+            {"directory_needed", b.directory_needed},
+            {"variables", std::move(variables)},
+            {"job_id", packed(b.job_id)},
+            {"node_rank", b.node_rank},
+            {"node_count", b.node_count},
+            {"min_nodes", b.min_nodes},
+            {"max_nodes", b.max_nodes},
+            {"slots", b.slots ? json(*b.slots) : json()},
+            {"secret", packed(b.secret)},
+            {"coordinators", std::move(coordinators)},
+            {"reads_input", b.reads_input},
+            {"color", b.color},
+            {"ending_signal", b.ending_signal},
+            {"grace", b.grace.count()}};
+  return text.dump();
+}
+
+Result<Bootstrap> bootstrap_from_json(std::string_view text) {
+  return guarded(text, [](const json& from) {
+    Bootstrap b;
+    b.words = unpacked_all(from.at("words"));
+    b.directory = unpacked(from.at("directory"));
+    b.directory_needed = from.at("directory_needed");
+    for (const auto& variable : from.at("variables")) {
+      b.variables.emplace_back(unpacked(variable.at(0)), unpacked(variable.at(1)));
+    }
+    b.job_id = unpacked(from.at("job_id"));
+    b.node_rank = from.at("node_rank");
+    b.node_count = from.at("node_count");
+    b.min_nodes = from.at("min_nodes");
+    b.max_nodes = from.at("max_nodes");
+    if (!from.at("slots").is_null()) b.slots = from.at("slots").get<int>();
+    b.secret = unpacked(from.at("secret"));
+    for (const auto& at : from.at("coordinators")) {
+      b.coordinators.push_back({unpacked(at.at(0)), at.at(1).get<std::uint16_t>()});
+    }
+    b.reads_input = from.at("reads_input");
+    b.color = from.at("color");
+    b.ending_signal = from.at("ending_signal");
+    b.grace = Milliseconds(from.at("grace").get<std::int64_t>());
+    return b;
+  });
+}
+
+std::string to_json(const FanOutOrder& order) {
+  json targets = json::array();
+  for (const auto& target : order.targets) targets.push_back({target.index, packed(target.host)});
+  return json{{"targets", std::move(targets)}, {"ssh", packed_all(order.ssh)}, {"program", packed(order.program)}}
+      .dump();
+}
+
+Result<FanOutOrder> fan_out_from_json(std::string_view text) {
+  return guarded(text, [](const json& from) {
+    FanOutOrder order;
+    for (const auto& target : from.at("targets")) {
+      order.targets.push_back({target.at(0).get<std::uint32_t>(), unpacked(target.at(1))});
+    }
+    order.ssh = unpacked_all(from.at("ssh"));
+    order.program = unpacked(from.at("program"));
+    return order;
+  });
+}
+
+std::string to_json(const Hello& hello) { return json{{"addresses", packed_all(hello.addresses)}}.dump(); }
+
+Result<Hello> hello_from_json(std::string_view text) {
+  return guarded(text, [](const json& from) { return Hello{unpacked_all(from.at("addresses"))}; });
+}
+
+std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width) {
+  std::vector<Branch> branches;
+  const std::size_t count = std::min(width, targets.size());
+  // The first `count` are the roots; what is left goes to them in equal parts.
+  std::size_t at = count;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t left = targets.size() - at;
+    const std::size_t share = (left + count - i - 1) / (count - i);
+    branches.push_back({targets[i],
+                        {targets.begin() + static_cast<std::ptrdiff_t>(at),
+                         targets.begin() + static_cast<std::ptrdiff_t>(at + share)}});
+    at += share;
+  }
+  return branches;
+}
+
+}  // namespace ddrun::remote

@@ -1,0 +1,407 @@
+#include "ddrun/remote/relay.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <optional>
+
+#include "addresses.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/launcher.hpp"
+#include "ddrun/process/signal_source.hpp"
+#include "fan_out.hpp"
+#include "frames.hpp"
+#include "orders.hpp"
+#include "remote_command.hpp"
+#include "timing.hpp"
+
+namespace ddrun::remote {
+
+namespace {
+
+constexpr int failed_code = 125;
+/// So much may wait for the connection before those who write have to wait.
+constexpr std::size_t output_high = std::size_t{4} << 20U;
+/// Of processes that the job has left with its pipes.
+constexpr std::chrono::seconds output_limit{20};
+/// Beyond the grace time: guard and sweeper of the job need some of it.
+constexpr std::chrono::seconds ending_margin{20};
+
+/// The program's file is not needed any more once it runs, and so nothing can keep it from being removed.
+void remove_own_copy() {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t n = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (n <= 0) return;
+  const std::string file(path.data(), static_cast<std::size_t>(n));
+  const std::string directory = file.substr(0, file.rfind('/'));
+  if (directory.find("/ddrun.") == std::string::npos) return;
+  ::unlink(file.c_str());
+  ::rmdir(directory.c_str());
+}
+
+bool read_all(int fd, char* to, std::size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::read(fd, to, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    to += n;
+    size -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+/// In the child: waits for its part of the job; nothing if the job ended before it began.
+std::optional<Bootstrap> read_bootstrap(int fd) {
+  std::uint32_t size = 0;
+  if (!read_all(fd, reinterpret_cast<char*>(&size), sizeof size)) return std::nullopt;  // NOLINT: from this machine
+  std::string text(size, '\0');
+  if (!read_all(fd, text.data(), text.size())) return std::nullopt;
+  auto bootstrap = bootstrap_from_json(text);
+  ::explicit_bzero(text.data(), text.size());
+  if (!bootstrap) {
+    say_error(bootstrap.error().message);
+    return std::nullopt;
+  }
+  return std::move(*bootstrap);
+}
+
+/// The relay's ends of what leads to the job's ddrun.
+struct NodeProcess {
+  pid_t pid = -1;
+  UniqueFd input, output, errors, control;
+};
+
+Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+  auto in = make_pipe();
+  auto out = make_pipe();
+  auto err = make_pipe();
+  std::array<int, 2> pair{};
+  if (!in || !out || !err || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return fail_errno(Errc::unavailable, "cannot start", errno);
+  }
+  UniqueFd ours(pair[0]);
+  UniqueFd theirs(pair[1]);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return fail_errno(Errc::unavailable, "cannot start", errno);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(failed_code);
+    ::dup2(in->read.get(), STDIN_FILENO);
+    ::dup2(out->write.get(), STDOUT_FILENO);
+    ::dup2(err->write.get(), STDERR_FILENO);
+    for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &ours}) fd->reset();
+    const auto bootstrap = read_bootstrap(theirs.get());
+    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, bootstrap->ending_signal);
+    ::_exit(bootstrap ? node_main(*bootstrap, Home(std::move(theirs))) : failed_code);
+  }
+  return NodeProcess{child, std::move(in->write), std::move(out->read), std::move(err->read), std::move(ours)};
+}
+
+UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
+
+class Relay {
+ public:
+  Relay(const RelayOptions& options, NodeProcess node)
+      : options_(options),
+        node_(std::move(node)),
+        watcher_(
+            io_.get_executor(), [this](const process::ChildEnd& end) { child_ended(end); }, [] {}),
+        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { take_signal(event); }),
+        from_home_(io_.get_executor()),
+        to_home_(io_.get_executor()),
+        input_(io_.get_executor()),
+        output_(io_.get_executor()),
+        errors_(io_.get_executor()),
+        to_node_(io_.get_executor()),
+        from_node_(io_.get_executor()),
+        silence_(io_),
+        patience_(io_) {}
+
+  int run() {
+    if (auto ready = set_up(); !ready) {
+      say_error(ready.error().message);
+      return failed_code;
+    }
+    io_.run();
+    return code_.value_or(failed_code);
+  }
+
+ private:
+  Result<void> set_up() {
+    auto launcher = process::Launcher::create();
+    if (!launcher) return tl::unexpected(launcher.error());
+    launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
+    if (auto opened = watcher_.open(); !opened) return opened;
+    if (auto opened = signals_.open(); !opened) return opened;
+    process::Spawned spawned{node_.pid, pidfd_of(node_.pid)};
+    child_ = std::make_unique<process::Child>(io_.get_executor(), std::move(spawned));
+    if (auto watched = watcher_.watch(*child_); !watched) return watched;
+
+    to_home_.on_broken([this] { lost_home(); });
+    to_home_.on_empty([this] { pause_output(false); });
+    auto out = duplicate(STDOUT_FILENO);
+    auto in = duplicate(STDIN_FILENO);
+    auto control = duplicate(node_.control.get());
+    if (!out || !in || !control) return fail(Errc::unavailable, "there are no descriptors left");
+    to_home_.open(std::move(*out));
+    to_home_.write(frames_marker(options_.build_id));
+    const char* connection = ::getenv("SSH_CONNECTION");
+    send_home(FrameType::hello, to_json(Hello{own_addresses(connection != nullptr ? connection : "")}));
+
+    from_home_.open(
+        std::move(*in), [this](std::string_view bytes) { take_bytes(bytes); }, [this] { lost_home(); });
+    output_.open(
+        std::move(node_.output), [this](std::string_view bytes) { send_output(FrameType::out, bytes); },
+        [this] { maybe_ended(); });
+    errors_.open(
+        std::move(node_.errors), [this](std::string_view bytes) { send_output(FrameType::err, bytes); },
+        [this] { maybe_ended(); });
+    input_.on_empty([this] { acknowledge_input(); });
+    input_.open(std::move(node_.input));
+    to_node_.open(std::move(node_.control));
+    from_node_.open(
+        std::move(*control), [this](std::string_view bytes) { take_from_node(bytes); }, [] {});
+    await_silence();
+    return {};
+  }
+
+  // ---- home
+
+  void send_home(FrameType type, std::string_view payload) { send_home(type, index_, payload); }
+  void send_home(FrameType type, std::uint32_t host, std::string_view payload) {
+    std::string bytes;
+    append_frame(bytes, type, host, payload);
+    to_home_.write(bytes);
+    if (to_home_.queued() > output_high) pause_output(true);
+  }
+
+  void send_output(FrameType type, std::string_view bytes) { send_home(type, bytes); }
+
+  void pause_output(bool paused) {
+    output_.pause(paused);
+    errors_.pause(paused);
+    if (fan_out_) fan_out_->pause(paused);
+  }
+
+  void take_bytes(std::string_view bytes) {
+    await_silence();
+    if (!frames_.feed(bytes, [this](const Frame& frame) { take_frame(frame); })) lost_home();
+  }
+
+  void await_silence() {
+    silence_.expires_after(longest_silence);
+    silence_.async_wait([this](const boost::system::error_code& ec) {
+      if (!ec && Clock::now() >= silence_.expiry()) lost_home();
+    });
+  }
+
+  void take_frame(const Frame& frame) {
+    if (frame.type == FrameType::ping) {
+      if (fan_out_) fan_out_->ping();
+      return;
+    }
+    if (frame.type == FrameType::fan_out) return start_others(frame);
+    if (others_.count(frame.host) != 0) return fan_out_->send(frame.type, frame.host, frame.payload);
+    index_ = frame.host;
+    switch (frame.type) {
+      case FrameType::start: start_node(frame.payload); break;
+      case FrameType::signal:
+        if (!frame.payload.empty()) signal_node(static_cast<unsigned char>(frame.payload.front()));
+        break;
+      case FrameType::input: take_input(frame.payload); break;
+      default: break;
+    }
+  }
+
+  void start_others(const Frame& frame) {
+    index_ = frame.host;
+    auto order = fan_out_from_json(frame.payload);
+    if (!order || fan_out_) return;
+    LinkSettings settings;
+    settings.ssh = std::move(order->ssh);
+    settings.program = std::move(order->program);
+    settings.build_id = options_.build_id;
+    settings.portable = options_.portable;
+    FanOut::Events events;
+    events.on_frame = [this](const Frame& from) { send_home(from.type, from.host, from.payload); };
+    events.on_lost = [this](std::uint32_t host, const std::string& why) { send_home(FrameType::failed, host, why); };
+    events.on_over = [this] { maybe_finished(); };
+    fan_out_ =
+        std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
+    for (const Target& target : order->targets) others_.insert(target.index);
+    fan_out_->start(order->targets);
+  }
+
+  /// The user's ddrun, or the way there, is gone: so goes the job.
+  void lost_home() {
+    if (lost_home_) return;
+    lost_home_ = true;
+    silence_.cancel();
+    from_home_.drain();
+    to_home_.close();
+    // What is still written has nowhere to go, but must not make anybody wait.
+    pause_output(false);
+    if (fan_out_) fan_out_->hang_up();
+    input_.close();
+    signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
+    arm_patience((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + ending_margin);
+    maybe_finished();
+  }
+
+  void arm_patience(std::chrono::milliseconds from_now) {
+    patience_.expires_after(from_now);
+    patience_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec) return;
+      if (!code_) ::kill(node_.pid, SIGKILL);  // its sweeper ends what is left
+      if (fan_out_) fan_out_->kill();
+    });
+  }
+
+  // ---- the job's ddrun
+
+  void start_node(std::string_view payload) {
+    if (bootstrap_ || code_) return;
+    auto bootstrap = bootstrap_from_json(payload);
+    if (!bootstrap) return;
+    const auto size = static_cast<std::uint32_t>(payload.size());
+    to_node_.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
+    to_node_.write(payload);
+    if (!bootstrap->reads_input) input_.finish();
+    ::explicit_bzero(bootstrap->secret.data(), bootstrap->secret.size());
+    bootstrap_ = std::move(*bootstrap);
+  }
+
+  void signal_node(int signal) {
+    if (code_) return;
+    if (bootstrap_) {
+      ::kill(node_.pid, signal);
+      ::kill(node_.pid, SIGCONT);
+    } else {
+      // It waits for its part; end-of-file tells it that there is none.
+      to_node_.close();
+      from_node_.drain();
+    }
+  }
+
+  void take_input(std::string_view bytes) {
+    if (bytes.empty()) return input_.finish();
+    unacknowledged_ += bytes.size();
+    input_.write(bytes);
+    // Also when nobody reads any more: then it is dropped.
+    if (input_.queued() == 0) acknowledge_input();
+  }
+
+  void acknowledge_input() {
+    if (unacknowledged_ > 0) send_home(FrameType::input_taken, std::to_string(unacknowledged_));
+    unacknowledged_ = 0;
+  }
+
+  void take_from_node(std::string_view bytes) {
+    (void)node_frames_.feed(bytes, [this](const Frame& frame) { send_home(frame.type, frame.payload); });
+  }
+
+  void take_signal(const process::SignalEvent& event) {
+    if (event.signal == SIGCHLD) watcher_.reap();
+    else if (event.signal != SIGCONT && event.signal != SIGTSTP && event.signal != SIGWINCH) signal_node(event.signal);
+  }
+
+  void child_ended(const process::ChildEnd& end) {
+    if (end.pid != node_.pid) {
+      if (fan_out_) fan_out_->child_ended(end);
+      return;
+    }
+    code_ = shell_code(end.status);
+    patience_.cancel();
+    patience_.expires_after(output_limit);
+    patience_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec) return;
+      output_.drain();
+      errors_.drain();
+      maybe_ended();
+    });
+    maybe_ended();
+  }
+
+  void maybe_ended() {
+    if (!code_ || output_.is_open() || errors_.is_open() || said_ended_) return;
+    said_ended_ = true;
+    patience_.cancel();
+    send_home(FrameType::ended, std::to_string(*code_));
+    maybe_finished();
+  }
+
+  void maybe_finished() {
+    if (!said_ended_ || (fan_out_ && !fan_out_->is_over())) return;
+    if (lost_home_) return io_.stop();
+    // What is queued goes out first; then the end of our output, or the user's ddrun hanging up, ends all.
+    silence_.expires_after(output_limit);
+    silence_.async_wait([this](const boost::system::error_code& ec) {
+      if (!ec) io_.stop();
+    });
+    to_home_.on_empty([this] { io_.stop(); });
+    if (to_home_.queued() == 0) io_.stop();
+  }
+
+  const RelayOptions& options_;
+  NodeProcess node_;
+  boost::asio::io_context io_{1};
+  std::unique_ptr<process::Launcher> launcher_;
+  process::ChildWatcher watcher_;
+  process::SignalSource signals_;
+  std::unique_ptr<process::Child> child_;
+  std::unique_ptr<FanOut> fan_out_;
+  std::set<std::uint32_t> others_;
+  ByteReader from_home_;
+  ByteWriter to_home_;
+  ByteWriter input_;
+  ByteReader output_;
+  ByteReader errors_;
+  ByteWriter to_node_;
+  ByteReader from_node_;
+  FrameReader frames_;
+  FrameReader node_frames_;
+  boost::asio::steady_timer silence_;
+  boost::asio::steady_timer patience_;
+  std::uint32_t index_ = this_host;
+  std::optional<Bootstrap> bootstrap_;  ///< once the job has been started; without its secret
+  std::size_t unacknowledged_ = 0;
+  std::optional<int> code_;  ///< the job's, once its ddrun has ended
+  bool said_ended_ = false;
+  bool lost_home_ = false;
+};
+
+}  // namespace
+
+void Home::coordinator_listens(std::uint16_t port) const {
+  std::string bytes;
+  append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
+  write_all(fd_.get(), bytes.data(), bytes.size());
+}
+
+int run_relay(const RelayOptions& options, const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+  if (options.private_copy) remove_own_copy();
+  auto node = fork_node(node_main);
+  if (!node) {
+    say_error(node.error().message);
+    return failed_code;
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);
+  process::block_handled_signals();
+  return Relay(options, std::move(*node)).run();
+}
+
+}  // namespace ddrun::remote
