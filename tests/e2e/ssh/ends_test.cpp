@@ -1,0 +1,166 @@
+// --hosts: however it ends, nothing is left on any host.
+#include <csignal>
+
+#include "ssh_hosts.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// A job of two workers on one host that stays until it is ended; each has a child that has left its session.
+Words lasting(const SshHosts& hosts, const Words& options = {}) {
+  Words all{"-n", "2"};
+  all.insert(all.end(), options.begin(), options.end());
+  return hosts.job("one", all, {"stray", "forever", ";", "print", "up", "forever"});
+}
+
+void wait_until_up(Run& run) {
+  REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
+}
+
+/// The process of this run that is the given host's ssh.
+pid_t ssh_of(const Run& run, const std::string& host) {
+  for (const pid_t pid : run.living()) {
+    std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    if (line.starts_with("ssh ") && has(line, " " + host + " exec ")) return pid;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("A signal ends the job on its host in order") {
+  const SshHosts hosts;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CAPTURE(signal);
+    Run run(lasting(hosts));
+    wait_until_up(run);
+    run.signal(signal);
+    const auto outcome = run.wait();
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 128 + signal);
+    CHECK(has(outcome.err, "stopping 1 host"));
+    CHECK(run.all_gone());
+    CHECK(hosts.all_gone());
+  }
+}
+
+TEST_CASE("A second signal leaves the grace time out") {
+  const SshHosts hosts;
+  Run run(hosts.job("one", {"--grace=600s"}, {"ignore", "TERM", "ignore", "INT", "print", "up", "forever"}));
+  REQUIRE(run.wait_for_out("up\n"));
+  run.signal(SIGINT);
+  REQUIRE(run.wait_for_err("stopping 1 worker"));
+  run.signal(SIGINT);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 130);
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("A signal that does not end the job reaches the workers") {
+  const SshHosts hosts;
+  Run run(hosts.job("one", {"-n", "2"}, {"tell", "USR1", "print", "up", "heard", "1", "exit", "0"}));
+  wait_until_up(run);
+  run.signal(SIGUSR1);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("A killed ddrun leaves nothing on the host") {
+  const SshHosts hosts;
+  Run run(lasting(hosts));
+  wait_until_up(run);
+  run.signal(SIGKILL);
+  run.wait();
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("All of ddrun killed at once leaves nothing on the host") {
+  const SshHosts hosts;
+  Run run(lasting(hosts));
+  wait_until_up(run);
+  const auto on_host = hosts.living();
+  for (const pid_t pid : run.living()) {
+    if (std::find(on_host.begin(), on_host.end(), pid) == on_host.end()) run.signal(pid, SIGKILL);
+  }
+  run.wait();
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("A connection that is cut ends the job and is named") {
+  const SshHosts hosts;
+  Run run(lasting(hosts));
+  wait_until_up(run);
+  const pid_t ssh = ssh_of(run, "one");
+  REQUIRE(ssh != 0);
+  REQUIRE(run.signal(ssh, SIGKILL));
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "ddrun: error: lost the connection to host one: ssh killed by SIGKILL\n"));
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Whichever of the hosts processes is killed nothing is left") {
+  const SshHosts hosts;
+  std::size_t processes = 8;
+  for (std::size_t victim = 0; victim < processes; ++victim) {
+    CAPTURE(victim);
+    Run run(lasting(hosts));
+    wait_until_up(run);
+    REQUIRE(wait_until([&] { return hosts.living().size() >= 6; }));
+    const auto living = hosts.living();
+    processes = living.size();
+    if (victim >= living.size()) break;
+    ::kill(living[victim], SIGKILL);
+    // A stray may be missed by nobody: then the job goes on.
+    if (!wait_until([&] { return run.living().empty(); }, std::chrono::seconds(2))) run.signal(SIGTERM);
+    const auto outcome = run.wait(std::chrono::seconds(90));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() != 0);
+    CHECK(run.all_gone());
+    CHECK(hosts.all_gone());
+  }
+}
+
+TEST_CASE("A ddrun that is killed while it is copied leaves no copy") {
+  SshHosts hosts;
+  const std::string scratch = hosts.file("scratch");
+  std::filesystem::create_directory(scratch);
+  hosts.set("bare", "TMPDIR=" + scratch);
+  hosts.add("bare");
+  Words argv = hosts.shell("bare", {}, "echo up; sleep 1000");
+  argv[0] = hosts.unseen_ddrun();
+  Run run(argv);
+  REQUIRE(wait_until([&] { return SshHosts::copies_in(scratch) > 0; }));
+  run.signal(SIGKILL);
+  run.wait();
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+  CHECK(wait_until([&] { return SshHosts::copies_in(scratch) == 0; }));
+}
+
+TEST_CASE("A copied ddrun that is killed leaves no copy") {
+  SshHosts hosts;
+  const std::string scratch = hosts.file("scratch");
+  std::filesystem::create_directory(scratch);
+  hosts.set("bare", "TMPDIR=" + scratch);
+  hosts.add("bare");
+  Words argv = hosts.shell("bare", {}, "echo up; sleep 1000");
+  argv[0] = hosts.unseen_ddrun();
+  Run run(argv);
+  REQUIRE(run.wait_for_out("up\n"));
+  for (const pid_t pid : hosts.living()) ::kill(pid, SIGKILL);
+  CHECK(run.wait().code() == 125);
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+  CHECK(SshHosts::copies_in(scratch) == 0);
+}

@@ -1,0 +1,45 @@
+#include "remote_command.hpp"
+
+#include "ddrun/remote/build_id.hpp"
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::remote;
+using Words = std::vector<std::string>;
+
+TEST_CASE("A command is cut into words as a shell would") {
+  CHECK(*split_command("ssh") == Words{"ssh"});
+  CHECK(*split_command("  ssh \t -F 'my file'  ") == Words{"ssh", "-F", "my file"});
+  CHECK(*split_command(R"(ssh -o "ProxyCommand=nc %h \"x\"" '' a\ b)") ==
+        Words{"ssh", "-o", "ProxyCommand=nc %h \"x\"", "", "a b"});
+  CHECK(*split_command("a'b'\"c\"") == Words{"abc"});
+  CHECK(split_command("ssh 'x").error().message == "'ssh 'x' has a ' without its second one");
+  CHECK_FALSE(split_command(""));
+  CHECK_FALSE(split_command("  "));
+}
+
+TEST_CASE("The remote command can be read by any login shell") {
+  const std::string command = remote_command("0.1.0-abc+", "/opt/my tools/ddrun", 12345);
+  CHECK(command.substr(0, 17) == "exec /bin/sh -c '");
+  CHECK(command.back() == '\'');
+  const std::string script = command.substr(17, command.size() - 18);
+  // csh, fish and the Bourne shells differ in how these are read within single quotes.
+  CHECK(script.find_first_of("'\\!\n") == std::string::npos);
+  CHECK(script.find("\"/opt/my tools/ddrun\" ddrun") != std::string::npos);
+  CHECK(script.find("n=12345;") != std::string::npos);
+}
+
+TEST_CASE("A path that a shell would read differently is not tried") {
+  for (const std::string path :
+       {"/a'b/ddrun", "/a$b/ddrun", "/a`b/ddrun", "/a\\b/ddrun", "/a!b/ddrun", "/a(1)/ddrun"}) {
+    CHECK(remote_command("id", path, 1).find("b/ddrun\"") == std::string::npos);
+    CHECK(remote_command("id", path, 1).find("for p in ddrun;") != std::string::npos);
+  }
+}
+
+TEST_CASE("The build has a name that a shell leaves alone") {
+  const std::string id = build_id("1.2.3", "abc+changes and more");
+  CHECK(id.substr(0, 6) == "1.2.3-");
+  CHECK(id.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.+-") == std::string::npos);
+  CHECK(build_id("1.2.3", "abc") != build_id("1.2.4", "abc"));
+}
