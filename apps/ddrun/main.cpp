@@ -52,13 +52,13 @@ int dry_run(const LaunchSpec& spec) {
   return agent::exit_code(text.error().code);
 }
 
-int run(const cli::Launch& launch, process::AgentContext& context) {
+int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {}) {
   LaunchSpec spec = launch.spec;
   if (!context.stdin_usable && spec.stdin_.kind != StdinSpec::Kind::none) {
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
-  const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version);
+  const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   const std::string report = agent::failure_report(result, launch.messages.color);
   if (!report.empty()) say_text(report);
   int code = agent::exit_code(result);
@@ -76,9 +76,15 @@ int run(const cli::Launch& launch, process::AgentContext& context) {
 /// On a host that another ddrun has reached through ssh.
 int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, const remote::Bootstrap& part,
                     const remote::Home& home) {
-  (void)part;
-  (void)home;
-  return run(launch, context);
+  agent::JobHooks hooks;
+  auto secret = rendezvous::Secret::from_text(part.secret);
+  if (!secret) {
+    say_error(secret.error().message);
+    return agent::exit_codes::launcher_failed;
+  }
+  hooks.secret = std::move(*secret);
+  hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
+  return run(launch, context, std::move(hooks));
 }
 
 cli::Parsed parse(const std::vector<std::string>& arguments) {

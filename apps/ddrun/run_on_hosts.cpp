@@ -84,8 +84,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 
   // As many as there are hosts, unless the user says that fewer are enough, or more only spares.
   const int count = static_cast<int>(hosts->size());
-  const bool said = std::any_of(launch.words_for_hosts.begin(), launch.words_for_hosts.end(),
-                                [](const std::string& word) { return word.starts_with("--nnodes="); });
+  const bool said = launch.given.contains("nnodes");
   if (said && spec.rendezvous.min_nodes > count) {
     return fail(Errc::invalid_argument, concat("--nnodes wants at least ", spec.rendezvous.min_nodes, " machines, but ",
                                                count == 1 ? "only one is" : concat("only ", count, " are"), " named"));
@@ -97,6 +96,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   for (const cluster::Host& host : *hosts) {
     options.hosts.push_back({host.name, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
   }
+  options.coordinator_port = static_cast<std::uint16_t>(spec.rendezvous.master_port.value_or(0));
   const BuildInfo& build = build_info();
   options.ssh = remote.ssh;
   options.build_id = remote::build_id(build.version, build.commit);

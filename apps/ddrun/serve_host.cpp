@@ -53,6 +53,8 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const cli::VersionI
     spec.events_file.reset();
   }
   launch->messages.color = part.color;
+  // What happens to all of them is said once.
+  if (part.node_rank != 0 && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
   return std::move(*launch);
 }
 

@@ -11,9 +11,9 @@ namespace ddrun::cli {
 namespace {
 
 /// Decided here for all hosts, or of no use there.
-constexpr std::array<std::string_view, 12> kept_here{"dry-run",       "color",        "hosts",       "hostfile",
-                                                     "ssh",           "export",       "node-rank",   "standalone",
-                                                     "rdzv-endpoint", "rdzv-backend", "secret-file", "insecure"};
+constexpr std::array<std::string_view, 15> kept_here{
+    "dry-run",       "color",        "hosts",       "hostfile", "ssh",        "export", "node-rank",  "standalone",
+    "rdzv-endpoint", "rdzv-backend", "secret-file", "insecure", "env-detect", "nnodes", "master-port"};
 
 }  // namespace
 

@@ -311,8 +311,8 @@ class Head {
     Host& host = hosts_[frame.host];
     switch (frame.type) {
       case FrameType::hello: host_ready(frame.host, frame.payload); break;
-      case FrameType::out: show(host.out, *out_, frame.payload); break;
-      case FrameType::err: show(host.err, *err_, frame.payload); break;
+      case FrameType::out: show(host, host.out, *out_, frame.payload); break;
+      case FrameType::err: show(host, host.err, *err_, frame.payload); break;
       case FrameType::listening: coordinator_listens(frame); break;
       case FrameType::input_taken: input_taken(host, frame.payload); break;
       case FrameType::ended: host_ended(host, frame.payload); break;
@@ -338,6 +338,7 @@ class Head {
     part.node_count = static_cast<int>(hosts_.size());
     part.slots = host.what.slots;
     part.coordinators = coordinators_;
+    if (index == 0) part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
     part.reads_input = reads_input(index);
     std::string text = to_json(part);
     fan_out_->send(FrameType::start, index, text);
@@ -345,6 +346,14 @@ class Head {
     ::explicit_bzero(part.secret.data(), part.secret.size());
     host.started = true;
     if (all_started()) want_input();
+  }
+
+  /// Then nobody else needs to be let in.
+  [[nodiscard]] bool all_are_loopback() const {
+    return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) {
+      const std::string name = without_user(host.what.name);
+      return name == "localhost" || name == "::1" || name.starts_with("127.");
+    });
   }
 
   void coordinator_listens(const Frame& frame) {
@@ -380,15 +389,26 @@ class Head {
 
   // ---- output
 
-  void show(logs::LineAssembler& lines, logs::Console& console, std::string_view bytes) {
-    lines.feed(bytes, [&](const logs::Piece& piece) { console.add(&lines, {}, piece); });
+  /// Workers' lines carry their host already; those of ddrun itself get it here, where there is more than one.
+  void add(const Host& host, const logs::LineAssembler& lines, logs::Console& console, logs::Piece piece) {
+    constexpr std::string_view own = "ddrun: ";
+    std::string prefix;
+    if (hosts_.size() > 1 && &console == err_.get() && &lines == &host.err && piece.text.starts_with(own)) {
+      prefix = concat("ddrun on ", host.what.name, ": ");
+      piece.text.remove_prefix(own.size());
+    }
+    console.add(&lines, prefix, piece);
+  }
+
+  void show(const Host& host, logs::LineAssembler& lines, logs::Console& console, std::string_view bytes) {
+    lines.feed(bytes, [&](const logs::Piece& piece) { add(host, lines, console, piece); });
     console.flush_soon();
     throttle();
   }
 
   void flush_lines(Host& host) {
-    host.out.finish([&](const logs::Piece& piece) { out_->add(&host.out, {}, piece); });
-    host.err.finish([&](const logs::Piece& piece) { err_->add(&host.err, {}, piece); });
+    host.out.finish([&](const logs::Piece& piece) { add(host, host.out, *out_, piece); });
+    host.err.finish([&](const logs::Piece& piece) { add(host, host.err, *err_, piece); });
     out_->flush_soon();
     err_->flush_soon();
   }

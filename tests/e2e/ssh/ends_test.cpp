@@ -48,7 +48,7 @@ TEST_CASE("A signal ends the job on its host in order") {
 
 TEST_CASE("A second signal leaves the grace time out") {
   const SshHosts hosts;
-  Run run(hosts.job("one", {"--grace=600s"}, {"ignore", "TERM", "ignore", "INT", "print", "up", "forever"}));
+  Run run(hosts.job("one", {"--shutdown-timeout=600s"}, {"ignore", "TERM", "ignore", "INT", "print", "up", "forever"}));
   REQUIRE(run.wait_for_out("up\n"));
   run.signal(SIGINT);
   REQUIRE(run.wait_for_err("stopping 1 worker"));

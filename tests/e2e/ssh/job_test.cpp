@@ -113,8 +113,7 @@ TEST_CASE("Where ddrun is missing it is copied run and gone again") {
   std::filesystem::create_directory(scratch);
   hosts.set("bare", "TMPDIR=" + scratch);
   hosts.add("bare");
-  Words argv =
-      hosts.shell("bare", {"-v", "-n", "2"}, "echo $RANK from $(readlink /proc/$PPID/exe); ls $TMPDIR");
+  Words argv = hosts.shell("bare", {"-v", "-n", "2"}, "echo $RANK from $(readlink /proc/$PPID/exe); ls $TMPDIR");
   argv[0] = hosts.unseen_ddrun();
   const auto outcome = finish_on(hosts, argv);
   DDRUN_SHOW(outcome);

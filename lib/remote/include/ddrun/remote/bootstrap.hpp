@@ -25,7 +25,7 @@ struct Bootstrap {
   int max_nodes = 1;         ///< more are spares
   std::optional<int> slots;  ///< of this host, where the user said how many
   std::string secret;
-  std::vector<Endpoint> coordinators;  ///< empty for the host that runs the coordinator
+  std::vector<Endpoint> coordinators;  ///< for the host that runs it: where it is to listen
   bool reads_input = false;            ///< the user's standard input will come
   bool color = false;
   int ending_signal = 15;      ///< what ends its ddrun in order when the connection is lost

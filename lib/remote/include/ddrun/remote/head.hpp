@@ -20,10 +20,11 @@ struct HeadOptions {
   std::vector<HeadHost> hosts;  ///< in the order of their node ranks; the first runs the coordinator
   std::string ssh = "ssh";      ///< a command with options
   std::string build_id;
-  std::string program;   ///< where this ddrun lies; also tried on the hosts
-  bool portable = true;  ///< it needs no libraries
-  Bootstrap job;         ///< what is the same for all hosts
-  int min_nodes = 1;     ///< so many are enough, once all have been started
+  std::string program;                 ///< where this ddrun lies; also tried on the hosts
+  bool portable = true;                ///< it needs no libraries
+  Bootstrap job;                       ///< what is the same for all hosts
+  std::uint16_t coordinator_port = 0;  ///< on the first host; 0: a free one
+  int min_nodes = 1;                   ///< so many are enough, once all have been started
   StdinSpec stdin_;
   std::set<int> ending_signals;
   Milliseconds start_limit{120'000};  ///< until ddrun runs on a host

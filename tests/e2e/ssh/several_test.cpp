@@ -1,0 +1,167 @@
+// --hosts with several of them: one job.
+#include <algorithm>
+#include <csignal>
+
+#include "ssh_hosts.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// The process of this run that is the given host's ssh.
+pid_t ssh_of(const Run& run, const std::string& host) {
+  for (const pid_t pid : run.living()) {
+    std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    if (line.starts_with("ssh ") && has(line, " " + host + " exec ")) return pid;
+  }
+  return 0;
+}
+
+/// Has 64 hexadecimal digits in a row, as the secret of a job is written.
+bool has_secret(const std::string& text) {
+  std::size_t run = 0;
+  for (const char c : text) {
+    run = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') ? run + 1 : 0;
+    if (run == 64) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("Ranks count through all hosts and lines say which host") {
+  const SshHosts hosts;
+  const auto outcome = finish_on(
+      hosts, hosts.shell("one:2,two:3", {}, "echo rank $RANK of $WORLD_SIZE, $LOCAL_RANK on node $GROUP_RANK"));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  for (int rank = 0; rank < 5; ++rank) {
+    const int node = rank < 2 ? 0 : 1;
+    CHECK(has(outcome.out, ":" + std::to_string(rank) + "] rank " + std::to_string(rank) + " of 5, " +
+                               std::to_string(rank - 2 * node) + " on node " + std::to_string(node) + "\n"));
+  }
+  CHECK(count(outcome.out, "\n") == 5);
+  CHECK(outcome.err.empty());
+}
+
+TEST_CASE("Workers on all hosts meet in one store") {
+  const SshHosts hosts;
+  const auto outcome =
+      finish_on(hosts, hosts.shell("one,two", {"-n", "2", "--label=none"},
+                                   std::string(DDRUN_TEST_DDRUN) + " store set r$RANK here >/dev/null && " +
+                                       DDRUN_TEST_DDRUN + " store wait r0 r1 r2 r3 --timeout=20s && echo met"));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out == "met\nmet\nmet\nmet\n");
+}
+
+TEST_CASE("Only rank 0 reads the standard input") {
+  const SshHosts hosts;
+  RunOptions options;
+  options.input = "to all of you\n";
+  const auto outcome = finish_on(hosts, hosts.shell("one,two", {"-n", "2", "--label=rank"}, "cat"), std::move(options));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.out == "[0] to all of you\n");
+}
+
+TEST_CASE("A worker that fails on one host ends the job on all") {
+  const SshHosts hosts;
+  const auto outcome = finish_on(hosts, hosts.job("one,two", {"-n", "2"}, {"rank", "3", "exit", "7", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 7);
+  CHECK(has(outcome.err, "rank 3"));
+  CHECK(has(outcome.err, "exited with code 7"));
+}
+
+TEST_CASE("A host that is lost ends a job that needs all") {
+  const SshHosts hosts;
+  for (const std::string lost : {"one", "two"}) {
+    CAPTURE(lost);
+    Run run(hosts.job("one,two", {"-n", "2"}, {"print", "up", "forever"}));
+    REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 4; }));
+    const pid_t ssh = ssh_of(run, lost);
+    REQUIRE(ssh != 0);
+    REQUIRE(run.signal(ssh, SIGKILL));
+    const auto outcome = run.wait();
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 125);
+    CHECK(has(outcome.err, "lost the connection to host " + lost));
+    CHECK(run.all_gone());
+    CHECK(hosts.all_gone());
+  }
+}
+
+TEST_CASE("A job goes on with the hosts that are left if they are enough") {
+  const SshHosts hosts;
+  Run run(hosts.job("one,two", {"--nnodes=1:2", "--max-restarts=1", "--label=none"},
+                    {"attempt", "0", "print", "up", "forever", ";", "print", "again"}));
+  REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
+  const pid_t ssh = ssh_of(run, "two");
+  REQUIRE(ssh != 0);
+  REQUIRE(run.signal(ssh, SIGKILL));
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.err, "lost the connection to host two: ssh killed by SIGKILL; the job goes on without it"));
+  CHECK(count(outcome.out, "again\n") == 1);
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Signals end the job on all hosts") {
+  const SshHosts hosts;
+  for (const int signal : {SIGINT, SIGKILL}) {
+    CAPTURE(signal);
+    Run run(hosts.job("one,two", {"-n", "2"}, {"stray", "forever", ";", "print", "up", "forever"}));
+    REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 4; }));
+    run.signal(signal);
+    const auto outcome = run.wait();
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == (signal == SIGKILL ? -SIGKILL : 128 + signal));
+    CHECK(run.all_gone());
+    CHECK(hosts.all_gone());
+  }
+}
+
+TEST_CASE("The secret of the job is on no command line and in no environment") {
+  const SshHosts hosts;
+  CHECK(has_secret("x" + std::string(64, 'a')));
+  Run run(hosts.job("one,two", {"-v", "-v"}, {"print", "up", "forever"}));
+  REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
+  auto all = run.living();
+  const auto there = hosts.living();
+  CHECK(there.size() >= 10);
+  all.insert(all.end(), there.begin(), there.end());
+  for (const pid_t pid : all) {
+    const std::string directory = "/proc/" + std::to_string(pid);
+    CHECK_FALSE(has_secret(read_file(directory + "/cmdline")));
+    CHECK_FALSE(has_secret(read_file(directory + "/environ")));
+  }
+  run.signal(SIGTERM);
+  const auto outcome = run.wait();
+  CHECK_FALSE(has_secret(outcome.out + outcome.err));
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Many hosts start each other") {
+  SshHosts hosts;
+  constexpr int number = 34;
+  for (int i = 1; i <= number; ++i) hosts.add((i < 10 ? "h0" : "h") + std::to_string(i));
+  Run run(hosts.shell("h[01-34]", {"--label=none"}, "echo $RANK of $WORLD_SIZE; sleep 1000"));
+  const bool all = wait_until([&] { return count(run.out(), " of 34\n") == number; }, std::chrono::seconds(120));
+  INFO(run.out() << run.err());
+  CHECK(all);
+  // Those beyond the first 32 have no ssh of ours.
+  CHECK(ssh_of(run, "h32") != 0);
+  CHECK(ssh_of(run, "h33") == 0);
+  for (int rank = 0; rank < number; ++rank) {
+    CHECK(count("\n" + run.out(), "\n" + std::to_string(rank) + " of 34\n") == 1);
+  }
+  run.signal(SIGTERM);
+  const auto outcome = run.wait(std::chrono::seconds(120));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 143);
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
