@@ -52,7 +52,9 @@ int dry_run(const LaunchSpec& spec) {
   return agent::exit_code(text.error().code);
 }
 
-int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {}) {
+/// `tells_cause`: false where another agent of the same job, on the same screen, says why it ended.
+int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {},
+        bool tells_cause = true) {
   LaunchSpec spec = launch.spec;
   if (!context.stdin_usable && spec.stdin_.kind != StdinSpec::Kind::none) {
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
@@ -60,7 +62,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   const std::string report = agent::failure_report(result, launch.messages.color);
-  if (!report.empty()) say_text(report);
+  if (!report.empty() && (tells_cause || !result.cause)) say_text(report);
   int code = agent::exit_code(result);
   if (spec.report_file) {
     // A job that was never started may have been refused just because of this file.
@@ -84,7 +86,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   }
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
-  return run(launch, context, std::move(hooks));
+  return run(launch, context, std::move(hooks), part.node_rank == 0);
 }
 
 cli::Parsed parse(const std::vector<std::string>& arguments) {
