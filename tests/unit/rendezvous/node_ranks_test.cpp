@@ -1,0 +1,71 @@
+#include "node_ranks.hpp"
+
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun::rendezvous;
+
+namespace {
+
+Seat seat(const std::string& host, std::uint64_t arrival, int wanted = -1, int kept = -1, bool own = false) {
+  Seat made;
+  made.host = host;
+  made.arrival = arrival;
+  made.wanted_rank = wanted;
+  made.kept_rank = kept;
+  made.runs_coordinator = own;
+  return made;
+}
+
+std::string hosts(const std::vector<Seat*>& seats) {
+  std::string text;
+  for (const Seat* each : seats) text += each->host + " ";
+  return text;
+}
+
+std::vector<Seat*> pointers(std::vector<Seat>& seats) {
+  std::vector<Seat*> all;
+  for (Seat& each : seats) all.push_back(&each);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("numbers in host names count by value") {
+  const std::vector<std::string> sorted = {
+      "", "a", "a0", "a1", "a2", "a10", "a10b", "a10c2", "a10c10", "a99999999999999999999999", "b", "b-1"};
+  for (std::size_t i = 0; i < sorted.size(); ++i) {
+    for (std::size_t j = 0; j < sorted.size(); ++j) {
+      INFO(sorted[i] << " " << sorted[j]);
+      CHECK(host_before(sorted[i], sorted[j]) == (i < j));
+    }
+  }
+  CHECK_FALSE(host_before("a01", "a1"));
+  CHECK_FALSE(host_before("a1", "a01"));
+}
+
+TEST_CASE("who takes part when there are too many") {
+  std::vector<Seat> seats = {seat("late", 9), seat("early", 1), seat("given", 8, 2), seat("own", 7, -1, -1, true),
+                             seat("old", 6, -1, 3)};
+  CHECK(hosts(choose_members(pointers(seats), 1)) == "old ");
+  CHECK(hosts(choose_members(pointers(seats), 2)) == "old own ");
+  CHECK(hosts(choose_members(pointers(seats), 3)) == "old own given ");
+  CHECK(hosts(choose_members(pointers(seats), 4)) == "old own given early ");
+  CHECK(choose_members(pointers(seats), 5).size() == 5);
+}
+
+TEST_CASE("node ranks: given, kept, then by name") {
+  std::vector<Seat> given = {seat("a", 1, 2), seat("b", 2), seat("c", 3, 0)};
+  CHECK(hosts(order_members(pointers(given))) == "c b a ");
+  std::vector<Seat> beyond = {seat("a", 1, 5), seat("b", 2)};
+  CHECK(hosts(order_members(pointers(beyond))) == "a b ");
+  std::vector<Seat> kept = {seat("a", 1), seat("d", 2, -1, 3), seat("c", 3, -1, 2), seat("b", 4, -1, 0)};
+  CHECK(hosts(order_members(pointers(kept))) == "b a c d ");
+  kept.pop_back();
+  CHECK(hosts(order_members(pointers(kept))) == "d a c ");
+  std::vector<Seat> taken = {seat("old", 1, -1, 0), seat("new", 2, 0)};
+  CHECK(hosts(order_members(pointers(taken))) == "new old ");
+  std::vector<Seat> own = {seat("a", 1), seat("z", 2, -1, -1, true), seat("a", 3)};
+  const auto ordered = order_members(pointers(own));
+  CHECK(ordered[0]->host == "z");
+  CHECK(ordered[1]->arrival == 1);
+}
