@@ -22,10 +22,12 @@ void require(bool held, const Parts&... parts) {
 void Invariants::joins(LinkId link, const Join& join, Clock::time_point now) {
   joined_[link] = join;
   heard_at_[link] = now;
+  progress_ = true;
 }
 
 void Invariants::hears(LinkId link, const FromAgent& message, Clock::time_point now) {
   heard_at_[link] = now;
+  progress_ = progress_ || !std::holds_alternative<Pong>(message);
   const bool running = started_ == coordinator_.round() && started_ != 0 && told_to_stop_.empty();
   if (const auto* failed = std::get_if<Failed>(&message)) {
     if (failed->round == started_ && unstopped_.count(link) != 0) {
@@ -67,6 +69,7 @@ void Invariants::is_gone(LinkId link) {
 
 void Invariants::sends(const Coordinator::Output& output) {
   const LinkId link = output.link;
+  progress_ = progress_ || !output.message || !std::holds_alternative<Ping>(*output.message);
   if (!output.message) {
     is_gone(link);
     return;
@@ -154,6 +157,8 @@ void Invariants::check_start() {
 
 void Invariants::step_over(Clock::time_point now, bool ticked) {
   if (new_starts_) check_start();
+  if (std::exchange(progress_, false)) progress_at_ = now;
+  require(!progress_at_ || now - *progress_at_ <= scenario_.longest_wait(), "nothing has happened for too long");
   for (const LinkId link : std::exchange(welcomed_, {})) heard_at_[link] = now;
   require(coordinator_.round() >= last_round_, "the round number went back");
   require(coordinator_.restarts() >= last_restarts_, "the restart count went back");

@@ -46,6 +46,8 @@ class Invariants {
   const rendezvous::Coordinator& coordinator_;
   std::map<rendezvous::LinkId, rendezvous::Join> joined_;
   std::map<rendezvous::LinkId, Clock::time_point> heard_at_;
+  bool progress_ = false;  ///< in this step
+  std::optional<Clock::time_point> progress_at_;
   std::vector<rendezvous::LinkId> welcomed_;  ///< in this step
   std::set<rendezvous::LinkId> gone_;
   std::set<rendezvous::LinkId> harmed_;

@@ -46,6 +46,11 @@ rendezvous::Settings Scenario::settings() const {
   return {all.begin(), all.end()};
 }
 
+Clock::duration Scenario::longest_wait() const {
+  const Clock::duration too_few = join_timeout + seconds(60);
+  return std::max({longest_run, Clock::duration(grace + seconds(30)), too_few}) + seconds(20);
+}
+
 Clock::duration Scenario::bound() const {
   // Each round costs at most this much, and each needs a reason: a restart, a disturbance, an agent that comes or is
   // stuck. With a window restarts are not limited in number, but here workers fail in the first rounds only.

@@ -52,6 +52,8 @@ struct Scenario {
   std::vector<Disturbance> disturbances;
 
   [[nodiscard]] rendezvous::Settings settings() const;
+  /// As long as the job is not over, somebody says something but PING and PONG at least this often.
+  [[nodiscard]] Clock::duration longest_wait() const;
   /// Virtual time after which everything must be over.
   [[nodiscard]] Clock::duration bound() const;
   [[nodiscard]] std::string describe() const;
