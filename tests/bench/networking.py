@@ -1,4 +1,5 @@
-"""Jobs on 2 and 4 hosts, in namespaces of this machine (tests/net): network-start, network-restart, network-stop.
+"""Jobs on 2 and 4 hosts, in namespaces of this machine (tests/net): network-start, network-restart, network-stop,
+network-idle.
 
 torchrun's `import torch` is not counted: on each host a process has imported it already and becomes torchrun in forks of
 itself (tests/torch/warm_torchrun.py). The hosts file has the peers' v4-mapped addresses, without which torchrun waits for a
@@ -330,3 +331,27 @@ def network_stop(bench, note):
         rows += compare("network-stop", f"{hosts} hosts", samples, trouble, {"torchrun": (None, None)}, scale=1e3,
                         unit="ms")
     return rows
+
+
+def network_idle(bench, note):
+    """2 hosts whose workers sleep: packets that leave the one without the coordinator, each second."""
+    if rows := skipped("network-idle"):
+        return rows
+    seconds = 5 if bench.quick else 20
+    with Field(bench, 2) as field:
+        def sent():
+            return int(field.bed[2].run(["cat", "/sys/class/net/eth0/statistics/tx_packets"]).out)
+        def idle(job):
+            job.start()
+            time.sleep(2)
+            before = sent()
+            time.sleep(seconds)
+            return (sent() - before) / seconds
+        def side(name):
+            return lambda: measured(field.job(name), idle)
+        samples, trouble = in_turn({"ddrun": (bench.count(3, 1), side("ddrun")),
+                                    "torchrun": (bench.count(3, 1), side("torchrun"))}, note)
+    # Besides: who has which address, twice a minute.
+    ours = statistics.median(samples["ddrun"])
+    return [Comparison("network-idle", "packets of an agent each second", samples["ddrun"], goal=1.1, at_most=True, ratio=ours,
+                       unit="")] + compare("network-idle", "packets", samples, trouble, {"torchrun": (None, None)}, unit="")

@@ -33,6 +33,7 @@ BENCHMARKS = {
     "network-start": networking.network_start,
     "network-restart": networking.network_restart,
     "network-stop": networking.network_stop,
+    "network-idle": networking.network_idle,
 }
 
 

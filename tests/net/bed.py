@@ -289,8 +289,9 @@ class Host:
         self._tell("open")
 
     def crash(self):
+        space = _space(self.init())
         self._tell("crash")
-        wait_until(lambda: not self.processes(everything=True), 20, f"the end of all processes of {self.name}")
+        wait_until(lambda: not self.processes(everything=True, space=space), 20, f"the end of all processes of {self.name}")
         self._init = 0
 
     def boot(self):
@@ -317,10 +318,12 @@ class Host:
             raise AssertionError(str(done))
         return folder
 
-    def processes(self, everything=False):
+    def processes(self, everything=False, space=None):
         """What runs there, without what belongs to the host itself: the first process and sshd."""
-        space = _read(self.bed.dir / f"{self.name}.space").strip()
+        space = space or _read(self.bed.dir / f"{self.name}.space").strip()
         found = {}
+        if not space:
+            return []
         for entry in os.listdir("/proc"):
             if not entry.isdigit() or _space(entry) != space:
                 continue
@@ -412,7 +415,10 @@ class Bed:
                 continue
             for seen in host.processes():
                 left.setdefault(host.name, []).append(str(seen))
-                os.kill(seen.pid, signal.SIGKILL)
+                try:
+                    os.kill(seen.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
             host.mend()
         return left
 

@@ -268,6 +268,7 @@ case "$cmd" in
   crash)
     first=$(init_of "$1")
     switch ip link set "v$1" nomaster
+    rm -f "$dir/$1.space" "$dir/$1.init" # another host may get the same namespace number
     kill -KILL "$first"
     ;;
   boot) enter head env DDRUN_NET_DIR="$dir" DDRUN_NET_CLOCKS="${DDRUN_NET_CLOCKS:-0}" "$self" _boot "$1" ;;

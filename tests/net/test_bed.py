@@ -133,6 +133,16 @@ class Hosts(NetTest):
         self.assertTrue(self.bed[1].answers(self.bed[3]))
         self.assertEqual(self.bed[3].processes(), [])
 
+    def test_two_that_crashed_are_two_again(self):
+        for _ in range(3):
+            self.bed[2].crash()
+            self.bed[3].crash()
+            self.assertEqual([host.is_up() for host in self.bed.hosts], [True, False, False])
+            self.bed[2].boot()
+            self.assertFalse(self.bed[3].is_up())
+            self.bed[3].boot()
+            self.assertTrue(self.bed[2].answers(self.bed[3]))
+
     def test_a_small_disk_is_full_soon(self):
         folder = self.bed[1].small_disk(64)
         there = self.bed[1].run(["dd", "if=/dev/zero", f"of={folder}/file", "bs=1k", "count=100"])

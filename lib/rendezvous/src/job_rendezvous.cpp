@@ -1,5 +1,6 @@
 #include "ddrun/rendezvous/job_rendezvous.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -66,13 +67,21 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   void on(const Welcome& welcome);
   void on(const Refused& refused);
   void on(const Waiting& waiting);
-  void on(const Open& order);
+  void on(const Open& asked);
   void on(const Start& start);
   void on(const Stop& stop);
   void on(const VerdictMessage& verdict);
   void on(const NodeReport& report) { listener_.node_report(report); }
   void on(const Ping&) {}  // the link answers
   void on(const EventLine& event) { listener_.event(event.json); }
+
+  /// Where a firewall lets only some ports through. Without an endpoint --master-port is the coordinator's.
+  [[nodiscard]] std::uint16_t wanted_store_port() const {
+    const RendezvousSpec& meeting = options_.spec->rendezvous;
+    const auto port = static_cast<std::uint16_t>(meeting.master_port.value_or(0));
+    const bool is_coordinators = std::find(place_.ports.begin(), place_.ports.end(), port) != place_.ports.end();
+    return meeting.endpoint.empty() || is_coordinators ? std::uint16_t{0} : port;
+  }
 
   void lost(Error error);
   void end(const VerdictMessage& verdict);
@@ -228,7 +237,9 @@ void JobRendezvous::Impl::on(const Waiting& waiting) {
   else tell_later(text);
 }
 
-void JobRendezvous::Impl::on(const Open& order) {
+void JobRendezvous::Impl::on(const Open& asked) {
+  Open order = asked;
+  if (order.port == 0) order.port = wanted_store_port();
   const auto port = store_->open(order);
   if (!port) {
     send(Abort{AbortKind::cannot_go_on, cannot_go_on,

@@ -1,0 +1,104 @@
+"""docs/when-things-go-wrong.md, "Coming and going"."""
+
+from jobs import INTERRUPT, JobTest
+from netcase import main, wait_until
+
+
+class Joining(JobTest):
+    hosts = 3
+
+    def verbs(self):
+        return ["report", str(self.reports), "await", str(self.go_file)]
+
+    def wait_for_ranks(self, ranks):
+        """Until workers with these ranks run, in whatever attempt."""
+        def running():
+            found = []
+            for host in self.bed.hosts:
+                for seen in self.begun(host):
+                    with open(f"/proc/{seen.pid}/environ", "rb") as file:
+                        found += [int(text[5:]) for text in file.read().split(b"\0") if text.startswith(b"RANK=")]
+            return sorted(found)
+        def there():
+            try:
+                return running() == sorted(ranks)
+            except (FileNotFoundError, ProcessLookupError):
+                return False
+        wait_until(there, 60, lambda: f"ranks {list(ranks)}\n{self.said()}")
+
+    def test_a_node_joins_late(self):
+        row = self.row("joins-late")
+        options = ["--rdzv-conf=last_call_timeout=1"]
+        jobs = self.start(*options, nnodes="2:3", hosts=self.bed.hosts[:2], verbs=self.verbs())
+        self.wait_for_ranks(range(4))
+        jobs["h3"] = self.ddrun(self.bed[3], *options, nnodes="2:3", verbs=self.verbs())
+        self.wait_for_ranks(range(6))
+        self.go()
+        self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0, 0], self.said())
+        self.says(row, [jobs["h1"]])
+        self.assertEqual(list(self.attempts()), [0], "a newcomer uses up no restart")
+
+    def test_a_spare_is_not_needed(self):
+        row = self.row("spare")
+        jobs = self.start(nnodes=2, hosts=self.bed.hosts[:2], verbs=self.verbs())
+        self.wait_for_ranks(range(4))
+        jobs["h3"] = self.ddrun(self.bed[3], nnodes=2, verbs=self.verbs())
+        self.until(lambda: "spare" in jobs["h3"].err)
+        self.go()
+        self.ends(row, [jobs["h3"]], 0)
+        self.assertRegex(jobs["h3"].err, "was not needed")
+        self.assertEqual([job.wait(30) for job in jobs.values()], [0, 0, 0], self.said())
+
+    def test_a_node_leaves(self):
+        row = self.row("leaves")
+        jobs = self.start(nnodes="1:3", verbs=self.verbs())
+        self.wait_for_ranks(range(6))
+        jobs["h2"].signal(INTERRUPT)
+        self.ends(row, [jobs["h2"]], 130)
+        self.wait_for_ranks(range(4))
+        self.go()
+        self.assertEqual([jobs["h1"].wait(30), jobs["h3"].wait(30)], [0, 0], self.said())
+        self.assertEqual(list(self.attempts()), [0], "who leaves uses up no restart")
+
+    def test_ctrl_c_on_one_host(self):
+        row = self.row("ctrl-c")
+        jobs = self.start(verbs=self.verbs())
+        self.wait_for_ranks(range(6))
+        jobs["h2"].signal(INTERRUPT)
+        self.ends(row, jobs.values())
+
+    def test_a_node_leaves_and_too_few_are_left(self):
+        row = self.row("leaves-at-min")
+        options = ["--rdzv-conf=last_call_timeout=1,join_timeout=3"]
+        jobs = self.start(*options, nnodes="2:3", hosts=self.bed.hosts[:2], verbs=self.verbs())
+        self.wait_for_ranks(range(4))
+        jobs["h2"].signal(INTERRUPT)
+        self.assertEqual(jobs["h2"].wait(40), 130, self.said())
+        self.ends(row, [jobs["h1"]])
+
+    def test_a_node_leaves_and_another_comes(self):
+        options = ["--rdzv-conf=last_call_timeout=1,join_timeout=60"]
+        jobs = self.start(*options, nnodes="2:3", hosts=self.bed.hosts[:2], verbs=self.verbs())
+        self.wait_for_ranks(range(4))
+        jobs["h2"].signal(INTERRUPT)
+        self.assertEqual(jobs["h2"].wait(40), 130, self.said())
+        jobs["h3"] = self.ddrun(self.bed[3], *options, nnodes="2:3", verbs=self.verbs())
+        self.until(lambda: len(self.begun(self.bed[3])) == 2)
+        self.wait_for_ranks(range(4))
+        self.go()
+        self.assertEqual([jobs["h1"].wait(30), jobs["h3"].wait(30)], [0, 0], self.said())
+
+    def test_nodes_are_missing(self):
+        row = self.row("missing")
+        job = self.ddrun(self.bed[1], "--rdzv-conf=join_timeout=3", nnodes=2)
+        self.ends(row, [job])
+
+    def test_a_host_that_comes_before_the_coordinator(self):
+        job = self.ddrun(self.bed[2], nnodes=2, verbs=["count", "sum"])
+        self.until(lambda: "nobody listens" in job.err)
+        other = self.ddrun(self.bed[1], nnodes=2, verbs=["count", "sum"])
+        self.assertEqual([job.wait(30), other.wait(30)], [0, 0], self.said())
+
+
+if __name__ == "__main__":
+    main()

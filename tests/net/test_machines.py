@@ -1,0 +1,126 @@
+"""docs/when-things-go-wrong.md, "Agents and machines"."""
+
+import os
+
+from jobs import CONTINUE, KILL, STOP, JobTest
+from netcase import main
+
+
+class Machines(JobTest):
+    hosts = 3
+
+    def running(self, *options, **more):
+        """A job whose workers have begun, each with a child that has left their session."""
+        jobs = self.start(*options, verbs=["report", str(self.reports), "stray", "forever", ";", "await", str(self.go_file)],
+                          **more)
+        count = len(more.get("hosts") or self.bed.hosts)
+        self.until(lambda: self.workers() == 4 * count, "the workers and their children")
+        return jobs
+
+    def goes_on_without(self, jobs, lost, attempt=1):
+        """What is left of the job begins anew, and ends well."""
+        left = [name for name in jobs if name not in lost]
+        self.wait_for_attempt(attempt, range(2 * len(left)))
+        self.go()
+        for name in left:
+            self.assertEqual(jobs[name].wait(60), 0, self.said())
+
+    def test_an_agent_is_killed(self):
+        row = self.row("agent-killed")
+        jobs = self.running()
+        self.bed[2].signal("agent", KILL)
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        self.assertEqual(jobs["h2"].wait(30), 125, self.said())
+
+    def test_an_agent_is_killed_and_the_job_goes_on(self):
+        jobs = self.running("--max-restarts=1", nnodes="1:3")
+        self.bed[2].signal("agent", KILL)
+        self.assertEqual(jobs["h2"].wait(30), 125, self.said())
+        self.goes_on_without(jobs, ["h2"])
+
+    def test_a_guard_is_killed(self):
+        row = self.row("guard-killed")
+        jobs = self.running()
+        self.bed[2].signal("guard", KILL)
+        self.assertEqual(jobs["h2"].wait(30), 137, self.said())
+        codes = {name: jobs[name].wait(40) for name in ("h1", "h3")}
+        self.assertEqual(len(set(codes.values())), 1, self.said())
+        self.assertGreaterEqual(codes["h1"], 125, self.said())
+        self.says(row, [jobs["h1"], jobs["h3"]])
+
+    def test_an_agent_is_stopped(self):
+        row = self.row("agent-stopped")
+        jobs = self.running()
+        stopped = self.bed[2].signal("agent", STOP)[0]
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        os.kill(stopped.pid, CONTINUE)
+        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+
+    def test_a_machine_loses_power(self):
+        row = self.row("crash")
+        jobs = self.running()
+        self.bed[2].crash()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        self.names_once(jobs["h1"], "h2")
+
+    def test_a_machine_loses_power_and_the_job_goes_on(self):
+        jobs = self.running("--max-restarts=1", nnodes="1:3")
+        self.bed[2].crash()
+        self.goes_on_without(jobs, ["h2"])
+
+    def test_a_spare_takes_the_place_of_a_machine(self):
+        jobs = self.running("--max-restarts=1", nnodes=2, hosts=self.bed.hosts[:2])
+        spare = self.ddrun(self.bed[3], "--max-restarts=1", nnodes=2,
+                           verbs=["report", str(self.reports), "await", str(self.go_file)])
+        self.until(lambda: "spare" in spare.err)
+        self.bed[2].crash()
+        self.wait_for_attempt(1, range(4))
+        self.assertEqual(len(self.begun(self.bed[3])), 2, self.said())
+        self.go()
+        self.assertEqual([jobs["h1"].wait(30), spare.wait(30)], [0, 0], self.said())
+
+    def test_a_machine_loses_power_and_is_back_at_once(self):
+        row = self.row("reboot")
+        jobs = self.running()
+        self.bed[2].crash()
+        self.bed[2].boot()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+
+    def test_two_machines_lose_power_at_once(self):
+        row = self.row("two-crash")
+        jobs = self.running()
+        self.bed[2].crash()
+        self.bed[3].crash()
+        self.ends(row, [jobs["h1"]])
+
+    def test_two_machines_lose_power_at_once_and_the_job_goes_on(self):
+        jobs = self.running("--max-restarts=2", nnodes="1:3")
+        self.bed[2].crash()
+        self.bed[3].crash()
+        self.until(lambda: any(ranks == [0, 1] for ranks in self.attempts().values()))
+        self.go()
+        self.assertEqual(jobs["h1"].wait(30), 0, self.said())
+
+    def test_the_coordinators_agent_is_killed(self):
+        row = self.row("coordinator-killed")
+        jobs = self.running()
+        self.bed[1].signal("agent", KILL)
+        self.ends(row, [jobs["h2"], jobs["h3"]])
+        self.assertEqual(jobs["h1"].wait(30), 125, self.said())
+
+    def test_the_coordinators_machine_loses_power(self):
+        row = self.row("coordinator-crash")
+        jobs = self.running("--max-restarts=3", nnodes="1:3")
+        self.bed[1].crash()
+        self.ends(row, [jobs["h2"], jobs["h3"]])
+
+    def test_workers_that_do_not_end_are_killed_after_the_grace(self):
+        row = self.row("crash")
+        jobs = self.start(verbs=["ignore", "TERM", "pause"])
+        self.wait_for_workers()
+        self.bed[2].crash()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""docs/when-things-go-wrong.md, "Wires"."""
+
+import time
+
+from jobs import JobTest
+from netcase import main
+
+
+class Wires(JobTest):
+    hosts = 3
+
+    def running(self, *options, **more):
+        jobs = self.start(*options, verbs=["report", str(self.reports), "await", str(self.go_file)], **more)
+        self.wait_for_workers()
+        return jobs
+
+    def ends_well(self, row, jobs):
+        self.go()
+        self.ends(row, jobs.values(), 0)
+        self.assertEqual(self.attempts(), {0: [0, 1, 2, 3, 4, 5]}, "no restart")
+
+    def test_a_short_cut(self):
+        row = self.row("short-cut")
+        jobs = self.running()
+        self.bed[2].cut()
+        time.sleep(1)  # what is tried is this time, not something to wait for
+        self.bed[2].heal()
+        # If it has been taken for lost after all, that shows within the heartbeat.
+        time.sleep(4)
+        self.ends_well(row, jobs)
+
+    def test_a_long_cut(self):
+        row = self.row("long-cut")
+        jobs = self.running()
+        self.bed[2].cut()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+        self.assertRegex(jobs["h2"].err, "coordinator on h1")
+
+    def test_a_long_cut_that_heals_while_the_lost_node_still_stops(self):
+        jobs = self.start(verbs=["ignore", "TERM", "report", str(self.reports), "await", str(self.go_file)],
+                          nnodes="1:3", *["--max-restarts=1"])
+        self.wait_for_workers()
+        self.bed[2].cut()
+        self.until(lambda: "lost" in jobs["h2"].err or jobs["h2"].ended() or len(self.attempts().get(1, [])) == 4)
+        self.bed[2].heal()
+        self.wait_for_attempt(1, range(4))
+        self.assertEqual(jobs["h2"].wait(60), 125, self.said())
+        self.go()
+        self.assertEqual([jobs["h1"].wait(60), jobs["h3"].wait(60)], [0, 0], self.said())
+
+    def test_a_host_that_hears_nothing(self):
+        row = self.row("deaf")
+        jobs = self.running()
+        self.bed[2].deaf()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+
+    def test_a_host_that_is_not_heard(self):
+        row = self.row("mute")
+        jobs = self.running()
+        self.bed[2].mute()
+        self.ends(row, [jobs["h1"], jobs["h3"]])
+        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+
+    def test_a_slow_link(self):
+        row = self.row("slow-link")
+        self.bed[2].rate("64kbit")
+        jobs = self.running()
+        time.sleep(4)
+        self.ends_well(row, jobs)
+
+    def test_a_third_of_all_packets_is_lost(self):
+        row = self.row("loss")
+        self.bed[2].loss(30)
+        jobs = self.running("--heartbeat-misses=30")
+        time.sleep(4)
+        self.ends_well(row, jobs)
+
+
+if __name__ == "__main__":
+    main()
