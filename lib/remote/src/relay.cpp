@@ -62,6 +62,11 @@ bool read_all(int fd, char* to, std::size_t size) {
   return true;
 }
 
+/// What tells the job's ddrun that nobody at home hears it. One of several hosts is to be missed by the others, not to
+/// end the job for all as if the user had said so: a ddrun whose first process is killed stops its workers in order and
+/// says nothing more to the coordinator.
+int signal_for_lost(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
+
 /// In the child: waits for its part of the job; nothing if the job ended before it began.
 std::optional<Bootstrap> read_bootstrap(int fd) {
   std::uint32_t size = 0;
@@ -104,7 +109,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
     ::dup2(err->write.get(), STDERR_FILENO);
     for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &ours}) fd->reset();
     const auto bootstrap = read_bootstrap(theirs.get());
-    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, bootstrap->ending_signal);
+    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
     ::_exit(bootstrap ? node_main(*bootstrap, Home(std::move(theirs))) : failed_code);
   }
   return NodeProcess{child, std::move(in->write), std::move(out->read), std::move(err->read), std::move(ours)};
@@ -256,7 +261,7 @@ class Relay {
     pause_output(false);
     if (fan_out_) fan_out_->hang_up();
     input_.close();
-    signal_node(bootstrap_ ? bootstrap_->ending_signal : SIGTERM);
+    signal_node(bootstrap_ ? signal_for_lost(*bootstrap_) : SIGTERM);
     arm_patience((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + ending_margin);
     maybe_finished();
   }
@@ -325,7 +330,9 @@ class Relay {
     }
     code_ = shell_code(end.status);
     patience_.cancel();
-    patience_.expires_after(output_limit);
+    // A killed one may have left its agent, which stops the workers.
+    patience_.expires_after(lost_home_ && bootstrap_ ? bootstrap_->grace + ending_margin
+                                                     : std::chrono::milliseconds(output_limit));
     patience_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       output_.drain();

@@ -36,13 +36,13 @@ TEST_CASE("A host that lets nobody in") {
 
 TEST_CASE("A host with another key than the one that is known") {
   SshHosts hosts;
-  hosts.add("fake", {}, {}, "  UserKnownHostsFile " + hosts.file("known-wrong"));
+  hosts.add("fake", {}, "  UserKnownHostsFile " + hosts.file("known-wrong"));
   fails(hosts, "fake", "ddrun: error: cannot start ddrun on host fake: ");
 }
 
 TEST_CASE("A host whose key is not known yet is not trusted") {
   SshHosts hosts;
-  hosts.add("new", {}, {}, "  UserKnownHostsFile /dev/null");
+  hosts.add("new", {}, "  UserKnownHostsFile /dev/null");
   fails(hosts, "new", "Host key verification failed");
 }
 

@@ -147,7 +147,9 @@ TEST_CASE("The secret of the job is on no command line and in no environment") {
 TEST_CASE("Many hosts start each other") {
   SshHosts hosts;
   constexpr int number = 34;
-  for (int i = 1; i <= number; ++i) hosts.add((i < 10 ? "h0" : "h") + std::to_string(i));
+  std::vector<std::string> names;
+  for (int i = 1; i <= number; ++i) names.push_back((i < 10 ? "h0" : "h") + std::to_string(i));
+  hosts.add_names(names);
   Run run(hosts.shell("h[01-34]", {"--label=none"}, "echo $RANK of $WORLD_SIZE; sleep 1000"));
   const bool all = wait_until([&] { return count(run.out(), " of 34\n") == number; }, std::chrono::seconds(120));
   INFO(run.out() << run.err());

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <netinet/in.h>
 #include <pwd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -14,9 +19,9 @@
 
 namespace ddrun::test {
 
-/// "Hosts" that are reached through a real ssh and a real sshd, without a port and without root: each connection runs
-/// its own `sshd -i` as ssh's ProxyCommand. They are this machine, but what a session there starts carries a mark in
-/// its environment, so that a test can see what is left.
+/// "Hosts" that are reached through a real ssh and a real sshd on the loopback, without root. They are this machine,
+/// but what a session there starts carries a mark in its environment, so that a test can see what is left, and descends
+/// from the test's sshd, not from ddrun.
 class SshHosts {
  public:
   SshHosts() {
@@ -29,26 +34,49 @@ class SshHosts {
     for (const char* key : {"host", "user", "other"}) {
       run("ssh-keygen -q -t ed25519 -N '' -f " + directory_.file(key));
     }
-    run("cut -d' ' -f1,2 " + directory_.file("host.pub") + " | sed 's/^/* /' >" + directory_.file("known"));
-    run("cut -d' ' -f1,2 " + directory_.file("other.pub") + " | sed 's/^/* /' >" + directory_.file("known-wrong"));
+    run("cut -d' ' -f1,2 " + directory_.file("host.pub") + " | sed 's/^/[127.0.0.1]:* /' >" + directory_.file("known"));
+    run("cut -d' ' -f1,2 " + directory_.file("other.pub") + " | sed 's/^/[127.0.0.1]:* /' >" +
+        directory_.file("known-wrong"));
     add("one");
     add("two");
   }
 
-  /// A host of this name. `settings` are further lines for its sshd, `before` is put in front of the command that
-  /// starts it, `client` are further lines for ssh.
-  void add(const std::string& name, const std::string& settings = {}, const std::string& before = {},
-           const std::string& client = {}) {
-    write_file(directory_.file(name + ".sshd"),
-               "HostKey " + directory_.file("host") + "\nAuthorizedKeysFile " + directory_.file("user.pub") +
-                   "\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPidFile none\n"
-                   "PasswordAuthentication no\nLogLevel ERROR\n" +
-                   settings + "\nSetEnv HOME=" + directory_.file("home") + " " + mark_ + " " + variables_[name] + "\n");
-    client_ += "Host " + name + "\n  ProxyCommand " + before + " /usr/sbin/sshd -i -f " +
-               directory_.file(name + ".sshd") + " 2>>" + directory_.file("sshd.log") + "\n" + client + "\n";
-    write_file(config(), client_ + "Host *\n  User " + user() + "\n  IdentityFile " + directory_.file("user") +
-                             "\n  IdentitiesOnly yes\n  UserKnownHostsFile " + directory_.file("known") +
-                             "\n  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n");
+  ~SshHosts() {
+    for (const pid_t pid : servers_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  SshHosts(const SshHosts&) = delete;
+  SshHosts& operator=(const SshHosts&) = delete;
+
+  /// A host of this name. `settings` are further lines for its sshd, `client` for ssh.
+  void add(const std::string& name, const std::string& settings = {}, const std::string& client = {}) {
+    const std::string common =
+        "HostKey " + directory_.file("host") + "\nAuthorizedKeysFile " + directory_.file("user.pub") +
+        "\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPidFile none\n"
+        "PasswordAuthentication no\nLogLevel ERROR\nUseDNS no\nMaxStartups 200:30:400\n" +
+        settings + "\nSetEnv HOME=" + directory_.file("home") + " " + mark_ + " " + variables_[name] + "\n";
+    // The port is free when it is looked for; somebody may be quicker.
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      const int port = free_port();
+      write_file(directory_.file(name + ".sshd"),
+                 common + "ListenAddress 127.0.0.1\nPort " + std::to_string(port) + "\n");
+      const pid_t pid = start_server(directory_.file(name + ".sshd"));
+      bool dead = false;
+      const bool up = wait_until([&] { return accepts(port) || (dead = ::waitpid(pid, nullptr, WNOHANG) == pid); });
+      if (up && !dead) {
+        servers_.push_back(pid);
+        alias(name, port, client);
+        return;
+      }
+      if (!dead) servers_.push_back(pid);
+    }
+    FAIL("no sshd comes up: " << read_file(directory_.file("sshd.log")));
+  }
+  /// Further names of the host that was added last.
+  void add_names(const std::vector<std::string>& names) {
+    for (const std::string& name : names) alias(name, last_port_, {});
   }
   /// A variable in that host's sessions; before add().
   void set(const std::string& name, const std::string& variable) { variables_[name] += " " + variable; }
@@ -92,6 +120,49 @@ class SshHosts {
   }
 
  private:
+  void alias(const std::string& name, int port, const std::string& client) {
+    last_port_ = port;
+    client_ += "Host " + name + "\n  HostName 127.0.0.1\n  Port " + std::to_string(port) + "\n" + client + "\n";
+    write_file(config(), client_ + "Host *\n  User " + user() + "\n  IdentityFile " + directory_.file("user") +
+                             "\n  IdentitiesOnly yes\n  UserKnownHostsFile " + directory_.file("known") +
+                             "\n  GlobalKnownHostsFile /dev/null\n  LogLevel ERROR\n");
+  }
+  static sockaddr_in loopback(int port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    return address;
+  }
+  static int free_port() {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    ::close(fd);
+    return ntohs(address.sin_port);
+  }
+  static bool accepts(int port) {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = loopback(port);
+    const bool done = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+    ::close(fd);
+    return done;
+  }
+  [[nodiscard]] pid_t start_server(const std::string& settings) const {
+    const std::string log = directory_.file("sshd.log");
+    const pid_t test = ::getpid();
+    const pid_t pid = ::fork();
+    REQUIRE(pid >= 0);
+    if (pid == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != test) ::_exit(1);
+      ::execl("/usr/sbin/sshd", "/usr/sbin/sshd", "-D", "-f", settings.c_str(), "-E", log.c_str(), nullptr);
+      ::_exit(127);
+    }
+    return pid;
+  }
   [[nodiscard]] Words with(const std::string& hosts, const Words& options) const {
     Words words{"--ssh=ssh -F " + config(), "--hosts=" + hosts};
     words.insert(words.end(), options.begin(), options.end());
@@ -110,6 +181,8 @@ class SshHosts {
   std::string mark_;
   std::string client_;
   std::map<std::string, std::string> variables_;
+  std::vector<pid_t> servers_;
+  int last_port_ = 0;
 };
 
 /// Runs it to its end; fails the test if anything is left here or on the hosts.
