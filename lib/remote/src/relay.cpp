@@ -162,10 +162,6 @@ class Relay {
     auto control = duplicate(node_.control.get());
     if (!out || !in || !control) return fail(Errc::unavailable, "there are no descriptors left");
     to_home_.open(std::move(*out));
-    to_home_.write(frames_marker(options_.build_id));
-    const char* connection = ::getenv("SSH_CONNECTION");
-    send_home(FrameType::hello, to_json(Hello{own_addresses(connection != nullptr ? connection : "")}));
-
     from_home_.open(
         std::move(*in), [this](std::string_view bytes) { take_bytes(bytes); }, [this] { lost_home(); });
     output_.open(
@@ -179,6 +175,10 @@ class Relay {
     to_node_.open(std::move(node_.control));
     from_node_.open(
         std::move(*control), [this](std::string_view bytes) { take_from_node(bytes); }, [] {});
+    // Last, as home may be gone already.
+    to_home_.write(frames_marker(options_.build_id));
+    const char* connection = ::getenv("SSH_CONNECTION");
+    send_home(FrameType::hello, to_json(Hello{own_addresses(connection != nullptr ? connection : "")}));
     await_silence();
     return {};
   }
