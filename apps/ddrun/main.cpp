@@ -19,6 +19,7 @@
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
 #include "remote_job.hpp"
+#include "rendezvous_command.hpp"
 #include "secret_command.hpp"
 #include "slurm_agents.hpp"
 #include "store_command.hpp"
@@ -98,6 +99,7 @@ int plain_main(const std::vector<std::string>& arguments) {
   const auto parsed = parse(arguments);
   if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
   if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
+  if (const auto* serve = std::get_if<cli::RendezvousServe>(&parsed)) return serve_rendezvous(*serve);
   if (const auto* make = std::get_if<cli::SecretNew>(&parsed)) return make_secret(*make);
   if (const auto* show = std::get_if<cli::ShowPlace>(&parsed)) return show_place(*show);
   const auto& text = std::get<cli::PrintAndExit>(parsed);
@@ -125,7 +127,8 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const std::string_view word = argc > 1 ? argv[1] : ""; word == "store" || word == "secret" || word == "env") {
+  if (const std::string_view word = argc > 1 ? argv[1] : "";
+      word == "store" || word == "rendezvous" || word == "secret" || word == "env") {
     ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
   } else if (word == "agent") {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));

@@ -1,14 +1,11 @@
-#include <signal.h>
-#include <unistd.h>
-
 #include <string>
 
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "serving.hpp"
 #include "store_command.hpp"
 
 using namespace ddrun;
@@ -19,7 +16,7 @@ namespace {
 /// A line for each figure, "name number", the requests by their names.
 std::string stats_text(const store::TcpServerStats& stats) {
   std::string text;
-  const auto line = [&](std::string_view name, std::uint64_t number) { text += concat(name, ' ', number, '\n'); };
+  const auto line = [&](std::string_view name, std::uint64_t number) { text += stats_line(name, number); };
   line("keys", stats.keys);
   line("memory_bytes", stats.memory);
   line("peak_memory_bytes", stats.peak_memory);
@@ -36,22 +33,10 @@ std::string stats_text(const store::TcpServerStats& stats) {
   return text;
 }
 
-bool print(const std::string& text) { return write_all(STDOUT_FILENO, text.data(), text.size()); }
-
 }  // namespace
 
 int serve_store(const cli::StoreServe& command) {
-  // Taken one by one below; the server's own thread has none of them.
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // What the caller ignores, as nohup does, stays ignored.
-    struct sigaction action {};
-    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) ::sigaddset(&signals, signal);
-  }
-  ::sigaddset(&signals, SIGPIPE);  // never waited for
-  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
-  ::sigdelset(&signals, SIGPIPE);
+  Serving serving;
   process::raise_descriptor_limit();
 
   store::TcpServerOptions options;
@@ -64,19 +49,6 @@ int serve_store(const cli::StoreServe& command) {
     say_error(server.error().message);
     return server.error().code == Errc::invalid_argument ? exit_codes::usage : exit_codes::launcher_failed;
   }
-  std::string greeting = "listening on";
-  for (const auto& address : (*server)->addresses()) greeting += " " + address;
-  if (!print(greeting + "\n")) {
-    say_error("cannot write to the standard output");
-    return exit_codes::launcher_failed;
-  }
-  bool written = true;
-  for (int signal = 0;;) {
-    if (::sigwait(&signals, &signal) != 0) continue;
-    const bool end = signal != SIGUSR1;
-    if (command.stats && (!end || written)) written = print(stats_text((*server)->stats()) + "\n") && written;
-    if (end) break;
-  }
-  if (!written) say_error("cannot write to the standard output");
-  return written ? exit_codes::success : exit_codes::launcher_failed;
+  return serving.run((*server)->addresses(),
+                     command.stats ? [&] { return stats_text((*server)->stats()); } : std::function<std::string()>());
 }

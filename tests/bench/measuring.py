@@ -78,6 +78,7 @@ class Bench:
         self.timed = os.path.join(helpers, "bench_timed")
         self.bare = os.path.join(helpers, "bench_bare")
         self.store_load = os.path.join(helpers, "bench_store_load")
+        self.agents_load = os.path.join(helpers, "bench_agents_load")
         self.torchrun = torchrun
         self.repeats = repeats
         self.quick = quick

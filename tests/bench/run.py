@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import coordinating
 import counting
 import launching
 import networking
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "store-barrier": storing.store_barrier,
     "store-memory": storing.store_memory,
     "store-operations": counting.store_operations,
+    "coordinator": coordinating.coordinator,
     "network-start": networking.network_start,
     "network-restart": networking.network_restart,
     "network-stop": networking.network_stop,

@@ -73,6 +73,12 @@ _ddrun() {
                 mapfile -t COMPREPLY < <(compgen -W '--print' -- "$cur")
                 return
             fi ;;
+        rendezvous)
+            if ((COMP_CWORD > 1)); then
+                word='--port= --bind= --secret-file= --insecure --heartbeat-interval= --heartbeat-misses= --stats'
+                mapfile -t COMPREPLY < <(compgen -W "$word --help" -- "$cur")
+                return
+            fi ;;
         store)
             if ((COMP_CWORD > 1)); then
                 word='--server= --timeout= --prefix= --raw'
@@ -111,7 +117,7 @@ _ddrun() {
     else
         _ddrun_program "$cur"
         if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion env secret store version' -- "$cur")
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion env rendezvous secret store version' -- "$cur")
         fi
     fi
 }

@@ -58,6 +58,11 @@ function __ddrun_asks_store
     test (count $words) -gt 1; and test $words[2] = store
 end
 
+function __ddrun_coordinates
+    set -l words (commandline -opc)
+    test (count $words) -gt 1; and test $words[2] = rendezvous
+end
+
 function __ddrun_makes_secret
     set -l words (commandline -opc)
     test (count $words) -gt 1; and test $words[2] = secret
@@ -67,12 +72,14 @@ function __ddrun_first_word
     test (count (commandline -opc)) -eq 1
 end
 
-complete -c ddrun -n __ddrun_first_word -a 'config completion env secret store version'
+complete -c ddrun -n __ddrun_first_word -a 'config completion env rendezvous secret store version'
 complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
 complete -c ddrun -n '__fish_seen_subcommand_from config' -n __ddrun_own_part -a show
 complete -c ddrun -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
 complete -c ddrun -n '__fish_seen_subcommand_from env' -n __ddrun_own_part -l json
 complete -c ddrun -n __ddrun_makes_secret -f -a 'new --print'
+complete -c ddrun -n __ddrun_coordinates -f -a '--port= --bind= --secret-file= --insecure'
+complete -c ddrun -n __ddrun_coordinates -f -a '--heartbeat-interval= --heartbeat-misses= --stats'
 complete -c ddrun -n __ddrun_asks_store -f -a 'get set add wait list del'
 complete -c ddrun -n __ddrun_asks_store -f -a '--server= --timeout= --prefix= --raw --port= --bind= --max-memory= --stats'
 )");

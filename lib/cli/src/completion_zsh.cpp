@@ -42,7 +42,7 @@ _ddrun_program() {
 
 _ddrun() {
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
-    compadd -- config completion env secret store version
+    compadd -- config completion env rendezvous secret store version
     _ddrun_program
     return
   fi
@@ -58,6 +58,9 @@ _ddrun() {
     completion) compadd -- bash zsh fish; return ;;
     secret)
       if ((CURRENT == 3)); then compadd -- new; else compadd -- --print; fi
+      return ;;
+    rendezvous)
+      compadd -- --port= --bind= --secret-file= --insecure --heartbeat-interval= --heartbeat-misses= --stats
       return ;;
     store)
       ((CURRENT == 3)) && compadd -- get set add wait list del --port= --bind= --max-memory= --stats

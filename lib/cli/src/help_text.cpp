@@ -12,6 +12,7 @@ constexpr std::string_view opening =
     R"(Usage: ddrun [options] [--] program [args...]
        ddrun config show [options] [--] [program [args...]]
        ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
+       ddrun rendezvous [options] (see ddrun rendezvous --help)
        ddrun secret new [--print]
        ddrun env [--json] [options] (what a scheduler says of this machine)
        ddrun completion bash|zsh|fish

@@ -10,6 +10,7 @@
 #include "cli11_values.hpp"
 #include "config_file.hpp"
 #include "ddrun/base/text.hpp"
+#include "rendezvous_words.hpp"
 #include "secret_words.hpp"
 #include "settings.hpp"
 #include "store_words.hpp"
@@ -173,14 +174,9 @@ Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& e
     if (word == "completion") return run_completion(rest);
     if (word == "version") return run_version(rest, version);
     if (word == "store") return parse_store(rest, environment);
+    if (word == "rendezvous") return parse_rendezvous(rest, environment);
     if (word == "secret") return parse_secret(rest);
     if (word == "env") return run_env(rest, launcher);
-    for (const std::string_view reserved : {"rendezvous"}) {
-      if (word == reserved) {
-        return usage_error(concat("'", word, "' as the first word is kept for a later version of ddrun; ",
-                                  "for a program of that name write: ddrun -- ", word));
-      }
-    }
   }
   return launcher.launch(arguments);
 }

@@ -45,7 +45,12 @@ Digest finish(SHA256_CTX& context) {
 HmacKey::HmacKey(std::string_view key) {
   Block block{};
   if (key.size() > block.size()) {
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), block.data());
+    // Not SHA256(), which does this by way of the EVP layer.
+    SHA256_CTX context;
+    SHA256_Init(&context);
+    SHA256_Update(&context, key.data(), key.size());
+    SHA256_Final(block.data(), &context);
+    wipe(&context, sizeof context);
   } else {
     std::copy(key.begin(), key.end(), block.begin());
   }

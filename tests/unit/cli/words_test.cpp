@@ -4,20 +4,42 @@ using namespace ddrun;
 using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
-TEST_CASE("first words that are kept for later are refused with the way out") {
-  for (const std::string word : {"rendezvous"}) {
-    CHECK(refused({word, "x"}) == "'" + word +
-                                      "' as the first word is kept for a later version of ddrun; for a program of that "
-                                      "name write: ddrun -- " +
-                                      word);
+TEST_CASE("a program may be called as ddrun's own first words") {
+  for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "store", "version"}) {
     CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"./" + word}).spec.program.name == "./" + word);
-    CHECK(launched({"-n2", word}).spec.program.name == word);
-  }
-  for (const std::string word : {"config", "completion", "env", "secret", "version"}) {
-    CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"-v", word}).spec.program.name == word);
   }
+}
+
+TEST_CASE("rendezvous has few options and no words") {
+  const auto served = [](const Words& words, const Words& variables = {}) {
+    Parsed parsed = run(words, variables);
+    REQUIRE(std::holds_alternative<RendezvousServe>(parsed));
+    return std::get<RendezvousServe>(std::move(parsed));
+  };
+  const auto plain = served({"rendezvous"});
+  CHECK(plain.port == 29400);
+  CHECK(plain.addresses.empty());
+  CHECK_FALSE(plain.secret_file);
+  CHECK_FALSE(plain.insecure);
+  CHECK_FALSE(plain.stats);
+  const auto full = served({"rendezvous", "--port=0", "--bind=127.0.0.1", "--bind", "::1", "--secret_file=a_b",
+                            "--heartbeat_interval=250ms", "--heartbeat-misses=7", "--stats"},
+                           {"DDRUN_SECRET_FILE=other"});
+  CHECK(full.port == 0);
+  CHECK(full.addresses == Words{"127.0.0.1", "::1"});
+  CHECK(full.secret_file == "a_b");
+  CHECK(full.heartbeat_interval == Milliseconds(250));
+  CHECK(full.heartbeat_misses == 7);
+  CHECK(full.stats);
+  CHECK(served({"rendezvous"}, {"DDRUN_SECRET_FILE=other"}).secret_file == "other");
+  CHECK_FALSE(served({"rendezvous", "--insecure"}, {"DDRUN_SECRET_FILE=other"}).secret_file);
+  CHECK(contains(refused({"rendezvous", "x"}), "ddrun -- rendezvous"));
+  CHECK(contains(refused({"rendezvous", "--port=70000"}), "--port: port"));
+  CHECK(contains(refused({"rendezvous", "--heartbeat-interval=0"}), "--heartbeat-interval"));
+  CHECK(contains(refused({"rendezvous", "--insecure", "--secret-file=f"}), "--insecure"));
+  CHECK(contains(refused({"rendezvous", "--nonsense"}), "ddrun rendezvous"));
 }
 
 TEST_CASE("env takes the options of a launch and needs no program") {

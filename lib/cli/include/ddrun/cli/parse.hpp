@@ -7,6 +7,7 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/cli/environment_view.hpp"
+#include "ddrun/cli/rendezvous_command.hpp"
 #include "ddrun/cli/secret_command.hpp"
 #include "ddrun/cli/store_command.hpp"
 #include "ddrun/cluster/complete.hpp"
@@ -46,7 +47,7 @@ struct PrintAndExit {
   int code = 0;  ///< 2 for wrong usage
 };
 
-using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, SecretNew, ShowPlace>;
+using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, RendezvousServe, SecretNew, ShowPlace>;
 
 /// Understands a command line. `arguments` are without the program's own name.
 ///
