@@ -161,9 +161,9 @@ struct LaunchSpec {
   bool virtual_local_rank = false;
   std::optional<std::string> chdir;
   std::vector<std::pair<std::string, std::string>> env;  ///< --env NAME=VALUE, in order
-  bool keep_scheduler_env = false;  ///< workers inherit ranks that srun or mpirun gave to ddrun itself
-  std::optional<Milliseconds> timeout;                   ///< the whole job
-  std::optional<Milliseconds> exit_skew;                 ///< from the first worker's success to the last one's
+  bool keep_scheduler_env = false;        ///< workers inherit ranks that srun or mpirun gave to ddrun itself
+  std::optional<Milliseconds> timeout;    ///< the whole job
+  std::optional<Milliseconds> exit_skew;  ///< from the first worker's success to the last one's
   std::optional<std::string> report_file;
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
