@@ -14,8 +14,8 @@
 // coordinator, a process, is stopped until all have connected, so that they come at the same moment. Between the phases
 // it waits for a line on its standard input if --step is given, after it has said "phase NAME" on standard error.
 #include <arpa/inet.h>
-#include <netinet/in.h>
 #include <linux/tcp.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
