@@ -40,7 +40,8 @@ class Coordinator {
 
  private:
   static Words with(const Words& options) {
-    Words words = {"rendezvous", "--port=0", "--bind=127.0.0.1"};
+    // A machine that is busy with other tests is not to be taken for a lost one.
+    Words words = {"rendezvous", "--port=0", "--bind=127.0.0.1", "--heartbeat-interval=10s"};
     words.insert(words.end(), options.begin(), options.end());
     return command(words);
   }

@@ -127,7 +127,7 @@ TEST_CASE("an agent comes from the address that it was given") {
   boost::asio::io_context context;
   AgentLink link(context.get_executor(), std::move(options), {});
   link.start();
-  std::thread thread([&] { context.run_for(5s); });
+  std::thread thread([&] { context.run_for(20s); });
   CHECK(coordinator_has_logged("join bound 127.0.0.9 "));
   context.stop();
   thread.join();
@@ -247,13 +247,14 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
 
 TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   CoordinatorServerOptions options;
-  options.coordinator.heartbeat_interval = Milliseconds(50);
+  options.coordinator.heartbeat_interval = Milliseconds(200);
+  options.coordinator.heartbeat_misses = 10;
   auto f = std::make_unique<Fixture>(options);
   Agent agent({{"127.0.0.1", f->server->port()}});
   agent.link->start();
   REQUIRE(agent.hear_of<Welcome>());
   // For longer than silence would be borne: pings come and are answered.
-  const auto until = Clock::now() + 400ms;
+  const auto until = Clock::now() + 2500ms;
   agent.run_until([&] { return Clock::now() > until; });
   CHECK_FALSE(agent.lost);
   f.reset();
