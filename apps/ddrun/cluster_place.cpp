@@ -1,11 +1,29 @@
 #include "cluster_place.hpp"
 
+#include <time.h>
 #include <unistd.h>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 
 using namespace ddrun;
+
+namespace {
+
+/// The scheduler ends the job, whatever ddrun does: workers should have had their grace time by then.
+void heed_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) {
+  const auto left = cluster::time_before_end(end.value, ::time(nullptr), spec.stop.grace);
+  if (!left || (spec.timeout && *spec.timeout <= *left)) return;
+  spec.timeout = left;
+  const auto& rank = spec.rendezvous.node_rank;
+  const bool says_it = !rank || *rank == 0;
+  say(says_it ? Level::notice : Level::info,
+      concat("the scheduler ends this job soon after ", format_duration(*left), " (", end.variable,
+             "): workers are stopped then, as with --timeout"));
+}
+
+}  // namespace
 
 Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_pid) {
   const cluster::Variables variables(environ);
@@ -22,5 +40,6 @@ Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid) {
   auto completion = cluster::complete(launch.spec, launch.given, *detected);
   if (!completion) return tl::unexpected(completion.error());
   for (const std::string& remark : completion->remarks) say(Level::info, remark);
+  if (detected->end_time && !completion->start_agents) heed_end(launch.spec, *detected->end_time);
   return ClusterPlace{std::move(*detected), std::move(*completion)};
 }

@@ -3,6 +3,7 @@
 
 import json
 import re
+import time
 import unittest
 
 import slurm
@@ -117,6 +118,14 @@ class InsideOfSrun(SlurmTest):
         done = self.srun("--nodes=4", DDRUN, "bash", "-c", "[ $RANK != 2 ] || exit 9; sleep 60")
         self.assertEqual(done.returncode, 9, done.stderr)
         self.assertIn("rank 2", done.stderr)
+
+    def test_the_time_limit_leaves_workers_their_grace(self):
+        # Newer Slurms set it themselves.
+        done = self.srun("--nodes=2", DDRUN, "bash", "-c", "trap 'echo I am $RANK: stopped; exit 0' TERM; sleep 60 & wait",
+                         env={"SLURM_JOB_END_TIME": str(int(time.time()) + 20)})
+        self.assertEqual(done.returncode, 124, done.stderr)
+        self.assertEqual(lines_of(done.stdout), ["I am 0: stopped", "I am 1: stopped"])
+        self.assertEqual(done.stderr.count("(SLURM_JOB_END_TIME): workers are stopped then"), 1, done.stderr)
 
     def test_more_nodes_than_wanted_are_spares(self):
         told, go = self.cluster.dir / "spares.err", self.cluster.dir / "spares.go"

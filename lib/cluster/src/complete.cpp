@@ -178,4 +178,13 @@ Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected
   return Filling(spec, given, detected).run();
 }
 
+std::optional<Milliseconds> time_before_end(std::int64_t end_time, std::int64_t now, Milliseconds grace) {
+  constexpr std::chrono::seconds patience{25};
+  const auto earlier = grace - patience;
+  if (earlier <= earlier.zero() || end_time <= now) return std::nullopt;
+  const auto left = std::chrono::seconds(end_time - now) - earlier;
+  if (left <= left.zero()) return std::nullopt;
+  return std::chrono::duration_cast<Milliseconds>(left);
+}
+
 }  // namespace ddrun::cluster

@@ -26,8 +26,9 @@ Result<void> take_rank(Detected& said, const Variables& variables, const std::ve
   auto rank = first_number_of(variables, names, 0, most_nodes);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
-  // Beyond an elastic job's most it may be a spare.
-  if (said.nodes && said.nodes->value.least == said.nodes->value.most && (*rank)->value >= said.nodes->value.most) {
+  // Beyond an elastic job's most it may be a spare; with one machine it means nothing.
+  if (said.nodes && said.nodes->value.most > 1 && said.nodes->value.least == said.nodes->value.most &&
+      (*rank)->value >= said.nodes->value.most) {
     return contradiction(concat((*rank)->variable, "=", (*rank)->value),
                          concat(said.nodes->variable, "=", said.nodes->value.most),
                          "node ranks begin with 0; correct the wrong one");

@@ -182,3 +182,17 @@ TEST_CASE("GPUs of the scheduler are counted where the user asks for GPUs") {
   CHECK(done.spec.nproc.kind == NprocSpec::Kind::gpu);
   CHECK(instead_of(done.completion.evidence, "GPUs") == "");
 }
+
+TEST_CASE("workers have their grace time before the scheduler kills them") {
+  using std::chrono::seconds;
+  const std::int64_t now = 1'800'000'000;
+  CHECK(time_before_end(now + 100, now, seconds(30)) == Milliseconds(95'000));
+  CHECK(time_before_end(now + 3600, now, seconds(145)) == Milliseconds(3'480'000));
+  // Slurm's own patience is enough.
+  CHECK_FALSE(time_before_end(now + 100, now, seconds(25)));
+  CHECK_FALSE(time_before_end(now + 100, now, seconds(0)));
+  // Too late to do anything about it.
+  CHECK_FALSE(time_before_end(now + 5, now, seconds(30)));
+  CHECK_FALSE(time_before_end(now - 1, now, seconds(30)));
+  CHECK_FALSE(time_before_end(0, now, seconds(30)));
+}

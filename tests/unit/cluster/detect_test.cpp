@@ -166,6 +166,7 @@ TEST_CASE("torchrun's variables win over the scheduler's") {
   CHECK(told);
   CHECK(refusal_of({{"PET_NNODES=2", "PET_NODE_RANK=2"}}) ==
         "PET_NODE_RANK=2 and PET_NNODES=2 contradict each other; node ranks begin with 0; correct the wrong one");
+  CHECK(found_at({{"PET_NNODES=1", "PET_NODE_RANK=3"}}) == "torchrun's PET_ variables; nodes 1; rank 3; there");
   CHECK(found_at({{"PET_NNODES=2:4"}}) == "torchrun's PET_ variables; nodes 2:4");
   CHECK(refusal_of({{"PET_NNODES=4:2"}}).find("PET_NNODES=4:2 is neither N nor MIN:MAX") == 0);
   CHECK(found_at({{"PET_NNODES=", "PET_NODE_RANK="}}) == "");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,5 +31,11 @@ struct Completion {
 /// Fills what the user did not set. With one machine the launch stays as it was. Fails where the job could only go
 /// wrong; the message says what to write.
 [[nodiscard]] Result<Completion> complete(LaunchSpec& spec, const Given& given, const Detected& detected);
+
+/// How long a job may run so that its workers have their whole `grace` before a scheduler that ends the job at
+/// `end_time` kills them, both in seconds since 1970. Schedulers send SIGTERM at that time and SIGKILL some time later;
+/// 25 seconds are counted upon (Slurm's KillWait is 30 unless the administrator chose another). Nothing if that is
+/// enough anyway, or if there is no time left in which anything could be done.
+[[nodiscard]] std::optional<Milliseconds> time_before_end(std::int64_t end_time, std::int64_t now, Milliseconds grace);
 
 }  // namespace ddrun::cluster
