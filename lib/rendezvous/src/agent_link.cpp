@@ -28,7 +28,8 @@ using boost::system::error_code;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds first_pause{50};
+/// Agents that are started together come a few milliseconds before the coordinator listens.
+constexpr milliseconds first_pause{2};
 constexpr milliseconds longest_pause{1000};
 /// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
 constexpr seconds time_to_connect{5};
