@@ -2,7 +2,7 @@
 
 import json
 import re
-import subprocess
+import time
 
 from jobs import PORT, SECRET, JobTest
 from netcase import DDRUN, WORKER, main
@@ -112,13 +112,21 @@ class Jobs(JobTest):
         jobs = self.start()
         self.wait_for_workers()
         def sent():
-            return [int(host.run(["cat", "/sys/class/net/eth0/statistics/tx_packets"]).out) for host in self.bed.hosts[1:]]
-        before = sent()
-        subprocess.run(["sleep", "5"], check=True)
-        after = sent()
-        for a, b in zip(before, after):
-            # An agent answers a ping with one packet; the rest is ARP and the like.
-            self.assertLessEqual(b - a, 5 + 5, f"{before} {after}")
+            """Packets with data in them that each agent has sent on its control connection, as the kernel counts them."""
+            counts = []
+            for host in self.bed.hosts[1:]:
+                said = host.run(["ss", "-Htin", "state", "established", "dport", "=", f":{PORT}"]).out
+                counts.append([int(number) for number in re.findall(r"\bdata_segs_out:(\d+)", said)])
+            return counts
+        began, before = time.monotonic(), sent()
+        # What is looked at is what happens in a stretch of time: there is nothing to wait for.
+        time.sleep(5)
+        after, seconds = sent(), time.monotonic() - began
+        for old, new in zip(before, after):
+            self.assertEqual((len(old), len(new)), (1, 1), f"one connection to the coordinator: {before} {after}")
+            # A ping each second, on average, and one answer to each.
+            self.assertGreater(new[0], old[0], f"{before} {after}")
+            self.assertLessEqual(new[0] - old[0], seconds + 2, f"{before} {after} in {seconds:.1f} s")
         jobs["h1"].signal(15)
         for job in jobs.values():
             job.wait(60)
