@@ -304,8 +304,8 @@ class Host:
         except AssertionError:
             return False
 
-    def answers(self, other, seconds=0.4):
-        """Whether a packet comes back from `other`: a closed port refuses, which is an answer."""
+    def answers(self, other, seconds=10):
+        """Whether a packet comes back from `other` within this time: a closed port refuses, which is an answer."""
         probe = f": </dev/tcp/{other.address}/9"
         asked = self.run(["timeout", seconds, "bash", "-c", probe], 20)
         return asked.code == 0 or "Connection refused" in asked.err

@@ -38,7 +38,7 @@ class NetTest(unittest.TestCase):
         self.bed.mend()
         self.assertFalse(left, f"left running\n{said}")
 
-    def left(self, patience=5):
+    def left(self, patience=15):
         """What runs on the hosts; waits a little for what is on its way out."""
         def running():
             return {host.name: [str(seen) for seen in seen_there] for host in self.bed.hosts

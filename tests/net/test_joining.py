@@ -69,7 +69,7 @@ class Joining(JobTest):
 
     def test_a_node_leaves_and_too_few_are_left(self):
         row = self.row("leaves-at-min")
-        options = ["--rdzv-conf=last_call_timeout=1,join_timeout=3"]
+        options = ["--rdzv-conf=last_call_timeout=1,join_timeout=10"]
         jobs = self.start(*options, nnodes="2:3", hosts=self.bed.hosts[:2], verbs=self.verbs())
         self.wait_for_ranks(range(4))
         jobs["h2"].signal(INTERRUPT)

@@ -50,7 +50,7 @@ class Kills(JobTest):
                         if job is not None:
                             self.assertNotIn(job.code, (0, 2), self.said())
                             left = [str(seen) for seen in host.processes()]
-                            wait_until(lambda h=host: not h.processes(), 10, f"the end of {left} on {host}")
+                            wait_until(lambda h=host: not h.processes(), 30, f"the end of {left} on {host}")
                             job.close()
                             self.bed.started.remove(job)
                         jobs[host.name] = self.agent(host)
@@ -61,7 +61,7 @@ class Kills(JobTest):
             if target == "machine":
                 host.crash()
                 host.boot()
-                jobs[host.name].wait(10)
+                jobs[host.name].wait(30)
             else:
                 seen = [seen for seen in host.processes() if seen.role == target]
                 if seen:

@@ -21,12 +21,12 @@ class Wires(JobTest):
 
     def test_a_short_cut(self):
         row = self.row("short-cut")
-        jobs = self.running()
+        jobs = self.running("--heartbeat-misses=6")
         self.bed[2].cut()
         time.sleep(1)  # what is tried is this time, not something to wait for
         self.bed[2].heal()
         # If it has been taken for lost after all, that shows within the heartbeat.
-        time.sleep(4)
+        time.sleep(7)
         self.ends_well(row, jobs)
 
     def test_a_long_cut(self):
