@@ -2,15 +2,17 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <netdb.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <memory>
 
 #include "addresses.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
+#include "host_lookup.hpp"
 #include "split_endpoint.hpp"
 
 namespace ddrun::rendezvous {
@@ -30,14 +32,17 @@ std::string numeric(const sockaddr* address) {
   return text;
 }
 
+/// A name server that does not answer must not keep the agent from being stopped.
+constexpr std::chrono::seconds patience{5};
+
 std::vector<std::string> resolve_name(const std::string& name) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
+  boost::asio::io_context io{1};
   std::vector<std::string> addresses;
-  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return addresses;
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) addresses.push_back(numeric(one->ai_addr));
+  const auto lookup = std::make_shared<HostLookup>(io.get_executor());
+  lookup->start(name, patience, [&](Result<std::vector<std::string>> found) {
+    if (found) addresses = std::move(*found);
+  });
+  io.run();
   return addresses;
 }
 

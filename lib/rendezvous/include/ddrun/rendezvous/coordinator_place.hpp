@@ -14,7 +14,7 @@ namespace ddrun::rendezvous {
 struct MachineFacts {
   std::string host_name;               ///< as uname says it
   std::vector<std::string> addresses;  ///< of all interfaces, loopback among them, no zones
-  /// Addresses of a name, empty if it has none. May block as long as the system's resolver does.
+  /// Addresses of a name, empty if it has none. May block for some seconds.
   std::function<std::vector<std::string>(const std::string& name)> resolve;
 };
 
