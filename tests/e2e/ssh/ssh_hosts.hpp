@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pwd.h>
 #include <sys/prctl.h>
@@ -158,7 +159,10 @@ class SshHosts {
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != test) ::_exit(1);
-      ::execl("/usr/sbin/sshd", "/usr/sbin/sshd", "-D", "-f", settings.c_str(), "-E", log.c_str(), nullptr);
+      // Not by -E: its sessions would open the file again, perhaps when the directory is being removed.
+      const int file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      ::dup2(file, STDERR_FILENO);
+      ::execl("/usr/sbin/sshd", "/usr/sbin/sshd", "-D", "-e", "-f", settings.c_str(), nullptr);
       ::_exit(127);
     }
     return pid;
