@@ -64,9 +64,7 @@ struct MeetingPlan {
 
 Result<MeetingPlan> plan_several(const LaunchSpec& spec, MeetingPlan plan) {
   const RendezvousSpec& meeting = spec.rendezvous;
-  auto machine = rendezvous::this_machine();
-  if (!machine) return tl::unexpected(machine.error());
-  const auto place = rendezvous::find_coordinator(meeting, *machine);
+  const auto place = rendezvous::find_coordinator(meeting, rendezvous::this_machine());
   if (!place) return tl::unexpected(place.error());
   const std::string nodes = meeting.min_nodes == meeting.max_nodes
                                 ? std::to_string(meeting.max_nodes)

@@ -55,6 +55,11 @@ bool IpAddress::is_loopback() const {
          bytes_.back() == 1;
 }
 
+bool IpAddress::is_unspecified() const {
+  return std::all_of(is_v4() ? bytes_.begin() + v4_prefix.size() : bytes_.begin(), bytes_.end(),
+                     [](std::uint8_t byte) { return byte == 0; });
+}
+
 std::string IpAddress::text() const {
   char text[INET6_ADDRSTRLEN] = "?";
   if (is_v4()) {

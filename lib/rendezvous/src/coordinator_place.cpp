@@ -1,15 +1,13 @@
 #include "ddrun/rendezvous/coordinator_place.hpp"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <memory>
+#include <optional>
 
-#include "addresses.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "host_lookup.hpp"
@@ -21,16 +19,6 @@ namespace {
 
 constexpr std::uint16_t static_port = 29500;  // torchrun's
 constexpr std::uint16_t c10d_port = 29400;
-
-std::string numeric(const sockaddr* address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address->sa_family == AF_INET) {
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof text);
-  } else if (address->sa_family == AF_INET6) {
-    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text, sizeof text);
-  }
-  return text;
-}
 
 /// A name server that does not answer must not keep the agent from being stopped.
 constexpr std::chrono::seconds patience{5};
@@ -50,15 +38,16 @@ std::string short_name(const std::string& name) { return name.substr(0, name.fin
 
 bool names_machine(const std::string& host, const MachineFacts& machine) {
   if (host == "localhost" || host == machine.host_name) return true;
-  const auto is_ours = [&](const std::string& address) {
-    return is_loopback(address) ||
-           std::find(machine.addresses.begin(), machine.addresses.end(), address) != machine.addresses.end();
+  const auto is_ours = [&](const std::optional<IpAddress>& address) {
+    return address && (address->is_loopback() || std::find(machine.addresses.begin(), machine.addresses.end(),
+                                                           *address) != machine.addresses.end());
   };
-  if (is_address(host)) return is_ours(canonical_address(host));
+  if (const auto address = IpAddress::parse(host)) return is_ours(address);
   // A short name that is ours is us, whatever a name server makes of it.
   if (host.find('.') == std::string::npos && host == short_name(machine.host_name)) return true;
   const auto addresses = machine.resolve(host);
-  return std::any_of(addresses.begin(), addresses.end(), is_ours);
+  return std::any_of(addresses.begin(), addresses.end(),
+                     [&](const std::string& text) { return is_ours(IpAddress::parse(text)); });
 }
 
 Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
@@ -93,17 +82,11 @@ Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
 
 }  // namespace
 
-Result<MachineFacts> this_machine() {
+MachineFacts this_machine() {
   MachineFacts facts;
   utsname name{};
   if (::uname(&name) == 0) facts.host_name = name.nodename;
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return fail_errno(Errc::unavailable, "cannot list this machine's addresses", errno);
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
-  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr) continue;
-    if (std::string address = numeric(one->ifa_addr); !address.empty()) facts.addresses.push_back(std::move(address));
-  }
+  facts.addresses = own_addresses();
   facts.resolve = resolve_name;
   return facts;
 }
@@ -114,7 +97,8 @@ Result<CoordinatorPlace> find_coordinator(const RendezvousSpec& spec, const Mach
   CoordinatorPlace place;
   place.candidates = std::move(*endpoints);
   place.loopback_only = std::all_of(place.candidates.begin(), place.candidates.end(), [](const Endpoint& endpoint) {
-    return endpoint.host == "localhost" || (is_address(endpoint.host) && is_loopback(endpoint.host));
+    const auto address = IpAddress::parse(endpoint.host);
+    return endpoint.host == "localhost" || (address && address->is_loopback());
   });
   const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
   if (spec.is_host) {

@@ -114,9 +114,7 @@ class CoordinatorServer::Loop {
       : listeners_(std::move(listeners)), options_(options) {
     if (options.secret) secret_.emplace(*options.secret);
     options_.secret.reset();  // the caller's
-    if (options_.coordinator.own_addresses.empty()) {
-      for (const auto& address : own_addresses()) options_.coordinator.own_addresses.push_back(address.text());
-    }
+    if (options_.coordinator.own_addresses.empty()) options_.coordinator.own_addresses = own_addresses();
   }
   ~Loop();
 
@@ -639,7 +637,7 @@ void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener:
 
 void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
   const auto local = store::local_endpoint(link.fd.get());
-  const auto local_address = local ? IpAddress::of(local->storage) : std::nullopt;
+  const auto reached = local ? IpAddress::of(local->storage) : std::nullopt;
   if (options_.many_jobs) {
     auto options = options_.coordinator;
     options.job_id = join.job_id;
@@ -652,7 +650,7 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
   ++link.job->links;
   ++stats_.joined;
   stats_.peak_agents = std::max<std::uint64_t>(stats_.peak_agents, links_.size() - new_links_);
-  link.job->coordinator.join(id, join, {link.address.text(), local_address ? local_address->text() : ""}, now());
+  link.job->coordinator.join(id, join, {link.address, reached.value_or(IpAddress())}, now());
   carry_out(link.job->coordinator);
 }
 

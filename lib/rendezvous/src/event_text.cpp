@@ -27,7 +27,7 @@ ordered_json about(const char* event, Round round, const Seat& seat) {
   return {{"event", event},
           {"round", round},
           {"host", seat.host},
-          {"address", seat.peer_address},
+          {"address", seat.peer_address.text()},
           {"node_rank", seat.in_round ? seat.node_rank : -1}};
 }
 
@@ -36,7 +36,7 @@ ordered_json about(const char* event, Round round, const Seat& seat) {
 std::string joined(const Seat& seat, int nodes, bool spare) {
   return line({{"event", "joined"},
                {"host", seat.host},
-               {"address", seat.peer_address},
+               {"address", seat.peer_address.text()},
                {"local_world_size", seat.local_world_size},
                {"nodes", nodes},
                {"spare", spare}});

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "addresses.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/agent_link.hpp"
@@ -110,9 +110,7 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
 };
 
 Result<void> JobRendezvous::Impl::open() {
-  auto machine = this_machine();
-  if (!machine) return tl::unexpected(machine.error());
-  machine_ = std::move(*machine);
+  machine_ = this_machine();
   auto place = find_coordinator(options_.spec->rendezvous, machine_);
   if (!place) return tl::unexpected(place.error());
   place_ = std::move(*place);
@@ -180,7 +178,7 @@ void JobRendezvous::Impl::join() {
   if (options_.secret) options.secret = options_.secret->bytes();
   options.join = join_message();
   options.connect_by = Clock::now() + limit;
-  if (const auto& local = options_.spec->rendezvous.local_addr; local && is_address(*local) && !server_) {
+  if (const auto& local = options_.spec->rendezvous.local_addr; local && IpAddress::parse(*local) && !server_) {
     options.local_address = *local;
   }
   AgentLinkCallbacks callbacks;

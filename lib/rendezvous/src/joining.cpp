@@ -28,7 +28,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_cause_.reset();
   }
   if (const std::string why = objection(join); !why.empty()) {
-    event(event_text::refused(join.host, facts.peer_address, why));
+    event(event_text::refused(join.host, facts.peer_address.text(), why));
     const bool other_job = join.job_id != job_id(join);
     refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
   } else if (memory_.verdict) {

@@ -1,6 +1,6 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
-#include "addresses.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
@@ -12,13 +12,15 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-/// "All addresses" counts as a name for this machine: nothing listens on a wildcard.
+/// "All addresses" counts as a name for this machine: nothing listens on a wildcard. So does what only some programs
+/// would take for an address, with brackets or a zone.
 enum class HostKind { loopback, address, name };
 
 HostKind kind_of(const std::string& host) {
   if (host.empty() || host == "localhost") return HostKind::loopback;
-  if (!is_address(host) || is_unspecified(host)) return HostKind::name;
-  return is_loopback(host) ? HostKind::loopback : HostKind::address;
+  const auto address = IpAddress::parse(host);
+  if (!address || host.find_first_of("[%") != std::string::npos || address->is_unspecified()) return HostKind::name;
+  return address->is_loopback() ? HostKind::loopback : HostKind::address;
 }
 
 }  // namespace

@@ -2,37 +2,35 @@
 
 #include <algorithm>
 
-#include "addresses.hpp"
-
 namespace ddrun::rendezvous {
 
 namespace {
 
-bool is_own(const std::string& address, const std::vector<std::string>& own_addresses) {
-  return is_loopback(address) || std::find(own_addresses.begin(), own_addresses.end(), address) != own_addresses.end();
+bool is_own(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
+  return address.is_loopback() || std::find(own_addresses.begin(), own_addresses.end(), address) != own_addresses.end();
 }
 
 }  // namespace
 
-std::string address_of_node_rank_0(const std::vector<const Seat*>& round,
-                                   const std::vector<std::string>& own_addresses) {
+std::string address_of_node_rank_0(const std::vector<const Seat*>& round, const std::vector<IpAddress>& own_addresses) {
   const Seat& first = *round.front();
   if (!first.advertised.empty()) return first.advertised;
-  if (!is_own(first.peer_address, own_addresses)) return first.peer_address;
+  if (!is_own(first.peer_address, own_addresses)) return first.peer_address.text();
   // Under this address one of the others was able to reach this machine.
   for (const Seat* other : round) {
-    if (!is_own(other->peer_address, own_addresses)) return other->local_address;
+    if (!is_own(other->peer_address, own_addresses)) return other->local_address.text();
   }
-  return first.peer_address;
+  return first.peer_address.text();
 }
 
 std::vector<std::string> addresses_of(const std::vector<const Seat*>& round,
-                                      const std::vector<std::string>& own_addresses) {
-  std::vector<std::string> addresses;
+                                      const std::vector<IpAddress>& own_addresses) {
+  std::vector<IpAddress> addresses;
   bool own = false;
   for (const Seat* seat : round) {
     addresses.push_back(seat->peer_address);
-    if (!seat->advertised.empty()) addresses.push_back(seat->advertised);
+    // It may be a name, which says nothing of where a connection comes from.
+    if (const auto advertised = IpAddress::parse(seat->advertised)) addresses.push_back(*advertised);
     own = own || is_own(seat->peer_address, own_addresses);
   }
   if (own) {
@@ -41,8 +39,11 @@ std::vector<std::string> addresses_of(const std::vector<const Seat*>& round,
   }
   std::sort(addresses.begin(), addresses.end());
   addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
-  if (!addresses.empty() && addresses.front().empty()) addresses.erase(addresses.begin());
-  return addresses;
+  std::vector<std::string> texts;
+  for (const IpAddress& address : addresses) {
+    if (!address.is_unspecified()) texts.push_back(address.text());
+  }
+  return texts;
 }
 
 }  // namespace ddrun::rendezvous

@@ -2,17 +2,16 @@
 
 #include <algorithm>
 
-#include "addresses.hpp"
 #include "ddrun/base/text.hpp"
 #include "meeting_address.hpp"
 
 namespace ddrun::rendezvous {
 
-std::string describe(const Seat& seat) { return concat(seat.host, " (", seat.peer_address, ")"); }
+std::string describe(const Seat& seat) { return concat(seat.host, " (", seat.peer_address.text(), ")"); }
 
 std::string describe_with_rank(const Seat& seat) {
   if (!seat.in_round) return describe(seat);
-  return concat(seat.host, " (", seat.peer_address, ", node rank ", seat.node_rank, ")");
+  return concat(seat.host, " (", seat.peer_address.text(), ", node rank ", seat.node_rank, ")");
 }
 
 Seat& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
@@ -22,8 +21,8 @@ Seat& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, Clo
   seat.agent_id = join.agent_id;
   seat.host = join.host;
   seat.role = join.role;
-  seat.peer_address = canonical_address(facts.peer_address);
-  seat.local_address = canonical_address(facts.local_address);
+  seat.peer_address = facts.peer_address;
+  seat.local_address = facts.local_address;
   seat.advertised = join.address;
   seat.wanted_rank = join.node_rank;
   seat.local_world_size = static_cast<int>(join.local_world_size);

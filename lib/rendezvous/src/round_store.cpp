@@ -2,23 +2,22 @@
 
 #include <algorithm>
 
-#include "addresses.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/store/tcp_server.hpp"
 
 namespace ddrun::rendezvous {
 
-RoundStore::RoundStore(std::vector<std::string> machine_addresses, std::uint64_t max_memory, bool with_store)
+RoundStore::RoundStore(std::vector<IpAddress> machine_addresses, std::uint64_t max_memory, bool with_store)
     : machine_addresses_(std::move(machine_addresses)), max_memory_(max_memory), with_store_(with_store) {}
 
 RoundStore::~RoundStore() = default;
 
 Result<std::uint16_t> RoundStore::open(const Open& order) {
   std::vector<std::string> addresses{order.address};
-  const std::string canonical = canonical_address(order.address);
-  const bool ours = is_address(order.address) &&
-                    (is_loopback(order.address) || std::find(machine_addresses_.begin(), machine_addresses_.end(),
-                                                             canonical) != machine_addresses_.end());
+  const auto address = IpAddress::parse(order.address);
+  const bool ours =
+      address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
+                                                machine_addresses_.end());
   // A name, or an address that something in front of this machine translates: where it arrives here is not known.
   if (!ours) addresses = {"0.0.0.0", "::"};
   if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
@@ -20,7 +21,7 @@ class RoundStore {
  public:
   /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
   /// looked for and given up again.
-  RoundStore(std::vector<std::string> machine_addresses, std::uint64_t max_memory, bool with_store);
+  RoundStore(std::vector<IpAddress> machine_addresses, std::uint64_t max_memory, bool with_store);
   ~RoundStore();
 
   /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
@@ -31,7 +32,7 @@ class RoundStore {
   void close();
 
  private:
-  std::vector<std::string> machine_addresses_;
+  std::vector<IpAddress> machine_addresses_;
   std::uint64_t max_memory_;
   bool with_store_;
   std::vector<std::string> listens_on_;

@@ -15,8 +15,8 @@ struct Seat {
   std::string agent_id;
   std::string host;
   std::string role;
-  std::string peer_address;
-  std::string local_address;
+  IpAddress peer_address;
+  IpAddress local_address;
   std::string advertised;
   int wanted_rank = -1;
   int local_world_size = 1;

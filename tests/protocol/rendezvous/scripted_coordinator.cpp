@@ -75,7 +75,7 @@ void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Cl
     state_->outputs.push_back({link, std::nullopt});
     return;
   }
-  log(concat("join ", join.host, " ", facts.peer_address, " ", state_->options.job_id));
+  log(concat("join ", join.host, " ", facts.peer_address.text(), " ", state_->options.job_id));
   state_->seats[link] = {join.host, now};
   const auto& options = state_->options;
   Welcome welcome;

@@ -32,6 +32,18 @@ TEST_CASE("what is no address is not taken for one") {
   }
 }
 
+TEST_CASE("no machine in particular") {
+  for (const char* text : {"0.0.0.0", "::", "::ffff:0.0.0.0"}) {
+    CAPTURE(text);
+    CHECK(address(text).is_unspecified());
+  }
+  CHECK(IpAddress().is_unspecified());
+  for (const char* text : {"0.0.0.1", "10.0.0.0", "::1", "fd00::"}) {
+    CAPTURE(text);
+    CHECK_FALSE(address(text).is_unspecified());
+  }
+}
+
 TEST_CASE("this machine knows its own addresses") {
   CHECK(address("127.0.0.1").is_loopback());
   CHECK(address("127.9.9.9").is_loopback());

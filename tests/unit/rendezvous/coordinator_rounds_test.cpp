@@ -5,6 +5,7 @@
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
+using ddrun::test::ip;
 using ddrun::test::ScriptedJob;
 
 TEST_CASE("a round of a fixed size begins when all are there") {
@@ -278,21 +279,29 @@ TEST_CASE("the meeting place is where node rank 0 reached and was reached by its
   Join own = job.join_of("a");
   own.runs_coordinator = true;
   SECTION("a member on the coordinator's machine is reached as the others reached the coordinator") {
-    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
-    job.joins(job.join_of("b"), LinkFacts{"::ffff:192.168.0.2", "::ffff:192.168.0.1"});
+    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkFacts{ip("::ffff:192.168.0.2"), ip("::ffff:192.168.0.1")});
     const Open open = job.next<Open>(a);
     CHECK(open.address == "192.168.0.1");
     CHECK(open.addresses == std::vector<std::string>{"10.0.0.1", "127.0.0.1", "192.168.0.1", "192.168.0.2"});
   }
   SECTION("one that advertises an address is reached there") {
     own.address = "172.16.0.1";
-    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
-    job.joins(job.join_of("b"), LinkFacts{"fd00::2", "fd00::1"});
+    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkFacts{ip("fd00::2"), ip("fd00::1")});
     CHECK(job.next<Open>(a).address == "172.16.0.1");
   }
+  SECTION("a name that one advertises is for workers only: a connection comes from an address") {
+    own.address = "a.example";
+    const LinkId a = job.joins(own, LinkFacts{ip("192.168.0.1"), ip("192.168.0.1")});
+    job.joins(job.join_of("b"), LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    const Open open = job.next<Open>(a);
+    CHECK(open.address == "a.example");
+    CHECK(open.addresses == std::vector<std::string>{"192.168.0.1", "192.168.0.2"});
+  }
   SECTION("all on one machine meet on the loopback") {
-    const LinkId a = job.joins(own, LinkFacts{"127.0.0.1", "127.0.0.1"});
-    job.joins(job.join_of("b"), LinkFacts{"127.0.0.1", "127.0.0.1"});
+    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    job.joins(job.join_of("b"), LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     CHECK(job.next<Open>(a).address == "127.0.0.1");
   }
 }

@@ -18,7 +18,7 @@ ScriptedJob::ScriptedJob(int min_nodes, int max_nodes, Settings changed) {
   for (auto& [key, value] : changed) all[key] = value;
   settings.assign(all.begin(), all.end());
   options.host = "a";
-  options.own_addresses = {"10.0.0.1"};
+  options.own_addresses = {ip("10.0.0.1")};
 }
 
 Coordinator& ScriptedJob::coordinator() {
@@ -45,8 +45,10 @@ LinkId ScriptedJob::joins(const std::string& host, int node_rank) {
 
 LinkId ScriptedJob::joins(const Join& join, LinkFacts facts) {
   const LinkId link = ++links_;
-  if (facts.peer_address.empty()) facts.peer_address = "10.0.0." + std::to_string(link);
-  if (facts.local_address.empty()) facts.local_address = "10.0.0.1";
+  if (facts.peer_address.is_unspecified()) {
+    facts.peer_address = ip("10.0." + std::to_string(link / 256) + "." + std::to_string(link % 256));
+  }
+  if (facts.local_address.is_unspecified()) facts.local_address = ip("10.0.0.1");
   coordinator().join(link, join, facts, now);
   deliver();
   return link;

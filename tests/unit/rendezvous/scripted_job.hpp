@@ -6,11 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
 
 namespace ddrun::test {
 
 using namespace ddrun::rendezvous;
+
+/// An address that a test writes down.
+inline IpAddress ip(const std::string& text) { return IpAddress::parse(text).value(); }
 
 /// A coordinator whose agents say what a test lets them say. Time stands still unless a test lets it pass; pings are
 /// answered unless an agent is silent.

@@ -11,7 +11,7 @@ namespace {
 CoordinatorOptions options_of() {
   CoordinatorOptions options;
   options.host = "host0";
-  options.own_addresses = {"10.0.0.0"};
+  options.own_addresses = {*IpAddress::parse("10.0.0.0")};
   return options;
 }
 

@@ -24,6 +24,8 @@ class IpAddress {
   [[nodiscard]] bool is_v4() const;
   /// 127.0.0.0/8 and ::1
   [[nodiscard]] bool is_loopback() const;
+  /// 0.0.0.0 and ::, which is also what a default-made one is: no machine in particular.
+  [[nodiscard]] bool is_unspecified() const;
   /// "10.0.0.1", "fd00::7"
   [[nodiscard]] std::string text() const;
 

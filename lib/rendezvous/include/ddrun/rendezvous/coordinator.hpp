@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::rendezvous {
@@ -15,17 +16,17 @@ namespace ddrun::rendezvous {
 using LinkId = std::uint64_t;
 
 struct CoordinatorOptions {
-  std::string host;                        ///< of the machine it runs on
-  std::string job_id;                      ///< the only job that is served; empty: that of the first Join
-  std::vector<std::string> own_addresses;  ///< of this machine; loopback need not be among them
+  std::string host;                      ///< of the machine it runs on
+  std::string job_id;                    ///< the only job that is served; empty: that of the first Join
+  std::vector<IpAddress> own_addresses;  ///< of this machine; loopback need not be among them
   Milliseconds heartbeat_interval{1'000};
   int heartbeat_misses = 3;
 };
 
 /// What the transport knows about a connection.
 struct LinkFacts {
-  std::string peer_address;   ///< where it comes from
-  std::string local_address;  ///< what it reached
+  IpAddress peer_address;   ///< where it comes from
+  IpAddress local_address;  ///< what it reached
 };
 
 /// Decides for one job: who takes part in which round, with which ranks, when a round is over and how the job ends

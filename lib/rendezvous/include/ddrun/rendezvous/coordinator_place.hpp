@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -12,14 +13,14 @@ namespace ddrun::rendezvous {
 
 /// What this machine is, for "does that endpoint name me?".
 struct MachineFacts {
-  std::string host_name;               ///< as uname says it
-  std::vector<std::string> addresses;  ///< of all interfaces, loopback among them, no zones
+  std::string host_name;             ///< as uname says it
+  std::vector<IpAddress> addresses;  ///< of all interfaces, loopback among them
   /// Addresses of a name, empty if it has none. May block for some seconds.
   std::function<std::vector<std::string>(const std::string& name)> resolve;
 };
 
-/// Of the machine that we are on. Fails with `unavailable` if its interfaces cannot be listed.
-[[nodiscard]] Result<MachineFacts> this_machine();
+/// Of the machine that we are on.
+[[nodiscard]] MachineFacts this_machine();
 
 /// Where the coordinator of a job on several machines is, as far as one of its agents can tell before it has spoken to
 /// anybody.
