@@ -1,10 +1,11 @@
 #include "job_settings.hpp"
 
-#include <algorithm>
-#include <limits>
+#include <cstdio>
 #include <map>
+#include <string_view>
 
 #include "ddrun/base/text.hpp"
+#include "settings_table.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -12,75 +13,110 @@ namespace {
 
 // Times larger than this would overflow when they are added to a point in time.
 constexpr long long longest_ms = 100LL * 365 * 24 * 3600 * 1000;
-constexpr long long most_nodes = 100'000;
 
+using Values = std::map<std::string, std::string>;
+
+std::string value_of(const Values& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? "" : found->second;
+}
+
+/// Reads the values of one Join into a JobSettings; the first trouble is kept.
 class Reader {
  public:
   explicit Reader(const Settings& settings) : values_(settings.begin(), settings.end()) {}
 
-  long long number(const std::string& key, long long low, long long high) {
-    const auto found = values_.find(key);
-    if (found == values_.end()) {
-      complain(concat("the setting ", key, " is missing"));
-      return low;
-    }
-    const auto value = parse_integer(found->second, low, high);
-    if (value) return *value;
-    complain(concat("the setting ", key, " is '", found->second, "', not a number from ", low, " to ", high));
-    return low;
+  void read(const Setting& setting, JobSettings& into) {
+    setting_ = &setting;
+    std::visit([this](auto* field) { read(*field); }, setting.in(into));
   }
-  int count(const std::string& key, long long low, long long high) { return static_cast<int>(number(key, low, high)); }
-  Milliseconds time(const std::string& key) { return Milliseconds{number(key, 0, longest_ms)}; }
-  std::optional<Milliseconds> time_or_none(const std::string& key) {
-    const auto found = values_.find(key);
-    if (found == values_.end() || found->second.empty()) return std::nullopt;
-    return time(key);
-  }
-
   void complain(std::string what) {
     if (trouble_.empty()) trouble_ = std::move(what);
   }
   [[nodiscard]] const std::string& trouble() const { return trouble_; }
 
  private:
-  std::map<std::string, std::string> values_;
+  void read(int& field) { field = static_cast<int>(number(setting_->low, setting_->high)); }
+  void read(Milliseconds& field) { field = Milliseconds{number(0, longest_ms)}; }
+  void read(std::optional<Milliseconds>& field) {
+    field.reset();
+    if (!value_of(values_, setting_->key).empty()) read(field.emplace());
+  }
+  long long number(long long low, long long high) {
+    const auto found = values_.find(setting_->key);
+    if (found == values_.end()) {
+      complain(concat("the setting ", setting_->key, " is missing"));
+      return low;
+    }
+    const auto value = parse_integer(found->second, low, high);
+    if (value) return *value;
+    complain(concat("the setting ", setting_->key, " is '", found->second, "', not a number from ", low, " to ", high));
+    return low;
+  }
+
+  Values values_;
+  const Setting* setting_ = nullptr;
   std::string trouble_;
 };
+
+/// Exact: two that differ look different.
+std::string in_seconds(long long milliseconds) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.15g s", static_cast<double>(milliseconds) / 1000);
+  return text;
+}
+
+/// As users know it: a time with its unit, the number of nodes as --nnodes has it. A text that is none of these stays.
+std::string shown(const Values& values, const Setting& setting) {
+  const std::string text = value_of(values, setting.key);
+  if (setting.option == std::string_view("--nnodes")) {
+    const std::string least = value_of(values, "min_nodes");
+    const std::string most = value_of(values, "max_nodes");
+    return least == most ? least : concat(least, ':', most);
+  }
+  if (text.empty()) return "not set";
+  JobSettings unused;
+  const auto milliseconds = parse_integer(text, 0, longest_ms);
+  const bool is_time = !std::holds_alternative<int*>(setting.in(unused));
+  return is_time && milliseconds ? in_seconds(*milliseconds) : text;
+}
 
 }  // namespace
 
 Result<JobSettings> read_settings(const Settings& settings) {
   Reader reader(settings);
   JobSettings read;
-  read.min_nodes = reader.count("min_nodes", 1, most_nodes);
-  read.max_nodes = reader.count("max_nodes", 1, most_nodes);
+  for (const Setting& setting : settings_table()) reader.read(setting, read);
   if (read.min_nodes > read.max_nodes) reader.complain("the setting min_nodes is larger than max_nodes");
-  read.restart.max_restarts = reader.count("max_restarts", 0, std::numeric_limits<int>::max() - 1);
-  read.restart.backoff = reader.time("restart_backoff_ms");
-  read.restart.window = reader.time_or_none("restart_window_ms");
-  read.last_call = reader.time("last_call_ms");
-  read.join_timeout = reader.time("join_timeout_ms");
-  read.exit_skew = reader.time_or_none("exit_skew_ms");
-  read.node_max_failures = reader.count("node_max_failures", 0, std::numeric_limits<int>::max());
-  read.grace = reader.time("grace_ms");
   if (!reader.trouble().empty()) return fail(Errc::invalid_argument, reader.trouble());
   return read;
 }
 
 std::string describe_differences(const Settings& ours, const Settings& theirs) {
   if (ours == theirs) return "";
-  const std::map<std::string, std::string> here(ours.begin(), ours.end());
-  const std::map<std::string, std::string> there(theirs.begin(), theirs.end());
-  const auto shown = [](const std::string& value) { return value.empty() ? std::string("not set") : value; };
+  Values here(ours.begin(), ours.end());
+  Values there(theirs.begin(), theirs.end());
   std::vector<std::string> differences;
+  const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
+    std::string difference = concat(name, " is ", other, ", but ", value, " there");
+    // The two of --nnodes are one to whoever typed it.
+    if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
+  };
+  for (const Setting& setting : settings_table()) {
+    if (value_of(here, setting.key) == value_of(there, setting.key)) continue;
+    note(setting.option, shown(there, setting), shown(here, setting));
+  }
+  for (const Setting& setting : settings_table()) {
+    here.erase(setting.key);
+    there.erase(setting.key);
+  }
+  // Of another ddrun, or of another program: known by their keys only.
+  const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
   for (const auto& [key, value] : here) {
-    const auto found = there.find(key);
-    const std::string other = found == there.end() ? "" : found->second;
-    if (other != value) differences.push_back(concat(key, " is ", shown(other), ", but ", shown(value), " there"));
+    if (const std::string other = value_of(there, key); other != value) note(key, plain(other), plain(value));
   }
   for (const auto& [key, value] : there) {
-    if (here.count(key) == 0 && !value.empty())
-      differences.push_back(concat(key, " is ", value, ", but not set there"));
+    if (here.count(key) == 0 && !value.empty()) note(key, value, "not set");
   }
   return join(differences, "; ");
 }

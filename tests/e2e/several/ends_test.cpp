@@ -157,7 +157,7 @@ TEST_CASE("Who does not fit into the job is told why") {
     CHECK(outcome.code() == 125);
     CHECK(has(outcome.err, why));
   };
-  refused({"--node-rank=1", "--max-restarts=3"}, "max_restarts");
+  refused({"--node-rank=1", "--max-restarts=3"}, "--max-restarts is 3, but 2 there");
   refused({"--node-rank=1", "--max-restarts=2", "--rdzv-id=another", "--join-timeout=1"}, "another");
   agents.start({"--node-rank=1", "--max-restarts=2"}, {"exit", "0"});
   const auto outcome = first.wait();

@@ -27,9 +27,21 @@ TEST_CASE("whoever does not belong to the job is refused by name") {
       {"another version", [](Join& join) { join.version = "2.0"; },
        "this is ddrun 2.0, but the other nodes of the job run 1.0"},
       {"a setting", set("max_restarts", "7"),
-       "this node and those that are there do not agree: max_restarts is 7, but 3 there"},
+       "this node and those that are there do not agree: --max-restarts is 7, but 3 there"},
       {"a setting that is not there", set("exit_skew_ms", "5"),
-       "this node and those that are there do not agree: exit_skew_ms is 5, but not set there"},
+       "this node and those that are there do not agree: --exit-skew is 0.005 s, but not set there"},
+      {"a time", set("grace_ms", "10500"),
+       "this node and those that are there do not agree: --shutdown-timeout is 10.5 s, but 10 s there"},
+      {"the most nodes", set("max_nodes", "4"),
+       "this node and those that are there do not agree: --nnodes is 3:4, but 3 there"},
+      {"the least and the most nodes",
+       [=](Join& join) {
+         set("min_nodes", "2")(join);
+         set("max_nodes", "2")(join);
+       },
+       "this node and those that are there do not agree: --nnodes is 2, but 3 there"},
+      {"what cannot be read", set("grace_ms", "soon"),
+       "this node and those that are there do not agree: --shutdown-timeout is soon, but 10 s there"},
       {"one that nobody knows", [](Join& join) { join.settings.emplace_back("zebra", "1"); },
        "this node and those that are there do not agree: zebra is 1, but not set there"},
       {"a node rank beyond", [](Join& join) { join.node_rank = 3; }, "node rank 3 is not from 0 to 2"},
