@@ -20,10 +20,10 @@
 
 #include "codec.hpp"
 #include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/listener.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
-#include "listeners.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -110,7 +110,7 @@ struct Link {
 /// nothing.
 class CoordinatorServer::Loop {
  public:
-  Loop(std::vector<store::Listener> listeners, const CoordinatorServerOptions& options)
+  Loop(std::vector<Listener> listeners, const CoordinatorServerOptions& options)
       : listeners_(std::move(listeners)), options_(options) {
     if (options.secret) secret_.emplace(*options.secret);
     options_.secret.reset();  // the caller's
@@ -147,7 +147,7 @@ class CoordinatorServer::Loop {
   [[nodiscard]] Clock::time_point now() const { return turn_ - skipped_; }
 
   // Who comes.
-  void accept_from(store::Listener& listener);
+  void accept_from(Listener& listener);
   bool turn_one_away(int listener);
   void listen(bool wanted);
   void adopt(UniqueFd fd, const sockaddr_storage& peer);
@@ -176,7 +176,7 @@ class CoordinatorServer::Loop {
   [[nodiscard]] CoordinatorServerStats collect() const;
 
   // Given to the thread by start().
-  std::vector<store::Listener> listeners_;
+  std::vector<Listener> listeners_;
   CoordinatorServerOptions options_;
   std::optional<HmacKey> secret_;
   std::uint16_t port_ = 0;
@@ -442,7 +442,7 @@ void CoordinatorServer::Loop::check_done() {
 
 // ---- who comes
 
-void CoordinatorServer::Loop::accept_from(store::Listener& listener) {
+void CoordinatorServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are here already have their turn too.
   for (int left = 64; left > 0 && greeting() < most_greeting; --left) {
     sockaddr_storage peer{};
@@ -636,7 +636,7 @@ void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener:
 }
 
 void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
-  const auto local = store::local_endpoint(link.fd.get());
+  const auto local = local_socket_address(link.fd.get());
   const auto reached = local ? IpAddress::of(local->storage) : std::nullopt;
   if (options_.many_jobs) {
     auto options = options_.coordinator;
@@ -758,11 +758,10 @@ CoordinatorServer::~CoordinatorServer() = default;
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::start(const CoordinatorServerOptions& options) {
   const auto addresses = options.addresses.empty() ? std::vector<std::string>{"0.0.0.0", "::"} : options.addresses;
-  Result<std::vector<store::Listener>> listeners =
-      fail(Errc::invalid_argument, "no port to listen on; give at least one");
+  Result<std::vector<Listener>> listeners = fail(Errc::invalid_argument, "no port to listen on; give at least one");
   std::vector<std::string> taken;
   for (const auto port : options.ports) {
-    listeners = store::open_listeners(addresses, port);
+    listeners = open_listeners(addresses, port);
     if (listeners || listeners.error().cause != std::errc::address_in_use) break;
     taken.push_back(concat(port));
   }

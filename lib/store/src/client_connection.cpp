@@ -30,7 +30,7 @@ void put_key(std::string& to, std::string_view key) {
   to.append(key);
 }
 
-ClientConnection::ClientConnection(const Endpoint& server, ClientSocket socket)
+ClientConnection::ClientConnection(const SocketAddress& server, ClientSocket socket)
     : server_(server), name_(server.text()), socket_(std::move(socket)) {}
 
 std::string& ClientConnection::begin(Opcode op) {
@@ -116,8 +116,8 @@ Result<void> ClientConnection::greet(Deadline deadline) {
   return {};
 }
 
-Result<std::unique_ptr<ClientConnection>> ClientConnection::open(std::span<const Endpoint> servers, Deadline deadline,
-                                                                 int cancel) {
+Result<std::unique_ptr<ClientConnection>> ClientConnection::open(std::span<const SocketAddress> servers,
+                                                                 Deadline deadline, int cancel) {
   std::minstd_rand random(static_cast<unsigned>(::getpid()) ^
                           static_cast<unsigned>(Clock::now().time_since_epoch().count()));
   // Short at first, since a server is usually up in a moment; spread, so that thousands do not come in step.

@@ -19,10 +19,10 @@ void put_key(std::string& to, std::string_view key);
 class ClientConnection {
  public:
   /// Tries the endpoints in turn, again and again, until one answers the greeting. `cancel` as in ClientSocket.
-  static Result<std::unique_ptr<ClientConnection>> open(std::span<const Endpoint> servers, Deadline deadline,
+  static Result<std::unique_ptr<ClientConnection>> open(std::span<const SocketAddress> servers, Deadline deadline,
                                                         int cancel);
 
-  [[nodiscard]] const Endpoint& server() const { return server_; }
+  [[nodiscard]] const SocketAddress& server() const { return server_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool broken() const { return broken_; }
 
@@ -57,7 +57,7 @@ class ClientConnection {
 
   tl::unexpected<Error> nonsense(const std::string& what);
 
-  ClientConnection(const Endpoint& server, ClientSocket socket);
+  ClientConnection(const SocketAddress& server, ClientSocket socket);
 
  private:
   Result<void> greet(Deadline deadline);
@@ -65,7 +65,7 @@ class ClientConnection {
   Result<void> withdraw(const std::string& what);
   tl::unexpected<Error> lost(const Error& error);
 
-  const Endpoint server_;
+  const SocketAddress server_;
   const std::string name_;
   ClientSocket socket_;
   std::string request_;

@@ -101,7 +101,7 @@ class TcpClient::Pool {
   /// False if cancelled meanwhile.
   [[nodiscard]] bool sleep(Deadline until) const { return sleep_until(until, cancel_event_.get()); }
 
-  [[nodiscard]] const Endpoint& server() const { return server_; }
+  [[nodiscard]] const SocketAddress& server() const { return server_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const TcpClientOptions& options() const { return options_; }
 
@@ -114,7 +114,7 @@ class TcpClient::Pool {
   }
   std::unique_ptr<ClientConnection> next_idle();
 
-  const Endpoint server_;
+  const SocketAddress server_;
   const std::string name_;
   const TcpClientOptions options_;
   const UniqueFd cancel_event_;

@@ -46,7 +46,7 @@ tl::unexpected<Error> cancelled() { return fail(Errc::cancelled, "the store's cl
 
 bool sleep_until(Deadline when, int cancel) { return poll_until(-1, 0, when, cancel) != Polled::cancelled; }
 
-Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline deadline, int cancel) {
+Result<ClientSocket> ClientSocket::connect(const SocketAddress& server, Deadline deadline, int cancel) {
   UniqueFd fd(::socket(server.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail_errno(Errc::unavailable, "cannot make a socket", errno);
   const int on = 1;
@@ -66,7 +66,8 @@ Result<ClientSocket> ClientSocket::connect(const Endpoint& server, Deadline dead
     if (error != 0) return failed(error);
   }
   // Where nobody listens on a port that outgoing connections may use too, the system can connect a socket to itself.
-  if (const auto self = local_endpoint(fd.get()); self && self->size == server.size && self->text() == server.text()) {
+  if (const auto self = local_socket_address(fd.get());
+      self && self->size == server.size && self->text() == server.text()) {
     return failed(ECONNREFUSED);
   }
   return ClientSocket(std::move(fd), cancel);

@@ -7,8 +7,8 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "endpoint.hpp"
 
 namespace ddrun::store {
 
@@ -17,7 +17,7 @@ namespace ddrun::store {
 class ClientSocket {
  public:
   /// One attempt on one endpoint, until the deadline. In the error, `cause` tells refused from hopeless.
-  static Result<ClientSocket> connect(const Endpoint& server, Deadline deadline, int cancel);
+  static Result<ClientSocket> connect(const SocketAddress& server, Deadline deadline, int cancel);
 
   /// All of `bytes`; whatever the server sends meanwhile stays to be read.
   Result<void> send(std::string_view bytes, Deadline deadline);

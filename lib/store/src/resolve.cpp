@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <thread>
 
+#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/text.hpp"
-#include "endpoint.hpp"
 
 namespace ddrun::store {
 
 Result<std::vector<std::string>> resolve(std::string_view host) {
   if (host.empty()) return fail(Errc::invalid_argument, "the host name is empty; give a name or an IP address");
   if (host == "localhost") return std::vector<std::string>{"127.0.0.1", "::1"};
-  if (parse_endpoint(host, 0)) return std::vector<std::string>{std::string(host)};
+  if (SocketAddress::parse(host, 0)) return std::vector<std::string>{std::string(host)};
 
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -39,7 +39,7 @@ Result<std::vector<std::string>> resolve(std::string_view host) {
 
 Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port, Deadline deadline,
                                                    const TcpClientOptions& options) {
-  if (host == "localhost" || host.empty() || parse_endpoint(host, port)) {
+  if (host == "localhost" || host.empty() || SocketAddress::parse(host, port)) {
     if (host.empty()) return fail(Errc::invalid_argument, "the store's host is empty; give a name or an IP address");
     return TcpClient::connect(host, port, deadline, options);
   }

@@ -38,7 +38,7 @@ TcpClient::~TcpClient() = default;
 
 Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, std::uint16_t port, Deadline deadline,
                                                       const TcpClientOptions& options) {
-  const auto servers = literal_endpoints(address, port);
+  const auto servers = literal_socket_addresses(address, port);
   if (servers.empty()) {
     return fail(Errc::invalid_argument, concat("'", address, "' is not an IP address; give one, or localhost"));
   }

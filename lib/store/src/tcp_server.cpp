@@ -19,8 +19,8 @@
 #include "connection.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/listener.hpp"
 #include "ddrun/base/text.hpp"
-#include "listeners.hpp"
 #include "opcode_name.hpp"
 
 namespace ddrun::store {
@@ -312,7 +312,7 @@ void TcpServer::Loop::settle(Connection& connection, bool keep) {
 void TcpServer::Loop::refuse(Connection& connection) {
   std::string trouble = std::exchange(shared_.state.trouble, {});
   if (!trouble.empty() && on_refusal_ && worth_telling(++told_)) {
-    const auto peer = peer_endpoint(connection.fd());
+    const auto peer = peer_socket_address(connection.fd());
     on_refusal_(concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", trouble,
                        told_ > all_told ? concat(" (number ", told_, "; not all are shown)") : ""));
   }

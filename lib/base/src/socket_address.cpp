@@ -1,4 +1,4 @@
-#include "endpoint.hpp"
+#include "ddrun/base/socket_address.hpp"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -8,20 +8,20 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 
-namespace ddrun::store {
+namespace ddrun {
 
 namespace {
 
 template <class Address>
-Address load(const Endpoint& endpoint) {
+Address load(const SocketAddress& endpoint) {
   Address address;
   std::memcpy(&address, &endpoint.storage, sizeof address);
   return address;
 }
 
 template <class Address>
-Endpoint make(const Address& address) {
-  Endpoint endpoint;
+SocketAddress make(const Address& address) {
+  SocketAddress endpoint;
   std::memcpy(&endpoint.storage, &address, sizeof address);
   endpoint.size = sizeof address;
   return endpoint;
@@ -29,18 +29,18 @@ Endpoint make(const Address& address) {
 
 }  // namespace
 
-std::uint16_t Endpoint::port() const {
+std::uint16_t SocketAddress::port() const {
   // Both families have it in the same place.
   return ntohs(load<sockaddr_in>(*this).sin_port);
 }
 
-void Endpoint::set_port(std::uint16_t port) {
+void SocketAddress::set_port(std::uint16_t port) {
   auto address = load<sockaddr_in>(*this);
   address.sin_port = htons(port);
   std::memcpy(&storage, &address, sizeof address);
 }
 
-bool Endpoint::stands_for_family() const {
+bool SocketAddress::stands_for_family() const {
   if (family() == AF_INET6) {
     const auto address = load<sockaddr_in6>(*this).sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(&address) || IN6_IS_ADDR_UNSPECIFIED(&address);
@@ -49,7 +49,7 @@ bool Endpoint::stands_for_family() const {
   return address == INADDR_ANY || address >> 24 == IN_LOOPBACKNET;
 }
 
-std::string Endpoint::text() const {
+std::string SocketAddress::text() const {
   char host[INET6_ADDRSTRLEN] = "?";
   if (family() == AF_INET6) {
     const auto address = load<sockaddr_in6>(*this);
@@ -61,7 +61,7 @@ std::string Endpoint::text() const {
   return concat(host, ':', port());
 }
 
-std::optional<Endpoint> parse_endpoint(std::string_view address, std::uint16_t port) {
+std::optional<SocketAddress> SocketAddress::parse(std::string_view address, std::uint16_t port) {
   if (address.size() > 2 && address.front() == '[' && address.back() == ']') {
     address = address.substr(1, address.size() - 2);
   }
@@ -87,24 +87,24 @@ std::optional<Endpoint> parse_endpoint(std::string_view address, std::uint16_t p
   return std::nullopt;
 }
 
-std::vector<Endpoint> literal_endpoints(std::string_view address, std::uint16_t port) {
-  if (address == "localhost") return {*parse_endpoint("127.0.0.1", port), *parse_endpoint("::1", port)};
-  if (const auto endpoint = parse_endpoint(address, port)) return {*endpoint};
+std::vector<SocketAddress> literal_socket_addresses(std::string_view address, std::uint16_t port) {
+  if (address == "localhost") return {*SocketAddress::parse("127.0.0.1", port), *SocketAddress::parse("::1", port)};
+  if (const auto endpoint = SocketAddress::parse(address, port)) return {*endpoint};
   return {};
 }
 
-std::optional<Endpoint> local_endpoint(int fd) {
-  Endpoint endpoint;
+std::optional<SocketAddress> local_socket_address(int fd) {
+  SocketAddress endpoint;
   endpoint.size = sizeof endpoint.storage;
   if (::getsockname(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.size) != 0) return std::nullopt;
   return endpoint;
 }
 
-std::optional<Endpoint> peer_endpoint(int fd) {
-  Endpoint endpoint;
+std::optional<SocketAddress> peer_socket_address(int fd) {
+  SocketAddress endpoint;
   endpoint.size = sizeof endpoint.storage;
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&endpoint.storage), &endpoint.size) != 0) return std::nullopt;
   return endpoint;
 }
 
-}  // namespace ddrun::store
+}  // namespace ddrun

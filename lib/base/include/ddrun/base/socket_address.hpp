@@ -9,10 +9,13 @@
 #include <string_view>
 #include <vector>
 
-namespace ddrun::store {
+namespace ddrun {
 
 /// An IP address and a port, as the system calls want them.
-struct Endpoint {
+struct SocketAddress {
+  /// From "127.0.0.1", "::1", "[::1]" or "fe80::1%eth0"; nothing for anything else. Never looks up a name.
+  [[nodiscard]] static std::optional<SocketAddress> parse(std::string_view address, std::uint16_t port);
+
   sockaddr_storage storage{};
   socklen_t size = 0;
 
@@ -26,16 +29,13 @@ struct Endpoint {
   [[nodiscard]] std::string text() const;
 };
 
-/// From "127.0.0.1", "::1", "[::1]" or "fe80::1%eth0"; nothing for anything else. Never looks up a name.
-[[nodiscard]] std::optional<Endpoint> parse_endpoint(std::string_view address, std::uint16_t port);
-
-/// The same, and "localhost" as the addresses it stands for; empty for a name.
-[[nodiscard]] std::vector<Endpoint> literal_endpoints(std::string_view address, std::uint16_t port);
+/// What SocketAddress::parse makes of it, and "localhost" as the addresses it stands for; empty for a name.
+[[nodiscard]] std::vector<SocketAddress> literal_socket_addresses(std::string_view address, std::uint16_t port);
 
 /// The local address of a socket.
-[[nodiscard]] std::optional<Endpoint> local_endpoint(int fd);
+[[nodiscard]] std::optional<SocketAddress> local_socket_address(int fd);
 
 /// The address at the other end of a connection.
-[[nodiscard]] std::optional<Endpoint> peer_endpoint(int fd);
+[[nodiscard]] std::optional<SocketAddress> peer_socket_address(int fd);
 
-}  // namespace ddrun::store
+}  // namespace ddrun

@@ -1,4 +1,4 @@
-#include "listeners.hpp"
+#include "ddrun/base/listener.hpp"
 
 #include <netinet/tcp.h>
 
@@ -8,17 +8,17 @@
 
 #include "ddrun/base/text.hpp"
 
-namespace ddrun::store {
+namespace ddrun {
 
 namespace {
 
 /// An address that stands for its whole family, on a machine that was booted without that family. Any other one that is
 /// not this machine's is a mistake of whoever asked for it.
-bool lacks_family(const Endpoint& at, int error) {
+bool lacks_family(const SocketAddress& at, int error) {
   return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.stands_for_family());
 }
 
-tl::unexpected<Error> cannot_listen(const Endpoint& at, int error) {
+tl::unexpected<Error> cannot_listen(const SocketAddress& at, int error) {
   if (error == EADDRINUSE) {
     const auto text = at.text();
     return fail(Errc::unavailable,
@@ -29,7 +29,7 @@ tl::unexpected<Error> cannot_listen(const Endpoint& at, int error) {
   return fail_errno(Errc::unavailable, concat("cannot listen on ", at.text()), error);
 }
 
-Result<Listener> listen_on(const Endpoint& at) {
+Result<Listener> listen_on(const SocketAddress& at) {
   Listener listener{UniqueFd(::socket(at.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), at};
   const int fd = listener.fd.get();
   if (fd < 0) return cannot_listen(at, errno);
@@ -46,17 +46,17 @@ Result<Listener> listen_on(const Endpoint& at) {
 
 /// A number that is free at this moment. Bound again by number afterwards: a port that the system chose at bind()
 /// would be given up when the listener restarts.
-Result<std::uint16_t> free_port(Endpoint at) {
+Result<std::uint16_t> free_port(SocketAddress at) {
   at.set_port(0);
   const UniqueFd fd(::socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd || ::bind(fd.get(), at.get(), at.size) != 0) return cannot_listen(at, errno);
-  const auto chosen = local_endpoint(fd.get());
+  const auto chosen = local_socket_address(fd.get());
   if (!chosen) return cannot_listen(at, errno);
   return chosen->port();
 }
 
 /// One attempt on a given port.
-Result<std::vector<Listener>> listen_on_all(std::vector<Endpoint> endpoints, std::uint16_t port) {
+Result<std::vector<Listener>> listen_on_all(std::vector<SocketAddress> endpoints, std::uint16_t port) {
   std::vector<Listener> listeners;
   std::optional<Error> lacking;
   for (auto& endpoint : endpoints) {
@@ -80,7 +80,7 @@ Result<void> Listener::restart() {
   // shutdown() throws away the queues and keeps the port, since it was bound by number.
   ::shutdown(fd.get(), SHUT_RD);
   if (::listen(fd.get(), INT_MAX) == 0) {
-    if (const auto now = local_endpoint(fd.get()); now && now->port() == at.port()) return {};
+    if (const auto now = local_socket_address(fd.get()); now && now->port() == at.port()) return {};
   }
   // Not every kernel knows that way.
   fd.reset();
@@ -91,9 +91,9 @@ Result<void> Listener::restart() {
 }
 
 Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& addresses, std::uint16_t port) {
-  std::vector<Endpoint> endpoints;
+  std::vector<SocketAddress> endpoints;
   for (const auto& address : addresses) {
-    const auto endpoint = parse_endpoint(address, port);
+    const auto endpoint = SocketAddress::parse(address, port);
     if (!endpoint) {
       return fail(Errc::invalid_argument,
                   concat("'", address, "' is not an IP address; give addresses such as 127.0.0.1 or ::1"));
@@ -117,4 +117,4 @@ Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& add
   }
 }
 
-}  // namespace ddrun::store
+}  // namespace ddrun
