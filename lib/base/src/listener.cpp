@@ -1,5 +1,6 @@
 #include "ddrun/base/listener.hpp"
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
 
 #include <cerrno>
@@ -115,6 +116,37 @@ Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& add
     const bool taken = !listeners && listeners.error().cause == std::errc::address_in_use;
     if (!taken || attempt == attempts) return listeners;
   }
+}
+
+Acceptor::Acceptor() : reserve_(::open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
+Acceptor::Outcome Acceptor::next(const Listener& listener, UniqueFd& connection, sockaddr_storage& peer) {
+  socklen_t size = sizeof peer;
+  connection.reset(
+      ::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (connection) return Outcome::accepted;
+  switch (errno) {
+    case EMFILE:
+    case ENFILE: return turn_one_away(listener.fd.get());
+    case ENOBUFS:
+    case ENOMEM: return Outcome::no_room;
+    case EAGAIN:
+    case EBADF:
+    case EINVAL: return Outcome::nobody;
+    default: return Outcome::failed;
+  }
+}
+
+Acceptor::Outcome Acceptor::turn_one_away(int listener) {
+  if (!reserve_) reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!reserve_) return Outcome::no_room;
+  reserve_.reset();
+  UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  // The system finds out that there is no descriptor before it looks whether anybody waits.
+  const Outcome outcome = connection ? Outcome::turned_away : errno == EAGAIN ? Outcome::nobody : Outcome::no_room;
+  connection.reset();
+  reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  return outcome;
 }
 
 }  // namespace ddrun

@@ -1,8 +1,5 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 
-#include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -21,6 +18,7 @@
 #include "codec.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
+#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
@@ -148,7 +146,6 @@ class CoordinatorServer::Loop {
 
   // Who comes.
   void accept_from(Listener& listener);
-  bool turn_one_away(int listener);
   void listen(bool wanted);
   void adopt(UniqueFd fd, const sockaddr_storage& peer);
   void on_newcomer(LinkId id, Newcomer& newcomer);
@@ -182,7 +179,6 @@ class CoordinatorServer::Loop {
   std::uint16_t port_ = 0;
   UniqueFd epoll_;
   UniqueFd command_event_;
-  UniqueFd spare_;  // closed to have one descriptor left when there are no more
   std::thread thread_;
 
   // The thread's own.
@@ -203,6 +199,7 @@ class CoordinatorServer::Loop {
   Clock::time_point turn_ = Clock::now();  // when this turn began
   Clock::time_point last_tick_ = turn_;
   Clock::duration skipped_{};  // for how long the process was stopped, in all
+  Acceptor acceptor_;
   bool listening_ = true;
   bool out_of_descriptors_ = false;
   bool stopping_ = false;
@@ -223,7 +220,6 @@ Result<void> CoordinatorServer::Loop::start() {
   port_ = listeners_.front().at.port();
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   command_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   bool ok = epoll_ && command_event_ && watch(EPOLL_CTL_ADD, command_event_.get(), EPOLLIN, command_token);
   for (std::size_t i = 0; ok && i < listeners_.size(); ++i) {
     ok = watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i);
@@ -231,22 +227,10 @@ Result<void> CoordinatorServer::Loop::start() {
   if (!ok) return fail_errno(Errc::unavailable, "cannot start the coordinator", errno);
   if (!options_.many_jobs) jobs_.try_emplace(std::string(), options_.coordinator);
 
-  // The new thread has the mask of the one that makes it: no signal of the process may land there, not for a moment.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
-  try {
-    thread_ = std::thread([this] {
-      ::pthread_setname_np(::pthread_self(), "ddrun-coord");
-      run();
-    });
-  } catch (const std::system_error& error) {
-    started = fail(Errc::unavailable, concat("cannot start the coordinator's thread: ", error.code().message()),
-                   error.code());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  auto thread = start_quiet_thread("ddrun-coord", [this] { run(); });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread_ = std::move(*thread);
+  return {};
 }
 
 CoordinatorServer::Loop::~Loop() {
@@ -445,37 +429,16 @@ void CoordinatorServer::Loop::check_done() {
 void CoordinatorServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are here already have their turn too.
   for (int left = 64; left > 0 && greeting() < most_greeting; --left) {
+    UniqueFd fd;
     sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    UniqueFd fd(::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd) {
-      adopt(std::move(fd), peer);
-      continue;
-    }
-    switch (errno) {
-      case EMFILE:
-      case ENFILE:
-        // Left in the queue it would wake us without end. Cut off, an agent tries again.
-        if (turn_one_away(listener.fd.get())) continue;
-        [[fallthrough]];
-      case ENOBUFS:
-      case ENOMEM: out_of_descriptors_ = true; return;
-      case EAGAIN:
-      case EBADF:
-      case EINVAL: return;
-      default: continue;  // that one's trouble
+    switch (acceptor_.next(listener, fd, peer)) {
+      case Acceptor::Outcome::accepted: adopt(std::move(fd), peer); break;
+      case Acceptor::Outcome::turned_away: ++stats_.turned_away; break;  // cut off, an agent tries again
+      case Acceptor::Outcome::failed: break;
+      case Acceptor::Outcome::nobody: return;
+      case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
     }
   }
-}
-
-bool CoordinatorServer::Loop::turn_one_away(int listener) {
-  if (!spare_) spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!spare_) return false;
-  spare_.reset();
-  const bool away(UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)));
-  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (away) ++stats_.turned_away;
-  return away;
 }
 
 /// While there is no room nobody is taken out of the system's queue.

@@ -1,9 +1,6 @@
 #include "ddrun/store/tcp_server.hpp"
 
-#include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -20,6 +17,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
+#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "opcode_name.hpp"
 
@@ -107,7 +105,6 @@ class TcpServer::Loop {
   void on_event(const epoll_event& event);
   void on_command();
   void accept_from(Listener& listener);
-  bool turn_one_away(int listener);
   void pause_listening(bool paused);
   [[nodiscard]] bool is_welcome(const sockaddr_storage& peer);
   void adopt(UniqueFd fd);
@@ -125,7 +122,6 @@ class TcpServer::Loop {
   std::uint16_t port_ = 0;
   UniqueFd epoll_;
   UniqueFd command_event_;
-  UniqueFd spare_;  // closed to have one descriptor left when there are no more
   std::thread thread_;
 
   // The thread's own.
@@ -139,6 +135,7 @@ class TcpServer::Loop {
   std::uint64_t accepted_ = 0;
   std::uint64_t strangers_ = 0;
   std::uint64_t told_ = 0;  // refusals, or not, because there were so many
+  Acceptor acceptor_;
   bool listening_paused_ = false;
   bool stopping_ = false;
   const bool may_spin_ = has_several_cpus();
@@ -158,29 +155,16 @@ Result<void> TcpServer::Loop::start() {
   port_ = listeners_.front().at.port();
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   command_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   bool ok = epoll_ && command_event_ && watch(EPOLL_CTL_ADD, command_event_.get(), EPOLLIN, command_token);
   for (std::size_t i = 0; ok && i < listeners_.size(); ++i) {
     ok = watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i);
   }
   if (!ok) return fail_errno(Errc::unavailable, "cannot start the store", errno);
 
-  // The new thread has the mask of the one that makes it: no signal of the process may land there, not for a moment.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<void> started;
-  try {
-    thread_ = std::thread([this] {
-      ::pthread_setname_np(::pthread_self(), "ddrun-store");
-      run();
-    });
-  } catch (const std::system_error& error) {
-    started =
-        fail(Errc::unavailable, concat("cannot start the store's thread: ", error.code().message()), error.code());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
+  auto thread = start_quiet_thread("ddrun-store", [this] { run(); });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread_ = std::move(*thread);
+  return {};
 }
 
 TcpServer::Loop::~Loop() {
@@ -346,25 +330,16 @@ void TcpServer::Loop::close(Connection& connection) {
 void TcpServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are served already have their turn too.
   for (int left = 64; left > 0; --left) {
+    UniqueFd fd;
     sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    UniqueFd fd(::accept4(listener.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (fd) {
-      if (is_welcome(peer)) adopt(std::move(fd));
-      continue;
-    }
-    switch (errno) {
-      case EAGAIN: return;
-      case EMFILE:
-      case ENFILE:
-        // Left in the queue it would wake us without end. Cut off, a client can see that something is wrong.
-        if (turn_one_away(listener.fd.get())) continue;
-        [[fallthrough]];
-      case ENOBUFS:
-      case ENOMEM: return pause_listening(true);
-      case EBADF:
-      case EINVAL: return;  // a listener that could not be opened again
-      default: continue;    // that one client's trouble
+    switch (acceptor_.next(listener, fd, peer)) {
+      case Acceptor::Outcome::accepted:
+        if (is_welcome(peer)) adopt(std::move(fd));
+        break;
+      case Acceptor::Outcome::turned_away:  // cut off, a client can see that something is wrong
+      case Acceptor::Outcome::failed: break;
+      case Acceptor::Outcome::nobody: return;
+      case Acceptor::Outcome::no_room: return pause_listening(true);
     }
   }
 }
@@ -382,17 +357,8 @@ bool TcpServer::Loop::is_welcome(const sockaddr_storage& peer) {
   return false;
 }
 
-bool TcpServer::Loop::turn_one_away(int listener) {
-  if (!spare_) return false;
-  spare_.reset();
-  UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC)).reset();
-  spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  return true;
-}
-
 void TcpServer::Loop::pause_listening(bool paused) {
   listening_paused_ = paused;
-  if (!paused && !spare_) spare_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     (void)watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), paused ? 0 : std::uint32_t{EPOLLIN}, first_listener_token + i);
   }

@@ -25,4 +25,27 @@ struct Listener {
 [[nodiscard]] Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& addresses,
                                                            std::uint16_t port);
 
+/// Takes connections off listeners, also when this process or machine has no descriptor left: a connection that stayed
+/// in the queue would wake an event loop without end, so one descriptor is kept in reserve, with which it is taken and
+/// cut off at once. One thread at a time.
+class Acceptor {
+ public:
+  Acceptor();
+
+  enum class Outcome {
+    accepted,
+    turned_away,  ///< cut off for want of a descriptor
+    failed,       ///< that one's trouble; the next may be well
+    nobody,       ///< nobody waits, or the listener is shut
+    no_room,      ///< and nothing to be done about it: better not to look for a while
+  };
+  /// The next connection, non-blocking and close-on-exec, and where it comes from. Does not block.
+  [[nodiscard]] Outcome next(const Listener& listener, UniqueFd& connection, sockaddr_storage& peer);
+
+ private:
+  [[nodiscard]] Outcome turn_one_away(int listener);
+
+  UniqueFd reserve_;
+};
+
 }  // namespace ddrun
