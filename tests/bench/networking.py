@@ -152,13 +152,18 @@ class Job:
 
     def kill_one(self, pause):
         """Kills a worker of a random host; the nanosecond, and the host."""
-        time.sleep(random.uniform(*pause))
-        self.begun = self.sizes()  # torchrun sometimes holds two rendezvous
-        victim = random.choice([(host, seen) for host in self.bed.hosts for seen in host.processes()
-                                if seen.name == "bench_worker"])
-        now = time.monotonic_ns()
-        os.kill(victim[1].pid, signal.SIGKILL)
-        return now, victim[0]
+        while True:
+            # Chosen before the pause: looking through all processes takes a processor of its own for milliseconds.
+            host, victim = random.choice([(host, seen) for host in self.bed.hosts for seen in host.processes()
+                                          if seen.name == "bench_worker"])
+            time.sleep(random.uniform(*pause))
+            self.begun = self.sizes()
+            now = time.monotonic_ns()
+            try:
+                os.kill(victim.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # torchrun sometimes holds two rendezvous
+            return now, host
 
     def restart(self, pause):
         """Seconds from a SIGKILL to the first instruction of the last new worker of all hosts."""
