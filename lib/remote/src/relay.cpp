@@ -1,11 +1,8 @@
 #include "ddrun/remote/relay.hpp"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +20,7 @@
 #include "ddrun/process/signal_source.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
+#include "node_process.hpp"
 #include "orders.hpp"
 #include "remote_command.hpp"
 #include "timing.hpp"
@@ -49,70 +47,6 @@ void remove_own_copy() {
   if (directory.find("/ddrun.") == std::string::npos) return;
   ::unlink(file.c_str());
   ::rmdir(directory.c_str());
-}
-
-bool read_all(int fd, char* to, std::size_t size) {
-  while (size > 0) {
-    const ssize_t n = ::read(fd, to, size);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    to += n;
-    size -= static_cast<std::size_t>(n);
-  }
-  return true;
-}
-
-/// What tells the job's ddrun that nobody at home hears it. One of several hosts is to be missed by the others, not to
-/// end the job for all as if the user had said so: a ddrun whose first process is killed stops its workers in order and
-/// says nothing more to the coordinator.
-int signal_for_lost(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
-
-/// In the child: waits for its part of the job; nothing if the job ended before it began.
-std::optional<Bootstrap> read_bootstrap(int fd) {
-  std::uint32_t size = 0;
-  if (!read_all(fd, reinterpret_cast<char*>(&size), sizeof size)) return std::nullopt;  // NOLINT: from this machine
-  std::string text(size, '\0');
-  if (!read_all(fd, text.data(), text.size())) return std::nullopt;
-  auto bootstrap = bootstrap_from_json(text);
-  ::explicit_bzero(text.data(), text.size());
-  if (!bootstrap) {
-    say_error(bootstrap.error().message);
-    return std::nullopt;
-  }
-  return std::move(*bootstrap);
-}
-
-/// The relay's ends of what leads to the job's ddrun.
-struct NodeProcess {
-  pid_t pid = -1;
-  UniqueFd input, output, errors, control;
-};
-
-Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
-  auto in = make_pipe();
-  auto out = make_pipe();
-  auto err = make_pipe();
-  std::array<int, 2> pair{};
-  if (!in || !out || !err || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
-    return fail_errno(Errc::unavailable, "cannot start", errno);
-  }
-  UniqueFd ours(pair[0]);
-  UniqueFd theirs(pair[1]);
-  const pid_t parent = ::getpid();
-  const pid_t child = ::fork();
-  if (child < 0) return fail_errno(Errc::unavailable, "cannot start", errno);
-  if (child == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(failed_code);
-    ::dup2(in->read.get(), STDIN_FILENO);
-    ::dup2(out->write.get(), STDOUT_FILENO);
-    ::dup2(err->write.get(), STDERR_FILENO);
-    for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &ours}) fd->reset();
-    const auto bootstrap = read_bootstrap(theirs.get());
-    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
-    ::_exit(bootstrap ? node_main(*bootstrap, Home(std::move(theirs))) : failed_code);
-  }
-  return NodeProcess{child, std::move(in->write), std::move(out->read), std::move(err->read), std::move(ours)};
 }
 
 UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
@@ -391,12 +325,6 @@ class Relay {
 };
 
 }  // namespace
-
-void Home::coordinator_listens(std::uint16_t port) const {
-  std::string bytes;
-  append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
-  write_all(fd_.get(), bytes.data(), bytes.size());
-}
 
 int run_relay(const RelayOptions& options, const std::function<int(const Bootstrap&, const Home&)>& node_main) {
   if (options.private_copy) remove_own_copy();
