@@ -9,7 +9,9 @@
 #include <fstream>
 #include <iterator>
 
+#include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -118,6 +120,19 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   return options;
 }
 
+/// Files of the whole job are on the machine where it was started.
+Result<void> open_files(const LaunchSpec& spec, agent::EventsFile& events, remote::HeadOptions& options) {
+  if (spec.events_file) {
+    if (auto opened = events.open(*spec.events_file); !opened) return opened;
+    options.on_events = [&events](std::string_view lines) { events.write(lines); };
+  }
+  if (!spec.report_file) return {};
+  options.on_report = [path = *spec.report_file](const std::string& json) {
+    return agent::write_json_report(path, json);
+  };
+  return agent::check_report_file(*spec.report_file);
+}
+
 }  // namespace
 
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
@@ -125,6 +140,11 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   if (!options) {
     say_error(options.error().message);
     return agent::exit_code(options.error().code);
+  }
+  agent::EventsFile events;
+  if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, events, *options); !ready) {
+    say_error(ready.error().message);
+    return agent::exit_code(ready.error().code);
   }
   if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
   const std::string text = remote::describe_head(*options);

@@ -23,7 +23,8 @@ Result<void> go_to(const remote::Bootstrap& part) {
 }
 
 /// What the user's ddrun has decided, as this one would have understood it from a command line.
-Result<cli::Launch> launch_of(const remote::Bootstrap& part, const cli::VersionInfo& version) {
+Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home& home,
+                              const cli::VersionInfo& version) {
   const char* const nothing[] = {nullptr};
   auto parsed = cli::parse(part.words, cli::EnvironmentView(nothing), version, false);
   auto* launch = std::get_if<cli::Launch>(&parsed);
@@ -47,11 +48,11 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const cli::VersionI
   if (part.node_count > 1 && spec.log.label == Label::automatic && spec.log.line_prefix_template.empty()) {
     spec.log.label = Label::host;
   }
-  // The report is the whole job's, and the first host makes it.
-  if (part.node_rank != 0) {
-    spec.report_file.reset();
-    spec.events_file.reset();
-  }
+  // The files are the whole job's, and what is in them is the coordinator's, at home; the others only have to know that
+  // they are wanted.
+  if (spec.report_file) spec.report_file = part.node_rank == 0 ? home.report_path() : "/dev/null";
+  if (part.node_rank != 0) spec.events_file.reset();
+  else if (spec.events_file) spec.events_file = home.events_path();
   launch->messages.color = part.color;
   // What happens to all of them is said once.
   if (part.node_rank != 0 && launch->messages.shown == Level::notice) launch->messages.shown = Level::warning;
@@ -60,7 +61,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const cli::VersionI
 
 int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli::VersionInfo& version,
              const RunLaunch& run, process::AgentContext& context) {
-  auto launch = launch_of(part, version);
+  auto launch = launch_of(part, home, version);
   if (!launch) {
     say_error(launch.error().message);
     return agent::exit_codes::launcher_failed;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/group_machine.hpp"
 #include "ddrun/base/messages.hpp"
@@ -31,7 +32,6 @@
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
-#include "events_file.hpp"
 #include "file_timer.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"

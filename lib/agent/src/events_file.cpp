@@ -1,4 +1,4 @@
-#include "events_file.hpp"
+#include "ddrun/agent/events_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,10 +21,13 @@ Result<void> EventsFile::open(const std::string& path) {
 void EventsFile::write_line(const std::string& json) {
   if (!file_ || json.size() < 2 || json.front() != '{') return;
   const bool empty = json == "{}";
-  const std::string line =
-      concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n");
-  const ssize_t written = ::write(file_.get(), line.data(), line.size());
-  if (written == static_cast<ssize_t>(line.size()) || complained_) return;
+  write(concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n"));
+}
+
+void EventsFile::write(std::string_view lines) {
+  if (!file_) return;
+  const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
+  if (written == static_cast<ssize_t>(lines.size()) || complained_) return;
   complained_ = true;
   say(Level::warning, concat("--events: a line could not be written",
                              written < 0 ? concat(": ", std::strerror(errno)) : std::string(": the disk is full")));

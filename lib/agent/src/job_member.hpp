@@ -5,9 +5,9 @@
 #include <string>
 
 #include "ddrun/agent/agent.hpp"
+#include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/group_machine.hpp"
 #include "ddrun/rendezvous/job_rendezvous.hpp"
-#include "events_file.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 

@@ -1,10 +1,14 @@
 #include "ddrun/agent/json_report.hpp"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/text.hpp"
 #include "local_events.hpp"
 #include "worker_json.hpp"
 
@@ -102,8 +106,27 @@ std::string json_report(const JobResult& result) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+Result<void> check_report_file(const std::string& path) {
+  if (named_descriptor(path) >= 0) return {};
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  if (exists && S_ISDIR(info.st_mode))
+    return fail(Errc::invalid_argument, concat("--report=", path, ": is a directory"));
+  if (exists && !S_ISREG(info.st_mode)) return {};
+  const std::size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+    return fail_errno(Errc::unavailable, concat("--report=", path, ": cannot write in ", directory), errno);
+  }
+  return {};
+}
+
 Result<void> write_json_report(const std::string& path, const JobResult& result) {
-  auto written = write_file_atomically(path, json_report(result));
+  return write_json_report(path, json_report(result));
+}
+
+Result<void> write_json_report(const std::string& path, std::string_view json) {
+  auto written = write_file_atomically(path, json);
   if (!written) return fail(written.error().code, "--report: " + written.error().message, written.error().cause);
   return written;
 }

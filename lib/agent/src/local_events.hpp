@@ -2,9 +2,9 @@
 
 #include <string>
 
+#include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
-#include "events_file.hpp"
 
 namespace ddrun::agent {
 

@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "atomic_file.hpp"
+#include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
@@ -63,22 +63,6 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   if (spec.program.kind == ProgramKind::python_script) {
     auto script = worker_env::find_script(spec.program.name, prepared.directory);
     if (!script) return tl::unexpected(script.error());
-  }
-  return {};
-}
-
-/// A job of days must not lose its report to a mistyped path.
-Result<void> check_report_file(const std::string& path) {
-  if (named_descriptor(path) >= 0) return {};
-  struct stat info {};
-  const bool exists = ::stat(path.c_str(), &info) == 0;
-  if (exists && S_ISDIR(info.st_mode))
-    return fail(Errc::invalid_argument, concat("--report=", path, ": is a directory"));
-  if (exists && !S_ISREG(info.st_mode)) return {};
-  const std::size_t slash = path.rfind('/');
-  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
-    return fail_errno(Errc::unavailable, concat("--report=", path, ": cannot write in ", directory), errno);
   }
   return {};
 }

@@ -26,6 +26,8 @@ enum class FrameType : std::uint8_t {
   hello,        ///< JSON: addresses under which others may reach it
   out,          ///< what its workers and ddrun wrote
   err,          ///<
+  events,       ///< lines for --events, of the first host; empty: some were lost, as too much waited for the connection
+  report,       ///< a part of what --report is to hold, of the first host; empty: that was all
   listening,    ///< the coordinator's port as text
   input_taken,  ///< so many bytes of `input` were passed on, as text
   ended,        ///< its ddrun has ended; the exit code as text

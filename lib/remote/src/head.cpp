@@ -80,6 +80,7 @@ class Head {
     set_message_sink({});
     context_.shared->agent_listens = false;
     close_console();
+    write_report();
     return exit_code();
   }
 
@@ -313,6 +314,8 @@ class Head {
       case FrameType::hello: host_ready(frame.host, frame.payload); break;
       case FrameType::out: show(host, host.out, *out_, frame.payload); break;
       case FrameType::err: show(host, host.err, *err_, frame.payload); break;
+      case FrameType::events: take_events(frame.payload); break;
+      case FrameType::report: take_report(frame.payload); break;
       case FrameType::listening: coordinator_listens(frame); break;
       case FrameType::input_taken: input_taken(host, frame.payload); break;
       case FrameType::ended: host_ended(host, frame.payload); break;
@@ -421,6 +424,26 @@ class Head {
     fan_out_->pause(crowded);
   }
 
+  void take_events(std::string_view lines) {
+    if (!lines.empty() && options_.on_events) options_.on_events(lines);
+    if (lines.empty()) say(Level::warning, "--events: lines were lost while the output of the job had to wait");
+  }
+
+  void take_report(std::string_view part) {
+    if (part.empty()) report_complete_ = true;
+    else report_ += part;
+  }
+
+  void write_report() {
+    if (!options_.on_report) return;
+    if (!report_complete_) {
+      say(Level::warning, concat("--report: nothing is written, as host ", hosts_[0].what.name, " has not sent it"));
+    } else if (auto written = options_.on_report(report_); !written) {
+      say_error(written.error().message);
+      if (exit_code() == 0) failure_ = true;
+    }
+  }
+
   // ---- input
 
   [[nodiscard]] bool reads_input(std::uint32_t index) const {
@@ -472,6 +495,8 @@ class Head {
     bool from_guard = false;
   };
   std::map<int, Heard> heard_;
+  std::string report_;
+  bool report_complete_ = false;
   bool throttled_ = false;
   bool ending_ = false;
   int ending_signal_ = 0;  ///< by which the user ended it

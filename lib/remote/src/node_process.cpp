@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
 #include "frames.hpp"
 
 namespace ddrun::remote {
@@ -55,8 +56,11 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
   auto in = make_pipe();
   auto out = make_pipe();
   auto err = make_pipe();
+  auto events = make_pipe();
+  auto report = make_pipe();
   std::array<int, 2> pair{};
-  if (!in || !out || !err || ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+  if (!in || !out || !err || !events || !report ||
+      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
     return fail_errno(Errc::unavailable, "cannot start", errno);
   }
   UniqueFd ours(pair[0]);
@@ -70,18 +74,30 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
     ::dup2(in->read.get(), STDIN_FILENO);
     ::dup2(out->write.get(), STDOUT_FILENO);
     ::dup2(err->write.get(), STDERR_FILENO);
-    for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &ours}) fd->reset();
+    for (UniqueFd* fd :
+         {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read, &report->read, &ours})
+      fd->reset();
     const auto bootstrap = read_bootstrap(theirs.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
-    ::_exit(bootstrap ? node_main(*bootstrap, Home(std::move(theirs))) : failed_code);
+    const Home home(std::move(theirs), std::move(events->write), std::move(report->write));
+    ::_exit(bootstrap ? node_main(*bootstrap, home) : failed_code);
   }
-  return NodeProcess{child, std::move(in->write), std::move(out->read), std::move(err->read), std::move(ours)};
+  return NodeProcess{child,
+                     std::move(in->write),
+                     std::move(out->read),
+                     std::move(err->read),
+                     std::move(events->read),
+                     std::move(report->read),
+                     std::move(ours)};
 }
 
 void Home::coordinator_listens(std::uint16_t port) const {
   std::string bytes;
   append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
-  write_all(fd_.get(), bytes.data(), bytes.size());
+  write_all(control_.get(), bytes.data(), bytes.size());
 }
+
+std::string Home::events_path() const { return concat("/dev/fd/", events_.get()); }
+std::string Home::report_path() const { return concat("/dev/fd/", report_.get()); }
 
 }  // namespace ddrun::remote

@@ -14,7 +14,7 @@ namespace ddrun::remote {
 /// The process of a host that runs its part of the job, as its relay sees it.
 struct NodeProcess {
   pid_t pid = -1;
-  UniqueFd input, output, errors;
+  UniqueFd input, output, errors, events, report;
   UniqueFd control;  ///< to it: the Bootstrap, behind its size; from it: frames
 };
 

@@ -32,6 +32,8 @@ namespace {
 constexpr int failed_code = 125;
 /// So much may wait for the connection before those who write have to wait.
 constexpr std::size_t output_high = std::size_t{4} << 20U;
+/// Those who write events never have to wait: beyond so much more, events are lost.
+constexpr std::size_t events_limit = output_high + (std::size_t{4} << 20U);
 /// Of processes that the job has left with its pipes.
 constexpr std::chrono::seconds output_limit{20};
 /// Beyond the grace time: guard and sweeper of the job need some of it.
@@ -64,6 +66,8 @@ class Relay {
         input_(io_.get_executor()),
         output_(io_.get_executor()),
         errors_(io_.get_executor()),
+        events_(io_.get_executor()),
+        report_(io_.get_executor()),
         to_node_(io_.get_executor()),
         from_node_(io_.get_executor()),
         silence_(io_),
@@ -104,6 +108,10 @@ class Relay {
     errors_.open(
         std::move(node_.errors), [this](std::string_view bytes) { send_output(FrameType::err, bytes); },
         [this] { maybe_ended(); });
+    events_.open(
+        std::move(node_.events), [this](std::string_view bytes) { send_events(bytes); }, [this] { maybe_ended(); });
+    report_.open(
+        std::move(node_.report), [this](std::string_view bytes) { send_report(bytes); }, [this] { report_ended(); });
     input_.on_empty([this] { acknowledge_input(); });
     input_.open(std::move(node_.input));
     to_node_.open(std::move(node_.control));
@@ -129,9 +137,34 @@ class Relay {
 
   void send_output(FrameType type, std::string_view bytes) { send_home(type, bytes); }
 
+  /// Whole lines, so that what is left out does not tear one.
+  void send_events(std::string_view bytes) {
+    partial_event_ += bytes;
+    const std::size_t end = partial_event_.rfind('\n') + 1;
+    if (end == 0) return;
+    if (to_home_.queued() < events_limit) {
+      send_home(FrameType::events, std::string_view(partial_event_).substr(0, end));
+    } else if (!events_lost_) {
+      events_lost_ = true;
+      send_home(FrameType::events, {});
+    }
+    partial_event_.erase(0, end);
+  }
+
+  void send_report(std::string_view bytes) {
+    has_report_ = true;
+    send_home(FrameType::report, bytes);
+  }
+
+  void report_ended() {
+    if (has_report_) send_home(FrameType::report, {});
+    maybe_ended();
+  }
+
   void pause_output(bool paused) {
     output_.pause(paused);
     errors_.pause(paused);
+    report_.pause(paused);
     if (fan_out_) fan_out_->pause(paused);
   }
 
@@ -269,15 +302,15 @@ class Relay {
                                                      : std::chrono::milliseconds(output_limit));
     patience_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
-      output_.drain();
-      errors_.drain();
+      for (ByteReader* from : {&output_, &errors_, &events_, &report_}) from->drain();
       maybe_ended();
     });
     maybe_ended();
   }
 
   void maybe_ended() {
-    if (!code_ || output_.is_open() || errors_.is_open() || said_ended_) return;
+    if (!code_ || said_ended_) return;
+    if (output_.is_open() || errors_.is_open() || events_.is_open() || report_.is_open()) return;
     said_ended_ = true;
     patience_.cancel();
     send_home(FrameType::ended, std::to_string(*code_));
@@ -310,6 +343,8 @@ class Relay {
   ByteWriter input_;
   ByteReader output_;
   ByteReader errors_;
+  ByteReader events_;
+  ByteReader report_;
   ByteWriter to_node_;
   ByteReader from_node_;
   FrameReader frames_;
@@ -319,6 +354,9 @@ class Relay {
   std::uint32_t index_ = this_host;
   std::optional<Bootstrap> bootstrap_;  ///< once the job has been started; without its secret
   std::size_t unacknowledged_ = 0;
+  std::string partial_event_;
+  bool events_lost_ = false;
+  bool has_report_ = false;
   std::optional<int> code_;  ///< the job's, once its ddrun has ended
   bool said_ended_ = false;
   bool lost_home_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
@@ -13,5 +14,11 @@ namespace ddrun::agent {
 
 /// Writes it so that a reader never sees half of it. Fails with `unavailable` and names the file.
 [[nodiscard]] Result<void> write_json_report(const std::string& path, const JobResult& result);
+/// The same with a report that another agent of the job has made.
+[[nodiscard]] Result<void> write_json_report(const std::string& path, std::string_view json);
+
+/// For before the job begins: a job of days must not lose its report to a mistyped path. Fails with `invalid_argument`
+/// or `unavailable` if a report could not be written there.
+[[nodiscard]] Result<void> check_report_file(const std::string& path);
 
 }  // namespace ddrun::agent

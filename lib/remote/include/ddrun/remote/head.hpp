@@ -1,8 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddrun/process/guard.hpp"
@@ -28,6 +30,10 @@ struct HeadOptions {
   StdinSpec stdin_;
   std::set<int> ending_signals;
   Milliseconds start_limit{120'000};  ///< until ddrun runs on a host
+  /// What the first host's ddrun writes to its --events, in whole lines; where it does not, this is not called.
+  std::function<void(std::string_view lines)> on_events;
+  /// Called once, at the end, with what that one has written to its --report, if that is complete.
+  std::function<Result<void>(const std::string& json)> on_report;
 };
 
 /// Runs a job on other machines, from the process that the user has started: one ssh for each host (beyond 32 they

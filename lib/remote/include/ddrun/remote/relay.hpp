@@ -12,12 +12,19 @@ namespace ddrun::remote {
 /// What the ddrun of one host can tell the user's ddrun.
 class Home {
  public:
-  explicit Home(UniqueFd fd) : fd_(std::move(fd)) {}
+  Home(UniqueFd control, UniqueFd events, UniqueFd report)
+      : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
   /// The coordinator listens on this port of this host. Blocks for no longer than a small write to a local socket.
   void coordinator_listens(std::uint16_t port) const;
+  /// Paths of files for --events and --report of the first host's ddrun: what is written there travels to the user's.
+  /// Writing events blocks for no longer than a small write to a local pipe; the report waits as output does.
+  [[nodiscard]] std::string events_path() const;
+  [[nodiscard]] std::string report_path() const;
 
  private:
-  UniqueFd fd_;
+  UniqueFd control_;
+  UniqueFd events_;
+  UniqueFd report_;
 };
 
 struct RelayOptions {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -17,6 +18,8 @@ class EventsFile {
 
   /// `json`: an object on one line. Nothing happens if no file is open.
   void write_line(const std::string& json);
+  /// Lines that are finished, as another agent of the job has written them.
+  void write(std::string_view lines);
 
  private:
   UniqueFd file_;
