@@ -13,6 +13,7 @@
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
@@ -106,6 +107,10 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.portable = std::string_view(build.link) == "static";
   options.stdin_ = spec.stdin_;
   options.ending_signals = spec.stop.ending_signals;
+  // For tests: a tree of a few hosts.
+  if (const char* width = ::getenv("DDRUN_SSH_FAN_OUT")) {
+    options.width = static_cast<std::size_t>(parse_integer(width, 1, 32).value_or(32));
+  }
   options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
   options.job.words = launch.words_for_hosts;
   options.job.directory = here.data();

@@ -60,7 +60,7 @@ def wait_until(condition, seconds=30, what="the condition"):
 @dataclasses.dataclass
 class Seen:
     """A process in a host. `pid` is what this machine calls it, `inner` what the host does; `role` is its part in a job:
-    guard, sweeper, agent or worker."""
+    guard, sweeper, agent or worker; relay is what ssh has started."""
     pid: int
     inner: int
     parent: int
@@ -332,7 +332,7 @@ class Host:
             if not inner or status.get("State", "Z")[0] in "ZX":
                 continue
             args = _read(f"/proc/{entry}/cmdline").replace("\0", " ").strip()
-            own = inner == ["1"] or status["Name"] == "sshd"
+            own = inner == ["1"] or status["Name"].startswith("sshd")
             if everything or not own:
                 found[int(entry)] = Seen(int(entry), int(inner[0]), int(status["PPid"]), status["State"][0],
                                          status["Name"], args)
@@ -342,6 +342,8 @@ class Host:
                 seen.role = "sweeper"
             elif seen.name == "ddrun":
                 seen.role = "agent" if parent and parent.name == "job-sweeper" else "guard"
+                if seen.args.endswith(" agent") and not (parent and parent.name == "ddrun"):
+                    seen.role = "relay"
         return list(found.values())
 
     def of_role(self, role):

@@ -18,9 +18,10 @@
 #   hosts.sh list HOST        its processes
 #   hosts.sh ssh HOST CMD…    over ssh, from head; needs DDRUN_NET_SSH=1 at `up`. For others: ssh -F $DDRUN_NET_DIR/ssh_config
 #
-# hX is 10.77.0.X and fd77::X, head is 10.77.0.254 and fd77::fe. All of it lives in namespaces of one process, so that
-# two of these never collide, nothing is added to this machine's own network, and when that process dies, however that
-# comes, nothing is left but the folder. Files are common to all hosts, but for /dev/shm and what lies in HOME and TMPDIR.
+# hX is 10.77.0.X and fd77::X (by name hX-6), head is 10.77.0.254 and fd77::fe. All of it lives in namespaces of one
+# process, so that two of these never collide, nothing is added to this machine's own network, and when that process dies,
+# however that comes, nothing is left but the folder. Files are common to all hosts, but for /dev/shm and what lies in HOME
+# and TMPDIR.
 #
 # DDRUN_NET_DIR    where its files are (default /tmp/ddrun-net)
 # DDRUN_NET_DNS    none: names that are not in /etc/hosts fail at once (default); silent: a name server that never answers
@@ -106,6 +107,7 @@ head_main() {
     for ((i = 1; i <= $1; i++)); do
       echo "$net.$i h$i"
       echo "::ffff:$net.$i h$i"
+      echo "$net6:$i h$i-6"
     done
   } >"$dir/hosts"
   case ${DDRUN_NET_DNS:-none} in
@@ -142,7 +144,7 @@ ssh_keys() {
       h=h$i
       grep -q " $h\$" "$dir/hosts" || continue
       ssh-keygen -q -t ed25519 -N '' -f "$dir/$h.key"
-      echo "$h,$net.$i $(cut -d' ' -f1,2 "$dir/$h.key.pub")" >>"$dir/known"
+      echo "$h,$h-6,$net.$i,$net6:$i $(cut -d' ' -f1,2 "$dir/$h.key.pub")" >>"$dir/known"
       printf 'Host %s\n  HostName %s\n' "$h" "$net.$i"
     done
     printf '%s\n' "Host *" "  User root" "  IdentityFile $dir/id" "  IdentitiesOnly yes" \
@@ -186,10 +188,10 @@ host_main() {
   ip link set eth0 up
   ip route add default via "$net.254"
   if [ -e "$dir/ssh_config" ]; then
-    printf '%s\n' "Port 22" "ListenAddress $net.$i" "HostKey $dir/$h.key" "AuthorizedKeysFile $dir/id.pub" \
+    printf '%s\n' "Port 22" "ListenAddress $net.$i" "ListenAddress [$net6:$i]" "HostKey $dir/$h.key" "AuthorizedKeysFile $dir/id.pub" \
       "PidFile none" "UsePAM no" "StrictModes no" "PermitRootLogin yes" "PasswordAuthentication no" \
       "AcceptEnv DDRUN_* MASTER_* RANK WORLD_SIZE" "MaxStartups 200:30:400" "MaxSessions 200" "UseDNS no" \
-      "PrintMotd no" >"$dir/$h.sshd"
+      "PrintMotd no" "SetEnv HOME=$dir/$h/home TMPDIR=$dir/$h/tmp" >"$dir/$h.sshd"
     /usr/sbin/sshd -D -e -f "$dir/$h.sshd" &
     wait_for "sshd" listens "$net.$i" 22
   fi

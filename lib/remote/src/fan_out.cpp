@@ -7,16 +7,15 @@
 namespace ddrun::remote {
 
 FanOut::FanOut(boost::asio::any_io_executor executor, process::Launcher& launcher, process::ChildWatcher& watcher,
-               LinkSettings settings, Events events, std::size_t width)
+               LinkSettings settings, Events events)
     : executor_(std::move(executor)),
       launcher_(launcher),
       watcher_(watcher),
       settings_(std::move(settings)),
-      events_(std::move(events)),
-      width_(width) {}
+      events_(std::move(events)) {}
 
 void FanOut::start(const std::vector<Target>& targets) {
-  for (Branch& branch : split_targets(targets, width_)) {
+  for (Branch& branch : split_targets(targets, settings_.width)) {
     Arm& arm = *arms_.emplace_back(std::make_unique<Arm>());
     arm.branch = std::move(branch);
     way_[arm.branch.root.index] = &arm;
@@ -25,7 +24,8 @@ void FanOut::start(const std::vector<Target>& targets) {
     events.on_ready = [this, &arm] {
       if (arm.branch.rest.empty()) return;
       arm.link->send(FrameType::fan_out, arm.branch.root.index,
-                     to_json(FanOutOrder{arm.branch.rest, settings_.ssh, settings_.program}));
+                     to_json(FanOutOrder{arm.branch.rest, settings_.ssh, settings_.program, settings_.width,
+                                         settings_.start_limit}));
     };
     events.on_frame = [this, &arm](const Frame& frame) {
       Frame known = frame;
@@ -39,7 +39,7 @@ void FanOut::start(const std::vector<Target>& targets) {
 }
 
 void FanOut::take_frame(const Frame& frame) {
-  if (way_.count(frame.host) == 0 || ended_.count(frame.host) != 0) return;
+  if (frame.type == FrameType::alive || way_.count(frame.host) == 0 || ended_.count(frame.host) != 0) return;
   if (frame.type == FrameType::failed) {
     ended_.insert(frame.host);
     events_.on_lost(frame.host, std::string(frame.payload));

@@ -16,9 +16,6 @@ namespace ddrun::remote {
 /// every host that starts others. Lives as long as the event loop.
 class FanOut {
  public:
-  /// More are reached through others.
-  static constexpr std::size_t widest = 32;
-
   struct Events {
     std::function<void(const Frame&)> on_frame;  ///< from any host
     /// This host is lost or was never reached. Not called for one that has said `ended`.
@@ -26,7 +23,7 @@ class FanOut {
     std::function<void()> on_over;  ///< the last link is gone
   };
   FanOut(boost::asio::any_io_executor executor, process::Launcher& launcher, process::ChildWatcher& watcher,
-         LinkSettings settings, Events events, std::size_t width = widest);
+         LinkSettings settings, Events events);
 
   void start(const std::vector<Target>& targets);
   void send(FrameType type, std::uint32_t host, std::string_view payload);
@@ -56,7 +53,6 @@ class FanOut {
   process::ChildWatcher& watcher_;
   LinkSettings settings_;
   Events events_;
-  std::size_t width_;
   std::vector<std::unique_ptr<Arm>> arms_;
   std::map<std::uint32_t, Arm*> way_;  ///< to a host
   std::set<std::uint32_t> ended_;

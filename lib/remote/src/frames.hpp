@@ -32,6 +32,7 @@ enum class FrameType : std::uint8_t {
   input_taken,  ///< so many bytes of `input` were passed on, as text
   ended,        ///< its ddrun has ended; the exit code as text
   failed,       ///< it could not be started or is lost; why
+  alive,        ///< nothing, as ping
 };
 
 struct Frame {

@@ -101,7 +101,7 @@ class Head {
     auto ssh = split_command(options_.ssh);
     if (!ssh) return tl::unexpected(ssh.error());
     process::raise_descriptor_limit();
-    process::reserve_descriptors(64 + descriptors_per_host * std::min(options_.hosts.size(), FanOut::widest));
+    process::reserve_descriptors(64 + descriptors_per_host * std::min(options_.hosts.size(), options_.width));
     auto launcher = process::Launcher::create();
     if (!launcher) return tl::unexpected(launcher.error());
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
@@ -122,6 +122,7 @@ class Head {
     LinkSettings settings;
     settings.ssh = std::move(*ssh);
     settings.program = options_.program;
+    settings.width = options_.width;
     settings.build_id = options_.build_id;
     settings.portable = options_.portable;
     settings.start_limit = options_.start_limit;

@@ -10,10 +10,10 @@
 #include <array>
 #include <boost/asio/post.hpp>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "remote_command.hpp"
+#include "timing.hpp"
 
 namespace ddrun::remote {
 
@@ -60,7 +60,8 @@ Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, 
       to_host_(executor),
       from_host_(executor),
       errors_from_host_(executor),
-      timer_(executor) {}
+      timer_(executor),
+      silence_(executor) {}
 
 void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   struct stat info {};
@@ -118,10 +119,12 @@ void Link::fail_link(std::string why) {
   phase_ = Phase::over;
   to_host_.close();
   timer_.cancel();
+  silence_.cancel();
   boost::asio::post(executor_, [this, text] { events_.on_end(text); });
 }
 
 void Link::take_bytes(std::string_view bytes) {
+  heard_ = Clock::now();
   switch (phase_) {
     case Phase::greeting:
     case Phase::copying:
@@ -148,6 +151,7 @@ void Link::take_greeting() {
     was_ready_ = true;
     program_.reset();
     timer_.cancel();
+    await_silence();
     events_.on_ready();
     if (!rest.empty()) take_frames(rest);
   } else if (greeting_.size() > longest_greeting) {
@@ -184,6 +188,22 @@ void Link::copy_more() {
 void Link::take_errors(std::string_view bytes) {
   errors_ += bytes;
   if (errors_.size() > kept_errors) errors_.erase(0, errors_.size() - kept_errors);
+}
+
+void Link::pause(bool paused) {
+  paused_ = paused;
+  heard_ = Clock::now();
+  from_host_.pause(paused);
+}
+
+/// A host that vanishes says nothing, and ssh may take a quarter of an hour to give up.
+void Link::await_silence() {
+  silence_.expires_at((paused_ ? Clock::now() : heard_) + longest_silence);
+  silence_.async_wait([this](const boost::system::error_code& ec) {
+    if (ec || phase_ != Phase::frames) return;
+    if (paused_ || Clock::now() < heard_ + longest_silence) return await_silence();
+    fail_link(concat("nothing was heard from it for ", longest_silence.count(), " s"));
+  });
 }
 
 void Link::send(FrameType type, std::uint32_t host, std::string_view payload) {
@@ -226,6 +246,7 @@ void Link::maybe_over() {
   phase_ = Phase::over;
   to_host_.close();
   timer_.cancel();
+  silence_.cancel();
   events_.on_end(why);
 }
 

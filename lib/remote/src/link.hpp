@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "byte_pipe.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
@@ -23,7 +24,8 @@ struct LinkSettings {
   std::vector<std::string> ssh;  ///< the command's words; a host and the remote command are put behind them
   std::string program;           ///< where ddrun lies on the user's machine
   std::string build_id;
-  bool portable = true;  ///< this program needs no libraries
+  bool portable = true;   ///< this program needs no libraries
+  std::size_t width = 1;  ///< so many links of one fan-out; more hosts are reached through these
   std::chrono::milliseconds start_limit{120'000};
 };
 
@@ -50,7 +52,7 @@ class Link {
   void hang_up();
   void kill();
   /// While true nothing is read from there.
-  void pause(bool paused) { from_host_.pause(paused); }
+  void pause(bool paused);
   /// True if this was its ssh.
   bool child_ended(const process::ChildEnd& end);
 
@@ -63,6 +65,7 @@ class Link {
   void begin_copy();
   void copy_more();
   void take_errors(std::string_view bytes);
+  void await_silence();
   void maybe_over();
   void fail_link(std::string why);
   [[nodiscard]] std::string describe_end() const;
@@ -86,6 +89,9 @@ class Link {
   FrameReader frames_;
   UniqueFd program_;
   boost::asio::steady_timer timer_;
+  boost::asio::steady_timer silence_;
+  Clock::time_point heard_{};  ///< the last time that anything came from there
+  bool paused_ = false;
 };
 
 }  // namespace ddrun::remote

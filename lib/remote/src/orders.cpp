@@ -115,7 +115,11 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
 std::string to_json(const FanOutOrder& order) {
   json targets = json::array();
   for (const auto& target : order.targets) targets.push_back({target.index, packed(target.host)});
-  return json{{"targets", std::move(targets)}, {"ssh", packed_all(order.ssh)}, {"program", packed(order.program)}}
+  return json{{"targets", std::move(targets)},
+              {"ssh", packed_all(order.ssh)},
+              {"program", packed(order.program)},
+              {"width", order.width},
+              {"start_limit", order.start_limit.count()}}
       .dump();
 }
 
@@ -127,6 +131,8 @@ Result<FanOutOrder> fan_out_from_json(std::string_view text) {
     }
     order.ssh = unpacked_all(from.at("ssh"));
     order.program = unpacked(from.at("program"));
+    order.width = from.at("width");
+    order.start_limit = std::chrono::milliseconds(from.at("start_limit").get<std::int64_t>());
     return order;
   });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,8 +20,10 @@ struct Target {
 /// The payload of `fan_out`: start these hosts in the way in which you were started.
 struct FanOutOrder {
   std::vector<Target> targets;
-  std::vector<std::string> ssh;  ///< the command's words
-  std::string program;           ///< where ddrun lies on the user's machine
+  std::vector<std::string> ssh;              ///< the command's words
+  std::string program;                       ///< where ddrun lies on the user's machine
+  std::size_t width = 1;                     ///< so many at once; more are reached through those
+  std::chrono::milliseconds start_limit{0};  ///< for each
 };
 
 [[nodiscard]] std::string to_json(const FanOutOrder& order);

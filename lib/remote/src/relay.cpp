@@ -70,6 +70,7 @@ class Relay {
         report_(io_.get_executor()),
         to_node_(io_.get_executor()),
         from_node_(io_.get_executor()),
+        alive_(io_),
         silence_(io_),
         patience_(io_) {}
 
@@ -122,6 +123,7 @@ class Relay {
     const char* connection = ::getenv("SSH_CONNECTION");
     send_home(FrameType::hello, to_json(Hello{own_addresses(connection != nullptr ? connection : "")}));
     await_silence();
+    let_home_know();
     return {};
   }
 
@@ -173,6 +175,16 @@ class Relay {
     if (!frames_.feed(bytes, [this](const Frame& frame) { take_frame(frame); })) lost_home();
   }
 
+  void let_home_know() {
+    alive_.expires_after(ping_interval);
+    alive_.async_wait([this](const boost::system::error_code& ec) {
+      if (ec || lost_home_) return;
+      // What waits to be sent says the same.
+      if (to_home_.queued() == 0) send_home(FrameType::alive, {});
+      let_home_know();
+    });
+  }
+
   void await_silence() {
     silence_.expires_after(longest_silence);
     silence_.async_wait([this](const boost::system::error_code& ec) {
@@ -205,6 +217,8 @@ class Relay {
     LinkSettings settings;
     settings.ssh = std::move(order->ssh);
     settings.program = std::move(order->program);
+    settings.width = order->width;
+    settings.start_limit = order->start_limit;
     settings.build_id = options_.build_id;
     settings.portable = options_.portable;
     FanOut::Events events;
@@ -349,6 +363,7 @@ class Relay {
   ByteReader from_node_;
   FrameReader frames_;
   FrameReader node_frames_;
+  boost::asio::steady_timer alive_;
   boost::asio::steady_timer silence_;
   boost::asio::steady_timer patience_;
   std::uint32_t index_ = this_host;

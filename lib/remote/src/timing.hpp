@@ -4,9 +4,9 @@
 
 namespace ddrun::remote {
 
-/// The user's ddrun lets every host know that it is there.
+/// The two sides of a connection let each other know that they are there.
 constexpr std::chrono::seconds ping_interval{5};
-/// A host that hears nothing for so long takes the connection for lost. (An end-of-file it believes at once.)
+/// Who hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.)
 constexpr std::chrono::seconds longest_silence{30};
 
 }  // namespace ddrun::remote

@@ -29,6 +29,7 @@ struct HeadOptions {
   int min_nodes = 1;                   ///< so many are enough, once all have been started
   StdinSpec stdin_;
   std::set<int> ending_signals;
+  std::size_t width = 32;             ///< so many are reached from here, and as many from each of those that start more
   Milliseconds start_limit{120'000};  ///< until ddrun runs on a host
   /// What the first host's ddrun writes to its --events, in whole lines; where it does not, this is not called.
   std::function<void(std::string_view lines)> on_events;
@@ -36,7 +37,7 @@ struct HeadOptions {
   std::function<Result<void>(const std::string& json)> on_report;
 };
 
-/// Runs a job on other machines, from the process that the user has started: one ssh for each host (beyond 32 they
+/// Runs a job on other machines, from the process that the user has started: one ssh for each host (beyond `width` they
 /// start each other), their output on our standard output and error line by line, our signals and standard input there.
 /// Whatever ends this process ends the job on every host. Says what goes wrong on a host, once, naming it.
 ///

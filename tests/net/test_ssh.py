@@ -1,0 +1,281 @@
+"""docs/ssh.md and docs/when-things-go-wrong.md, "Over ssh": one ddrun on h4 starts the job on the other hosts."""
+
+import json
+import os
+import re
+import shutil
+import unittest
+
+from jobs import INTERRUPT, KILL, STOP, JobTest
+from netcase import DDRUN, WORKER, main, wait_until
+
+SSHD = "/usr/sbin/sshd"
+LASTING = ("stray", "forever", ";", "print", "up", "forever")
+
+
+class SshTest(JobTest):
+    hosts = 4
+    bed_options = {"ssh": True}
+
+    @classmethod
+    def setUpClass(cls):
+        if not os.access(SSHD, os.X_OK):
+            raise unittest.SkipTest(f"{SSHD} is missing: scripts/setup --tests installs it")
+        super().setUpClass()
+
+    def setUp(self):
+        super().setUp()
+        self.home = self.bed[4]
+        self.config = self.bed.dir / "ssh_config"
+
+    def ssh_config(self, text):
+        """The bed's, with this in front of it."""
+        own = self.bed.dir / f"ssh_config-{self.number}"
+        own.write_text(text + self.config.read_text(encoding="ascii"), encoding="ascii")
+        return own
+
+    def job(self, *options, on="h1,h2,h3", verbs=LASTING, words=None, config=None, program=DDRUN, ssh=(), env=None):
+        return self.home.start([program, " ".join(["--ssh=ssh -F", str(config or self.config), *ssh]), f"--hosts={on}",
+                                "--nproc-per-node=2", "--shutdown-timeout=5", *options, "--", *(words or [WORKER, *verbs])],
+                               env=env)
+
+    def running(self, *options, hosts=3, **more):
+        job = self.job(*options, **more)
+        self.until(lambda: job.out.count("up\n") == 2 * hosts, "the workers")
+        return job
+
+    def wait_for_none(self, hosts, seconds):
+        def left():
+            return [f"{host}: {seen}" for host in hosts for seen in host.processes()]
+        wait_until(lambda: not left(), seconds, lambda: f"the end of {left()}\n{self.said()}")
+
+    def errors(self, job):
+        return [line for line in job.err.splitlines() if line.startswith("ddrun: error")]
+
+
+class Jobs(SshTest):
+
+    def test_output_comes_home_with_host_and_rank(self):
+        job = self.job("--report=report.json", "--events=events", verbs=("env", "GROUP_RANK", "error", "told"))
+        self.assertEqual(job.wait(60), 0, self.said())
+        self.assertEqual(sorted(job.out.splitlines()),
+                         [f"[h{rank // 2 + 1}:{rank}] GROUP_RANK={rank // 2}" for rank in range(6)])
+        self.assertEqual(sorted(job.err.splitlines()), [f"[h{rank // 2 + 1}:{rank}] told" for rank in range(6)])
+        report = json.loads((self.home.home / "report.json").read_text(encoding="utf-8"))
+        self.assertEqual([(worker["host"], worker["rank"]) for worker in report["attempts"][0]["workers"]],
+                         [(f"h{rank // 2 + 1}", rank) for rank in range(6)])
+        events = [json.loads(line) for line in (self.home.home / "events").read_text(encoding="utf-8").splitlines()]
+        self.assertEqual(sorted(event["host"] for event in events if event["event"] == "joined"), ["h1", "h2", "h3"])
+        self.assertEqual(events[-1]["event"], "verdict")
+
+    def test_hosts_by_their_ipv6_addresses(self):
+        for on in ("[fd77::1],[fd77::2]", "h1-6,h2-6"):
+            with self.subTest(on):
+                meet = f"{DDRUN} store set r$RANK x >/dev/null && {DDRUN} store wait r0 r1 r2 r3 --timeout=20s && echo $MASTER_ADDR"
+                job = self.job("--label=none", on=on, words=["sh", "-c", meet])
+                self.assertEqual(job.wait(60), 0, self.said())
+                self.assertEqual(job.out, "fd77::1\n" * 4, self.said())
+
+    def test_interrupt(self):
+        row = self.row("ssh-ctrl-c")
+        job = self.running()
+        job.signal(INTERRUPT)
+        self.ends(row, [job])
+
+    def test_the_users_ddrun_is_killed(self):
+        row = self.row("ssh-home-killed")
+        job = self.running()
+        job.signal(KILL)
+        self.assertEqual(job.wait(30), 137, self.said())
+        self.wait_for_none(self.bed.hosts, row.seconds + 30)
+
+    def test_a_host_is_cut_off(self):
+        row = self.row("ssh-host-cut")
+        job = self.running()
+        self.bed[2].cut()
+        self.ends(row, [job])
+        self.wait_for_none([self.bed[1], self.bed[3], self.home], 15)
+        self.wait_for_none([self.bed[2]], 30)
+
+    def test_the_first_host_is_cut_off(self):
+        row = self.row("ssh-host-cut")
+        job = self.running()
+        self.bed[1].cut()
+        self.assertEqual(job.wait(row.seconds + 30), 125, self.said())
+        self.assertRegex(job.err, "lost the connection to host h1: nothing was heard from it for 30 s")
+        self.wait_for_none(self.bed.hosts, 30)
+
+    def test_a_job_goes_on_without_a_host_that_is_cut_off(self):
+        job = self.job("--nnodes=2:3", "--max-restarts=1", verbs=("attempt", "0", "print", "up", "forever", ";", "await",
+                                                                 str(self.go_file)))
+        self.until(lambda: job.out.count("up\n") == 6, "the workers")
+        self.bed[2].cut()
+        self.until(lambda: re.search("lost the connection to host h2: .*; the job goes on without it", job.err), "the loss", 60)
+        self.go()
+        self.assertEqual(job.wait(30), 0, self.said())
+        self.wait_for_none(self.bed.hosts, 30)
+
+    def test_home_is_cut_off(self):
+        row = self.row("ssh-home-cut")
+        job = self.running()
+        self.home.cut()
+        self.ends(row, [job])
+        self.wait_for_none(self.bed.hosts, 30)
+
+    def test_what_runs_for_ddrun_on_a_host_is_stopped(self):
+        job = self.running()
+        stopped = self.bed[2].signal("relay", STOP)[0]
+        self.assertEqual(job.wait(60), 125, self.said())
+        self.assertRegex(job.err, "lost the connection to host h2: nothing was heard from it for 30 s")
+        # Nothing can end a stopped process but SIGKILL; what it was to watch over does not wait for it.
+        self.until(lambda: not [seen for seen in self.bed[2].processes() if seen.pid != stopped.pid], "the end on h2", 60)
+        os.kill(stopped.pid, KILL)
+        self.wait_for_none(self.bed.hosts, 30)
+
+
+class Starts(SshTest):
+    """What cannot be started: one line that names the host, and nothing is left elsewhere."""
+
+    def refuses(self, row, text, *options, on="h1,bad,h3", seconds=30, **more):
+        job = self.job(*options, on=on, verbs=LASTING, **more)
+        self.assertEqual(job.wait(seconds), 125, self.said())
+        self.assertEqual(job.out, "", self.said())
+        self.assertEqual(len(self.errors(job)), 1, self.said())
+        self.assertRegex(self.errors(job)[0], f"cannot start ddrun on host bad: .*{text}")
+        self.assertFalse(self.left(), self.said())
+        if row:
+            self.says(row, [job])
+
+    def test_no_answer(self):
+        row = self.row("ssh-no-answer")
+        self.bed[2].block(22)
+        config = self.ssh_config("Host bad\n  HostName 10.77.0.2\n")
+        self.refuses(None, "timed out", config=config)
+        self.refuses(row, "no answer within 3.0 s", "--join-timeout=3s", config=config, ssh=["-o ConnectTimeout=0"])
+        # The first host is waited for by all others.
+        self.refuses(row, "no answer within 3.0 s", "--join-timeout=3s", config=config, ssh=["-o ConnectTimeout=0"],
+                     on="bad,h1,h3")
+
+    def test_power_is_off(self):
+        self.bed[2].crash()
+        self.refuses(self.row("ssh-refused"), "(No route to host|timed out)", config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n"))
+
+    def test_refused(self):
+        self.refuses(self.row("ssh-refused"), "Connection refused",
+                     config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n  Port 9\n"))
+
+    def test_a_key_that_nobody_knows(self):
+        self.refuses(self.row("ssh-refused"), "Host key verification failed",
+                     config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n  UserKnownHostsFile /dev/null\n"))
+
+    def test_a_key_that_has_changed(self):
+        known = self.bed.dir / f"known-{self.number}"
+        other = (self.bed.dir / "h1.key.pub").read_text(encoding="ascii").split()
+        known.write_text(f"10.77.0.2 {other[0]} {other[1]}\n", encoding="ascii")
+        self.refuses(self.row("ssh-refused"), "Host key verification failed",
+                     config=self.ssh_config(f"Host bad\n  HostName 10.77.0.2\n  UserKnownHostsFile {known}\n"))
+
+
+class Trees(SshTest):
+    """h1 starts h2, which starts h3: a tree that is a chain."""
+    narrow = {"DDRUN_SSH_FAN_OUT": "1"}
+
+    def test_a_chain_runs_a_job(self):
+        job = self.running(env=self.narrow)
+        self.assertEqual([len([seen for seen in host.processes() if seen.name == "ssh"]) for host in self.bed.hosts],
+                         [1, 1, 0, 1])
+        job.signal(INTERRUPT)
+        self.assertEqual(job.wait(30), 130, self.said())
+
+    def test_a_host_in_the_middle_is_killed(self):
+        row = self.row("ssh-relay-killed")
+        job = self.running(env=self.narrow)
+        self.bed[2].signal("relay", KILL)
+        self.ends(row, [job])
+        self.wait_for_none(self.bed.hosts, 30)
+
+    def test_a_host_in_the_middle_is_cut_off(self):
+        row = self.row("ssh-host-cut")
+        job = self.running(env=self.narrow)
+        self.bed[2].cut()
+        self.ends(row, [job])
+        self.wait_for_none(self.bed.hosts, 45)
+
+    def test_a_host_at_the_end_does_not_answer(self):
+        self.bed[3].block(22)
+        job = self.job(env=self.narrow)
+        self.assertEqual(job.wait(60), 125, self.said())
+        self.assertEqual(self.errors(job), ["ddrun: error: cannot start ddrun on host h3: ssh: connect to host 10.77.0.3 "
+                                            "port 22: Connection timed out"])
+
+    def test_the_users_ddrun_is_killed(self):
+        job = self.running(env=self.narrow)
+        job.signal(KILL)
+        self.assertEqual(job.wait(30), 137, self.said())
+        self.wait_for_none(self.bed.hosts, 30)
+
+
+class Copies(SshTest):
+    """Where ddrun is missing."""
+
+    def setUp(self):
+        super().setUp()
+        # No shell is asked to read such a name, and so the hosts do not find it there.
+        self.unseen = self.bed.dir / "it's" / "ddrun"
+        self.unseen.parent.mkdir(exist_ok=True)
+        if not self.unseen.exists():
+            shutil.copy(DDRUN, self.unseen)
+
+    def mount(self, where, *what):
+        done = self.bed[1].run(["mount", *what, where], cwd="/")
+        self.assertEqual(done.code, 0, str(done))
+        self.addCleanup(lambda: self.bed[1].run(["umount", where], cwd="/"))
+
+    def no_programs_in(self, *folders):
+        for folder in folders:
+            self.mount(folder, "-t", "tmpfs", "-o", "noexec", "tmpfs")
+
+    def where(self):
+        """Runs a job there: from where ddrun runs, and what lies around."""
+        job = self.job("--label=none", "--nproc-per-node=1", on="h1", program=self.unseen,
+                       words=["sh", "-c", "readlink /proc/$PPID/exe; ls -d /dev/shm/ddrun.* $HOME/ddrun.* $TMPDIR/ddrun.* 2>/dev/null"
+                              "; true"])
+        self.assertEqual(job.wait(60), 0, self.said())
+        return job.out
+
+    def test_the_folder_for_temporary_files(self):
+        self.assertRegex(self.where(), rf"^{self.bed[1].tmp}/ddrun\.\w+/ddrun \(deleted\)\n$")
+
+    def test_nothing_may_be_executed_there(self):
+        self.no_programs_in(self.bed[1].tmp)
+        self.assertRegex(self.where(), rf"^{self.bed[1].home}/ddrun\.\w+/ddrun \(deleted\)\n$")
+        self.no_programs_in(self.bed[1].home)
+        self.assertRegex(self.where(), r"^/dev/shm/ddrun\.\w+/ddrun \(deleted\)\n$")
+
+    def test_nothing_may_be_executed_anywhere(self):
+        folders = [self.bed[1].tmp, self.bed[1].home, "/dev/shm"]
+        self.no_programs_in(*folders)
+        job = self.job(on="h1,h2", program=self.unseen)
+        self.assertEqual(job.wait(60), 125, self.said())
+        self.assertEqual(len(self.errors(job)), 1, self.said())
+        self.assertRegex(self.errors(job)[0], "cannot run a copy of ddrun on host h1: .*Permission denied")
+        for folder in folders:
+            self.assertEqual(self.bed[1].run(["sh", "-c", f"ls -d {folder}/ddrun.*"], cwd="/").out, "")
+
+    def test_libraries_are_missing(self):
+        needed = self.bed[1].run(["ldd", DDRUN]).out
+        found = re.search(r"=> (\S*/libstdc\+\+\S*)", needed)
+        if not found:
+            self.skipTest("this ddrun is static")
+        empty = self.bed.dir / "empty"
+        empty.touch()
+        self.mount(os.path.realpath(found[1]), "--bind", str(empty))
+        job = self.job(on="h1,h2", program=self.unseen)
+        self.assertEqual(job.wait(60), 125, self.said())
+        self.assertEqual(len(self.errors(job)), 1, self.said())
+        self.assertRegex(self.errors(job)[0], "cannot run a copy of ddrun on host h1: .*libstdc.*; this ddrun needs shared "
+                                              "libraries: install the static one, or the same build there")
+
+
+if __name__ == "__main__":
+    main()
