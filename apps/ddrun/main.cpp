@@ -80,7 +80,9 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
 int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, const remote::Bootstrap& part,
                     const remote::Home& home) {
   agent::JobHooks hooks;
-  auto secret = rendezvous::Secret::from_text(part.secret);
+  std::string text = home.read_secret();
+  auto secret = rendezvous::Secret::from_text(text);
+  rendezvous::wipe(text);
   if (!secret) {
     say_error(secret.error().message);
     return agent::exit_codes::launcher_failed;

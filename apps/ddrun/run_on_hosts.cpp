@@ -118,7 +118,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.variables = std::move(*variables);
   options.job.job_id =
       spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
-  options.job.secret = std::move(*secret);
+  options.secret = std::move(*secret);
   options.job.color = launch.messages.color;
   options.job.ending_signal = signal_for_lost(spec.stop.ending_signals);
   options.job.grace = spec.stop.grace;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <array>
@@ -37,7 +38,7 @@ void ByteWriter::flush() {
       written_ += static_cast<std::size_t>(n);
     } else if (errno == EAGAIN) {
       if (written_ > queue_.size() / 2) {
-        queue_.erase(0, written_);
+        WipedString(queue_, written_).swap(queue_);
         written_ = 0;
       }
       waiting_ = true;
@@ -54,9 +55,7 @@ void ByteWriter::flush() {
       return;
     }
   }
-  queue_.clear();
-  written_ = 0;
-  if (queue_.capacity() > 1U << 20U) std::string().swap(queue_);
+  forget();
   if (finishing_) close_descriptor(fd_);
 }
 
@@ -67,8 +66,14 @@ void ByteWriter::finish() {
 
 void ByteWriter::close() {
   close_descriptor(fd_);
+  forget();
+}
+
+void ByteWriter::forget() {
+  ::explicit_bzero(queue_.data(), queue_.size());
   queue_.clear();
   written_ = 0;
+  if (queue_.capacity() > 1U << 20U) WipedString().swap(queue_);
 }
 
 void ByteReader::open(UniqueFd fd, std::function<void(std::string_view)> on_bytes, std::function<void()> on_end) {
@@ -108,6 +113,7 @@ bool ByteReader::read_some() {
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
     on_bytes_({chunk.data(), static_cast<std::size_t>(n)});
+    ::explicit_bzero(chunk.data(), static_cast<std::size_t>(n));
   }
   return true;
 }

@@ -7,12 +7,14 @@
 #include <string_view>
 
 #include "ddrun/base/unique_fd.hpp"
+#include "wiped.hpp"
 
 namespace ddrun::remote {
 
 // Both live as long as the event loop: an operation under way refers to them.
 
-/// The writing end of a pipe that is ours alone. Never makes its caller wait: what it does not take is queued.
+/// The writing end of a pipe that is ours alone. Never makes its caller wait: what it does not take is queued. What was
+/// queued is overwritten.
 class ByteWriter {
  public:
   explicit ByteWriter(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}
@@ -32,9 +34,10 @@ class ByteWriter {
 
  private:
   void flush();
+  void forget();
 
   boost::asio::posix::stream_descriptor fd_;
-  std::string queue_;
+  WipedString queue_;
   std::size_t written_ = 0;
   bool waiting_ = false;
   bool finishing_ = false;
@@ -42,7 +45,7 @@ class ByteWriter {
   std::function<void()> on_broken_;
 };
 
-/// The reading end of a pipe that is ours alone.
+/// The reading end of a pipe that is ours alone. Keeps nothing of what it has handed on.
 class ByteReader {
  public:
   explicit ByteReader(boost::asio::any_io_executor executor) : fd_(std::move(executor)) {}

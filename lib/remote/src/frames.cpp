@@ -4,13 +4,13 @@ namespace ddrun::remote {
 
 namespace {
 
-void append_number(std::string& to, std::size_t number) {
+void append_number(WipedString& to, std::size_t number) {
   for (int shift = 24; shift >= 0; shift -= 8) to += static_cast<char>((number >> static_cast<unsigned>(shift)) & 255U);
 }
 
 }  // namespace
 
-void append_frame(std::string& to, FrameType type, std::uint32_t host, std::string_view payload) {
+void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload) {
   append_number(to, payload.size());
   append_number(to, host);
   to += static_cast<char>(type);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "ddrun/base/result.hpp"
+#include "wiped.hpp"
 
 namespace ddrun::remote {
 
@@ -18,7 +19,7 @@ namespace ddrun::remote {
 enum class FrameType : std::uint8_t {
   // To a host.
   fan_out = 1,  ///< JSON: further hosts that this one is to start
-  start,        ///< JSON: Bootstrap
+  start,        ///< the job's secret, a newline, JSON: Bootstrap
   signal,       ///< the signal's number in one byte
   input,        ///< for the workers' standard input; empty: its end
   ping,         ///< nothing; that it comes is enough
@@ -47,9 +48,9 @@ constexpr std::uint32_t this_host = 0xffffffff;
 /// No payload is longer.
 constexpr std::size_t longest_payload = std::size_t{16} << 20U;
 
-void append_frame(std::string& to, FrameType type, std::uint32_t host, std::string_view payload);
+void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload);
 
-/// Cuts a stream of bytes into frames.
+/// Cuts a stream of bytes into frames. No copy of a frame that has a secret is left behind.
 class FrameReader {
  public:
   /// Calls `on_frame(const Frame&)` for each frame that `bytes` completes. Fails with `protocol` for one that is too
@@ -58,6 +59,7 @@ class FrameReader {
   Result<void> feed(std::string_view bytes, OnFrame&& on_frame) {
     partial_.append(bytes);
     std::size_t at = 0;
+    bool secret = false;
     while (partial_.size() - at >= header_size) {
       const std::size_t length = number(at);
       if (length > longest_payload) return fail(Errc::protocol, "a frame is too long");
@@ -65,16 +67,18 @@ class FrameReader {
       const Frame frame{static_cast<FrameType>(partial_[at + 8]), number(at + 4),
                         std::string_view(partial_).substr(at + header_size, length)};
       at += header_size + length;
+      secret = secret || frame.type == FrameType::start;
       on_frame(frame);
     }
-    partial_.erase(0, at);
+    if (secret) WipedString(partial_, at).swap(partial_);
+    else partial_.erase(0, at);
     return {};
   }
 
  private:
   static constexpr std::size_t header_size = 9;
   [[nodiscard]] std::uint32_t number(std::size_t at) const;
-  std::string partial_;
+  WipedString partial_;
 };
 
 }  // namespace ddrun::remote

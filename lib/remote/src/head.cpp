@@ -344,12 +344,14 @@ class Head {
     part.coordinators = coordinators_;
     if (index == 0) part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
     part.reads_input = reads_input(index);
-    std::string text = to_json(part);
+    WipedString text(options_.secret);
+    text += '\n';
+    text += to_json(part);
     fan_out_->send(FrameType::start, index, text);
-    ::explicit_bzero(text.data(), text.size());
-    ::explicit_bzero(part.secret.data(), part.secret.size());
     host.started = true;
-    if (all_started()) want_input();
+    if (!all_started()) return;
+    wipe(options_.secret);
+    want_input();
   }
 
   /// Then nobody else needs to be let in.

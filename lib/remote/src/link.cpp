@@ -208,7 +208,7 @@ void Link::await_silence() {
 
 void Link::send(FrameType type, std::uint32_t host, std::string_view payload) {
   if (phase_ != Phase::frames) return;
-  std::string bytes;
+  WipedString bytes;
   append_frame(bytes, type, host, payload);
   to_host_.write(bytes);
 }

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,14 +30,20 @@ bool read_all(int fd, char* to, std::size_t size) {
   return true;
 }
 
-/// In the child: waits for its part of the job; nothing if the job ended before it began.
-std::optional<Bootstrap> read_bootstrap(int fd) {
+/// A text behind its size; nothing if the relay has hung up.
+std::optional<std::string> read_text(int fd) {
   std::uint32_t size = 0;
   if (!read_all(fd, reinterpret_cast<char*>(&size), sizeof size)) return std::nullopt;  // NOLINT: from this machine
   std::string text(size, '\0');
   if (!read_all(fd, text.data(), text.size())) return std::nullopt;
-  auto bootstrap = bootstrap_from_json(text);
-  ::explicit_bzero(text.data(), text.size());
+  return text;
+}
+
+/// In the child: waits for its part of the job; nothing if the job ended before it began.
+std::optional<Bootstrap> read_bootstrap(int fd) {
+  const auto text = read_text(fd);
+  if (!text) return std::nullopt;
+  auto bootstrap = bootstrap_from_json(*text);
   if (!bootstrap) {
     say_error(bootstrap.error().message);
     return std::nullopt;
@@ -92,10 +97,12 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
 }
 
 void Home::coordinator_listens(std::uint16_t port) const {
-  std::string bytes;
+  WipedString bytes;
   append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
   write_all(control_.get(), bytes.data(), bytes.size());
 }
+
+std::string Home::read_secret() const { return read_text(control_.get()).value_or(""); }
 
 std::string Home::events_path() const { return concat("/dev/fd/", events_.get()); }
 std::string Home::report_path() const { return concat("/dev/fd/", report_.get()); }

@@ -15,7 +15,7 @@ namespace ddrun::remote {
 struct NodeProcess {
   pid_t pid = -1;
   UniqueFd input, output, errors, events, report;
-  UniqueFd control;  ///< to it: the Bootstrap, behind its size; from it: frames
+  UniqueFd control;  ///< to it: the Bootstrap and the secret, each behind its size; from it: frames
 };
 
 /// Forks it; it waits for its Bootstrap, and ends when there is none or when the relay is gone. To be called before

@@ -49,7 +49,7 @@ std::vector<std::string> unpacked_all(const json& list) {
   return all;
 }
 
-/// What nlohmann throws may quote the text, in which there is a secret.
+/// What nlohmann throws may quote the text, in which there may be the user's secrets.
 template <class Read>
 auto guarded(std::string_view text, Read&& read) -> Result<decltype(read(json()))> {
   try {
@@ -76,7 +76,6 @@ std::string to_json(const Bootstrap& b) {
             {"min_nodes", b.min_nodes},
             {"max_nodes", b.max_nodes},
             {"slots", b.slots ? json(*b.slots) : json()},
-            {"secret", packed(b.secret)},
             {"coordinators", std::move(coordinators)},
             {"reads_input", b.reads_input},
             {"color", b.color},
@@ -100,7 +99,6 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
     b.min_nodes = from.at("min_nodes");
     b.max_nodes = from.at("max_nodes");
     if (!from.at("slots").is_null()) b.slots = from.at("slots").get<int>();
-    b.secret = unpacked(from.at("secret"));
     for (const auto& at : from.at("coordinators")) {
       b.coordinators.push_back({unpacked(at.at(0)), at.at(1).get<std::uint16_t>()});
     }

@@ -131,7 +131,7 @@ class Relay {
 
   void send_home(FrameType type, std::string_view payload) { send_home(type, index_, payload); }
   void send_home(FrameType type, std::uint32_t host, std::string_view payload) {
-    std::string bytes;
+    WipedString bytes;
     append_frame(bytes, type, host, payload);
     to_home_.write(bytes);
     if (to_home_.queued() > output_high) pause_output(true);
@@ -260,14 +260,21 @@ class Relay {
 
   void start_node(std::string_view payload) {
     if (bootstrap_ || code_) return;
-    auto bootstrap = bootstrap_from_json(payload);
+    const std::size_t end = payload.find('\n');
+    if (end == std::string_view::npos) return;
+    auto bootstrap = bootstrap_from_json(payload.substr(end + 1));
     if (!bootstrap) return;
-    const auto size = static_cast<std::uint32_t>(payload.size());
-    to_node_.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
-    to_node_.write(payload);
+    // In this order, so that only the process that asks for the secret ever has it.
+    tell_node(payload.substr(end + 1));
+    tell_node(payload.substr(0, end));
     if (!bootstrap->reads_input) input_.finish();
-    ::explicit_bzero(bootstrap->secret.data(), bootstrap->secret.size());
     bootstrap_ = std::move(*bootstrap);
+  }
+
+  void tell_node(std::string_view text) {
+    const auto size = static_cast<std::uint32_t>(text.size());
+    to_node_.write({reinterpret_cast<const char*>(&size), sizeof size});  // NOLINT: stays on this machine
+    to_node_.write(text);
   }
 
   void signal_node(int signal) {
@@ -367,7 +374,7 @@ class Relay {
   boost::asio::steady_timer silence_;
   boost::asio::steady_timer patience_;
   std::uint32_t index_ = this_host;
-  std::optional<Bootstrap> bootstrap_;  ///< once the job has been started; without its secret
+  std::optional<Bootstrap> bootstrap_;  ///< once the job has been started
   std::size_t unacknowledged_ = 0;
   std::string partial_event_;
   bool events_lost_ = false;

@@ -1,6 +1,8 @@
 // --hosts with several of them: one job.
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
+#include <sstream>
 
 #include "ssh_hosts.hpp"
 
@@ -26,6 +28,39 @@ bool has_secret(const std::string& text) {
     if (run == 64) return true;
   }
   return false;
+}
+
+bool is_ddrun(pid_t pid) {
+  std::error_code ec;
+  return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", ec).filename() == "ddrun";
+}
+
+/// Its parent is the sweeper.
+bool is_agent(pid_t pid) {
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string parent = stat.substr(stat.rfind(") ") + 4, 20);
+  return read_file("/proc/" + std::to_string(std::stoi(parent)) + "/comm") == "job-sweeper\n";
+}
+
+/// All that a process can have written into.
+std::string writable_memory(pid_t pid) {
+  const std::string directory = "/proc/" + std::to_string(pid);
+  std::string all;
+  std::istringstream maps(read_file(directory + "/maps"));
+  const int memory = ::open((directory + "/mem").c_str(), O_RDONLY | O_CLOEXEC);
+  for (std::string line; memory >= 0 && std::getline(maps, line);) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    char access[5] = "";
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, access) != 3 || access[1] != 'w') continue;
+    if (end - begin > (256UL << 20U)) continue;  // what a sanitizer keeps for itself
+    std::string part(end - begin, '\0');
+    const ssize_t n = ::pread(memory, part.data(), part.size(), static_cast<off_t>(begin));
+    if (n > 0) all.append(part, 0, static_cast<std::size_t>(n));
+    all += '\n';
+  }
+  ::close(memory);
+  return all;
 }
 
 }  // namespace
@@ -141,6 +176,39 @@ TEST_CASE("The secret of the job is on no command line and in no environment") {
   run.signal(SIGTERM);
   const auto outcome = run.wait();
   CHECK_FALSE(has_secret(outcome.out + outcome.err));
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Once the job runs nobody but its agents can remember the secret") {
+  const SshHosts hosts;
+  Run run(hosts.job("one,two", {}, {"print", "up", "forever"}));
+  REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
+  const auto there = hosts.living();
+  std::vector<pid_t> agents;
+  std::vector<pid_t> others;
+  for (const pid_t pid : run.living()) {
+    if (is_ddrun(pid))
+      (std::count(there.begin(), there.end(), pid) == 0 || !is_agent(pid) ? others : agents).push_back(pid);
+  }
+  for (const pid_t pid : there) {
+    if (is_ddrun(pid) &&
+        std::count(agents.begin(), agents.end(), pid) + std::count(others.begin(), others.end(), pid) == 0)
+      (is_agent(pid) ? agents : others).push_back(pid);
+  }
+  REQUIRE(agents.size() == 2);
+  CHECK(others.size() == 9);  // three here; on each host what talks to us, guard and sweeper
+  const std::string known(64, 'a');
+  CAPTURE(known);
+  CHECK(has_secret(writable_memory(::getpid())));
+  for (const pid_t pid : others) {
+    CAPTURE(read_file("/proc/" + std::to_string(pid) + "/comm"), pid);
+    const std::string memory = writable_memory(pid);
+    CHECK(memory.size() > 10'000);
+    CHECK_FALSE(has_secret(memory));
+  }
+  run.signal(SIGTERM);
+  run.wait();
+  CHECK(run.all_gone());
   CHECK(hosts.all_gone());
 }
 

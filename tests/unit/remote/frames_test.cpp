@@ -13,11 +13,11 @@ namespace {
 using Seen = std::tuple<FrameType, std::uint32_t, std::string>;
 
 /// What a reader sees that gets `bytes` in pieces of `portion`.
-std::vector<Seen> read_in(const std::string& bytes, std::size_t portion) {
+std::vector<Seen> read_in(std::string_view bytes, std::size_t portion) {
   std::vector<Seen> seen;
   FrameReader reader;
   for (std::size_t at = 0; at < bytes.size(); at += portion) {
-    REQUIRE(reader.feed(std::string_view(bytes).substr(at, portion), [&](const Frame& frame) {
+    REQUIRE(reader.feed(bytes.substr(at, portion), [&](const Frame& frame) {
       seen.emplace_back(frame.type, frame.host, std::string(frame.payload));
     }));
   }
@@ -31,13 +31,13 @@ TEST_CASE("Frames come out as they went in, however the stream is cut") {
                                {FrameType::ping, 7, ""},
                                {FrameType::out, this_host, std::string("a\0\xff\nb", 5)},
                                {FrameType::err, 65536, std::string(100'000, 'x')}};
-  std::string bytes;
+  WipedString bytes;
   for (const auto& [type, host, payload] : sent) append_frame(bytes, type, host, payload);
   for (const std::size_t portion : {1U, 2U, 9U, 10U, 4096U, 1U << 20U}) CHECK(read_in(bytes, portion) == sent);
 }
 
 TEST_CASE("A frame that is too long is refused before it is stored") {
-  std::string bytes;
+  WipedString bytes;
   append_frame(bytes, FrameType::out, 1, "");
   bytes[0] = '\x7f';
   FrameReader reader;

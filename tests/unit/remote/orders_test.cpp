@@ -30,7 +30,6 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.min_nodes = 4;
   sent.max_nodes = 5;
   sent.slots = 8;
-  sent.secret = "correct horse battery staple";
   sent.coordinators = {{"10.0.0.1", 29400}, {"fd00::1", 29400}};
   sent.reads_input = true;
   sent.color = true;
@@ -48,7 +47,6 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   CHECK(got->min_nodes == sent.min_nodes);
   CHECK(got->max_nodes == sent.max_nodes);
   CHECK(got->slots == sent.slots);
-  CHECK(got->secret == sent.secret);
   CHECK(got->coordinators == sent.coordinators);
   CHECK(got->reads_input == sent.reads_input);
   CHECK(got->color == sent.color);
@@ -60,11 +58,11 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
 
 TEST_CASE("What cannot be read is refused without being shown") {
   Bootstrap sent;
-  sent.secret = "correct horse battery staple";
+  sent.variables = {{"TOKEN", "correct horse battery staple"}};
   std::string text = to_json(sent);
   text.pop_back();
   for (const std::string& wrong :
-       {text, std::string("[]"), std::string("{\"secret\":\"correct horse\"}"), std::string()}) {
+       {text, std::string("[]"), std::string("{\"variables\":\"correct horse\"}"), std::string()}) {
     const auto got = bootstrap_from_json(wrong);
     REQUIRE_FALSE(got);
     CHECK(got.error().code == Errc::protocol);

@@ -11,8 +11,8 @@
 
 namespace ddrun::remote {
 
-/// All that one host must know to take its part in the job. It travels through the ssh connection, never on a command
-/// line, as some of it is long and some of it secret.
+/// All that one host must know to take its part in the job, but for the secret. It travels through the ssh connection,
+/// never on a command line, as some of it is long and some of it nobody else's business.
 struct Bootstrap {
   std::vector<std::string> words;  ///< a command line: options as "--name=value", "--", the program and its arguments
   std::string directory;           ///< where the user was
@@ -20,11 +20,10 @@ struct Bootstrap {
   std::vector<std::pair<std::string, std::string>> variables;  ///< -x
   std::string job_id;
   int node_rank = 0;
-  int node_count = 1;        ///< hosts of the job
-  int min_nodes = 1;         ///< so many are enough
-  int max_nodes = 1;         ///< more are spares
-  std::optional<int> slots;  ///< of this host, where the user said how many
-  std::string secret;
+  int node_count = 1;                  ///< hosts of the job
+  int min_nodes = 1;                   ///< so many are enough
+  int max_nodes = 1;                   ///< more are spares
+  std::optional<int> slots;            ///< of this host, where the user said how many
   std::vector<Endpoint> coordinators;  ///< for the host that runs it: where it is to listen
   bool reads_input = false;            ///< the user's standard input will come
   bool color = false;
@@ -33,7 +32,7 @@ struct Bootstrap {
 };
 
 [[nodiscard]] std::string to_json(const Bootstrap& bootstrap);
-/// Fails with `protocol`; the message never shows what was read.
+/// Fails with `protocol`; the message never shows what was read: variables may be secret too.
 [[nodiscard]] Result<Bootstrap> bootstrap_from_json(std::string_view text);
 
 }  // namespace ddrun::remote

@@ -25,6 +25,7 @@ struct HeadOptions {
   std::string program;                 ///< where this ddrun lies; also tried on the hosts
   bool portable = true;                ///< it needs no libraries
   Bootstrap job;                       ///< what is the same for all hosts
+  std::string secret;                  ///< of the job, without a newline; wiped as soon as all hosts have it
   std::uint16_t coordinator_port = 0;  ///< on the first host; 0: a free one
   int min_nodes = 1;                   ///< so many are enough, once all have been started
   StdinSpec stdin_;

@@ -16,6 +16,8 @@ class Home {
       : control_(std::move(control)), events_(std::move(events)), report_(std::move(report)) {}
   /// The coordinator listens on this port of this host. Blocks for no longer than a small write to a local socket.
   void coordinator_listens(std::uint16_t port) const;
+  /// The job's secret, once and in one process; the caller wipes it. Empty if the relay is gone.
+  [[nodiscard]] std::string read_secret() const;
   /// Paths of files for --events and --report of the first host's ddrun: what is written there travels to the user's.
   /// Writing events blocks for no longer than a small write to a local pipe; the report waits as output does.
   [[nodiscard]] std::string events_path() const;
