@@ -82,6 +82,16 @@ class SshHosts {
   /// A variable in that host's sessions; before add().
   void set(const std::string& name, const std::string& variable) { variables_[name] += " " + variable; }
 
+  /// One that was free just now.
+  [[nodiscard]] static int free_port() {
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = loopback(0);
+    socklen_t size = sizeof address;
+    REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    ::close(fd);
+    return ntohs(address.sin_port);
+  }
   [[nodiscard]] std::string config() const { return directory_.file("config"); }
   [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
   [[nodiscard]] std::string file(const std::string& name) const { return directory_.file(name); }
@@ -134,15 +144,6 @@ class SshHosts {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<std::uint16_t>(port));
     return address;
-  }
-  static int free_port() {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    ::close(fd);
-    return ntohs(address.sin_port);
   }
   static bool accepts(int port) {
     const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
