@@ -1,28 +1,24 @@
 #include "ddrun/remote/head.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <map>
 #include <memory>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/logs/console.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/process/signal_source.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
 #include "head_input.hpp"
+#include "head_output.hpp"
 #include "orders.hpp"
+#include "own_signals.hpp"
 #include "remote_command.hpp"
 #include "timing.hpp"
 
@@ -30,10 +26,7 @@ namespace ddrun::remote {
 
 namespace {
 
-using boost::asio::posix::stream_descriptor;
-
 constexpr int failed_code = 125;
-constexpr std::size_t console_high = std::size_t{8} << 20U;
 /// So much of the standard input may be on its way to a host.
 constexpr std::size_t input_window = std::size_t{256} << 10U;
 /// Three descriptors for each ssh, and what watching it takes.
@@ -44,8 +37,6 @@ constexpr std::chrono::seconds ending_margin{25};
 constexpr std::chrono::seconds killing_limit{12};
 /// For ssh to end once nothing is left to do, and for the console to take the last lines.
 constexpr std::chrono::seconds closing_limit{5};
-/// Slurm and others signal every process of a job; the guard passes the same one on.
-constexpr std::chrono::seconds echo_time{1};
 
 std::string without_user(const std::string& host) {
   const auto at = host.rfind('@');
@@ -63,9 +54,11 @@ class Head {
               if (fan_out_) fan_out_->child_ended(end);
             },
             [] {}),
-        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { own_signal(event); }),
-        guard_messages_(io_.get_executor()),
-        sweeper_life_(io_.get_executor()),
+        signals_(io_.get_executor(), context_,
+                 {.on_child = [this] { watcher_.reap(); },
+                  .on_signal = [this](int signal) { signal_arrived(signal); },
+                  .on_parent_lost = [this](const char* who) { parent_lost(who); }}),
+        output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
         patience_(io_),
         input_(
@@ -77,9 +70,11 @@ class Head {
       return failed_code;
     }
     io_.run();
-    set_message_sink({});
     context_.shared->agent_listens = false;
-    close_console();
+    if (const auto lost = output_.close(); lost && !failure_) {
+      failure_ = true;
+      say_error(*lost);
+    }
     write_report();
     return exit_code();
   }
@@ -92,7 +87,7 @@ class Head {
     std::optional<int> code;
     bool lost = false;
     std::vector<std::string> addresses;
-    logs::LineAssembler out, err;
+    HeadOutput::HostLines lines;
     std::size_t input_under_way = 0;
     [[nodiscard]] bool over() const { return code.has_value() || lost; }
   };
@@ -107,17 +102,8 @@ class Head {
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
     if (auto opened = watcher_.open(); !opened) return opened;
     if (auto opened = signals_.open(); !opened) return opened;
-    if (auto watched = watch_own(); !watched) return watched;
-
-    out_ = std::make_shared<logs::Console>(io_.get_executor(), STDOUT_FILENO, console_high);
-    err_ = logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO)
-               ? out_
-               : std::make_shared<logs::Console>(io_.get_executor(), STDERR_FILENO, console_high);
-    for (const auto& console : {out_, err_}) console->on_room([this] { throttle(); });
-    set_message_sink([this](std::string_view line) {
-      err_->add_text(line);
-      err_->flush();
-    });
+    tell_sweeper();
+    output_.take_messages();
 
     LinkSettings settings;
     settings.ssh = std::move(*ssh);
@@ -137,21 +123,15 @@ class Head {
       targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name});
       hosts_.emplace_back();
       hosts_.back().what = host;
+      if (options_.hosts.size() > 1) hosts_.back().lines.own_prefix = concat("ddrun on ", host.name, ": ");
     }
     fan_out_->start(targets);
     ping();
     return {};
   }
 
-  Result<void> watch_own() {
-    boost::system::error_code ec;
-    guard_messages_.assign(context_.guard_messages.release(), ec);
-    if (!ec) sweeper_life_.assign(context_.sweeper_life.release(), ec);
-    if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
-    read_guard_messages();
-    sweeper_life_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& failed) {
-      if (!failed) parent_lost("sweeper");
-    });
+  /// From now on signals end the job in order.
+  void tell_sweeper() {
     process::SharedState& shared = *context_.shared;
     shared.grace_ms = static_cast<long>((options_.job.grace + std::chrono::milliseconds(ending_margin)).count());
     std::uint64_t ending = 0;
@@ -159,38 +139,11 @@ class Head {
     shared.ending_signals = ending;
     shared.agent_has_listened = true;
     shared.agent_listens = true;
-    return {};
-  }
-
-  void read_guard_messages() {
-    guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-      if (ec) return;
-      process::SignalMessage message;
-      ssize_t n;
-      while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
-        signal_arrived(message.signal, true);
-      }
-      if (n == 0) {
-        if (::getppid() == context_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
-        parent_lost("guard");
-        return;
-      }
-      read_guard_messages();
-    });
-  }
-
-  void own_signal(const process::SignalEvent& event) {
-    if (event.signal == SIGCHLD) watcher_.reap();
-    else signal_arrived(event.signal, false);
   }
 
   // ---- signals and the end
 
-  void signal_arrived(int signal, bool from_guard) {
-    auto& heard = heard_[signal];
-    const auto now = Clock::now();
-    if (heard.from_guard != from_guard && now - heard.at < echo_time) return;
-    heard = {now, from_guard};
+  void signal_arrived(int signal) {
     if (options_.ending_signals.count(signal) == 0) {
       fan_out_->send_all(FrameType::signal, std::string(1, static_cast<char>(signal)));
       return;
@@ -245,7 +198,7 @@ class Head {
     Host& host = hosts_[index];
     if (host.over()) return;
     host.lost = true;
-    flush_lines(host);
+    output_.finish(host.lines);
     if (!ending_) {
       // The rest goes on if it can. The first host has the coordinator: without it nobody can.
       const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
@@ -277,25 +230,13 @@ class Head {
     if (running() > 0) return;
     ping_.cancel();
     patience_.cancel();
-    out_->flush();
-    err_->flush();
-    if (out_->queued() + err_->queued() == 0) return io_.stop();
+    output_.flush();
+    if (output_.queued() == 0) return io_.stop();
     over_ = true;  // the console is what is waited for
     patience_.expires_after(ending_ ? std::chrono::milliseconds(closing_limit) : options_.job.grace + closing_limit);
     patience_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
     });
-  }
-
-  void close_console() {
-    out_->close();
-    err_->close();
-    for (const auto& console : {out_, err_}) {
-      if (console->lost_bytes() > 0 && !console->reader_left() && !failure_) {
-        failure_ = true;
-        say_error(console->first_error());
-      }
-    }
   }
 
   [[nodiscard]] int exit_code() const {
@@ -313,8 +254,8 @@ class Head {
     Host& host = hosts_[frame.host];
     switch (frame.type) {
       case FrameType::hello: host_ready(frame.host, frame.payload); break;
-      case FrameType::out: show(host, host.out, *out_, frame.payload); break;
-      case FrameType::err: show(host, host.err, *err_, frame.payload); break;
+      case FrameType::out: show(host, HeadOutput::Stream::out, frame.payload); break;
+      case FrameType::err: show(host, HeadOutput::Stream::err, frame.payload); break;
       case FrameType::events: take_events(frame.payload); break;
       case FrameType::report: take_report(frame.payload); break;
       case FrameType::listening: coordinator_listens(frame); break;
@@ -378,7 +319,7 @@ class Head {
     const auto code = parse_integer(payload, 0, 255);
     host.code = static_cast<int>(code.value_or(failed_code));
     if (first_code_ == 0) first_code_ = *host.code;
-    flush_lines(host);
+    output_.finish(host.lines);
     // Before all have begun, one that has ended is one too few.
     if (!ending_ && *host.code != 0 && !all_started()) end_all(options_.job.ending_signal);
     maybe_over();
@@ -395,33 +336,14 @@ class Head {
 
   // ---- output
 
-  /// Workers' lines carry their host already; those of ddrun itself get it here, where there is more than one.
-  void add(const Host& host, const logs::LineAssembler& lines, logs::Console& console, logs::Piece piece) {
-    constexpr std::string_view own = "ddrun: ";
-    std::string prefix;
-    if (hosts_.size() > 1 && &console == err_.get() && &lines == &host.err && piece.text.starts_with(own)) {
-      prefix = concat("ddrun on ", host.what.name, ": ");
-      piece.text.remove_prefix(own.size());
-    }
-    console.add(&lines, prefix, piece);
-  }
-
-  void show(const Host& host, logs::LineAssembler& lines, logs::Console& console, std::string_view bytes) {
-    lines.feed(bytes, [&](const logs::Piece& piece) { add(host, lines, console, piece); });
-    console.flush_soon();
+  void show(Host& host, HeadOutput::Stream stream, std::string_view bytes) {
+    output_.show(host.lines, stream, bytes);
     throttle();
   }
 
-  void flush_lines(Host& host) {
-    host.out.finish([&](const logs::Piece& piece) { add(host, host.out, *out_, piece); });
-    host.err.finish([&](const logs::Piece& piece) { add(host, host.err, *err_, piece); });
-    out_->flush_soon();
-    err_->flush_soon();
-  }
-
   void throttle() {
-    if (over_ && out_->queued() + err_->queued() == 0) io_.stop();
-    const bool crowded = out_->crowded() || err_->crowded();
+    if (over_ && output_.queued() == 0) io_.stop();
+    const bool crowded = output_.crowded();
     if (crowded == throttled_ || !fan_out_) return;
     throttled_ = crowded;
     fan_out_->pause(crowded);
@@ -482,22 +404,14 @@ class Head {
   boost::asio::io_context io_{1};
   std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
-  process::SignalSource signals_;
-  stream_descriptor guard_messages_;
-  stream_descriptor sweeper_life_;
+  OwnSignals signals_;
+  HeadOutput output_;
   boost::asio::steady_timer ping_;
   boost::asio::steady_timer patience_;
   HeadInput input_;
-  std::shared_ptr<logs::Console> out_;
-  std::shared_ptr<logs::Console> err_;
   std::unique_ptr<FanOut> fan_out_;
   std::vector<Host> hosts_;
   std::vector<Endpoint> coordinators_;
-  struct Heard {
-    Clock::time_point at;
-    bool from_guard = false;
-  };
-  std::map<int, Heard> heard_;
   std::string report_;
   bool report_complete_ = false;
   bool throttled_ = false;
@@ -511,23 +425,5 @@ class Head {
 }  // namespace
 
 int run_head(HeadOptions options, process::AgentContext& context) { return Head(std::move(options), context).run(); }
-
-std::string describe_head(const HeadOptions& options) {
-  std::string text =
-      concat("would start ddrun on ", options.hosts.size(), options.hosts.size() == 1 ? " host" : " hosts", " by ",
-             options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
-  for (std::size_t i = 0; i < options.hosts.size(); ++i) {
-    text += concat("  node rank ", i, ": ", options.hosts[i].name);
-    if (options.hosts[i].slots)
-      text += concat(", ", *options.hosts[i].slots, *options.hosts[i].slots == 1 ? " slot" : " slots");
-    text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
-  }
-  text += "\neach as:\n  ddrun";
-  for (const auto& word : options.job.words) text += " " + shell_quote(word);
-  text += "\n";
-  for (const auto& variable : options.job.variables)
-    text += concat("  ", variable.first, "=", shell_quote(variable.second), "\n");
-  return text;
-}
 
 }  // namespace ddrun::remote
