@@ -18,16 +18,6 @@ void wait_until_up(Run& run) {
   REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
 }
 
-/// The process of this run that is the given host's ssh.
-pid_t ssh_of(const Run& run, const std::string& host) {
-  for (const pid_t pid : run.living()) {
-    std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
-    std::replace(line.begin(), line.end(), '\0', ' ');
-    if (line.starts_with("ssh ") && has(line, " " + host + " exec ")) return pid;
-  }
-  return 0;
-}
-
 }  // namespace
 
 TEST_CASE("A signal ends the job on its host in order") {
@@ -71,27 +61,21 @@ TEST_CASE("A signal that does not end the job reaches the workers") {
   CHECK(hosts.all_gone());
 }
 
-TEST_CASE("A killed ddrun leaves nothing on the host") {
+TEST_CASE("A killed ddrun or all of its processes at once leave nothing on the host") {
   const SshHosts hosts;
-  Run run(lasting(hosts));
-  wait_until_up(run);
-  run.signal(SIGKILL);
-  run.wait();
-  CHECK(run.all_gone());
-  CHECK(hosts.all_gone());
-}
-
-TEST_CASE("All of ddrun killed at once leaves nothing on the host") {
-  const SshHosts hosts;
-  Run run(lasting(hosts));
-  wait_until_up(run);
-  const auto on_host = hosts.living();
-  for (const pid_t pid : run.living()) {
-    if (std::find(on_host.begin(), on_host.end(), pid) == on_host.end()) run.signal(pid, SIGKILL);
+  for (const bool all : {false, true}) {
+    CAPTURE(all);
+    Run run(lasting(hosts));
+    wait_until_up(run);
+    const auto on_host = hosts.living();
+    if (!all) run.signal(SIGKILL);
+    for (const pid_t pid : all ? run.living() : std::vector<pid_t>()) {
+      if (std::find(on_host.begin(), on_host.end(), pid) == on_host.end()) run.signal(pid, SIGKILL);
+    }
+    run.wait();
+    CHECK(run.all_gone());
+    CHECK(hosts.all_gone());
   }
-  run.wait();
-  CHECK(run.all_gone());
-  CHECK(hosts.all_gone());
 }
 
 TEST_CASE("A connection that is cut ends the job and is named") {
@@ -133,13 +117,8 @@ TEST_CASE("Whichever of the hosts processes is killed nothing is left") {
 
 TEST_CASE("A ddrun that is killed while it is copied leaves no copy") {
   SshHosts hosts;
-  const std::string scratch = hosts.file("scratch");
-  std::filesystem::create_directory(scratch);
-  hosts.set("bare", "TMPDIR=" + scratch);
-  hosts.add("bare");
-  Words argv = hosts.shell("bare", {}, "echo up; sleep 1000");
-  argv[0] = hosts.unseen_ddrun();
-  Run run(argv);
+  const std::string scratch = hosts.add_bare();
+  Run run(hosts.unseen(hosts.shell("bare", {}, "echo up; sleep 1000")));
   REQUIRE(wait_until([&] { return SshHosts::copies_in(scratch) > 0; }));
   run.signal(SIGKILL);
   run.wait();
@@ -150,13 +129,8 @@ TEST_CASE("A ddrun that is killed while it is copied leaves no copy") {
 
 TEST_CASE("A copied ddrun that is killed leaves no copy") {
   SshHosts hosts;
-  const std::string scratch = hosts.file("scratch");
-  std::filesystem::create_directory(scratch);
-  hosts.set("bare", "TMPDIR=" + scratch);
-  hosts.add("bare");
-  Words argv = hosts.shell("bare", {}, "echo up; sleep 1000");
-  argv[0] = hosts.unseen_ddrun();
-  Run run(argv);
+  const std::string scratch = hosts.add_bare();
+  Run run(hosts.unseen(hosts.shell("bare", {}, "echo up; sleep 1000")));
   REQUIRE(run.wait_for_out("up\n"));
   for (const pid_t pid : hosts.living()) ::kill(pid, SIGKILL);
   CHECK(run.wait().code() == 125);

@@ -6,15 +6,13 @@ using namespace ddrun::test;
 namespace {
 
 /// Fails in the given way on that host, whether it is alone or another one is there and waits.
-void fails(const SshHosts& hosts, const std::string& host, const std::string& message, int code = 125,
-           const std::string& program = DDRUN_TEST_DDRUN) {
+void fails(const SshHosts& hosts, const std::string& host, const std::string& message, bool copied = false) {
   for (const std::string& list : {host, host + ",one", "one," + host}) {
     CAPTURE(list);
-    Words argv = hosts.shell(list, {}, "echo must not run; sleep 1000");
-    argv[0] = program;
-    const auto outcome = finish_on(hosts, argv);
+    const Words argv = hosts.shell(list, {}, "echo must not run; sleep 1000");
+    const auto outcome = finish_on(hosts, copied ? hosts.unseen(argv) : argv);
     DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == code);
+    CHECK(outcome.code() == 125);
     CHECK(outcome.out.empty());
     CHECK(has(outcome.err, message));
     CHECK(count(outcome.err, "error:") == 1);
@@ -56,14 +54,14 @@ TEST_CASE("A host whose disk is full") {
   SshHosts hosts;
   // Files there may not grow beyond 64 KiB.
   hosts.add("full", "ForceCommand ulimit -f 64; eval \"$SSH_ORIGINAL_COMMAND\"");
-  fails(hosts, "full", "ddrun: error: cannot run a copy of ddrun on host full: ", 125, hosts.unseen_ddrun());
+  fails(hosts, "full", "ddrun: error: cannot run a copy of ddrun on host full: ", true);
 }
 
 TEST_CASE("A host without room for temporary files") {
   SshHosts hosts;
   hosts.set("roomless", "TMPDIR=/nonexistent");
   hosts.add("roomless");
-  fails(hosts, "roomless", "ddrun: error: cannot start ddrun on host roomless: mktemp: ", 125, hosts.unseen_ddrun());
+  fails(hosts, "roomless", "ddrun: error: cannot start ddrun on host roomless: mktemp: ", true);
 }
 
 TEST_CASE("A command for reaching hosts that is not there") {

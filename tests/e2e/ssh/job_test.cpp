@@ -109,13 +109,10 @@ TEST_CASE("Much output from several workers comes home in whole lines") {
 
 TEST_CASE("Where ddrun is missing it is copied run and gone again") {
   SshHosts hosts;
-  const std::string scratch = hosts.file("scratch");
-  std::filesystem::create_directory(scratch);
-  hosts.set("bare", "TMPDIR=" + scratch);
-  hosts.add("bare");
-  Words argv = hosts.shell("bare", {"-v", "-n", "2"}, "echo $RANK from $(readlink /proc/$PPID/exe); ls $TMPDIR");
-  argv[0] = hosts.unseen_ddrun();
-  const auto outcome = finish_on(hosts, argv);
+  const std::string scratch = hosts.add_bare();
+  const auto outcome = finish_on(
+      hosts,
+      hosts.unseen(hosts.shell("bare", {"-v", "-n", "2"}, "echo $RANK from $(readlink /proc/$PPID/exe); ls $TMPDIR")));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
   CHECK(has(outcome.err, "copying ddrun to bare"));
@@ -132,9 +129,7 @@ TEST_CASE("Another build of ddrun on the host is not used") {
   ::chmod((bin + "/ddrun").c_str(), 0755);
   hosts.set("old", "PATH=" + bin + ":/usr/bin:/bin");
   hosts.add("old");
-  Words argv = hosts.shell("old", {"-v"}, "echo works");
-  argv[0] = hosts.unseen_ddrun();
-  const auto outcome = finish_on(hosts, argv);
+  const auto outcome = finish_on(hosts, hosts.unseen(hosts.shell("old", {"-v"}, "echo works")));
   DDRUN_SHOW(outcome);
   CHECK(outcome.out == "works\n");
   CHECK(has(outcome.err, "copying ddrun to old"));
@@ -150,9 +145,8 @@ TEST_CASE("Login shells of any kind and talkative ones are no obstacle") {
                             shell + " -c \"$SSH_ORIGINAL_COMMAND\"");
     for (const bool copied : {false, true}) {
       CAPTURE(copied);
-      Words argv = hosts.shell("chatty", {}, "echo works");
-      if (copied) argv[0] = hosts.unseen_ddrun();
-      const auto outcome = finish_on(hosts, argv);
+      const Words argv = hosts.shell("chatty", {}, "echo works");
+      const auto outcome = finish_on(hosts, copied ? hosts.unseen(argv) : argv);
       DDRUN_SHOW(outcome);
       CHECK(outcome.code() == 0);
       CHECK(outcome.out == "works\n");

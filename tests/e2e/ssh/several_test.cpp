@@ -10,16 +10,6 @@ using namespace ddrun::test;
 
 namespace {
 
-/// The process of this run that is the given host's ssh.
-pid_t ssh_of(const Run& run, const std::string& host) {
-  for (const pid_t pid : run.living()) {
-    std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
-    std::replace(line.begin(), line.end(), '\0', ' ');
-    if (line.starts_with("ssh ") && has(line, " " + host + " exec ")) return pid;
-  }
-  return 0;
-}
-
 /// Has 64 hexadecimal digits in a row, as the secret of a job is written.
 bool has_secret(const std::string& text) {
   std::size_t run = 0;

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -79,6 +80,14 @@ class SshHosts {
   void add_names(const std::vector<std::string>& names) {
     for (const std::string& name : names) alias(name, last_port_, {});
   }
+  /// A host "bare"; gives back its directory for temporary files, which is empty.
+  std::string add_bare() {
+    const std::string scratch = directory_.file("scratch");
+    std::filesystem::create_directory(scratch);
+    set("bare", "TMPDIR=" + scratch);
+    add("bare");
+    return scratch;
+  }
   /// A variable in that host's sessions; before add().
   void set(const std::string& name, const std::string& variable) { variables_[name] += " " + variable; }
 
@@ -121,13 +130,13 @@ class SshHosts {
     return found;
   }
 
-  /// ddrun where the hosts do not look for it, so that it has to be copied.
-  [[nodiscard]] std::string unseen_ddrun() const {
+  /// The same command with a ddrun that lies where the hosts do not look for it, so that it has to be copied.
+  [[nodiscard]] Words unseen(Words argv) const {
     // No shell is asked to read such a name.
-    const std::string path = directory_.file("it's/ddrun");
+    argv[0] = directory_.file("it's/ddrun");
     std::filesystem::create_directory(directory_.file("it's"));
-    std::filesystem::copy_file(DDRUN_TEST_DDRUN, path);
-    return path;
+    std::filesystem::copy_file(DDRUN_TEST_DDRUN, argv[0], std::filesystem::copy_options::skip_existing);
+    return argv;
   }
 
  private:
@@ -189,6 +198,16 @@ class SshHosts {
   std::vector<pid_t> servers_;
   int last_port_ = 0;
 };
+
+/// The process of this run that is the given host's ssh; 0 if there is none.
+inline pid_t ssh_of(const Run& run, const std::string& host) {
+  for (const pid_t pid : run.living()) {
+    std::string line = read_file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::replace(line.begin(), line.end(), '\0', ' ');
+    if (line.starts_with("ssh ") && has(line, " " + host + " exec ")) return pid;
+  }
+  return 0;
+}
 
 /// Runs it to its end; fails the test if anything is left here or on the hosts.
 inline Outcome finish_on(const SshHosts& hosts, const Words& argv, RunOptions options = {}) {
