@@ -259,7 +259,7 @@ Result<void> Agent::set_up() {
 Result<void> Agent::find_meeting_place() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   if (!several_machines()) {
-    local_events_.emplace(events_file_, prepared_.hostname);
+    if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);
     rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
     return rendezvous_->open(with_store);
   }
@@ -581,7 +581,7 @@ void Agent::output_closed() {
   if (local_events_) local_events_->ended(again, why);
   if (again) {
     say(Level::notice, why);
-    if (local_events_) local_events_->restart(machine_->restarts_used() + 1, why);
+    if (local_events_) local_events_->restart(machine_->restarts_used() + 1, machine_->restart_pause(Clock::now()), why);
   }
   dispatch(event::OutputClosed{});
 }
@@ -598,7 +598,7 @@ void Agent::carry_out(const action::TellFailed& failed) {
   const auto& workers = group_->workers();
   const auto worker = std::find_if(workers.begin(), workers.end(),
                                    [&](const Worker& one) { return one.local_rank == failed.local_rank; });
-  if (worker != workers.end()) member_->tell(failed, worker->end);
+  if (worker != workers.end()) member_->tell_failed(worker->end);
 }
 
 void Agent::carry_out(const action::Finish&) {

@@ -6,6 +6,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "failed_message.hpp"
 
 namespace ddrun::agent {
 
@@ -61,21 +62,9 @@ rendezvous::JobListener JobMember::listener() {
   return listener;
 }
 
-void JobMember::tell(const action::TellFailed& failed, const WorkerEnd& worker) {
-  rendezvous::Failed message;
-  message.round = round_;
-  message.rank = worker.rank;
-  message.local_rank = worker.local_rank;
-  message.pid = worker.pid;
-  if (const auto* signaled = std::get_if<Signaled>(&failed.status)) {
-    message.by_signal = true;
-    message.code = signaled->signal;
-    message.core_dumped = signaled->core_dumped;
-  } else {
-    const int code = std::get<Exited>(failed.status).code;
-    message.code = code;
-    message.may_restart = options_.spec->restart.no_restart_on.count(code) == 0;
-  }
+void JobMember::tell_failed(const WorkerEnd& worker) {
+  rendezvous::Failed message = failed_message(round_, worker);
+  message.may_restart = message.by_signal || options_.spec->restart.no_restart_on.count(message.code) == 0;
   rendezvous_->failed(message);
 }
 

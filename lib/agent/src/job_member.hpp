@@ -41,7 +41,7 @@ class JobMember {
   [[nodiscard]] const RankAssignment& ranks() const { return ranks_; }
 
   void meet() { rendezvous_->join(); }
-  void tell(const action::TellFailed& failed, const WorkerEnd& worker);
+  void tell_failed(const WorkerEnd& worker);
   void tell(const action::TellSucceeded&) { rendezvous_->succeeded(); }
   void tell(const action::TellStopped&);
   void tell(const action::TellLeave& leave);

@@ -107,26 +107,13 @@ void JobRecord::take_verdict(const GroupMachine& machine) {
 
 namespace {
 
-Verdict verdict_of(rendezvous::VerdictKind kind) {
-  using rendezvous::VerdictKind;
-  switch (kind) {
-    case VerdictKind::success: return Verdict::success;
-    case VerdictKind::worker_failed: return Verdict::worker_failed;
-    case VerdictKind::timed_out: return Verdict::timed_out;
-    case VerdictKind::stopped_by_signal: return Verdict::stopped_by_signal;
-    case VerdictKind::launcher_failed: return Verdict::launcher_failed;
-    case VerdictKind::node_lost: return Verdict::node_lost;
-  }
-  return Verdict::launcher_failed;
-}
-
 /// A cause travels with its last lines and its traceback; more than this of it is cut.
 constexpr std::size_t most_cause = 64 * 1024;
 
 }  // namespace
 
 void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
-  result_.verdict = verdict_of(verdict.kind);
+  result_.verdict = verdict.kind;
   if (result_.verdict == Verdict::stopped_by_signal) result_.signal = verdict.signal;
   JobCause cause;
   cause.exit_code = verdict.exit_code;

@@ -9,22 +9,10 @@
 #include "atomic_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/text.hpp"
-#include "local_events.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
-
-const char* verdict_name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::success: return "success";
-    case Verdict::worker_failed: return "worker_failed";
-    case Verdict::timed_out: return "timed_out";
-    case Verdict::stopped_by_signal: return "stopped_by_signal";
-    case Verdict::launcher_failed: return "launcher_failed";
-    case Verdict::node_lost: return "node_lost";
-  }
-  return "unknown";
-}
 
 namespace {
 
@@ -76,7 +64,7 @@ Json cause_json(const JobCause& cause) {
 std::string json_report(const JobResult& result) {
   Json json;
   json["schema_version"] = 1;
-  json["verdict"] = verdict_name(result.verdict);
+  json["verdict"] = rendezvous::event_text::name(result.verdict);
   json["exit_code"] = exit_code(result);
   json["signal"] = nullptr;
   json["signal_sender"] = nullptr;

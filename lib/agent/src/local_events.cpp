@@ -1,72 +1,54 @@
 #include "local_events.hpp"
 
 #include "ddrun/base/text.hpp"
-#include "worker_json.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
+#include "failed_message.hpp"
 
 namespace ddrun::agent {
+
+namespace event_text = rendezvous::event_text;
+
+std::string LocalEvents::describe_failure(const WorkerEnd& worker) const {
+  return concat("rank ", worker.rank, " on ", host_, " ", describe(worker.status));
+}
 
 void LocalEvents::round(const RankAssignment& ranks) {
   ranks_ = ranks;
   ++round_;
-  file_.write_line(one_line({{"event", "round"},
-                             {"round", round_},
-                             {"restarts", ranks.restart_count},
-                             {"nodes", 1},
-                             {"world_size", ranks.world_size},
-                             {"address", ranks.master_addr},
-                             {"hosts", Json::array({host_})}}));
+  file_.write_line(event_text::round(round_, ranks.restart_count, ranks.world_size, ranks.master_addr, {host_}));
 }
 
-void LocalEvents::started() {
-  file_.write_line(
-      one_line({{"event", "started"}, {"round", round_}, {"restarts", ranks_.restart_count}, {"nodes", 1}}));
-}
+void LocalEvents::started() { file_.write_line(event_text::started(round_, ranks_.restart_count, 1)); }
 
 void LocalEvents::failed(const WorkerEnd& worker) {
-  Json json = {{"event", "failed"},
-               {"round", round_},
-               {"host", host_},
-               {"address", ranks_.master_addr},
-               {"node_rank", 0},
-               {"rank", worker.rank},
-               {"local_rank", worker.local_rank},
-               {"pid", worker.pid}};
-  if (const auto* signaled = std::get_if<Signaled>(&worker.status)) json["signal"] = signaled->signal;
-  else json["exit_code"] = std::get<Exited>(worker.status).code;
-  json["why"] = concat("rank ", worker.rank, " on ", host_, " ", describe(worker.status));
-  file_.write_line(one_line(json));
+  file_.write_line(
+      event_text::failed(failed_message(round_, worker), {host_, ranks_.master_addr, 0}, describe_failure(worker)));
 }
 
 void LocalEvents::ended(bool another_round, const std::string& why) {
-  file_.write_line(one_line({{"event", "ended"}, {"round", round_}, {"another_round", another_round}, {"why", why}}));
+  file_.write_line(event_text::ended(round_, another_round, why));
 }
 
-void LocalEvents::restart(int restarts, const std::string& why) {
-  file_.write_line(one_line({{"event", "restart"},
-                             {"round", round_},
-                             {"restarts", restarts},
-                             {"max_restarts", ranks_.max_restarts},
-                             {"why", why}}));
+void LocalEvents::restart(int restarts, Milliseconds pause, const std::string& why) {
+  file_.write_line(event_text::restart(round_, restarts, ranks_.max_restarts, pause, why));
 }
 
 void LocalEvents::verdict(const JobResult& result, int exit_code) {
-  const WorkerEnd* cause = nullptr;
+  rendezvous::VerdictMessage verdict;
+  verdict.kind = result.verdict;
+  verdict.exit_code = exit_code;
+  verdict.signal = result.signal;
+  verdict.host = host_;
+  verdict.node_rank = 0;
+  verdict.restarts = ranks_.restart_count;
+  verdict.why = result.message;
   if (result.verdict == Verdict::worker_failed && !result.attempts.empty() && result.attempts.back().first_failure) {
-    cause = &result.attempts.back().workers.at(*result.attempts.back().first_failure);
+    const WorkerEnd& cause = result.attempts.back().workers.at(*result.attempts.back().first_failure);
+    verdict.rank = cause.rank;
+    verdict.why = describe_failure(cause);
+    if (const auto* signaled = std::get_if<Signaled>(&cause.status)) verdict.signal = signaled->signal;
   }
-  const auto* signaled = cause != nullptr ? std::get_if<Signaled>(&cause->status) : nullptr;
-  const std::string why =
-      cause != nullptr ? concat("rank ", cause->rank, " on ", host_, " ", describe(cause->status)) : result.message;
-  file_.write_line(one_line({{"event", "verdict"},
-                             {"round", round_},
-                             {"verdict", verdict_name(result.verdict)},
-                             {"exit_code", exit_code},
-                             {"signal", signaled != nullptr ? signaled->signal : result.signal},
-                             {"host", host_},
-                             {"node_rank", 0},
-                             {"rank", cause != nullptr ? cause->rank : -1},
-                             {"restarts", ranks_.restart_count},
-                             {"why", why}}));
+  file_.write_line(event_text::verdict(round_, verdict));
 }
 
 }  // namespace ddrun::agent

@@ -4,12 +4,12 @@
 
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
 
 namespace ddrun::agent {
 
-/// --events for a job on one machine, which has no coordinator to tell them: the same lines with the same keys
-/// (docs/several-machines.md) as far as they can happen here.
+/// --events for a job on one machine, which has no coordinator to tell them.
 class LocalEvents {
  public:
   LocalEvents(EventsFile& file, std::string host) : file_(file), host_(std::move(host)) {}
@@ -19,17 +19,17 @@ class LocalEvents {
   void failed(const WorkerEnd& worker);
   /// The workers of the round are gone.
   void ended(bool another_round, const std::string& why);
-  void restart(int restarts, const std::string& why);
+  /// `restarts`: with this one; `pause`: before it.
+  void restart(int restarts, Milliseconds pause, const std::string& why);
   void verdict(const JobResult& result, int exit_code);
 
  private:
+  [[nodiscard]] std::string describe_failure(const WorkerEnd& worker) const;
+
   EventsFile& file_;
   std::string host_;
   RankAssignment ranks_;
-  int round_ = 0;
+  rendezvous::Round round_ = 0;
 };
-
-/// "worker_failed", as in the report.
-[[nodiscard]] const char* verdict_name(Verdict verdict);
 
 }  // namespace ddrun::agent

@@ -3,7 +3,7 @@
 #include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/text.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
 

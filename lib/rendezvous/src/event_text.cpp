@@ -1,4 +1,4 @@
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +10,16 @@ using nlohmann::ordered_json;
 
 // Host names and the like come from other machines and need not be UTF-8.
 std::string line(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+ordered_json about(const char* event, Round round, const Node& node) {
+  return {{"event", event},
+          {"round", round},
+          {"host", node.host},
+          {"address", node.address},
+          {"node_rank", node.node_rank}};
+}
+
+}  // namespace
 
 const char* name(VerdictKind kind) {
   switch (kind) {
@@ -23,21 +33,11 @@ const char* name(VerdictKind kind) {
   return "unknown";
 }
 
-ordered_json about(const char* event, Round round, const Seat& seat) {
-  return {{"event", event},
-          {"round", round},
-          {"host", seat.host},
-          {"address", seat.peer_address.text()},
-          {"node_rank", seat.in_round ? seat.node_rank : -1}};
-}
-
-}  // namespace
-
-std::string joined(const Seat& seat, int nodes, bool spare) {
+std::string joined(const Node& node, int local_world_size, int nodes, bool spare) {
   return line({{"event", "joined"},
-               {"host", seat.host},
-               {"address", seat.peer_address.text()},
-               {"local_world_size", seat.local_world_size},
+               {"host", node.host},
+               {"address", node.address},
+               {"local_world_size", local_world_size},
                {"nodes", nodes},
                {"spare", spare}});
 }
@@ -48,30 +48,28 @@ std::string waiting(int nodes, int min_nodes, int max_nodes, const std::string& 
 }
 
 std::string round(Round number, int restarts, int world_size, const std::string& address,
-                  const std::vector<const Seat*>& members) {
-  ordered_json hosts = ordered_json::array();
-  for (const Seat* seat : members) hosts.push_back(seat->host);
+                  const std::vector<std::string>& hosts) {
   return line({{"event", "round"},
                {"round", number},
                {"restarts", restarts},
-               {"nodes", members.size()},
+               {"nodes", hosts.size()},
                {"world_size", world_size},
                {"address", address},
-               {"hosts", std::move(hosts)}});
+               {"hosts", hosts}});
 }
 
 std::string started(Round number, int restarts, int nodes) {
   return line({{"event", "started"}, {"round", number}, {"restarts", restarts}, {"nodes", nodes}});
 }
 
-std::string succeeded(Round number, const Seat& seat) { return line(about("succeeded", number, seat)); }
+std::string succeeded(Round number, const Node& node) { return line(about("succeeded", number, node)); }
 
 std::string ended(Round number, bool another, const std::string& why) {
   return line({{"event", "ended"}, {"round", number}, {"another_round", another}, {"why", why}});
 }
 
-std::string failed(const Failed& failure, const Seat& seat, const std::string& why) {
-  ordered_json json = about("failed", failure.round, seat);
+std::string failed(const Failed& failure, const Node& node, const std::string& why) {
+  ordered_json json = about("failed", failure.round, node);
   json["rank"] = failure.rank;
   json["local_rank"] = failure.local_rank;
   json["pid"] = failure.pid;
@@ -80,14 +78,14 @@ std::string failed(const Failed& failure, const Seat& seat, const std::string& w
   return line(json);
 }
 
-std::string lost(Round number, const Seat& seat, const std::string& why) {
-  ordered_json json = about("lost", number, seat);
+std::string lost(Round number, const Node& node, const std::string& why) {
+  ordered_json json = about("lost", number, node);
   json["why"] = why;
   return line(json);
 }
 
-std::string left(Round number, const Seat& seat, const std::string& why) {
-  ordered_json json = about("left", number, seat);
+std::string left(Round number, const Node& node, const std::string& why) {
+  ordered_json json = about("left", number, node);
   json["why"] = why;
   return line(json);
 }
@@ -101,8 +99,8 @@ std::string restart(Round number, int restarts, int max_restarts, Milliseconds p
                {"why", why}});
 }
 
-std::string excluded(Round number, const Seat& seat, int failures) {
-  ordered_json json = about("excluded", number, seat);
+std::string excluded(Round number, const Node& node, int failures) {
+  ordered_json json = about("excluded", number, node);
   json["failures"] = failures;
   return line(json);
 }

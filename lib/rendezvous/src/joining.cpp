@@ -1,7 +1,7 @@
 #include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/text.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -86,7 +86,7 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
                          members_.available() <= job.max_nodes;
   const bool spare = !joins_now && (!in_time || members_.available() > job.max_nodes);
-  event(event_text::joined(seat, members_.available(), spare));
+  event(event_text::joined(seat.node(), seat.local_world_size, members_.available(), spare));
   if (phase_ == Phase::gathering) {
     gather();
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;

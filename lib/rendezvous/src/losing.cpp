@@ -3,7 +3,7 @@
 #include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/text.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -21,7 +21,7 @@ void Coordinator::State::lose(Seat& seat, const std::string& how, Clock::time_po
   members_.remove(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::for_good, cause.why);
-  event(event_text::lost(memory_.round, gone, cause.why));
+  event(event_text::lost(memory_.round, gone.node(), cause.why));
   // One that had finished is not missed, unless the store was with it.
   const bool missed = gone.in_round && !(gone.finished() && gone.node_rank != 0);
   switch (phase_) {

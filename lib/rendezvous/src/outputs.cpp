@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "coordinator_state.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -3,7 +3,7 @@
 #include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/text.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 #include "stop_bound.hpp"
 
 // What members say. Whatever belongs to an earlier round, or makes no sense now, is ignored.
@@ -37,7 +37,7 @@ void Coordinator::State::on(Seat& seat, const Failed& message) {
   // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
   if (phase_ != Phase::running || message.round != memory_.round || !seat.in_round || seat.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, seat);
-  event(event_text::failed(message, seat, cause.why));
+  event(event_text::failed(message, seat.node(), cause.why));
   stop_after(std::move(cause), seat, message.may_restart);
 }
 
@@ -46,7 +46,7 @@ void Coordinator::State::on(Seat& seat, const Succeeded& message) {
   if (seat.succeeded || seat.stopped) return;
   seat.succeeded = true;
   --unsucceeded_;
-  event(event_text::succeeded(memory_.round, seat));
+  event(event_text::succeeded(memory_.round, seat.node()));
   const auto& skew = memory_.meaning.exit_skew;
   if (!any_succeeded_ && skew) skew_until_ = now + *skew;
   any_succeeded_ = true;
@@ -83,7 +83,7 @@ void Coordinator::State::on(Seat& seat, const Leave& message) {
   if (seat.leaving) return;
   VerdictMessage cause = causes::left(seat, message);
   members_.set_leaving(seat, cause.signal);
-  event(event_text::left(memory_.round, seat, cause.why));
+  event(event_text::left(memory_.round, seat.node(), cause.why));
   const JobSettings& job = memory_.meaning;
   const bool in_round = seat.in_round;
   const bool over = seat.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||

@@ -18,18 +18,24 @@ bool RestartBudget::allows(const ExitStatus& cause, Clock::time_point now) const
   return any_left(now);
 }
 
+Milliseconds RestartBudget::pause(Clock::time_point now) const {
+  const int doublings = policy_.window && counted(now) == 0 ? 0 : doublings_;
+  constexpr Milliseconds longest{60'000};
+  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings, 20)), longest);
+  // A first pause that was asked to be longer than a minute stays as it was asked for.
+  return std::max(pause, policy_.backoff);
+}
+
 Milliseconds RestartBudget::spend(Clock::time_point now) {
+  const Milliseconds before_it = pause(now);
   if (policy_.window) {
     while (!recent_.empty() && now - recent_.front() >= *policy_.window) recent_.pop_front();
     if (recent_.empty()) doublings_ = 0;
     recent_.push_back(now);
   }
   ++used_;
-  constexpr Milliseconds longest{60'000};
-  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings_, 20)), longest);
   ++doublings_;
-  // A first pause that was asked to be longer than a minute stays as it was asked for.
-  return std::max(pause, policy_.backoff);
+  return before_it;
 }
 
 }  // namespace ddrun::rendezvous

@@ -1,6 +1,6 @@
 #include "coordinator_state.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 #include "meeting_address.hpp"
 #include "node_ranks.hpp"
 
@@ -50,6 +50,7 @@ void Coordinator::State::begin_round() {
   any_succeeded_ = false;
   round_links_.clear();
   int world_size = 0;
+  std::vector<std::string> hosts;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     Seat& seat = *members[rank];
     seat.node_rank = static_cast<int>(rank);
@@ -57,10 +58,11 @@ void Coordinator::State::begin_round() {
     seat.told = seat.succeeded = seat.stopped = seat.told_spare = false;
     round_links_.push_back(seat.link);
     world_size += seat.local_world_size;
+    hosts.push_back(seat.host);
   }
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
-  event(event_text::round(memory_.round, memory_.budget.used(), world_size, address_, seen));
+  event(event_text::round(memory_.round, memory_.budget.used(), world_size, address_, hosts));
   opened_until_ = now + time_to_open;
   members.front()->told = true;
   send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});

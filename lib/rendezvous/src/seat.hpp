@@ -5,6 +5,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -39,6 +40,8 @@ struct Seat {
 
   [[nodiscard]] bool available() const { return !leaving && !benched; }
   [[nodiscard]] bool finished() const { return succeeded && stopped; }
+  /// As the subject of an event.
+  [[nodiscard]] event_text::Node node() const { return {host, peer_address.text(), in_round ? node_rank : -1}; }
 };
 
 /// "b (10.0.0.2)" for people.

@@ -3,7 +3,7 @@
 #include "coordinator_state.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
-#include "event_text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 #include "stop_bound.hpp"
 
 namespace ddrun::rendezvous {
@@ -129,7 +129,7 @@ void Coordinator::State::leave_out(const std::string& host) {
   for (const LinkId link : offenders) {
     Seat* seat = members_.find(link);
     if (seat == nullptr) continue;
-    event(event_text::excluded(memory_.round, *seat, failures));
+    event(event_text::excluded(memory_.round, seat->node(), failures));
     if (seat->runs_coordinator) {
       // Without it nobody would be coordinated: it stays, but only looks on.
       members_.set_benched(*seat);

@@ -157,6 +157,8 @@ class GroupMachine {
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
   [[nodiscard]] bool will_restart() const { return restart_wanted_; }
   [[nodiscard]] int restarts_used() const { return budget_.used(); }
+  /// Before the next restart.
+  [[nodiscard]] Milliseconds restart_pause(Clock::time_point now) const { return budget_.pause(now); }
 
   // The outcome, valid in `finished`.
   [[nodiscard]] Verdict verdict() const { return verdict_; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::agent {
 
@@ -55,14 +56,8 @@ struct AttemptResult {
   std::chrono::nanoseconds ran{0};
 };
 
-enum class Verdict {
-  success,
-  worker_failed,      ///< the budget of restarts is used up, or the policy says no
-  timed_out,          ///< --timeout
-  stopped_by_signal,  ///< SIGTERM, Ctrl-C …
-  launcher_failed,    ///< ddrun itself could not do its work
-  node_lost,          ///< several machines: one was lost and no restart is left, or the coordinator was lost
-};
+/// The same on one machine and for a whole job.
+using Verdict = rendezvous::VerdictKind;
 
 /// Several machines: why the job ended, as its coordinator said it to all.
 struct JobCause {

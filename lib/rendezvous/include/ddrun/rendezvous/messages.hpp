@@ -121,11 +121,11 @@ struct Stop {
 };
 enum class VerdictKind : std::uint8_t {
   success = 0,
-  worker_failed = 1,
-  timed_out = 2,
-  stopped_by_signal = 3,
-  launcher_failed = 4,
-  node_lost = 5,
+  worker_failed = 1,      ///< the budget of restarts is used up, or the policy says no
+  timed_out = 2,          ///< --timeout
+  stopped_by_signal = 3,  ///< SIGTERM, Ctrl-C …
+  launcher_failed = 4,    ///< ddrun itself could not do its work
+  node_lost = 5,          ///< one was lost and no restart is left, or the coordinator was lost
 };
 struct VerdictMessage {
   VerdictKind kind = VerdictKind::success;

@@ -18,8 +18,10 @@ class RestartBudget {
   [[nodiscard]] bool allows(const ExitStatus& cause, Clock::time_point now) const;
   /// Is a restart left, whatever the cause? Does not spend anything.
   [[nodiscard]] bool any_left(Clock::time_point now) const;
-  /// Takes one restart. Gives the pause before it: --restart-backoff, doubled for each restart up to 60 s. With
-  /// --restart-window the doubling starts anew when a whole window has passed without a restart.
+  /// The pause before the next restart: --restart-backoff, doubled for each restart up to 60 s. With --restart-window
+  /// the doubling starts anew when a whole window has passed without a restart. Does not spend anything.
+  [[nodiscard]] Milliseconds pause(Clock::time_point now) const;
+  /// Takes one restart. Gives the pause before it.
   Milliseconds spend(Clock::time_point now);
   /// Restarts in all.
   [[nodiscard]] int used() const { return used_; }
