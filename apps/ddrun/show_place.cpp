@@ -80,7 +80,7 @@ struct Meaning {
   const LaunchSpec& spec;
   const cluster::Completion& completion;
   [[nodiscard]] const RendezvousSpec& meeting() const { return spec.rendezvous; }
-  [[nodiscard]] bool alone() const { return meeting().max_nodes == 1 || meeting().standalone; }
+  [[nodiscard]] bool alone() const { return !meeting().several_machines(); }
 };
 
 std::vector<Row> job_rows(const Meaning& job) {

@@ -98,7 +98,6 @@ class Agent {
  private:
   Result<void> set_up();
   Result<void> find_meeting_place();
-  [[nodiscard]] bool several_machines() const { return spec_.rendezvous.max_nodes > 1 && !spec_.rendezvous.standalone; }
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
   Result<void> watch_guard_and_sweeper();
@@ -221,7 +220,7 @@ Result<void> Agent::set_up() {
 
   logs::OutputOptions options;
   options.log = spec_.log;
-  if (several_machines() && options.log.label == Label::automatic) options.log.label = Label::host;
+  if (spec_.rendezvous.several_machines() && options.log.label == Label::automatic) options.log.label = Label::host;
   options.role = spec_.role;
   options.run_id = run_id();
   options.hostname = prepared_.hostname;
@@ -258,7 +257,7 @@ Result<void> Agent::set_up() {
 
 Result<void> Agent::find_meeting_place() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
-  if (!several_machines()) {
+  if (!spec_.rendezvous.several_machines()) {
     if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);
     rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
     return rendezvous_->open(with_store);

@@ -83,7 +83,7 @@ Result<MeetingPlan> plan_meeting(const LaunchSpec& spec, int local_world_size) {
   MeetingPlan plan;
   plan.ranks = rendezvous::assign_ranks({{local_world_size, spec.role}}).front();
   plan.ranks.max_restarts = spec.restart.max_restarts;
-  if (spec.rendezvous.max_nodes > 1 && !spec.rendezvous.standalone) return plan_several(spec, std::move(plan));
+  if (spec.rendezvous.several_machines()) return plan_several(spec, std::move(plan));
   auto place = rendezvous::choose_meeting_place(spec.rendezvous);
   if (!place) return tl::unexpected(place.error());
   plan.ranks.run_id = place->run_id;

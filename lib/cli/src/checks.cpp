@@ -88,7 +88,7 @@ Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& 
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  const bool alone = meeting.max_nodes == 1 || meeting.standalone;
+  const bool alone = !meeting.several_machines();
   if (alone && meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));
   }

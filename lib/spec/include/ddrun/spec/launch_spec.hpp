@@ -135,6 +135,8 @@ struct RendezvousSpec {
   int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
   std::optional<std::string> secret_file;
   bool insecure = false;  ///< no secret, everybody who reaches the port may join
+
+  [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
 };
 
 /// A job on machines that ddrun reaches by ssh from this one.
