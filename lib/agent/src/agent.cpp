@@ -6,16 +6,12 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <cctype>
 #include <deque>
-#include <map>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "alarm.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/group_machine.hpp"
@@ -27,16 +23,17 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signal_source.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
-#include "file_timer.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
 #include "local_events.hpp"
 #include "preparation.hpp"
+#include "signals_heard.hpp"
+#include "takedown.hpp"
+#include "watchdog.hpp"
 #include "worker_group.hpp"
 
 namespace ddrun::agent {
@@ -44,16 +41,6 @@ namespace ddrun::agent {
 namespace {
 
 namespace asio = boost::asio;
-using asio::posix::stream_descriptor;
-
-/// While killing, what was missed is looked for again after this time.
-constexpr Milliseconds resweep{50};
-/// A process that survives SIGKILL for this long hangs in the kernel.
-constexpr std::chrono::seconds kill_limit{10};
-
-/// Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same one, and it
-/// comes here on three ways. Within this time that is one signal, not a second and third one that mean "at once".
-constexpr std::chrono::seconds echo_time{1};
 
 /// How long the console may still take when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
@@ -84,14 +71,15 @@ class Agent {
         version_(std::move(version)),
         record_(spec),
         watcher_(
-            io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); }, [this] { check_gone(); }),
-        signals_(io_.get_executor(), [this](const process::SignalEvent& event) { own_signal(event); }),
-        guard_messages_(io_.get_executor()),
-        sweeper_life_(io_.get_executor()),
-        grace_timer_(io_),
-        backoff_timer_(io_),
-        job_timer_(io_),
-        skew_timer_(io_) {}
+            io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); },
+            [this] { takedown_->somebody_ended(); }),
+        signals_(io_.get_executor(), context,
+                 {[this](int signal, pid_t sender) { signal_arrived(signal, sender); }, [this] { watcher_.reap(); },
+                  [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
+        backoff_(io_.get_executor()),
+        time_limit_(io_.get_executor()),
+        skew_(io_.get_executor()),
+        hurried_end_(io_.get_executor()) {}
 
   JobResult run();
 
@@ -100,30 +88,19 @@ class Agent {
   Result<void> find_meeting_place();
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
-  Result<void> watch_guard_and_sweeper();
-  void read_guard_messages();
-  void read_sweeper_life();
-
-  void own_signal(const process::SignalEvent& event);
-  /// The way on which a signal came: from the guard, from the sweeper, or straight to us.
-  enum class Way { guard, sweeper, own };
-  void signal_arrived(int signal, pid_t sender, Way way);
-  bool is_echo(int signal, Way way);
+  void signal_arrived(int signal, pid_t sender);
   void worker_ended(const process::ChildEnd& end);
-  void check_gone();
   void parent_lost(const char* who, pid_t pid);
-  void timers_expired(const std::vector<TimerRequest>& timers);
-  void end_late_process(const TimerRequest& timer, const process::ProcessInfo& process);
   void time_is_up();
   /// From now on the console gets a bounded time for what it has not taken.
   void hurry();
 
   void dispatch(const Event& event);
   void carry_out(const action::SpawnWorkers& spawn);
-  void carry_out(const action::SignalGroup& signal);
-  void carry_out(const action::StartGrace& grace);
-  void carry_out(const action::KillGroup&);
-  void carry_out(const action::CheckGone&);
+  void carry_out(const action::SignalGroup& signal) { takedown_->signal(signal.signal); }
+  void carry_out(const action::StartGrace& grace) { takedown_->start_grace(grace.duration); }
+  void carry_out(const action::KillGroup&) { takedown_->kill(); }
+  void carry_out(const action::CheckGone&) { takedown_->check_gone(); }
   void carry_out(const action::CloseOutput&);
   void carry_out(const action::StartBackoff& backoff);
   void carry_out(const action::StartSkew& skew);
@@ -138,18 +115,7 @@ class Agent {
   void all_is_written();
 
   Result<void> start_workers(int attempt);
-  /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
-  void take_those_who_died_unasked();
   void output_closed();
-  void kill_everything();
-  template <class OnExpiry>
-  void arm(asio::steady_timer& timer, Deadline at, OnExpiry on_expiry) {
-    timer.expires_at(at);
-    timer.async_wait([on_expiry, &timer](const boost::system::error_code& ec) {
-      // One that was on its way when the timer was set anew is not the one that is waited for.
-      if (!ec && Clock::now() >= timer.expiry()) on_expiry();
-    });
-  }
 
   const LaunchSpec& spec_;
   JobHooks hooks_;
@@ -164,13 +130,11 @@ class Agent {
   std::unique_ptr<process::Launcher> launcher_;
   process::JobCgroup job_cgroup_;
   process::ChildWatcher watcher_;
-  process::SignalSource signals_;
-  stream_descriptor guard_messages_;
-  stream_descriptor sweeper_life_;
-  asio::steady_timer grace_timer_;
-  asio::steady_timer backoff_timer_;
-  asio::steady_timer job_timer_;
-  asio::steady_timer skew_timer_;
+  SignalsHeard signals_;
+  Alarm backoff_;
+  Alarm time_limit_;
+  Alarm skew_;
+  Alarm hurried_end_;
   std::unique_ptr<logs::Output> output_;
   std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;  ///< one machine
   std::unique_ptr<JobMember> member_;                        ///< several
@@ -179,21 +143,13 @@ class Agent {
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
-  std::unique_ptr<FileTimer> file_timer_;  ///< null: not asked for
-  bool stranger_was_told_ = false;         ///< a timer of a process that is none of ours: once is enough
+  std::unique_ptr<Takedown> takedown_;
+  std::unique_ptr<Watchdog> watchdog_;  ///< null: not asked for
 
   std::deque<Action> actions_;
   bool acting_ = false;
-  bool checking_gone_ = false;
   bool hurry_ = false;              ///< nobody may be left to read the console
   unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
-  struct Heard {
-    Clock::time_point at;
-    std::set<Way> ways;
-  };
-  std::map<int, Heard> heard_;  ///< by signal
-  std::set<int> sent_;          ///< signals by which the present attempt was taken down
-  Deadline kill_deadline_{};
 };
 
 // ---- set-up
@@ -233,13 +189,14 @@ Result<void> Agent::set_up() {
 
   if (auto opened = watcher_.open(); !opened) return opened;
   if (auto opened = signals_.open(); !opened) return opened;
-  if (auto watched = watch_guard_and_sweeper(); !watched) return watched;
 
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
   GroupMachine::Rules rules{spec_.restart, spec_.stop, spec_.exit_skew, spec_.timeout.value_or(Milliseconds{0}),
                             member_ ? member_->authority() : Authority::here};
   machine_ = std::make_unique<GroupMachine>(std::move(rules), prepared_.local_world_size);
+  takedown_ = std::make_unique<Takedown>(io_.get_executor(), *group_, watcher_, *machine_, job_cgroup_,
+                                         [this](const Event& event) { dispatch(event); });
   events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
                                        spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
   shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
@@ -248,9 +205,8 @@ Result<void> Agent::set_up() {
   shared_.shared->ending_signals = ending;
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
   if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
-    file_timer_ =
-        std::make_unique<FileTimer>(io_.get_executor(), [this](const auto& timers) { timers_expired(timers); });
-    return file_timer_->open(std::move(*path));
+    watchdog_ = std::make_unique<Watchdog>(io_.get_executor(), *group_, record_);
+    return watchdog_->open(std::move(*path));
   }
   return {};
 }
@@ -280,60 +236,9 @@ Result<RankAssignment> Agent::next_round(int attempt) {
   return rendezvous_->next_round(attempt);
 }
 
-Result<void> Agent::watch_guard_and_sweeper() {
-  boost::system::error_code ec;
-  guard_messages_.assign(shared_.guard_messages.release(), ec);
-  if (!ec) sweeper_life_.assign(shared_.sweeper_life.release(), ec);
-  if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
-  read_guard_messages();
-  read_sweeper_life();
-  shared_.shared->agent_has_listened = true;
-  shared_.shared->agent_listens = true;
-  return {};
-}
-
-void Agent::read_guard_messages() {
-  guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-    if (ec) return;
-    process::SignalMessage message;
-    ssize_t n;
-    while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
-      signal_arrived(message.signal, message.sender, Way::guard);
-    }
-    if (n == 0) {
-      // A stopped sweeper would stay behind for ever.
-      if (::getppid() == shared_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
-      parent_lost("guard", shared_.shared->guard_pid);
-      return;
-    }
-    read_guard_messages();
-  });
-}
-
-void Agent::read_sweeper_life() {
-  sweeper_life_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
-    if (!ec) parent_lost("sweeper", shared_.shared->sweeper_pid);
-  });
-}
-
 // ---- what happens
 
-void Agent::own_signal(const process::SignalEvent& event) {
-  if (event.signal == SIGCHLD) watcher_.reap();
-  else if (event.sender == shared_.shared->sweeper_pid) signal_arrived(event.signal, event.sender, Way::sweeper);
-  else signal_arrived(event.signal, event.sender, Way::own);
-}
-
-bool Agent::is_echo(int signal, Way way) {
-  Heard& heard = heard_[signal];
-  const auto now = Clock::now();
-  if (now - heard.at < echo_time && heard.ways.insert(way).second) return true;
-  heard = {now, {way}};
-  return false;
-}
-
-void Agent::signal_arrived(int signal, pid_t sender, Way way) {
-  if (is_echo(signal, way)) return;
+void Agent::signal_arrived(int signal, pid_t sender) {
   if (spec_.stop.ending_signals.count(signal) == 0) {
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
     group_->signal(signal);
@@ -364,39 +269,6 @@ void Agent::parent_lost(const char* who, pid_t pid) {
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
-void Agent::timers_expired(const std::vector<TimerRequest>& timers) {
-  std::map<pid_t, process::ProcessInfo> family;
-  for (const auto& process : process::descendants(::getpid())) family.emplace(process.pid, process);
-  for (const TimerRequest& timer : timers) {
-    // Anybody's number may be in the FIFO: only who descends from us is meant.
-    const auto process = family.find(timer.pid);
-    if (process != family.end()) {
-      end_late_process(timer, process->second);
-    } else if (!std::exchange(stranger_was_told_, true)) {
-      say(Level::warning, concat("the watchdog timer ", timer.scope, " of process ", timer.pid,
-                                 " has expired, which is not one of this job: left alone"));
-    }
-  }
-}
-
-void Agent::end_late_process(const TimerRequest& timer, const process::ProcessInfo& process) {
-  const auto& workers = group_->workers();
-  const auto owner = std::find_if(workers.begin(), workers.end(), [&](const Worker& worker) {
-    return worker.end.pid == process.pid || worker.end.pid == process.group;
-  });
-  std::string what = concat("watchdog timer ", timer.scope);
-  std::replace_if(
-      what.begin(), what.end(), [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, '?');
-  if (owner == workers.end() || owner->end.pid != timer.pid) what += concat(" of its process ", timer.pid);
-  what += timer.signal > 0 ? concat(" expired: ddrun sent ", signal_name(timer.signal))
-                           : " expired; it names no signal, and nothing was sent";
-  if (owner != workers.end()) say(Level::notice, concat("rank ", owner->end.rank, ": ", what));
-  else say(Level::notice, what);
-  if (timer.signal <= 0) return;
-  if (owner != workers.end()) record_.note_reason(owner->end.pid, std::move(what));
-  ::kill(timer.pid, timer.signal);
-}
-
 void Agent::time_is_up() {
   hurry();
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
@@ -408,9 +280,9 @@ void Agent::time_is_up() {
 void Agent::hurry() {
   hurry_ = true;
   if (machine_->state() == State::finished) {
-    arm(grace_timer_, Clock::now() + hurried_end, [this] { io_.stop(); });
+    hurried_end_.set(Clock::now() + hurried_end, [this] { io_.stop(); });
   } else if (machine_->state() == State::closing) {
-    arm(grace_timer_, Clock::now() + hurried_end, [this] { output_closed(); });
+    hurried_end_.set(Clock::now() + hurried_end, [this] { output_closed(); });
   }
 }
 
@@ -420,29 +292,14 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   output_->drain(worker->local_rank);
   WorkerEnd& told = worker->end;
   told.success = is_success(told.status, spec_.restart);
-  if (machine_->taking_down() && !sent_.empty()) {
-    // Who dies of something that we have not sent was not ended by us.
-    const auto* signaled = std::get_if<Signaled>(&told.status);
-    told.stopped_by_ddrun = signaled == nullptr || sent_.count(signaled->signal) != 0;
-  }
+  told.stopped_by_ddrun = takedown_->was_cause_of(told.status);
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
   events_->worker_ended(told);
   const bool had_failed = machine_->first_failure().has_value();
   dispatch(event::WorkerEnded{worker->local_rank, told.status});
   if (local_events_ && !had_failed && machine_->first_failure()) local_events_->failed(told);
-  check_gone();
-}
-
-void Agent::check_gone() {
-  if (!checking_gone_ || group_->living() > 0) return;
-  if (!process::any_child_left()) {
-    checking_gone_ = false;
-    grace_timer_.cancel();
-    dispatch(event::GroupGone{});
-  } else if (machine_->state() == State::stopping) {
-    if (!group_->somebody_in_a_group()) dispatch(event::OnlyStraysLeft{});
-  }
+  takedown_->somebody_ended();
 }
 
 // ---- what is done
@@ -475,9 +332,9 @@ Result<void> Agent::start_workers(int attempt) {
   facts.version = version_;
   facts.attempt_dir = output_->attempt_dir();
   facts.job_tag = run_id();
-  if (file_timer_) {
-    file_timer_->forget();
-    facts.timer_file = file_timer_->path();
+  if (watchdog_) {
+    watchdog_->forget();
+    facts.timer_file = watchdog_->path();
   }
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
@@ -498,7 +355,7 @@ Result<void> Agent::start_workers(int attempt) {
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
-  sent_.clear();
+  takedown_->attempt_begins();
   group_->forget_workers();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
@@ -508,61 +365,9 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   }
 }
 
-void Agent::take_those_who_died_unasked() {
-  if (sent_.empty()) watcher_.reap();
-}
-
-void Agent::carry_out(const action::SignalGroup& signal) {
-  take_those_who_died_unasked();
-  sent_.insert(signal.signal);
-  group_->signal(signal.signal);
-  group_->signal(SIGCONT);
-}
-
-void Agent::carry_out(const action::StartGrace& grace) {
-  arm(grace_timer_, Clock::now() + grace.duration, [this] {
-    if (group_->living() > 0) {
-      say(Level::notice, concat(group_->living(), group_->living() == 1 ? " worker has" : " workers have",
-                                " not ended within ", format_duration(spec_.stop.grace), ": SIGKILL"));
-    }
-    dispatch(event::GraceExpired{});
-  });
-}
-
-void Agent::carry_out(const action::KillGroup&) {
-  take_those_who_died_unasked();
-  sent_.insert(SIGKILL);
-  kill_everything();
-  kill_deadline_ = Clock::now() + kill_limit;
-}
-
-void Agent::carry_out(const action::CheckGone&) {
-  checking_gone_ = true;
-  if (machine_->state() == State::killing) {
-    // Whoever was born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
-    arm(grace_timer_, Clock::now() + resweep, [this] {
-      if (machine_->state() != State::killing) return;
-      if (Clock::now() >= kill_deadline_) {
-        checking_gone_ = false;
-        dispatch(event::KillExpired{});
-        return;
-      }
-      kill_everything();
-      watcher_.reap();
-      if (machine_->state() == State::killing) carry_out(action::CheckGone{});
-    });
-  }
-  check_gone();
-}
-
-void Agent::kill_everything() {
-  job_cgroup_.kill();
-  group_->kill_everything();  // also what has moved to another cgroup, and where there is none
-}
-
 void Agent::carry_out(const action::CloseOutput&) {
-  grace_timer_.cancel();
-  skew_timer_.cancel();
+  takedown_->cancel();
+  skew_.cancel();
   group_->close_inputs();
   const bool all_gone = !process::any_child_left();
   const Deadline deadline = all_gone && !hurry_ ? no_deadline : Clock::now() + hurried_end;
@@ -580,17 +385,18 @@ void Agent::output_closed() {
   if (local_events_) local_events_->ended(again, why);
   if (again) {
     say(Level::notice, why);
-    if (local_events_) local_events_->restart(machine_->restarts_used() + 1, machine_->restart_pause(Clock::now()), why);
+    if (local_events_)
+      local_events_->restart(machine_->restarts_used() + 1, machine_->restart_pause(Clock::now()), why);
   }
   dispatch(event::OutputClosed{});
 }
 
 void Agent::carry_out(const action::StartBackoff& backoff) {
-  arm(backoff_timer_, Clock::now() + backoff.duration, [this] { dispatch(event::BackoffExpired{}); });
+  backoff_.set(Clock::now() + backoff.duration, [this] { dispatch(event::BackoffExpired{}); });
 }
 
 void Agent::carry_out(const action::StartSkew& skew) {
-  arm(skew_timer_, Clock::now() + skew.duration, [this] { dispatch(event::SkewExpired{}); });
+  skew_.set(Clock::now() + skew.duration, [this] { dispatch(event::SkewExpired{}); });
 }
 
 void Agent::carry_out(const action::TellFailed& failed) {
@@ -601,8 +407,8 @@ void Agent::carry_out(const action::TellFailed& failed) {
 }
 
 void Agent::carry_out(const action::Finish&) {
-  backoff_timer_.cancel();
-  skew_timer_.cancel();
+  backoff_.cancel();
+  skew_.cancel();
   if (!record_.result().cause) record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
   if (local_events_) local_events_->verdict(record_.result(), exit_code(record_.result()));
@@ -631,14 +437,14 @@ JobResult Agent::run() {
     }
   }
   if (spec_.timeout) {
-    arm(job_timer_, record_.started_at() + *spec_.timeout, [this] { time_is_up(); });
+    time_limit_.set(record_.started_at() + *spec_.timeout, [this] { time_is_up(); });
   }
   set_message_sink([this](std::string_view line) { output_->console_line(line); });
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});
-  if (file_timer_) file_timer_->close();
-  shared_.shared->agent_listens = false;
+  if (watchdog_) watchdog_->close();
+  signals_.close();
   JobResult ended = record_.finish(*output_, prepared_);
   output_->remove_if_unused();
   output_.reset();

@@ -1,0 +1,102 @@
+#include "takedown.hpp"
+
+#include <signal.h>
+
+#include <utility>
+#include <variant>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/process/process_tree.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+/// While killing, what was missed is looked for again after this time.
+constexpr Milliseconds resweep{50};
+/// A process that survives SIGKILL for this long hangs in the kernel.
+constexpr std::chrono::seconds kill_limit{10};
+
+}  // namespace
+
+Takedown::Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, process::ChildWatcher& watcher,
+                   const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch)
+    : group_(group),
+      watcher_(watcher),
+      machine_(machine),
+      cgroup_(cgroup),
+      dispatch_(std::move(dispatch)),
+      timer_(std::move(executor)) {}
+
+void Takedown::take_those_who_died_unasked() {
+  if (sent_.empty()) watcher_.reap();
+}
+
+bool Takedown::was_cause_of(const ExitStatus& status) const {
+  if (!machine_.taking_down() || sent_.empty()) return false;
+  // Who dies of something that we have not sent was not ended by us.
+  const auto* signaled = std::get_if<Signaled>(&status);
+  return signaled == nullptr || sent_.count(signaled->signal) != 0;
+}
+
+void Takedown::signal(int number) {
+  take_those_who_died_unasked();
+  sent_.insert(number);
+  group_.signal(number);
+  group_.signal(SIGCONT);
+}
+
+void Takedown::start_grace(Milliseconds grace) {
+  timer_.set(Clock::now() + grace, [this, grace] {
+    if (group_.living() > 0) {
+      say(Level::notice, concat(group_.living(), group_.living() == 1 ? " worker has" : " workers have",
+                                " not ended within ", format_duration(grace), ": SIGKILL"));
+    }
+    dispatch_(event::GraceExpired{});
+  });
+}
+
+void Takedown::kill() {
+  take_those_who_died_unasked();
+  sent_.insert(SIGKILL);
+  kill_everything();
+  kill_deadline_ = Clock::now() + kill_limit;
+}
+
+void Takedown::kill_everything() {
+  cgroup_.kill();
+  group_.kill_everything();  // also what has moved to another cgroup, and where there is none
+}
+
+void Takedown::check_gone() {
+  checking_ = true;
+  if (machine_.state() == State::killing) {
+    // Whoever was born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
+    timer_.set(Clock::now() + resweep, [this] {
+      if (machine_.state() != State::killing) return;
+      if (Clock::now() >= kill_deadline_) {
+        checking_ = false;
+        dispatch_(event::KillExpired{});
+        return;
+      }
+      kill_everything();
+      watcher_.reap();
+      if (machine_.state() == State::killing) check_gone();
+    });
+  }
+  somebody_ended();
+}
+
+void Takedown::somebody_ended() {
+  if (!checking_ || group_.living() > 0) return;
+  if (!process::any_child_left()) {
+    checking_ = false;
+    timer_.cancel();
+    dispatch_(event::GroupGone{});
+  } else if (machine_.state() == State::stopping) {
+    if (!group_.somebody_in_a_group()) dispatch_(event::OnlyStraysLeft{});
+  }
+}
+
+}  // namespace ddrun::agent

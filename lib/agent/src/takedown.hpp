@@ -1,0 +1,59 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <set>
+
+#include "alarm.hpp"
+#include "ddrun/agent/group_machine.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/job_cgroup.hpp"
+#include "worker_group.hpp"
+
+namespace ddrun::agent {
+
+/// Takes the group down, as GroupMachine says: sends signals, counts the grace time, kills, and finds out when nothing
+/// is left. Remembers what was sent, to tell who has ended by itself.
+class Takedown {
+ public:
+  using Dispatch = std::function<void(const Event&)>;
+
+  /// All is borrowed. `dispatch` is also called from within check_gone() and somebody_ended().
+  Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, process::ChildWatcher& watcher,
+           const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch);
+
+  /// Of the one before nothing is left, and what it was sent means nothing any more.
+  void attempt_begins() { sent_.clear(); }
+
+  void signal(int number);
+  /// Says GraceExpired after this time.
+  void start_grace(Milliseconds grace);
+  void kill();
+  /// Says GroupGone, now or as soon as it is true; while killing KillExpired if that takes too long.
+  void check_gone();
+  /// A worker has ended, or an orphan was reaped.
+  void somebody_ended();
+  /// No time is counted any more.
+  void cancel() { timer_.cancel(); }
+
+  /// Has a worker that ended just now, with this status, been stopped by us?
+  [[nodiscard]] bool was_cause_of(const ExitStatus& status) const;
+
+ private:
+  /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
+  void take_those_who_died_unasked();
+  void kill_everything();
+
+  WorkerGroup& group_;
+  process::ChildWatcher& watcher_;
+  const GroupMachine& machine_;
+  process::JobCgroup& cgroup_;
+  Dispatch dispatch_;
+  Alarm timer_;         ///< of the grace time, then for looking again
+  std::set<int> sent_;  ///< signals by which the present attempt was taken down
+  bool checking_ = false;
+  Deadline kill_deadline_{};
+};
+
+}  // namespace ddrun::agent
