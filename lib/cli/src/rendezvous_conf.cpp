@@ -49,16 +49,9 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& meeting, const Settings& sett
     meeting.node_rank = *parsed;
   }
   if (const auto found = meeting.conf.find("is_host"); found != meeting.conf.end() && !meeting.is_host) {
-    static const std::vector<std::string> yes{"1", "true", "t", "yes", "y"};
-    static const std::vector<std::string> no{"0", "false", "f", "no", "n"};
-    std::string text = found->second;
-    std::transform(text.begin(), text.end(), text.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    const bool is_yes = std::find(yes.begin(), yes.end(), text) != yes.end();
-    if (!is_yes && std::find(no.begin(), no.end(), text) == no.end()) {
-      return fail(Errc::invalid_argument, concat("--rdzv-conf: is_host=", found->second, " is neither 1 nor 0"));
-    }
-    meeting.is_host = is_yes;
+    const auto parsed = parse_bool(found->second);
+    if (!parsed) return wrong(found->first, found->second, parsed.error());
+    meeting.is_host = *parsed;
   }
   std::vector<std::string> known = with_effect;
   known.insert(known.end(), without_effect.begin(), without_effect.end());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
+#include "values.hpp"
 
 namespace ddrun::cli {
 
@@ -102,7 +103,7 @@ bool Settings::is_on(std::string_view name) const {
   if (given.source == Source::standard || given.values == option->show(Draft{})) return false;
   const std::string_view value = given.values.empty() ? std::string_view() : given.values.back();
   const bool is_switch = option->kind == Kind::flag || option->kind == Kind::count;
-  return !is_switch || (value != "0" && value != "false" && value != "no" && value != "off");
+  return !is_switch || parse_bool(value).value_or(true);
 }
 
 void Settings::move(std::string_view from, std::string_view to, const std::string& value) {

@@ -42,11 +42,14 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 }  // namespace
 
 Result<bool> parse_bool(std::string_view text) {
-  for (const std::string_view yes : {"1", "true", "yes", "on"}) {
-    if (text == yes) return true;
+  std::string word(text);
+  std::transform(word.begin(), word.end(), word.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const std::string_view yes : {"1", "true", "t", "yes", "y", "on"}) {
+    if (word == yes) return true;
   }
-  for (const std::string_view no : {"0", "false", "no", "off"}) {
-    if (text == no) return false;
+  for (const std::string_view no : {"0", "false", "f", "no", "n", "off"}) {
+    if (word == no) return false;
   }
   return bad(concat("'", text, "' is neither 0 nor 1"));
 }

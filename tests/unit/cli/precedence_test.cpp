@@ -32,6 +32,8 @@ TEST_CASE("flags in variables take 0 and 1") {
   CHECK(launched({"w"}, {"PET_STANDALONE=1"}).spec.rendezvous.standalone);
   CHECK_FALSE(launched({"w"}, {"PET_STANDALONE=0"}).spec.rendezvous.standalone);
   CHECK(launched({"w"}, {"DDRUN_TIMESTAMPS=true"}).spec.log.timestamps);
+  CHECK(launched({"w"}, {"DDRUN_TIMESTAMPS=Yes"}).spec.log.timestamps);
+  CHECK_FALSE(launched({"w"}, {"DDRUN_TIMESTAMPS=n"}).spec.log.timestamps);
   CHECK_FALSE(launched({"--timestamps=0", "w"}, {"DDRUN_TIMESTAMPS=1"}).spec.log.timestamps);
   CHECK(refused({"w"}, {"PET_STANDALONE=maybe"}) == "PET_STANDALONE=maybe: 'maybe' is neither 0 nor 1");
   CHECK(launched({"w"}, {"DDRUN_VERBOSE=2"}).messages.shown == Level::debug);

@@ -69,7 +69,8 @@ TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun
   CHECK(meeting({"--rdzv-conf=rank=1"}).node_rank == 1);
   CHECK(meeting({"--rdzv-conf=rank=1", "--node-rank=0"}).node_rank == 0);
   CHECK_FALSE(meeting({}).node_rank);
-  CHECK(contains(refused({"--nnodes=2", "--rdzv-conf=is_host=maybe", "x"}), "is_host=maybe is neither 1 nor 0"));
+  CHECK(
+      contains(refused({"--nnodes=2", "--rdzv-conf=is_host=maybe", "x"}), "is_host=maybe: 'maybe' is neither 0 nor 1"));
   CHECK(contains(refused({"--nnodes=2", "--rdzv-conf=timeout=soon", "x"}), "--rdzv-conf: timeout=soon: "));
   CHECK(contains(refused({"--nnodes=2", "--node-rank=2", "x"}), "node ranks are 0 to 1"));
 }
