@@ -47,6 +47,13 @@ constexpr std::array<OwnVariable, 22> own_variables{{
     {"DDRUN_JOB_TAG", ""},
 }};
 
+/// Options of ddrun that say which machines this job is on and where they meet. A ddrun that a worker starts is another
+/// job, and would join this one if it had them. docs/environment.md has the same list.
+constexpr std::array<std::string_view, 11> places_of_this_job{
+    "DDRUN_HOSTFILE",    "DDRUN_HOSTS",         "DDRUN_LOCAL_ADDR", "DDRUN_MASTER_ADDR",
+    "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
+    "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID"};
+
 const OwnVariable* own_variable(std::string_view name) {
   const auto* found = std::find_if(own_variables.begin(), own_variables.end(),
                                    [&](const OwnVariable& variable) { return variable.name == name; });
@@ -168,6 +175,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_JOB_TAG",
                                             "DDRUN_SECRET",
                                             "DDRUN_STARTED_BY_SRUN"};
+  replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
   if (spec.virtual_local_rank) replaced.emplace_back("CUDA_VISIBLE_DEVICES");
   for (const auto& entry : ours) replaced.emplace_back(entry.first);
   for (const auto& entry : spec.env) replaced.emplace_back(entry.first);

@@ -311,3 +311,28 @@ TEST_CASE("The secret between agents is not for workers") {
   CHECK(c.error() ==
         "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
 }
+
+TEST_CASE("A ddrun that a worker starts does not join the worker's own job") {
+  const char* const places[] = {"DDRUN_NNODES",     "DDRUN_NODE_RANK", "DDRUN_RDZV_BACKEND", "DDRUN_RDZV_ENDPOINT",
+                                "DDRUN_RDZV_ID",    "DDRUN_RDZV_CONF", "DDRUN_MASTER_ADDR",  "DDRUN_MASTER_PORT",
+                                "DDRUN_LOCAL_ADDR", "DDRUN_HOSTS",     "DDRUN_HOSTFILE"};
+  std::vector<std::string> entries;
+  for (const char* name : places) entries.push_back(std::string(name) + "=1");
+  Case c;
+  for (const auto& entry : entries) c.parent.push_back(entry.c_str());
+  for (const char* other : {"DDRUN_LOG_DIR=/logs", "DDRUN_STANDALONE=1", "DDRUN_HOSTS_FILE=x", "PET_NNODES=2"}) {
+    c.parent.push_back(other);
+  }
+  auto values = c.values(0);
+  for (const char* name : places) {
+    INFO(name);
+    CHECK(values.count(name) == 0);
+  }
+  CHECK(values["DDRUN_LOG_DIR"] == "/logs");
+  CHECK(values["DDRUN_STANDALONE"] == "1");
+  CHECK(values["DDRUN_HOSTS_FILE"] == "x");
+  CHECK(values["PET_NNODES"] == "2");
+  c.spec.env = {{"DDRUN_NNODES", "2"}};
+  values = c.values(0);
+  CHECK(values["DDRUN_NNODES"] == "2");
+}
