@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -61,17 +62,22 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
+  std::optional<Error> no_report;
+  if (spec.report_file) {
+    hooks.on_result = [&](const agent::JobResult& result) {
+      // A job that was never started may have been refused just because of this file.
+      const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
+      auto written = agent::write_json_report(*spec.report_file, result);
+      if (!written && !refused) no_report = written.error();
+    };
+  }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   const std::string report = agent::failure_report(result, launch.messages.color);
   if (!report.empty() && (tells_cause || !result.cause)) say_text(report);
   int code = agent::exit_code(result);
-  if (spec.report_file) {
-    // A job that was never started may have been refused just because of this file.
-    const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
-    if (auto written = agent::write_json_report(*spec.report_file, result); !written && !refused) {
-      say_error(written.error().message);
-      if (code == 0) code = agent::exit_codes::launcher_failed;
-    }
+  if (no_report) {
+    say_error(no_report->message);
+    if (code == 0) code = agent::exit_codes::launcher_failed;
   }
   return code;
 }

@@ -113,6 +113,8 @@ class Agent {
   void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
   void carry_out(const action::Desert&) { member_->desert(); }
   void all_is_written();
+  /// The result is complete, and told.
+  void settle();
 
   Result<void> start_workers(int attempt);
   void output_closed();
@@ -145,6 +147,8 @@ class Agent {
   std::unique_ptr<EventLog> events_;
   std::unique_ptr<Takedown> takedown_;
   std::unique_ptr<Watchdog> watchdog_;  ///< null: not asked for
+
+  std::optional<JobResult> ended_;
 
   std::deque<Action> actions_;
   bool acting_ = false;
@@ -416,8 +420,16 @@ void Agent::carry_out(const action::Finish&) {
 }
 
 void Agent::all_is_written() {
-  if (!member_) io_.stop();
-  else member_->async_close([this] { io_.stop(); });
+  if (!member_) return io_.stop();
+  if (member_->authority() == Authority::coordinator) settle();
+  member_->async_close([this] { io_.stop(); });
+}
+
+void Agent::settle() {
+  if (ended_) return;
+  set_message_sink({});
+  ended_ = record_.finish(*output_, prepared_);
+  if (hooks_.on_result) hooks_.on_result(*ended_);
 }
 
 JobResult Agent::run() {
@@ -428,6 +440,7 @@ JobResult Agent::run() {
     refused.message = ready.error().message;
     refused.launcher_code = exit_code(ready.error().code);
     refused.host = prepared_.hostname;
+    if (hooks_.on_result) hooks_.on_result(refused);
     return std::move(refused);
   }
   if (spec_.report_bindings) {
@@ -445,10 +458,10 @@ JobResult Agent::run() {
   set_message_sink({});
   if (watchdog_) watchdog_->close();
   signals_.close();
-  JobResult ended = record_.finish(*output_, prepared_);
+  settle();
   output_->remove_if_unused();
   output_.reset();
-  return ended;
+  return std::move(*ended_);
 }
 
 }  // namespace

@@ -155,6 +155,19 @@ TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends 
   }
 }
 
+TEST_CASE("Where the machines share the report's file, it is the one about all of them") {
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    const TemporaryDirectory directory;
+    const std::string report = directory.file("several_report");
+    Agents agents({"--nnodes=3", "--report=" + report});
+    for (int node = 0; node < 3; ++node) agents.start({"--node-rank=" + std::to_string(node)}, {"exit", "0"});
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    const auto json = nlohmann::json::parse(read_file(report));
+    REQUIRE(json["attempts"][0]["workers"].size() == 3);
+  }
+}
+
 TEST_CASE("The report and the events of a job are about all of its machines") {
   const TemporaryDirectory directory;
   const std::string report = directory.file("several_report");

@@ -13,8 +13,13 @@
 
 namespace ddrun::agent {
 
-/// What whoever starts an agent may know or want to know, for a job on several machines.
+/// What whoever starts an agent may know or want to know.
 struct JobHooks {
+  /// Called once, with the same that run_job returns, when nothing of the job is left here. On several machines the
+  /// coordinator waits until it has returned on the others, so that of files with one name its machine's is the last.
+  std::function<void(const JobResult&)> on_result;
+
+  // For a job on several machines.
   /// Instead of looking for one (rendezvous::find_secret).
   std::optional<rendezvous::Secret> secret;
   /// Called once, before any worker is started, if the coordinator runs in this agent: the port it listens on.
