@@ -84,6 +84,10 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
   RendezvousSpec& meeting = draft.spec.rendezvous;
   if (meeting.standalone) {
+    if (typed(settings, "standalone") && typed(settings, "nnodes") && meeting.min_nodes > 1) {
+      return fail(Errc::invalid_argument, concat("--standalone is for this machine alone, but --nnodes wants ",
+                                                 meeting.min_nodes, "; leave one of them out"));
+    }
     for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
@@ -116,8 +120,11 @@ void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings
 }  // namespace
 
 Result<void> settle_exclusions(Settings& settings) {
-  constexpr std::pair<std::string_view, std::string_view> pairs[] = {
-      {"verbose", "quiet"}, {"hosts", "hostfile"}, {"label", "log-line-prefix-template"}, {"bind", "numa-binding"}};
+  constexpr std::pair<std::string_view, std::string_view> pairs[] = {{"verbose", "quiet"},
+                                                                     {"hosts", "hostfile"},
+                                                                     {"secret-file", "insecure"},
+                                                                     {"label", "log-line-prefix-template"},
+                                                                     {"bind", "numa-binding"}};
   for (const auto& [one, other] : pairs) {
     if (auto settled = settings.exclude(one, other); !settled) return settled;
   }

@@ -50,6 +50,27 @@ TEST_CASE("what has no effect is said once") {
   CHECK(warnings({"--run-path", "-m"}) == Words{"--run-path wins over --module"});
 }
 
+TEST_CASE("This machine alone and several machines contradict each other") {
+  CHECK(refused({"--standalone", "--nnodes=2", "w"}) ==
+        "--standalone is for this machine alone, but --nnodes wants 2; leave one of them out");
+  CHECK(refused({"--nnodes=2:4", "--standalone", "w"}) ==
+        "--standalone is for this machine alone, but --nnodes wants 2; leave one of them out");
+  // One is enough, or they do not come from one hand.
+  CHECK_FALSE(launched({"--standalone", "--nnodes=1:4", "w"}).spec.rendezvous.several_machines());
+  CHECK_FALSE(launched({"--standalone", "w"}, {"PET_NNODES=2"}).spec.rendezvous.several_machines());
+}
+
+TEST_CASE("A secret and no secret contradict each other") {
+  CHECK(
+      contains(refused({"--nnodes=2", "--insecure", "--secret-file=f", "w"}), "--secret-file and --insecure exclude"));
+  const auto meeting = [](const Words& words, const Words& variables) {
+    return launched(words, variables).spec.rendezvous;
+  };
+  CHECK_FALSE(meeting({"--insecure", "w"}, {"DDRUN_SECRET_FILE=f"}).secret_file);
+  CHECK_FALSE(meeting({"--secret-file=f", "w"}, {"DDRUN_INSECURE=1"}).insecure);
+  CHECK(meeting({"--secret-file=f", "--insecure=0", "w"}, {}).secret_file == "f");
+}
+
 TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun") {
   const auto meeting = [](Words words) {
     words.insert(words.begin(), "--nnodes=2");
