@@ -1,0 +1,155 @@
+// What runs on a host at the other end of ssh, with a home that does not take what it sends.
+#include "ddrun/remote/relay.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/processes.hpp"
+#include "frames.hpp"
+#include "remote_command.hpp"
+
+using namespace ddrun;
+using namespace ddrun::remote;
+using ddrun::test::TemporaryDirectory;
+using ddrun::test::wait_until;
+
+namespace {
+
+constexpr const char* build = "test";
+
+struct Got {
+  FrameType type;
+  std::string payload;
+};
+
+/// A relay in a process of its own; this one is home.
+class Host {
+ public:
+  explicit Host(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+    auto in = make_pipe();
+    auto out = make_pipe();
+    REQUIRE((in && out));
+    const pid_t test = ::getpid();
+    pid_ = ::fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != test) ::_exit(1);
+      ::dup2(in->read.get(), STDIN_FILENO);
+      ::dup2(out->write.get(), STDOUT_FILENO);
+      for (UniqueFd* fd : {&in->read, &in->write, &out->read, &out->write}) fd->reset();
+      RelayOptions options;
+      options.build_id = build;
+      ::_exit(run_relay(options, node_main));
+    }
+    to_ = std::move(in->write);
+    from_ = std::move(out->read);
+    WipedString frame;
+    append_frame(frame, FrameType::start, 0, "the secret\n" + to_json(Bootstrap{}));
+    REQUIRE(write_all(to_.get(), frame.data(), frame.size()));
+  }
+  ~Host() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  /// All that comes until its end.
+  std::vector<Got> read_all() {
+    std::string greeting;
+    const std::string marker = frames_marker(build);
+    std::vector<char> chunk(64 << 10);
+    FrameReader frames;
+    std::vector<Got> all;
+    bool framed = false;
+    for (ssize_t n; (n = ::read(from_.get(), chunk.data(), chunk.size())) > 0;) {
+      std::string_view bytes(chunk.data(), static_cast<std::size_t>(n));
+      if (!framed) {
+        greeting += bytes;
+        const auto at = greeting.find(marker);
+        if (at == std::string::npos) continue;
+        framed = true;
+        bytes = std::string_view(greeting).substr(at + marker.size());
+      }
+      REQUIRE(frames.feed(bytes, [&](const Frame& frame) { all.push_back({frame.type, std::string(frame.payload)}); }));
+    }
+    return all;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd to_;
+  UniqueFd from_;
+};
+
+std::string of_type(const std::vector<Got>& all, FrameType type) {
+  std::string text;
+  for (const Got& one : all) {
+    if (one.type == type) text += one.payload;
+  }
+  return text;
+}
+
+long empty_of_type(const std::vector<Got>& all, FrameType type) {
+  return std::count_if(all.begin(), all.end(), [&](const Got& one) { return one.type == type && one.payload.empty(); });
+}
+
+std::string line(int number) { return std::to_string(number) + std::string(1000, '.') + "\n"; }
+
+}  // namespace
+
+TEST_CASE("Who writes events never waits for home, and what is lost are whole lines") {
+  const TemporaryDirectory directory;
+  constexpr int number = 30'000;
+  Host host([done = directory.file("done")](const Bootstrap&, const Home& home) {
+    const UniqueFd file(::open(home.events_path().c_str(), O_WRONLY | O_APPEND));
+    for (int i = 0; i < number; ++i) {
+      const std::string text = line(i);
+      if (!write_all(file.get(), text.data(), text.size())) return 1;
+    }
+    ddrun::test::write_file(done, "done");
+    return home.read_secret() == "the secret" ? 0 : 2;
+  });
+  // Nothing is read here.
+  REQUIRE(wait_until([&] { return ddrun::test::read_file(directory.file("done")) == "done"; }));
+  const auto all = host.read_all();
+  CHECK(of_type(all, FrameType::ended) == "0");
+  CHECK(empty_of_type(all, FrameType::events) == 1);
+  CHECK(of_type(all, FrameType::report).empty());
+  CHECK(empty_of_type(all, FrameType::report) == 0);
+  const std::string events = of_type(all, FrameType::events);
+  CHECK(events.size() > std::size_t{4} << 20U);
+  CHECK(events.size() < std::size_t{10} << 20U);
+  int last = -1;
+  std::size_t wrong = 0;
+  std::size_t at = 0;
+  for (std::size_t end; (end = events.find('\n', at)) != std::string::npos; at = end + 1) {
+    const int i = std::stoi(events.substr(at, 8));
+    if (i <= last || events.compare(at, end + 1 - at, line(i)) != 0) ++wrong;
+    last = i;
+  }
+  CHECK(at == events.size());
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("A report of any size arrives whole") {
+  const std::string report(std::size_t{20} << 20U, 'r');
+  Host host([&](const Bootstrap&, const Home& home) {
+    const UniqueFd file(::open(home.report_path().c_str(), O_WRONLY));
+    return write_all(file.get(), report.data(), report.size()) ? 0 : 1;
+  });
+  const auto all = host.read_all();
+  CHECK(of_type(all, FrameType::ended) == "0");
+  CHECK(of_type(all, FrameType::report) == report);
+  CHECK(empty_of_type(all, FrameType::report) == 1);
+  CHECK(of_type(all, FrameType::events).empty());
+}
