@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cli {
@@ -210,6 +211,14 @@ Result<StdinSpec> parse_stdin(std::string_view text) {
   return StdinSpec{StdinSpec::Kind::rank, static_cast<int>(*rank)};
 }
 
+Result<std::string> parse_host(std::string_view text) {
+  if (text.empty()) return bad("must not be empty");
+  const bool is_v4 = text.find_first_not_of("0123456789.") == std::string_view::npos;
+  const bool is_v6 = text.find(':') != std::string_view::npos;
+  if ((is_v4 || is_v6) && !IpAddress::parse(text)) return bad(concat("'", text, "' is not an IP address"));
+  return std::string(text);
+}
+
 Result<std::string> parse_endpoint(std::string_view text) {
   const auto wrong = [&] { return bad(concat("'", text, "' is not HOST or HOST:PORT with a port from 0 to 65535")); };
   std::string_view host = text;
@@ -233,6 +242,7 @@ Result<std::string> parse_endpoint(std::string_view text) {
   }
   if (host.empty() || host.find_first_of(" /\t") != std::string_view::npos) return wrong();
   if (has_port && !parse_integer(port, 0, 65535)) return wrong();
+  if (auto known = parse_host(host); !known) return known;
   return std::string(text);
 }
 

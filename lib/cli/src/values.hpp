@@ -40,6 +40,8 @@ namespace ddrun::cli {
 [[nodiscard]] Result<StdinSpec> parse_stdin(std::string_view text);
 /// "host", "host:port", "[::1]:port".
 [[nodiscard]] Result<std::string> parse_endpoint(std::string_view text);
+/// Name or IP address of a machine. What can only be meant as an address has to be one.
+[[nodiscard]] Result<std::string> parse_host(std::string_view text);
 [[nodiscard]] Result<std::pair<std::string, std::string>> parse_assignment(std::string_view text);
 /// parse_duration(), up to ten years.
 [[nodiscard]] Result<Milliseconds> parse_time(std::string_view text);

@@ -99,6 +99,17 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
   }
 }
 
+TEST_CASE("what can only be meant as an address has to be one") {
+  CHECK(refused({"--local-addr=300.1.1.1", "w"}) == "--local-addr=300.1.1.1: '300.1.1.1' is not an IP address");
+  CHECK(refused({"--master-addr=10.0.0", "w"}) == "--master-addr=10.0.0: '10.0.0' is not an IP address");
+  CHECK(refused({"--master-addr=fd00:1", "w"}) == "--master-addr=fd00:1: 'fd00:1' is not an IP address");
+  CHECK(refused({"--rdzv-endpoint=1.2.3:5", "w"}) == "--rdzv-endpoint=1.2.3:5: '1.2.3' is not an IP address");
+  CHECK(refused({"--rdzv-endpoint=[::zz]:5", "w"}) == "--rdzv-endpoint=[::zz]:5: '::zz' is not an IP address");
+  CHECK(launched({"--local-addr=node7.ib", "w"}).spec.rendezvous.local_addr == "node7.ib");
+  CHECK(launched({"--local-addr=fe80::1%eth0", "w"}).spec.rendezvous.local_addr == "fe80::1%eth0");
+  CHECK(launched({"--rdzv-endpoint=1st.example:5", "w"}).spec.rendezvous.endpoint == "1st.example:5");
+}
+
 TEST_CASE("a flag takes only a yes or a no") {
   CHECK(refused({"--standalone=maybe", "w"}) == "--standalone: 'maybe' is neither 0 nor 1");
   CHECK(refused({"--standalone=", "w"}) == "--standalone= has no value; give 0 or 1, or leave out the =");
