@@ -16,6 +16,13 @@ std::string cli11_names(const Option& option) {
   return names;
 }
 
+/// "--max-memory,--max_memory"
+std::string both_spellings(std::string_view name) {
+  std::string other(name);
+  std::replace(other.begin() + 2, other.end(), '-', '_');
+  return other == name ? other : concat(name, ",", other);
+}
+
 }  // namespace
 
 Result<std::vector<OptionValues>> read_values(const Argv& argv) {
@@ -61,7 +68,7 @@ Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<co
     app.add_option("words", found.words);
     std::vector<CLI::Option*> added;
     for (const auto& option : options) {
-      const std::string name(option.name);
+      const std::string name = both_spellings(option.name);
       added.push_back(option.takes_value ? app.add_option(name)->expected(1) : app.add_flag(name));
       added.back()->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     }

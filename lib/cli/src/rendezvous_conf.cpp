@@ -1,6 +1,7 @@
 #include "rendezvous_conf.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "ddrun/base/text.hpp"
 #include "values.hpp"
@@ -9,11 +10,11 @@ namespace ddrun::cli {
 
 namespace {
 
-/// Keys that say something about torchrun's own store or barrier, which ddrun does not have.
-const std::vector<std::string> without_effect{"close_timeout", "heartbeat",  "heartbeat_timeout",
-                                              "read_timeout",  "store_type", "use_libuv"};
-const std::vector<std::string> with_effect{
-    "timeout", "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "rank"};
+/// The last six say something about torchrun's own store or barrier, which ddrun does not have.
+constexpr std::array<const char*, 13> known_keys{
+    "timeout",      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+    "is_host",      "rank",         "close_timeout",     "heartbeat",           "heartbeat_timeout",
+    "read_timeout", "store_type",   "use_libuv"};
 
 Result<void> wrong(std::string_view key, std::string_view text, const Error& error) {
   return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
@@ -53,11 +54,10 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& meeting, const Settings& sett
     if (!parsed) return wrong(found->first, found->second, parsed.error());
     meeting.is_host = *parsed;
   }
-  std::vector<std::string> known = with_effect;
-  known.insert(known.end(), without_effect.begin(), without_effect.end());
-  const bool typed = settings.of("rdzv-conf").source == Source::command_line && settings.is_on("rdzv-conf");
+  if (settings.of("rdzv-conf").source != Source::command_line) return {};
+  const std::vector<std::string> known(known_keys.begin(), known_keys.end());
   for (const auto& [key, value] : meeting.conf) {
-    if (std::find(known.begin(), known.end(), key) != known.end() || !typed) continue;
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = nearest(key, known);
     warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
                               near.empty() ? std::string() : concat("; did you mean '", near, "'?")));

@@ -52,17 +52,10 @@ constexpr PlainOption options[] = {{"--port", true},
 }  // namespace
 
 Parsed parse_rendezvous(std::span<const std::string> words, const EnvironmentView& environment) {
-  // As everywhere, words of options may be joined by '_'.
-  std::vector<std::string> spelled(words.begin(), words.end());
-  for (auto& word : spelled) {
+  for (const auto& word : words) {
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
-    if (!word.starts_with("--")) continue;
-    for (char& c : word) {
-      if (c == '=') break;
-      if (c == '_') c = '-';
-    }
   }
-  const auto typed = read_plain(options, spelled);
+  const auto typed = read_plain(options, words);
   if (!typed) return wrong(concat("ddrun rendezvous: ", typed.error().message));
   if (!typed->words.empty()) {
     return wrong(concat("ddrun rendezvous does not know '", typed->words.front(),

@@ -162,12 +162,7 @@ Parsed parse_store(std::span<const std::string> words, const EnvironmentView& en
     if (word == "--") break;
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }
-  // As everywhere, words may be joined by '_'.
-  std::vector<std::string> spelled(words.begin(), words.end());
-  for (auto& word : spelled) {
-    if (word.starts_with("--max_memory")) word[5] = '-';
-  }
-  const auto typed = read_plain(options, spelled);
+  const auto typed = read_plain(options, words);
   if (!typed) return wrong(concat("ddrun store: ", typed.error().message));
   return typed->words.empty() ? serve(*typed) : ask(*typed, environment);
 }
