@@ -7,6 +7,7 @@ target_compile_options(ddrun_warnings INTERFACE -Wall -Wextra $<$<BOOL:${DDRUN_W
 target_compile_definitions(ddrun_settings INTERFACE
   BOOST_ASIO_SEPARATE_COMPILATION BOOST_ASIO_NO_DEPRECATED BOOST_ALL_NO_LIB)
 if(DDRUN_SANITIZE)
+  target_compile_definitions(ddrun_settings INTERFACE DDRUN_SANITIZED) # the compilers have no word in common for it
   target_compile_options(ddrun_settings INTERFACE
     -fsanitize=${DDRUN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   if(DDRUN_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -5,7 +5,7 @@
 using namespace ddrun::test;
 
 TEST_CASE("A job with a store that all workers use looks up no name") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef DDRUN_SANITIZED
   skip("a library cannot be loaded before a sanitizer's own");
 #endif
   const TemporaryDirectory folder;
