@@ -6,6 +6,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/topology/nproc.hpp"
 
 using namespace ddrun;
 
@@ -25,6 +26,15 @@ void heed_end(LaunchSpec& spec, const cluster::Fact<std::int64_t>& end) {
 
 }  // namespace
 
+Result<cluster::Completion> complete_place(cli::Launch& launch, const cluster::Detected& detected) {
+  auto completion = cluster::complete(launch.spec, launch.given, detected);
+  if (completion && detected.gpus && launch.spec.nproc.kind != NprocSpec::Kind::count) {
+    topology::limit_gpus(launch.spec.nproc, detected.gpus->value,
+                         topology::find_gpus(topology::GpuVariables::from_environment(), {}));
+  }
+  return completion;
+}
+
 Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_pid) {
   const cluster::Variables variables(environ);
   if (launch.env_detect == "none") return cluster::Detected{};
@@ -37,7 +47,7 @@ Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_
 Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid) {
   auto detected = detect_place(launch, started_pid);
   if (!detected) return tl::unexpected(detected.error());
-  auto completion = cluster::complete(launch.spec, launch.given, *detected);
+  auto completion = complete_place(launch, *detected);
   if (!completion) return tl::unexpected(completion.error());
   for (const std::string& remark : completion->remarks) say(Level::info, remark);
   if (detected->end_time && !completion->start_agents) heed_end(launch.spec, *detected->end_time);

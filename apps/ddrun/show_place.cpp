@@ -150,7 +150,7 @@ int show_place(cli::ShowPlace command) {
     say_error(detected.error().message);
     return agent::exit_codes::usage;
   }
-  const auto completion = cluster::complete(launch.spec, launch.given, *detected);
+  const auto completion = complete_place(launch, *detected);
   if (!completion) {
     // What was seen helps to understand the refusal.
     const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));

@@ -82,7 +82,7 @@ class Filling {
 
   void fill_gpus() {
     if (!detected_.gpus) return;
-    const bool asked = spec_.nproc.kind == NprocSpec::Kind::gpu;
+    const bool asked = spec_.nproc.kind == NprocSpec::Kind::gpu || spec_.nproc.kind == NprocSpec::Kind::automatic;
     if (has("nproc-per-node") && !asked) {
       instead("GPUs", "nproc-per-node");
     } else if (spec_.rendezvous.max_nodes == 1 && !asked) {

@@ -36,4 +36,10 @@ Result<int> resolve_nproc(const NprocSpec& nproc, const SystemRoots& roots) {
   return resolve_nproc(nproc, allowed, gpus);
 }
 
+void limit_gpus(NprocSpec& nproc, int given, const Gpus& here) {
+  using Kind = NprocSpec::Kind;
+  const bool asked = nproc.kind == Kind::gpu || nproc.kind == Kind::automatic;
+  if (asked && here.count > given) nproc = {Kind::count, given};
+}
+
 }  // namespace ddrun::topology

@@ -181,6 +181,10 @@ TEST_CASE("GPUs of the scheduler are counted where the user asks for GPUs") {
   const auto done = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
   CHECK(done.spec.nproc.kind == NprocSpec::Kind::gpu);
   CHECK(instead_of(done.completion.evidence, "GPUs") == "");
+  spec.nproc.kind = NprocSpec::Kind::automatic;
+  const auto automatic = completed(step, {{"nproc-per-node", "--nproc-per-node"}}, spec);
+  CHECK(automatic.spec.nproc.kind == NprocSpec::Kind::automatic);
+  CHECK(instead_of(automatic.completion.evidence, "GPUs") == "");
 }
 
 TEST_CASE("workers have their grace time before the scheduler kills them") {

@@ -91,3 +91,22 @@ TEST_CASE("the number of workers follows what there is") {
         "cpu");
   CHECK_FALSE(resolve_nproc({Kind::count, 0}, cpus, two));
 }
+
+TEST_CASE("a job has the GPUs that its scheduler gives it and not all of the machine's") {
+  using Kind = NprocSpec::Kind;
+  const CpuSet cpus = CpuSet::parse("0-5").value();
+  const TemporaryDirectory dir;
+  for (const char* name : {"dev/nvidia0", "dev/nvidia1", "dev/nvidia2", "dev/nvidia3"}) dir.file(name, "");
+  const auto workers = [&](Kind kind, int given, const GpuVariables& variables) {
+    const Gpus here = find_gpus(variables, roots_of(dir));
+    NprocSpec nproc{kind, 1};
+    limit_gpus(nproc, given, here);
+    return resolve_nproc(nproc, cpus, here).value();
+  };
+  CHECK(workers(Kind::gpu, 2, {}) == 2);
+  CHECK(workers(Kind::automatic, 2, {}) == 2);
+  CHECK(workers(Kind::gpu, 8, {}) == 4);
+  CHECK(workers(Kind::gpu, 2, {"3", {}, {}}) == 1);  // of the two the script has chosen one
+  CHECK(workers(Kind::count, 2, {}) == 1);
+  CHECK(workers(Kind::cpu, 2, {}) == 6);
+}

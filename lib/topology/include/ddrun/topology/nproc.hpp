@@ -16,4 +16,8 @@ namespace ddrun::topology {
 /// The same, looking only at what is needed for the answer: at nothing for a number.
 [[nodiscard]] Result<int> resolve_nproc(const NprocSpec& nproc, const SystemRoots& roots = {});
 
+/// Where a scheduler gives this job `given` GPUs of a machine that shows `here`, `gpu` and `auto` mean no more than
+/// that.
+void limit_gpus(NprocSpec& nproc, int given, const Gpus& here);
+
 }  // namespace ddrun::topology
