@@ -36,9 +36,11 @@ Result<std::vector<std::string>> hosts_in(const Surroundings& around, const Fact
   return hosts;
 }
 
-/// A script on the first of `hosts`, or on all of them if something started it there.
+/// A script on the first of `hosts`, or on all of them if something started it there. `all_of_them`: the option with
+/// which one ddrun uses all. `starter`: what starts a program on each.
 Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std::vector<std::string>> hosts,
-                   const std::string& id, const std::string& id_variable, std::string_view starter) {
+                   const std::string& id, const std::string& id_variable, std::string_view all_of_them,
+                   std::string_view starter) {
   Findings found{batch_level, {}};
   Detected& said = found.said;
   said.scheme = scheme;
@@ -53,8 +55,9 @@ Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std
   said.coordinators = {{candidates(hosts.value.front(), id), hosts.variable}};
   if (count > 1) {
     said.refusal = concat("this ", scheme, " job has ", count, " machines (", hosts.variable,
-                          "), and its script runs on one of them; start one ddrun on each with --nnodes=", count,
-                          ", the rest is found (", starter, "), or give --nnodes=1 for this machine alone");
+                          "), and its script runs on one of them; for all of them write: ddrun ", all_of_them,
+                          " ... (over ssh), or start one ddrun on each with --nnodes=", count, " (", starter,
+                          "), the rest is found; for this machine alone: --nnodes=1");
   }
   said.hosts = std::move(hosts);
   return found;
@@ -69,7 +72,7 @@ Found find_pbs(const Surroundings& around) {
   auto hosts = hosts_in(around, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   Findings found = script_on(around, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
-                             "PBS_JOBID", "pbsdsh -u, or ddrun --hostfile=$PBS_NODEFILE from here");
+                             "PBS_JOBID", "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
   // Torque says it, whatever the host is called.
   const auto node = number_of(around.variables, "PBS_NODENUM", 0, most_nodes);
   if (!node) return tl::unexpected<Error>(node.error());
@@ -105,8 +108,9 @@ Found find_lsf(const Surroundings& around) {
   // Where jsrun starts the ranks, the first host only runs the script.
   const bool jsrun = around.variables.has("JSM_NAMESPACE_RANK") || around.variables.has("CSM_ALLOCATION_ID");
   if (jsrun && hosts.value.size() > 1) hosts.value.erase(hosts.value.begin());
-  Findings found = script_on(around, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID",
-                             "blaunch, or ddrun --hosts=... from here");
+  const std::string all_of_them = file ? "--hostfile=$LSB_DJOB_HOSTFILE" : concat("--hosts=", join(hosts.value, ","));
+  Findings found =
+      script_on(around, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID", all_of_them, "blaunch");
   const auto rank = number_of(around.variables, "JSM_NAMESPACE_RANK", 0, most_nodes);
   const auto size = number_of(around.variables, "JSM_NAMESPACE_SIZE", 1, most_nodes);
   if (!rank) return tl::unexpected<Error>(rank.error());
@@ -138,7 +142,7 @@ Found find_sge(const Surroundings& around) {
   auto hosts = hosts_in(around, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   return script_on(around, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
-                   "qrsh -inherit, or ddrun --hosts=... from here");
+                   "--hostfile=$PE_HOSTFILE", "qrsh -inherit");
 }
 
 Found find_flux(const Surroundings& around) {

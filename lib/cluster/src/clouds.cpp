@@ -141,4 +141,67 @@ Found find_azureml(const Surroundings& around) {
   return found;
 }
 
+// Without parts of its own (slices) the list names all machines; with several, each part has a list and numbers its
+// own.
+Found find_tpu(const Surroundings& around) {
+  const auto list = text_of(around.variables, "TPU_WORKER_HOSTNAMES");
+  const auto id = number_of(around.variables, "TPU_WORKER_ID", 0, most_nodes);
+  const auto slices = number_of(around.variables, "MEGASCALE_NUM_SLICES", 1, 10'000);
+  const auto slice = number_of(around.variables, "MEGASCALE_SLICE_ID", 0, 10'000);
+  for (const auto* number : {&id, &slices, &slice}) {
+    if (!*number) return tl::unexpected<Error>(number->error());
+  }
+  if (!list || !*id) return std::optional<Findings>{};
+  std::vector<std::string> hosts = words_of(list->value);
+  if (hosts.empty() || hosts.size() > 100'000) return std::optional<Findings>{};
+  const int each = static_cast<int>(hosts.size());
+  const int parts = *slices ? (*slices)->value : 1;
+  const int part = *slice ? (*slice)->value : 0;
+  if ((*id)->value >= each) {
+    return contradiction(concat("TPU_WORKER_ID=", (*id)->value), concat("TPU_WORKER_HOSTNAMES with ", each),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  if (part >= parts) {
+    return contradiction(concat("MEGASCALE_SLICE_ID=", part), concat("MEGASCALE_NUM_SLICES=", parts),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  const bool several = parts > 1;
+  const std::int64_t nodes = std::int64_t{each} * parts;
+  if (nodes > most_nodes) {
+    return fail(Errc::invalid_argument, concat("TPU_WORKER_HOSTNAMES and MEGASCALE_NUM_SLICES make ", nodes,
+                                               " machines, more than ", most_nodes, "; give --env-detect=none"));
+  }
+  const int rank = (*id)->value + part * each;
+  Findings found{platform_level, {}};
+  Detected& said = found.said;
+  said.scheme = "TPU";
+  said.shape = Shape::agents;
+  const std::string of_slices = several ? ", MEGASCALE_NUM_SLICES" : "";
+  said.nodes = {{{static_cast<int>(nodes), static_cast<int>(nodes)}, concat(list->variable, of_slices)}};
+  said.node_rank = {{rank, concat("TPU_WORKER_ID", several ? ", MEGASCALE_SLICE_ID" : "")}};
+  said.is_host = {{rank == 0, said.node_rank->variable}};
+  if (!several) {
+    said.coordinators = {{{{hosts.front(), 29400}}, list->variable}};
+    said.hosts = {{std::move(hosts), list->variable}};
+  } else if (const auto first = text_of(around.variables, "MEGASCALE_COORDINATOR_ADDRESS")) {
+    // Its port, if there is one, is another program's.
+    said.coordinators = {{{{first->value.substr(0, first->value.find(':')), 29400}}, first->variable}};
+  }
+  return found;
+}
+
+Found find_torchx(const Surroundings& around) {
+  const auto host = text_of(around.variables, "TORCHX_RANK0_HOST");
+  if (!host) return std::optional<Findings>{};
+  Findings found{hint_level, {}};
+  Detected& said = found.said;
+  said.scheme = "torchx";
+  // With one of its schedulers this is Slurm's short form of a list, which Slurm itself says better; and a pod calls
+  // itself localhost.
+  const bool is_name = host->value.find_first_of("[], ") == std::string::npos;
+  if (is_name && host->value != "localhost") said.coordinators = {{{{host->value, 29400}}, host->variable}};
+  if (const auto id = text_of(around.variables, "TORCHX_JOB_ID")) said.job_id = {{as_job_id(id->value), id->variable}};
+  return found;
+}
+
 }  // namespace ddrun::cluster

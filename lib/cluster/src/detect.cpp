@@ -17,10 +17,11 @@ struct Scheme {
   std::string_view sign;  ///< the variables by which it is known
 };
 
-constexpr std::array<Scheme, 15> schemes{{
+constexpr std::array<Scheme, 18> schemes{{
     {"slurm", find_slurm, "SLURM_JOB_ID"},
     {"openmpi", find_open_mpi, "OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE"},
     {"mpich", find_mpich, "PMI_RANK, PMI_SIZE and MPI_LOCALNRANKS"},
+    {"horovod", find_horovod, "HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_LOCAL_SIZE"},
     {"flux", find_flux, "FLUX_JOB_ID, FLUX_TASK_RANK and FLUX_JOB_NNODES"},
     {"pbs", find_pbs, "PBS_ENVIRONMENT, PBS_JOBID and PBS_NODEFILE"},
     {"lsf", find_lsf, "LSB_JOBID and LSB_MCPU_HOSTS or LSB_DJOB_HOSTFILE"},
@@ -32,6 +33,8 @@ constexpr std::array<Scheme, 15> schemes{{
     {"sagemaker", find_sagemaker, "SM_HOSTS and SM_CURRENT_HOST"},
     {"azureml", find_azureml, "AZUREML_NODE_COUNT"},
     {"volcano", find_volcano, "VC_TASK_INDEX and VC_WORKER_HOSTS"},
+    {"tpu", find_tpu, "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"},
+    {"torchx", find_torchx, "TORCHX_RANK0_HOST"},
     {"plain", find_plain, "MASTER_ADDR and NODE_RANK"},
 }};
 
@@ -48,6 +51,9 @@ std::string text_of(const std::vector<Endpoint>& endpoints) {
   for (const Endpoint& endpoint : endpoints) words.push_back(endpoint_text(endpoint));
   return short_list(words);
 }
+
+/// Started by what also starts ranks: what Slurm says to such a process means something else.
+bool is_of_mpi(std::string_view word) { return word == "openmpi" || word == "mpich" || word == "horovod"; }
 
 /// Puts together what several schemes say, the strongest first.
 class Together {
@@ -118,10 +124,27 @@ bool is_worker(const Variables& variables) {
 }  // namespace
 
 bool worth_looking(const Variables& variables) {
-  return variables.any_begins_with(
-      {"SLURM_JOB", "OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "MV2_COMM_WORLD_RANK=", "FLUX_JOB_ID=", "PBS_JOBID=",
-       "LSB_JOBID=", "PE_HOSTFILE=", "PET_", "JOB_COMPLETION_INDEX=", "LWS_LEADER_ADDRESS=", "SKYPILOT_NODE_RANK=",
-       "DSTACK_NODE_RANK=", "SM_HOSTS=", "AZUREML_NODE_COUNT=", "VC_TASK_INDEX=", "VK_TASK_INDEX=", "MASTER_ADDR="});
+  return variables.any_begins_with({"SLURM_JOB",
+                                    "OMPI_COMM_WORLD_RANK=",
+                                    "PMI_RANK=",
+                                    "MV2_COMM_WORLD_RANK=",
+                                    "FLUX_JOB_ID=",
+                                    "PBS_JOBID=",
+                                    "LSB_JOBID=",
+                                    "PE_HOSTFILE=",
+                                    "PET_",
+                                    "JOB_COMPLETION_INDEX=",
+                                    "LWS_LEADER_ADDRESS=",
+                                    "SKYPILOT_NODE_RANK=",
+                                    "DSTACK_NODE_RANK=",
+                                    "SM_HOSTS=",
+                                    "AZUREML_NODE_COUNT=",
+                                    "VC_TASK_INDEX=",
+                                    "VK_TASK_INDEX=",
+                                    "HOROVOD_CROSS_RANK=",
+                                    "TPU_WORKER_HOSTNAMES=",
+                                    "TORCHX_RANK0_HOST=",
+                                    "MASTER_ADDR="});
 }
 
 Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
@@ -136,10 +159,8 @@ Result<Detected> detect(const Variables& variables, const ReadFile& read_file, c
   }
   Surroundings around{variables, read_file, machine};
   std::vector<Findings> all;
-  // MPI first: what Slurm says to a process that mpirun started means something else.
   for (const auto& [word, find, sign] : schemes) {
-    const bool mpi = word == "openmpi" || word == "mpich";
-    if (!mpi || (!automatic && how != word)) continue;
+    if (!is_of_mpi(word) || (!automatic && how != word)) continue;
     auto found = find(around);
     if (!found) return tl::unexpected<Error>(found.error());
     if (!*found) continue;
@@ -148,7 +169,7 @@ Result<Detected> detect(const Variables& variables, const ReadFile& read_file, c
     break;
   }
   for (const auto& [word, find, sign] : schemes) {
-    if (word == "openmpi" || word == "mpich" || (!automatic && how != word)) continue;
+    if (is_of_mpi(word) || (!automatic && how != word)) continue;
     auto found = find(around);
     if (!found) return tl::unexpected<Error>(found.error());
     if (*found) all.push_back(std::move(**found));

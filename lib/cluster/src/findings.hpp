@@ -16,9 +16,11 @@ struct Findings {
 
 // Levels.
 inline constexpr int torchrun_level = 100;
-inline constexpr int mpi_level = 80;    ///< mpirun inside of a batch job
-inline constexpr int inner_level = 70;  ///< a system that runs on top of others
+inline constexpr int mpi_level = 80;       ///< mpirun inside of a batch job
+inline constexpr int inner_level = 70;     ///< a system that runs on top of others
+inline constexpr int platform_level = 60;  ///< what a machine says to all that runs on it
 inline constexpr int batch_level = 50;
+inline constexpr int hint_level = 20;  ///< a part of the answer, where no other scheme has it
 inline constexpr int plain_level = 10;
 
 /// What a scheme's function may look at.
@@ -46,6 +48,9 @@ Found find_dstack(const Surroundings& around);
 Found find_sagemaker(const Surroundings& around);
 Found find_azureml(const Surroundings& around);
 Found find_volcano(const Surroundings& around);
+Found find_horovod(const Surroundings& around);
+Found find_tpu(const Surroundings& around);
+Found find_torchx(const Surroundings& around);
 Found find_plain(const Surroundings& around);
 
 // Helpers of all of them.

@@ -165,9 +165,20 @@ Result<void> take_setting(Host& host, std::optional<int>& most, std::string_view
   return {};
 }
 
+/// "a 4 all.q@a UNDEFINED": host, slots, queue and processors, as in SGE's PE_HOSTFILE.
+bool is_of_sge(const std::vector<std::string>& words) {
+  return words.size() == 4 && words[1].find_first_not_of("0123456789") == std::string::npos;
+}
+
 Result<std::vector<Host>> parse_line(const std::vector<std::string>& words) {
   auto hosts = parse_word(words.front());
   if (!hosts) return hosts;
+  if (is_of_sge(words)) {
+    const auto slots = parse_slots(words[1], words.front());
+    if (!slots) return tl::unexpected<Error>(slots.error());
+    for (Host& host : *hosts) host.slots = *slots;
+    return hosts;
+  }
   for (Host& host : *hosts) {
     std::optional<int> most;
     for (std::size_t i = 1; i < words.size(); ++i) {

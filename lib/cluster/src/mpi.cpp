@@ -57,4 +57,36 @@ Found find_mpich(const Surroundings& around) {
                   {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "-ppn 1"});
 }
 
+// horovodrun too starts ranks. The address that it gives is that of its own rendezvous, on the machine where it runs.
+Found find_horovod(const Surroundings& around) {
+  const auto rank = number_of(around.variables, "HOROVOD_CROSS_RANK", 0, most_nodes);
+  const auto size = number_of(around.variables, "HOROVOD_CROSS_SIZE", 1, most_nodes);
+  const auto local = number_of(around.variables, "HOROVOD_LOCAL_SIZE", 1, most_nodes);
+  for (const auto* number : {&rank, &size, &local}) {
+    if (!*number) return tl::unexpected<Error>(number->error());
+  }
+  if (!*rank || !*size || !*local) return std::optional<Findings>{};
+  if ((*rank)->value >= (*size)->value) {
+    return contradiction(concat("HOROVOD_CROSS_RANK=", (*rank)->value), concat("HOROVOD_CROSS_SIZE=", (*size)->value),
+                         "unset the wrong one, or give --env-detect=none");
+  }
+  Findings found{mpi_level, {}};
+  Detected& said = found.said;
+  said.scheme = "Horovod";
+  if ((*local)->value > 1) {
+    said.shape = Shape::ranks;
+    said.refusal = concat("horovodrun started ", (*local)->value,
+                          " ddruns here (HOROVOD_LOCAL_SIZE), and each would start workers of its own; write: "
+                          "horovodrun -np ",
+                          (*size)->value, " -H HOST:1,... ddrun --nproc-per-node=", (*local)->value,
+                          " ... (or --nnodes=1, if each is meant to be a job of its own)");
+    return found;
+  }
+  said.shape = Shape::agents;
+  said.nodes = {{{(*size)->value, (*size)->value}, "HOROVOD_CROSS_SIZE"}};
+  said.node_rank = *rank;
+  said.is_host = {{(*rank)->value == 0, "HOROVOD_CROSS_RANK"}};
+  return found;
+}
+
 }  // namespace ddrun::cluster

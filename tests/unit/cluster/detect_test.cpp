@@ -243,9 +243,9 @@ TEST_CASE("PBS and SGE name a file of hosts") {
   CHECK(found_at(pbs) == "PBS; nodes 2; rank 1; at a.cluster:*; there; job pbs-9.server");
   CHECK(seen(pbs).shape == Shape::script);
   CHECK(seen(pbs).refusal ==
-        "this PBS job has 2 machines (PBS_NODEFILE), and its script runs on one of them; start one ddrun on each with "
-        "--nnodes=2, the rest is found (pbsdsh -u, or ddrun --hostfile=$PBS_NODEFILE from here), or give --nnodes=1 "
-        "for this machine alone");
+        "this PBS job has 2 machines (PBS_NODEFILE), and its script runs on one of them; for all of them write: ddrun "
+        "--hostfile=$PBS_NODEFILE ... (over ssh), or start one ddrun on each with --nnodes=2 (pbsdsh -u), the rest is "
+        "found; for this machine alone: --nnodes=1");
   pbs.variables.emplace_back("PBS_NODENUM=0");
   CHECK(found_at(pbs) == "PBS; nodes 2; rank 0; at a.cluster:*; here; job pbs-9.server");
   pbs.files.clear();
@@ -254,6 +254,7 @@ TEST_CASE("PBS and SGE name a file of hosts") {
                   {"x", {"10.0.0.2"}, 1},
                   {{"/f", "10.0.0.1 4 q@a UNDEFINED\n10.0.0.2 4 q@b 0,0\n"}}};
   CHECK(found_at(sge) == "SGE; nodes 2; rank 1; at 10.0.0.1:*; there; job sge-5");
+  CHECK(seen(sge).refusal.find("write: ddrun --hostfile=$PE_HOSTFILE ... (over ssh)") != std::string::npos);
   // One machine: nothing to say.
   CHECK(seen({{"JOB_ID=5", "PE_HOSTFILE=/f"}, {"x", {}, 1}, {{"/f", "x 4 q@a UNDEFINED\n"}}}).refusal.empty());
 }
@@ -263,6 +264,11 @@ TEST_CASE("LSF's first host only launches where jsrun does") {
         "LSF; nodes 2; rank 1; at a:*; there; job lsf-7");
   CHECK(found_at({{"LSB_JOBID=7", "LSB_DJOB_HOSTFILE=/h"}, {"a", {}, 1}, {{"/h", "a\na\nb\n"}}}) ==
         "LSF; nodes 2; rank 0; at a:*; here; job lsf-7");
+  // What to write is something that is there.
+  CHECK(seen({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b 4"}}).refusal.find("write: ddrun --hosts=a,b ...") !=
+        std::string::npos);
+  CHECK(seen({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b 4", "LSB_DJOB_HOSTFILE=/h"}})
+            .refusal.find("write: ddrun --hostfile=$LSB_DJOB_HOSTFILE ...") != std::string::npos);
   CHECK(found_at({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=batch 1 a 40 b 40", "JSM_NAMESPACE_RANK=1",
                    "JSM_NAMESPACE_SIZE=2"}}) == "LSF; nodes 2; rank 1; at a:*; there; job lsf-7");
   CHECK(seen({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=batch 1 a 40", "JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE=6"}}).shape ==
@@ -293,6 +299,48 @@ TEST_CASE("clouds say which machine this is") {
         "Azure ML, then MASTER_ADDR and NODE_RANK; nodes 2; rank 1; at 10.0.0.4:6105; there");
   CHECK(found_at({{"VC_TASK_INDEX=1", "VC_WORKER_HOSTS=w-0.job,w-1.job", "VC_WORKER_NUM=2"}}) ==
         "Volcano; nodes 2; rank 1; at w-0.job:29400; there");
+}
+
+TEST_CASE("horovodrun starts ranks or one ddrun on each machine") {
+  const Lines one = {"HOROVOD_RANK=1", "HOROVOD_CROSS_RANK=1", "HOROVOD_CROSS_SIZE=2", "HOROVOD_LOCAL_RANK=0"};
+  CHECK(found_at({one + Lines{"HOROVOD_LOCAL_SIZE=1"}}) == "Horovod; nodes 2; rank 1; there");
+  const Detected ranks = seen({one + Lines{"HOROVOD_LOCAL_SIZE=4"}});
+  CHECK(ranks.shape == Shape::ranks);
+  CHECK(ranks.refusal ==
+        "horovodrun started 4 ddruns here (HOROVOD_LOCAL_SIZE), and each would start workers of its own; write: "
+        "horovodrun -np 2 -H HOST:1,... ddrun --nproc-per-node=4 ... (or --nnodes=1, if each is meant to be a job of "
+        "its own)");
+  CHECK(refusal_of({{"HOROVOD_CROSS_RANK=2", "HOROVOD_CROSS_SIZE=2", "HOROVOD_LOCAL_SIZE=1"}})
+            .find("HOROVOD_CROSS_RANK=2 and HOROVOD_CROSS_SIZE=2 contradict each other") == 0);
+  // The script that called it is Slurm's, this process is not.
+  CHECK(found_at({slurm_script + Lines{"HOROVOD_CROSS_RANK=1", "HOROVOD_CROSS_SIZE=3", "HOROVOD_LOCAL_SIZE=1"}}) ==
+        "Horovod, then Slurm job; nodes 3; rank 1; at n1:*; there; job slurm-123; GPUs 2");
+  CHECK(found_at({{"HOROVOD_RANK=1"}}) == "");
+}
+
+TEST_CASE("machines with TPUs know each other") {
+  const Lines one = {"TPU_WORKER_HOSTNAMES=t-0.tpu,t-1.tpu", "TPU_WORKER_ID=1"};
+  CHECK(found_at({one}) == "TPU; nodes 2; rank 1; at t-0.tpu:29400; there");
+  CHECK(found_at({one + Lines{"MEGASCALE_NUM_SLICES=3", "MEGASCALE_SLICE_ID=2",
+                              "MEGASCALE_COORDINATOR_ADDRESS=s-0.tpu:8080"}}) ==
+        "TPU; nodes 6; rank 5; at s-0.tpu:29400; there");
+  CHECK(found_at({{"TPU_WORKER_HOSTNAMES=localhost", "TPU_WORKER_ID=0"}}) ==
+        "TPU; nodes 1; rank 0; at localhost:29400; here");
+  CHECK(refusal_of({{"TPU_WORKER_HOSTNAMES=a,b", "TPU_WORKER_ID=2"}})
+            .find("TPU_WORKER_ID=2 and TPU_WORKER_HOSTNAMES with 2 contradict each other") == 0);
+  CHECK(refusal_of({one + Lines{"MEGASCALE_NUM_SLICES=2", "MEGASCALE_SLICE_ID=2"}})
+            .find("MEGASCALE_SLICE_ID=2 and MEGASCALE_NUM_SLICES=2 contradict each other") == 0);
+  // What starts the pods knows more: with a leader that has no TPU the numbers are others.
+  CHECK(found_at({one + Lines{"LWS_LEADER_ADDRESS=set-0.set", "LWS_GROUP_SIZE=3", "LWS_WORKER_INDEX=2"}}) ==
+        "Kubernetes LeaderWorkerSet, then TPU; nodes 3; rank 2; at set-0.set:29400; there; job set-0");
+}
+
+TEST_CASE("torchx gives the meeting place and the job") {
+  CHECK(found_at({{"TORCHX_JOB_ID=local://x/train-1", "TORCHX_RANK0_HOST=train-0"}}) ==
+        "torchx; at train-0:29400; job local---x-train-1");
+  CHECK(found_at({{"TORCHX_JOB_ID=j", "TORCHX_RANK0_HOST=localhost"}}) == "torchx; job j");
+  CHECK(found_at({slurm_step + Lines{"TORCHX_JOB_ID=j", "TORCHX_RANK0_HOST=n[1-4]"}}) ==
+        "Slurm step, then torchx; nodes 2; rank 1; at n3:*; there; job slurm-123.7");
 }
 
 TEST_CASE("plain variables count when nothing else does") {

@@ -68,6 +68,14 @@ TEST_CASE("both forms of host files are understood") {
   CHECK(filed("n[01-02] slots=2\n") == "n01*2 n02*2");
 }
 
+TEST_CASE("files of hosts that batch systems write are understood") {
+  CHECK(filed("n1.cluster\nn1.cluster\nn2.cluster\nn2.cluster\n") == "n1.cluster*2 n2.cluster*2");  // PBS, LSF
+  CHECK(filed("n1\nn2\n") == "n1*0 n2*0");
+  CHECK(filed("n1 4 all.q@n1 UNDEFINED\nn2 2 all.q@n2 0,0:0,1\n") == "n1*4 n2*2");  // SGE
+  CHECK(filed("n1 4 all.q@n1 <NULL>\nn1 2 other.q@n1 <NULL>\n") == "n1*6");
+  CHECK(filed("n1 0 all.q@n1 UNDEFINED\n") == "<hosts:1: '0' behind n1 is not a number of slots from 1 to 100000>");
+}
+
 TEST_CASE("errors of host files name the line") {
   CHECK(filed("") == "<hosts: no host is named in it>");
   CHECK(filed("# nothing\n\n") == "<hosts: no host is named in it>");

@@ -23,7 +23,8 @@ struct Host {
 [[nodiscard]] Result<std::vector<Host>> parse_hosts(std::string_view text);
 
 /// The text of a host file, one host on each line, '#' begins a comment. Open MPI's form ("a slots=4 max-slots=8") and
-/// MPICH's ("a:4") are both understood, also mixed. Failures begin with "FILE:LINE: ", FILE being `file_name`.
+/// MPICH's ("a:4") are both understood, also mixed, and so are the files of PBS and LSF (a host again for each slot)
+/// and of SGE ("a 4 all.q@a UNDEFINED"). Failures begin with "FILE:LINE: ", FILE being `file_name`.
 [[nodiscard]] Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view file_name);
 
 }  // namespace ddrun::cluster
