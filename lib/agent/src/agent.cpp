@@ -23,6 +23,7 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
+#include "ddrun/process/signals_heard.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
@@ -31,7 +32,6 @@
 #include "job_record.hpp"
 #include "local_events.hpp"
 #include "preparation.hpp"
-#include "signals_heard.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
 #include "worker_group.hpp"
@@ -132,7 +132,7 @@ class Agent {
   std::unique_ptr<process::Launcher> launcher_;
   process::JobCgroup job_cgroup_;
   process::ChildWatcher watcher_;
-  SignalsHeard signals_;
+  process::SignalsHeard signals_;
   Alarm backoff_;
   Alarm time_limit_;
   Alarm skew_;
@@ -192,7 +192,7 @@ Result<void> Agent::set_up() {
   if (auto ready = output_->prepare(); !ready) return ready;
 
   if (auto opened = watcher_.open(); !opened) return opened;
-  if (auto opened = signals_.open(); !opened) return opened;
+  if (auto opened = signals_.open(spec_.stop.ending_signals, spec_.stop.grace); !opened) return opened;
 
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
@@ -203,10 +203,6 @@ Result<void> Agent::set_up() {
                                          [this](const Event& event) { dispatch(event); });
   events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
                                        spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
-  shared_.shared->grace_ms = static_cast<long>(spec_.stop.grace.count());
-  std::uint64_t ending = 0;
-  for (const int signal : spec_.stop.ending_signals) ending |= process::signal_bit(signal);
-  shared_.shared->ending_signals = ending;
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
   if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
     watchdog_ = std::make_unique<Watchdog>(io_.get_executor(), *group_, record_);

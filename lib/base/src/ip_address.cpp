@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -55,6 +56,8 @@ bool IpAddress::is_loopback() const {
          bytes_.back() == 1;
 }
 
+bool IpAddress::is_link_local() const { return bytes_[0] == 0xfe && (bytes_[1] & 0xc0U) == 0x80; }
+
 bool IpAddress::is_unspecified() const {
   return std::all_of(is_v4() ? bytes_.begin() + v4_prefix.size() : bytes_.begin(), bytes_.end(),
                      [](std::uint8_t byte) { return byte == 0; });
@@ -75,7 +78,7 @@ std::vector<IpAddress> own_addresses() {
   ifaddrs* interfaces = nullptr;
   if (::getifaddrs(&interfaces) != 0) return addresses;
   for (const ifaddrs* entry = interfaces; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     sockaddr_storage storage{};
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;

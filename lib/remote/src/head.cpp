@@ -13,12 +13,12 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
+#include "ddrun/process/signals_heard.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
 #include "head_input.hpp"
 #include "head_output.hpp"
 #include "orders.hpp"
-#include "own_signals.hpp"
 #include "remote_command.hpp"
 #include "timing.hpp"
 
@@ -55,9 +55,8 @@ class Head {
             },
             [] {}),
         signals_(io_.get_executor(), context_,
-                 {.on_child = [this] { watcher_.reap(); },
-                  .on_signal = [this](int signal) { signal_arrived(signal); },
-                  .on_parent_lost = [this](const char* who) { parent_lost(who); }}),
+                 {[this](int signal, pid_t) { signal_arrived(signal); }, [this] { watcher_.reap(); },
+                  [this](const char* who, pid_t) { parent_lost(who); }}),
         output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
         patience_(io_),
@@ -70,7 +69,7 @@ class Head {
       return failed_code;
     }
     io_.run();
-    context_.shared->agent_listens = false;
+    signals_.close();
     if (const auto lost = output_.close(); lost && !failure_) {
       failure_ = true;
       say_error(*lost);
@@ -101,8 +100,8 @@ class Head {
     if (!launcher) return tl::unexpected(launcher.error());
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
     if (auto opened = watcher_.open(); !opened) return opened;
-    if (auto opened = signals_.open(); !opened) return opened;
-    tell_sweeper();
+    const auto orderly_end = options_.job.grace + std::chrono::milliseconds(ending_margin);
+    if (auto opened = signals_.open(options_.ending_signals, orderly_end); !opened) return opened;
     output_.take_messages();
 
     LinkSettings settings;
@@ -128,17 +127,6 @@ class Head {
     fan_out_->start(targets);
     ping();
     return {};
-  }
-
-  /// From now on signals end the job in order.
-  void tell_sweeper() {
-    process::SharedState& shared = *context_.shared;
-    shared.grace_ms = static_cast<long>((options_.job.grace + std::chrono::milliseconds(ending_margin)).count());
-    std::uint64_t ending = 0;
-    for (const int signal : options_.ending_signals) ending |= process::signal_bit(signal);
-    shared.ending_signals = ending;
-    shared.agent_has_listened = true;
-    shared.agent_listens = true;
   }
 
   // ---- signals and the end
@@ -404,7 +392,7 @@ class Head {
   boost::asio::io_context io_{1};
   std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
-  OwnSignals signals_;
+  process::SignalsHeard signals_;
   HeadOutput output_;
   boost::asio::steady_timer ping_;
   boost::asio::steady_timer patience_;

@@ -121,7 +121,7 @@ class Relay {
     // Last, as home may be gone already.
     to_home_.write(frames_marker(options_.build_id));
     const char* connection = ::getenv("SSH_CONNECTION");
-    send_home(FrameType::hello, to_json(Hello{own_addresses(connection != nullptr ? connection : "")}));
+    send_home(FrameType::hello, to_json(Hello{addresses_for_others(connection != nullptr ? connection : "")}));
     await_silence();
     let_home_know();
     return {};

@@ -44,6 +44,17 @@ TEST_CASE("no machine in particular") {
   }
 }
 
+TEST_CASE("link-local addresses") {
+  for (const char* text : {"fe80::1", "febf::1", "fe80::1%eth0"}) {
+    CAPTURE(text);
+    CHECK(address(text).is_link_local());
+  }
+  for (const char* text : {"fec0::1", "fd00::1", "::1", "254.128.0.1"}) {
+    CAPTURE(text);
+    CHECK_FALSE(address(text).is_link_local());
+  }
+}
+
 TEST_CASE("this machine knows its own addresses") {
   CHECK(address("127.0.0.1").is_loopback());
   CHECK(address("127.9.9.9").is_loopback());

@@ -24,6 +24,8 @@ class IpAddress {
   [[nodiscard]] bool is_v4() const;
   /// 127.0.0.0/8 and ::1
   [[nodiscard]] bool is_loopback() const;
+  /// fe80::/10: means something only together with an interface of the machine that uses it.
+  [[nodiscard]] bool is_link_local() const;
   /// 0.0.0.0 and ::, which is also what a default-made one is: no machine in particular.
   [[nodiscard]] bool is_unspecified() const;
   /// "10.0.0.1", "fd00::7"
@@ -35,7 +37,7 @@ class IpAddress {
   std::array<std::uint8_t, 16> bytes_{};
 };
 
-/// Those of all interfaces of this machine, in order and without doubles; empty if the system does not tell. Looks at
+/// Those of all interfaces of this machine that are up, in order and without doubles; empty if the system does not tell. Looks at
 /// interfaces only, asks nobody, and does not wait.
 [[nodiscard]] std::vector<IpAddress> own_addresses();
 

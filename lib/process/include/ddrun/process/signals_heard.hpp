@@ -14,11 +14,11 @@
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signal_source.hpp"
 
-namespace ddrun::agent {
+namespace ddrun::process {
 
-/// What reaches the agent from outside of the job: signals, on whichever way they come, and the death of guard or
-/// sweeper. Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same one,
-/// and it is told once.
+/// What reaches the agent process from outside of the job: signals, on whichever way they come, and the death of guard
+/// or sweeper. Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same
+/// one, and it is told once.
 class SignalsHeard {
  public:
   struct Listener {
@@ -31,26 +31,27 @@ class SignalsHeard {
   };
 
   /// `context` is borrowed; its descriptors are taken. The listener is called on the executor.
-  SignalsHeard(boost::asio::any_io_executor executor, process::AgentContext& context, Listener listener);
+  SignalsHeard(boost::asio::any_io_executor executor, AgentContext& context, Listener listener);
 
-  /// From now on all that comes is told, and guard and sweeper know that somebody listens. The sources must have been
-  /// blocked before: see SignalSource.
-  Result<void> open();
+  /// From now on all that comes is told, and guard and sweeper know that somebody listens: which signals end the job,
+  /// and how long an orderly end may take. The sources must have been blocked before: see SignalSource. Fails with
+  /// `unavailable`.
+  Result<void> open(const std::set<int>& ending_signals, Milliseconds grace);
   /// Guard and sweeper may know that nobody listens any more.
   void close();
 
  private:
   /// The way on which a signal came: from the guard, from the sweeper, or straight to us.
   enum class Way { guard, sweeper, own };
-  void own_signal(const process::SignalEvent& event);
+  void own_signal(const SignalEvent& event);
   void read_guard_messages();
   void read_sweeper_life();
   void arrived(int signal, pid_t sender, Way way);
   bool is_echo(int signal, Way way);
 
-  process::AgentContext& context_;
+  AgentContext& context_;
   Listener listener_;
-  process::SignalSource own_;
+  SignalSource own_;
   boost::asio::posix::stream_descriptor guard_messages_;
   boost::asio::posix::stream_descriptor sweeper_life_;
   struct Heard {
@@ -60,4 +61,4 @@ class SignalsHeard {
   std::map<int, Heard> heard_;  ///< by signal
 };
 
-}  // namespace ddrun::agent
+}  // namespace ddrun::process

@@ -1,11 +1,11 @@
-#include "signals_heard.hpp"
+#include "ddrun/process/signals_heard.hpp"
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <utility>
 
-namespace ddrun::agent {
+namespace ddrun::process {
 
 namespace {
 
@@ -16,14 +16,14 @@ constexpr std::chrono::seconds echo_time{1};
 
 }  // namespace
 
-SignalsHeard::SignalsHeard(boost::asio::any_io_executor executor, process::AgentContext& context, Listener listener)
+SignalsHeard::SignalsHeard(boost::asio::any_io_executor executor, AgentContext& context, Listener listener)
     : context_(context),
       listener_(std::move(listener)),
-      own_(executor, [this](const process::SignalEvent& event) { own_signal(event); }),
+      own_(executor, [this](const SignalEvent& event) { own_signal(event); }),
       guard_messages_(executor),
       sweeper_life_(executor) {}
 
-Result<void> SignalsHeard::open() {
+Result<void> SignalsHeard::open(const std::set<int>& ending_signals, Milliseconds grace) {
   if (auto opened = own_.open(); !opened) return opened;
   boost::system::error_code ec;
   guard_messages_.assign(context_.guard_messages.release(), ec);
@@ -31,14 +31,19 @@ Result<void> SignalsHeard::open() {
   if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
   read_guard_messages();
   read_sweeper_life();
-  context_.shared->agent_has_listened = true;
-  context_.shared->agent_listens = true;
+  SharedState& shared = *context_.shared;
+  shared.grace_ms = static_cast<long>(grace.count());
+  std::uint64_t ending = 0;
+  for (const int signal : ending_signals) ending |= signal_bit(signal);
+  shared.ending_signals = ending;
+  shared.agent_has_listened = true;
+  shared.agent_listens = true;
   return {};
 }
 
 void SignalsHeard::close() { context_.shared->agent_listens = false; }
 
-void SignalsHeard::own_signal(const process::SignalEvent& event) {
+void SignalsHeard::own_signal(const SignalEvent& event) {
   if (event.signal == SIGCHLD) listener_.child_ended();
   else arrived(event.signal, event.sender, event.sender == context_.shared->sweeper_pid ? Way::sweeper : Way::own);
 }
@@ -46,7 +51,7 @@ void SignalsHeard::own_signal(const process::SignalEvent& event) {
 void SignalsHeard::read_guard_messages() {
   guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     if (ec) return;
-    process::SignalMessage message;
+    SignalMessage message;
     ssize_t n;
     while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
       arrived(message.signal, message.sender, Way::guard);
@@ -79,4 +84,4 @@ bool SignalsHeard::is_echo(int signal, Way way) {
   return false;
 }
 
-}  // namespace ddrun::agent
+}  // namespace ddrun::process
