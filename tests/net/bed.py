@@ -18,10 +18,14 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+from cases import wait_until  # noqa: E402
+
 SCRIPT = HERE / "hosts.sh"
 PREFIX = "ddrun-net-"
 
@@ -43,18 +47,6 @@ def fake_clock_library():
     """libfaketime, where it is installed: the only way to another time of day, for which there is no namespace."""
     found = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1") + glob.glob("/usr/lib/faketime/libfaketimeMT.so.1")
     return found[0] if found else ""
-
-
-def wait_until(condition, seconds=30, what="the condition"):
-    """Waits until `condition()` is true, and returns its value; fails after `seconds`."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds} s in vain for {what() if callable(what) else what}")
-        time.sleep(0.01)
 
 
 @dataclasses.dataclass

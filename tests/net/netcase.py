@@ -2,11 +2,11 @@
 
 import os
 import pathlib
-import sys
 import unittest
 
 import bed as beds
-from bed import wait_until  # noqa: F401  for the tests
+from bed import wait_until
+from cases import main  # noqa: F401  for the tests
 
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build/dev/bin"
@@ -48,18 +48,3 @@ class NetTest(unittest.TestCase):
         except AssertionError:
             return running()
         return {}
-
-
-def main():
-    """Runs the tests of the calling module; what was skipped is said in the words that scripts/test looks for."""
-    class Outcome(unittest.TextTestResult):
-        def addSkip(self, test, reason):
-            super().addSkip(test, reason)
-            print(f"\nleft out: {test}: {reason}", file=sys.stderr)
-
-    program = unittest.main(module="__main__", exit=False, verbosity=2,
-                            testRunner=unittest.TextTestRunner(resultclass=Outcome, verbosity=2, stream=sys.stderr))
-    outcome = program.result
-    if outcome.wasSuccessful() and outcome.skipped and len(outcome.skipped) >= max(1, outcome.testsRun):
-        print(f"SKIPPED: {outcome.skipped[0][1]}")
-    sys.exit(0 if outcome.wasSuccessful() else 1)

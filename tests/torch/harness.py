@@ -17,6 +17,9 @@ import unittest
 import uuid
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+from cases import main, wait_until  # noqa: E402,F401  for the tests
+
 SCRIPTS = HERE / "scripts"
 DDRUN = os.environ.get("DDRUN_TEST_PROGRAM", str(HERE.parents[1] / "build/dev/bin/ddrun"))
 VENV_IS_GIVEN = "DDRUN_TORCH_VENV" in os.environ
@@ -84,18 +87,6 @@ def processes_of(mark):
         except OSError:
             continue
     return found
-
-
-def wait_until(condition, seconds=30, what="the condition"):
-    """Waits until `condition()` is true, and returns its value; fails after `seconds`."""
-    end = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds} s in vain for {what}")
-        time.sleep(0.01)
 
 
 class Running:
@@ -209,19 +200,3 @@ class TorchTest(unittest.TestCase):
         running = Running([DDRUN, *args], **options)
         self.addCleanup(running.kill)
         return running
-
-
-def main():
-    """Runs the tests of the calling module; what was skipped is said in the words that scripts/test looks for."""
-    class Outcome(unittest.TextTestResult):
-        def addSkip(self, test, reason):
-            super().addSkip(test, reason)
-            # One that cannot run at all is CTest's business; a part of it that is left out is only named.
-            print(f"\nleft out: {test}: {reason}", file=sys.stderr)
-
-    program = unittest.main(module="__main__", exit=False, verbosity=2,
-                            testRunner=unittest.TextTestRunner(resultclass=Outcome, verbosity=2, stream=sys.stderr))
-    outcome = program.result
-    if outcome.wasSuccessful() and outcome.skipped and len(outcome.skipped) >= max(1, outcome.testsRun):
-        print(f"SKIPPED: {outcome.skipped[0][1]}")
-    sys.exit(0 if outcome.wasSuccessful() else 1)

@@ -47,6 +47,15 @@ struct Meeting {
   }
 };
 
+/// The greeting ends without keys, and does not wait for more.
+template <class Side>
+void check_refused(Side& side, std::string_view said) {
+  std::string answer;
+  const auto state = side.feed(said, answer);
+  CHECK(state != Greeting::done);
+  CHECK(state != Greeting::going_on);
+}
+
 void check_frames_pass(Meeting& meeting) {
   auto agent = meeting.agent.keys();
   auto coordinator = meeting.coordinator.keys();
@@ -199,24 +208,16 @@ TEST_CASE("a flipped bit anywhere in the greeting ends it") {
   for (std::size_t bit = 0; bit < good.to_coordinator.size() * 8; ++bit) {
     auto said = good.to_coordinator;
     said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
-    CoordinatorHandshake coordinator(&secret, nonce(2));
-    std::string_view bytes = said;
-    std::string out;
     CAPTURE(bit);
-    const auto state = coordinator.feed(bytes, out);
-    CHECK(state != Greeting::done);
-    CHECK(state != Greeting::going_on);
+    CoordinatorHandshake coordinator(&secret, nonce(2));
+    check_refused(coordinator, said);
   }
   for (std::size_t bit = 0; bit < good.to_agent.size() * 8; ++bit) {
     auto said = good.to_agent;
     said[bit / 8] = static_cast<char>(said[bit / 8] ^ (1 << bit % 8));
-    AgentHandshake agent(&secret, nonce(1));
-    std::string_view bytes = said;
-    std::string out;
     CAPTURE(bit);
-    const auto state = agent.feed(bytes, out);
-    CHECK(state != Greeting::done);
-    CHECK(state != Greeting::going_on);
+    AgentHandshake agent(&secret, nonce(1));
+    check_refused(agent, said);
   }
 }
 
