@@ -5,31 +5,52 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
+#include <vector>
 
 namespace ddrun::allreduce {
 
 namespace {
 
-// How long the timed sums of one measurement may take, and how long tiny ones should, to be more than noise.
+// How long the timed calls of one measurement may take, and how long tiny ones should, to be more than noise.
 constexpr double kMostMicroseconds = 300e3;
 constexpr double kLeastMicroseconds = 20e3;
 constexpr double kUsualIterations = 20;
 constexpr double kMostIterations = 1000;
 
-/// No sum of ours: an element that was never written is found.
-constexpr float kPoison = -1;
+/// What the output is filled with: an element that was never written is found.
+constexpr std::byte kPoison{0xa5};
+
+/// How many calls are timed one by one at most, and for how long: their times are what is between looks at the clock,
+/// so they are no part of the mean.
+constexpr int kMostSamples = 1000;
+constexpr double kSampleMicroseconds = 100e3;
+
+double at_quantile(const std::vector<double>& sorted, double quantile) {
+  const auto last = static_cast<double>(sorted.size() - 1);
+  return sorted[static_cast<std::size_t>(std::ceil(last * quantile))];
+}
 
 }  // namespace
 
-Benchmark::Benchmark(collectives::AllReduce& all_reduce, const Options& options, int rank, int size)
-    : all_reduce_(all_reduce), options_(options), rank_(rank), size_(size), pattern_(rank, size) {}
+Benchmark::Benchmark(collectives::Communicator& communicator, const Options& options, int rank, int size,
+                     collectives::DataType type, collectives::ReduceOp op)
+    : communicator_(communicator),
+      options_(options),
+      rank_(rank),
+      size_(size),
+      type_(type),
+      op_(op),
+      element_(collectives::size_of(type)),
+      pattern_(rank, size, type, op) {}
 
 Result<Row> Benchmark::run(std::uint64_t bytes) {
   if (rank_ == options_.kill_rank && bytes >= options_.kill_at) kill(getpid(), SIGKILL);
   Row row;
-  row.count = bytes / sizeof(float);
-  row.bytes = row.count * sizeof(float);
+  row.type = type_;
+  row.op = op_;
+  row.count = bytes / element_;
+  row.bytes = row.count * element_;
   auto measured = measure(Placement::out_of_place, row.count);
   if (!measured) return tl::unexpected(measured.error());
   row.out_of_place = *measured;
@@ -41,14 +62,14 @@ Result<Row> Benchmark::run(std::uint64_t bytes) {
 
 Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   prepare(placement, count);
-  // The last of the untimed sums, alone, tells how many timed ones are affordable.
+  // The last of the untimed calls, alone, tells how many timed ones are affordable.
   if (options_.warmup > 1) {
-    if (auto warm = time_sums(placement, count, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
+    if (auto warm = time_calls(placement, count, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
   }
   Measurement result;
   result.iterations = options_.iterations;
   if (options_.warmup > 0 || result.iterations == 0) {
-    const auto once = time_sums(placement, count, 1);
+    const auto once = time_calls(placement, count, 1);
     if (!once) return tl::unexpected(once.error());
     if (result.iterations == 0) {
       const auto chosen = choose_iterations(*once);
@@ -56,14 +77,15 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
       result.iterations = *chosen;
     }
   }
-  const auto mean = time_sums(placement, count, result.iterations);
+  const auto mean = time_calls(placement, count, result.iterations);
   if (!mean) return tl::unexpected(mean.error());
   const auto all = slowest(*mean);
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
-  const double bytes = static_cast<double>(count) * sizeof(float);
+  const double bytes = static_cast<double>(count) * static_cast<double>(element_);
   result.algbw = bytes / result.microseconds / 1e3;
-  result.busbw = result.algbw * 2 * (size_ - 1) / size_;
+  result.busbw = result.algbw * collectives::bus_bandwidth_factor(collectives::Collective::all_reduce, size_);
+  if (auto timed = time_each(placement, count, result); !timed) return tl::unexpected(timed.error());
   if (options_.check) {
     const auto wrong = check_one(placement, count);
     if (!wrong) return tl::unexpected(wrong.error());
@@ -74,28 +96,62 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   return result;
 }
 
+std::span<std::byte> Benchmark::input(Placement placement, std::size_t count) {
+  return placement == Placement::in_place ? output(count) : communicator_.send_buffer().first(count * element_);
+}
+
+std::span<std::byte> Benchmark::output(std::size_t count) {
+  return communicator_.recv_buffer().first(count * element_);
+}
+
 void Benchmark::prepare(Placement placement, std::size_t count) {
-  const auto input = (placement == Placement::in_place ? all_reduce_.recv_buffer() : all_reduce_.send_buffer());
-  pattern_.fill(input.first(count));
+  ++iteration_;
+  pattern_.fill(input(placement, count), first_position(count));
   if (placement == Placement::out_of_place) {
-    const auto output = all_reduce_.recv_buffer().first(count);
-    std::fill(output.begin(), output.end(), kPoison);
+    const auto to = output(count);
+    std::fill(to.begin(), to.end(), kPoison);
   }
 }
 
-/// Microseconds per sum, as this rank sees it. All ranks start together.
-Result<double> Benchmark::time_sums(Placement placement, std::size_t count, int times) {
-  const auto out = all_reduce_.recv_buffer().first(count);
-  const std::span<const float> in = placement == Placement::in_place ? out : all_reduce_.send_buffer().first(count);
-  if (auto met = all_reduce_.barrier(deadline()); !met) return tl::unexpected(met.error());
+Result<void> Benchmark::reduce(Placement placement, std::size_t count, Deadline deadline) {
+  return communicator_.all_reduce(input(placement, count), output(count), type_, op_, deadline);
+}
+
+/// Microseconds per call, as this rank sees it. All ranks start together.
+Result<double> Benchmark::time_calls(Placement placement, std::size_t count, int times) {
+  if (auto met = communicator_.barrier(deadline()); !met) return tl::unexpected(met.error());
   const auto start = Clock::now();
   auto until = start + options_.timeout;
   for (int i = 0; i < times; ++i) {
-    // A sum of microseconds does not need a look at the clock of its own.
+    // A call of microseconds does not need a look at the clock of its own.
     if (i % 64 == 63) until = deadline();
-    if (auto summed = all_reduce_.sum(in, out, until); !summed) return tl::unexpected(summed.error());
+    if (auto done = reduce(placement, count, until); !done) return tl::unexpected(done.error());
   }
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / times;
+}
+
+/// The times of single calls.
+Result<void> Benchmark::time_each(Placement placement, std::size_t count, Measurement& result) {
+  const double affordable = std::max(1.0, kSampleMicroseconds / std::max(result.microseconds, 0.1));
+  const int samples = std::min({result.iterations, kMostSamples, static_cast<int>(std::min(affordable, 1e6))});
+  std::vector<double> times;
+  times.reserve(static_cast<std::size_t>(samples));
+  if (auto met = communicator_.barrier(deadline()); !met) return met;
+  auto before = Clock::now();
+  for (int i = 0; i < samples; ++i) {
+    if (auto done = reduce(placement, count, before + options_.timeout); !done) return done;
+    const auto now = Clock::now();
+    times.push_back(std::chrono::duration<double, std::micro>(now - before).count());
+    before = now;
+  }
+  std::sort(times.begin(), times.end());
+  result.samples = samples;
+  for (const auto& [to, quantile] : {std::pair(&result.median, 0.5), {&result.p99, 0.99}, {&result.minimum, 0.0}}) {
+    const auto all = slowest(at_quantile(times, quantile));
+    if (!all) return tl::unexpected(all.error());
+    *to = *all;
+  }
+  return {};
 }
 
 Result<int> Benchmark::choose_iterations(double microseconds) {
@@ -106,41 +162,36 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
   return static_cast<int>(std::max(1.0, std::min(wanted, kMostMicroseconds / time)));
 }
 
-/// Fresh input, one more sum, and a look at every element of this rank's result.
+/// Fresh input, one more call, and a look at every element of this rank's result.
 Result<std::uint64_t> Benchmark::check_one(Placement placement, std::size_t count) {
   prepare(placement, count);
-  const auto out = all_reduce_.recv_buffer().first(count);
-  const auto in = placement == Placement::in_place ? out : all_reduce_.send_buffer().first(count);
-  if (rank_ == options_.corrupt_rank) in[count / 2] += 1;
-  if (auto summed = all_reduce_.sum(in, out, deadline()); !summed) return tl::unexpected(summed.error());
-  const std::uint64_t wrong = pattern_.count_wrong(out);
+  if (rank_ == options_.corrupt_rank) pattern_.spoil(input(placement, count), count / 2);
+  if (auto done = reduce(placement, count, deadline()); !done) return tl::unexpected(done.error());
+  const std::uint64_t wrong = pattern_.count_wrong(output(count), first_position(count));
   wrong_here_ += wrong;
   return wrong;
 }
 
-/// Each rank's number, by rank: what others give to a rank's place is 0.
-Result<std::vector<float>> Benchmark::gather(float mine) {
-  std::vector<float> all(static_cast<std::size_t>(size_));
-  all[static_cast<std::size_t>(rank_)] = mine;
-  if (auto summed = all_reduce_.sum_in_place(all, deadline()); !summed) return tl::unexpected(summed.error());
-  return all;
-}
-
 Result<double> Benchmark::slowest(double microseconds) {
-  const auto all = gather(static_cast<float>(microseconds));
-  if (!all) return tl::unexpected(all.error());
-  return static_cast<double>(*std::max_element(all->begin(), all->end()));
+  const std::span<double> one(&microseconds, 1);
+  const auto bytes = std::as_writable_bytes(one);
+  if (auto done = communicator_.all_reduce(bytes, bytes, collectives::DataType::float64, collectives::ReduceOp::max,
+                                           deadline());
+      !done) {
+    return tl::unexpected(done.error());
+  }
+  return microseconds;
 }
 
 Result<std::uint64_t> Benchmark::total(std::uint64_t wrong) {
-  // In parts that a float holds exactly.
-  std::uint64_t sum = 0;
-  for (unsigned shift = 0; shift < 48; shift += 16) {
-    const auto all = gather(static_cast<float>((wrong >> shift) & 0xffffU));
-    if (!all) return tl::unexpected(all.error());
-    for (const float part : *all) sum += static_cast<std::uint64_t>(part) << shift;
+  const std::span<std::uint64_t> one(&wrong, 1);
+  const auto bytes = std::as_writable_bytes(one);
+  if (auto done =
+          communicator_.all_reduce(bytes, bytes, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
+      !done) {
+    return tl::unexpected(done.error());
   }
-  return sum;
+  return wrong;
 }
 
 Summary summarize(std::vector<Row> rows, std::string error) {

@@ -19,24 +19,25 @@ ordered_json to_json(const Measurement& one) {
           {"algbw_gbps", one.algbw},
           {"busbw_gbps", one.busbw},
           {"wrong", one.wrong ? ordered_json(*one.wrong) : ordered_json(nullptr)},
-          {"iterations", one.iterations}};
+          {"iterations", one.iterations},
+          {"median_us", one.median},
+          {"p99_us", one.p99},
+          {"min_us", one.minimum},
+          {"samples", one.samples}};
 }
 
 }  // namespace
 
 Result<UniqueFd> open_report(const std::string& path) {
   UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  if (!file) return fail_errno(Errc::invalid_argument, concat("--json: cannot write ", path), errno);
+  if (!file) return fail_errno(Errc::invalid_argument, concat("--output_file: cannot write ", path), errno);
   return file;
 }
 
 Result<void> write_report(int file, const std::string& path, const Setting& setting, const Summary& summary) {
-  ordered_json report{{"program", "ddrun-allreduce"},
-                      {"version", DDRUN_ALLREDUCE_VERSION},
-                      {"collective", "all_reduce"},
-                      {"type", "float"},
-                      {"redop", "sum"},
-                      {"backend", setting.backend},
+  ordered_json report{{"program", "ddrun-allreduce"}, {"version", DDRUN_ALLREDUCE_VERSION},
+                      {"collective", "all_reduce"},   {"type", setting.type},
+                      {"redop", setting.op},          {"backend", setting.backend},
                       {"world_size", setting.size}};
   report["ranks"] = ordered_json::array();
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
@@ -47,6 +48,9 @@ Result<void> write_report(int file, const std::string& path, const Setting& sett
   for (const Row& row : summary.rows) {
     report["results"].push_back({{"size", row.bytes},
                                  {"count", row.count},
+                                 {"type", name_of(row.type)},
+                                 {"redop", name_of(row.op)},
+                                 {"root", -1},
                                  {"out_of_place", to_json(row.out_of_place)},
                                  {"in_place", to_json(row.in_place)}});
   }

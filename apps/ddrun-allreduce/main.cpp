@@ -41,6 +41,11 @@ Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& pl
   return decided;
 }
 
+template <class Value>
+std::string name_or_all(const std::vector<Value>& values) {
+  return values.size() == 1 ? std::string(name_of(values[0])) : "all";
+}
+
 std::string note_of(const Place& place, const collectives::Connected& connected) {
   if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
   return connected.why_not_shm;
@@ -59,30 +64,39 @@ Result<int> run(const Options& options, const Place& place) {
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
   if (!last) return tl::unexpected(last.error());
-  const auto connected = connect(meeting->group, {options.backend, *last / sizeof(float)}, start_by);
+  const auto connected = connect(meeting->group, {options.backend, *last, must_agree(options)}, start_by);
   if (!connected) return tl::unexpected(connected.error());
 
   Setting setting;
   setting.size = place.size;
-  setting.backend = connected->all_reduce->name();
+  setting.backend = connected->communicator->name();
   setting.note = note_of(place, *connected);
   setting.members = connected->members;
   setting.min_bytes = options.min_bytes;
   setting.max_bytes = *last;
+  setting.type = name_or_all(options.types);
+  setting.op = name_or_all(options.ops);
   const bool talks = place.rank == 0;
   if (talks) print(header(setting, options));
 
-  Benchmark benchmark(*connected->all_reduce, options, place.rank, place.size);
   std::vector<Row> rows;
-  std::optional<Error> ended;
-  for (const std::uint64_t bytes : sizes(options, *last)) {
-    auto row = benchmark.run(bytes);
-    if (!row) {
-      ended = row.error();
-      break;
+  std::uint64_t wrong_here = 0;
+  const auto run_one = [&](collectives::DataType type, collectives::ReduceOp op) -> std::optional<Error> {
+    Benchmark benchmark(*connected->communicator, options, place.rank, place.size, type, op);
+    for (const std::uint64_t bytes : sizes(options, *last, size_of(type))) {
+      auto row = benchmark.run(bytes);
+      if (!row) return row.error();
+      if (talks) print(line(*row));
+      rows.push_back(std::move(*row));
     }
-    if (talks) print(line(*row));
-    rows.push_back(std::move(*row));
+    wrong_here += benchmark.wrong_here();
+    return std::nullopt;
+  };
+  std::optional<Error> ended;
+  for (const collectives::DataType type : options.types) {
+    for (const collectives::ReduceOp op : options.ops) {
+      if (!ended) ended = run_one(type, op);
+    }
   }
   const Summary summary = summarize(std::move(rows), ended ? ended->message : std::string());
   if (talks) {
@@ -95,7 +109,7 @@ Result<int> run(const Options& options, const Place& place) {
   }
   if (ended) return tl::unexpected(*ended);
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
-  return summary.wrong == 0 && benchmark.wrong_here() == 0 ? EXIT_SUCCESS : kFailed;
+  return summary.wrong == 0 && wrong_here == 0 ? EXIT_SUCCESS : kFailed;
 }
 
 }  // namespace

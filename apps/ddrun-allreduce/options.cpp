@@ -1,6 +1,8 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 
@@ -11,13 +13,11 @@ namespace ddrun::allreduce {
 
 namespace {
 
-constexpr std::uint64_t kElement = sizeof(float);
-
 constexpr const char* kExamples =
     "\nRanks are started by a launcher:\n"
     "  ddrun --nproc-per-node=4 ddrun-allreduce\n"
     "  ddrun --nproc-per-node=8 ddrun-allreduce -b 1K -e 64M -f 4 -J result.json\n"
-    "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -e 1M\n"
+    "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -d all -o all -e 1M\n"
     "\nExit status: 0 all right; 1 a wrong element or a lost rank; 2 wrong usage.\n"
     "Manual: man ddrun-allreduce\n";
 
@@ -72,18 +72,49 @@ Result<void> read_word(const std::string& option, const std::string& text, const
   return wrong(option, concat("must be ", join(names, " or "), ", not '", text, "'"));
 }
 
+/// A name, or "all".
+template <class Value, std::size_t Count>
+Result<void> read_names(const std::string& option, const std::string& text, const std::array<Value, Count>& known,
+                        std::vector<Value>& to) {
+  std::vector<std::string> names;
+  for (const Value value : known) {
+    if (name_of(value) == text) {
+      to = {value};
+      return {};
+    }
+    names.emplace_back(name_of(value));
+  }
+  if (text == "all") {
+    to.assign(known.begin(), known.end());
+    return {};
+  }
+  return wrong(option, concat("must be ", join(names, ", "), " or all, not '", text, "'"));
+}
+
+template <class Value>
+std::string names_of(const std::vector<Value>& values) {
+  std::vector<std::string> names;
+  for (const Value value : values) names.emplace_back(name_of(value));
+  return join(names, ",");
+}
+
 Result<Options> judge(const Texts& texts, Options options) {
   Result<void> good;
   const auto also = [&good](auto&& next) {
     if (good) good = next();
   };
-  also([&] { return read_size("--minbytes", texts.min, kElement, options.min_bytes); });
+  also([&] { return read_names("--datatype", texts.datatype, collectives::kDataTypes, options.types); });
+  also([&] { return read_names("--op", texts.op, collectives::kReduceOps, options.ops); });
+  // The largest element of those asked for: each of them must fit.
+  std::uint64_t element = 1;
+  for (const auto type : options.types) element = std::max<std::uint64_t>(element, collectives::size_of(type));
+  also([&] { return read_size("--minbytes", texts.min, element, options.min_bytes); });
   if (!texts.max.empty()) {
-    also([&] { return read_size("--maxbytes", texts.max, kElement, options.max_bytes.emplace()); });
+    also([&] { return read_size("--maxbytes", texts.max, element, options.max_bytes.emplace()); });
   }
   also([&] { return read_size("--stepfactor", texts.factor, 2, options.step_factor); });
   if (!texts.step.empty()) {
-    also([&] { return read_size("--stepbytes", texts.step, kElement, options.step_bytes); });
+    also([&] { return read_size("--stepbytes", texts.step, element, options.step_bytes); });
   }
   if (!texts.iterations.empty()) {
     also([&] { return read_number("--iters", texts.iterations, 1, 1'000'000'000, options.iterations); });
@@ -112,8 +143,6 @@ Result<Options> judge(const Texts& texts, Options options) {
   }
   also([&] { return read_size("--kill-at", texts.kill_at, 0, options.kill_at); });
   int only = 0;
-  also([&] { return read_word<int>("--datatype", texts.datatype, {{"float", 0}}, only); });
-  also([&] { return read_word<int>("--op", texts.op, {{"sum", 0}}, only); });
   also([&] { return read_word<int>("--ngpus", texts.gpus, {{"1", 0}}, only); });
   if (good && options.max_bytes && *options.max_bytes < options.min_bytes) {
     good = wrong("--maxbytes", concat(*options.max_bytes, " is less than --minbytes, ", options.min_bytes));
@@ -124,10 +153,10 @@ Result<Options> judge(const Texts& texts, Options options) {
 
 }  // namespace
 
-std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes) {
+std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, std::uint64_t element) {
   std::vector<std::uint64_t> all;
   for (std::uint64_t size = options.min_bytes; size <= max_bytes;) {
-    const std::uint64_t whole = size / kElement * kElement;
+    const std::uint64_t whole = size / element * element;
     if (all.empty() || all.back() != whole) all.push_back(whole);
     const std::uint64_t next = options.step_bytes != 0 ? size + options.step_bytes : size * options.step_factor;
     if (next <= size || next / 2 > max_bytes) break;  // also where 64 bits do not suffice
@@ -136,10 +165,19 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
   return all;
 }
 
+std::string must_agree(const Options& options) {
+  constexpr std::array kBackends{"auto", "shm", "tcp"};
+  return concat("--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor,
+                " --stepbytes=", options.step_bytes, " --iters=", options.iterations,
+                " --warmup_iters=", options.warmup, " --check=", options.check ? 1 : 0,
+                " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
+                " --backend=", kBackends[static_cast<std::size_t>(options.backend)]);
+}
+
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;
   Texts texts;
-  CLI::App app("Sums float arrays over all ranks, checks every element and prints bandwidths.", "ddrun-allreduce");
+  CLI::App app("Reduces arrays over all ranks, checks every element and prints bandwidths.", "ddrun-allreduce");
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.set_version_flag("--version", "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION);
   app.footer(kExamples);
@@ -153,15 +191,15 @@ Parsed parse_options(int argc, char** argv) {
   text("-f,--stepfactor", texts.factor, "N", "each size is N times the one before (2)", sizes_group);
   text("-i,--stepbytes", texts.step, "SIZE", "each size is this much more instead", sizes_group);
   const std::string runs = "Measuring";
-  text("-n,--iters", texts.iterations, "N", "timed sums per size (20, within limits of time)", runs);
-  text("-w,--warmup_iters,--warmup-iters", texts.warmup, "N", "untimed sums before them (2)", runs);
+  text("-n,--iters", texts.iterations, "N", "timed calls per size (20, within limits of time)", runs);
+  text("-w,--warmup_iters,--warmup-iters", texts.warmup, "N", "untimed calls before them (2)", runs);
   text("-c,--check", texts.check, "0|1", "check every element on every rank (1)", runs);
-  text("-J,--json", parsed.options.json_file, "FILE", "also write the results there", runs);
+  text("-J,--output_file,--output-file,--json", parsed.options.json_file, "FILE", "also write the results there", runs);
   const std::string how = "How";
   text("--backend", texts.backend, "NAME", "auto, shm or tcp (auto: shm on one machine)", how);
-  text("--timeout", texts.timeout, "TIME", "for the start, and for each sum (60s)", how);
-  text("-d,--datatype", texts.datatype, "TYPE", "float, the only one", how);
-  text("-o,--op", texts.op, "OP", "sum, the only one", how);
+  text("-T,--timeout", texts.timeout, "TIME", "for the start, and for each operation (60s)", how);
+  text("-d,--datatype", texts.datatype, "TYPE", "half, double, int32 and so on, or all (float)", how);
+  text("-o,--op", texts.op, "OP", "sum, prod, max, min, avg or all (sum)", how);
   text("-g,--ngpus", texts.gpus, "N", "1, as every rank is a process of its own", how);
   const std::string tests = "To test a launcher";
   text("--corrupt-rank", texts.corrupt_rank, "RANK", "this rank contributes a wrong element", tests);

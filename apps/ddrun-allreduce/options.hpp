@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 
 namespace ddrun::allreduce {
 
@@ -21,7 +21,9 @@ struct Options {
   int warmup = 2;
   bool check = true;
   collectives::Backend backend = collectives::Backend::automatic;
-  Milliseconds timeout{60'000};  ///< for the start, and for each sum
+  std::vector<collectives::DataType> types{collectives::DataType::float32};
+  std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};
+  Milliseconds timeout{60'000};  ///< for the start, and for each operation
   std::string json_file;
 
   // For tests of launchers.
@@ -30,8 +32,11 @@ struct Options {
   std::uint64_t kill_at = 0;  ///< the first size, in bytes, before which kill_rank dies
 };
 
-/// The sizes to run, in bytes: rounded down to whole elements, ascending.
-[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes);
+/// The sizes to run with elements of `element` bytes: in bytes, rounded down to whole elements, ascending.
+[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, std::uint64_t element);
+
+/// What has to be equal on all ranks, as words "name=value".
+[[nodiscard]] std::string must_agree(const Options& options);
 
 struct Parsed {
   Options options;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
 

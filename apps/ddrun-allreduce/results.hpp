@@ -5,27 +5,33 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 
 namespace ddrun::allreduce {
 
-/// One way of summing (out of place or in place) at one size, over all ranks.
+/// One way of reducing (out of place or in place) at one size, over all ranks. Times are those of the slowest rank.
 struct Measurement {
   int iterations = 0;
-  double microseconds = 0;             ///< per sum: the mean over the iterations, the slowest rank's
+  double microseconds = 0;  ///< per operation: the mean over the iterations
+  double median = 0;        ///< microseconds; this and the next two: of `samples` timed one by one
+  double p99 = 0;
+  double minimum = 0;
+  int samples = 0;
   double algbw = 0;                    ///< GB/s: bytes / time
-  double busbw = 0;                    ///< GB/s: algbw * 2 (n - 1) / n
+  double busbw = 0;                    ///< GB/s: algbw * bus_bandwidth_factor()
   std::optional<std::uint64_t> wrong;  ///< elements, over all ranks; none: not checked
 };
 
 struct Row {
+  collectives::DataType type = collectives::DataType::float32;
+  collectives::ReduceOp op = collectives::ReduceOp::sum;
   std::uint64_t bytes = 0;
   std::uint64_t count = 0;
   Measurement out_of_place;
   Measurement in_place;
 };
 
-/// What is known before the first sum.
+/// What is known before the first operation.
 struct Setting {
   int size = 1;
   std::string backend;
@@ -33,6 +39,8 @@ struct Setting {
   std::vector<collectives::Member> members;
   std::uint64_t min_bytes = 0;
   std::uint64_t max_bytes = 0;
+  std::string type;  ///< its name, or "all"
+  std::string op;
 };
 
 struct Summary {

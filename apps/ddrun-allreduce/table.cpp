@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -30,6 +31,14 @@ std::string part(const Measurement& one) {
                 wrong.c_str());
 }
 
+/// Whether a size may be no whole number of elements.
+bool rounds(const Options& options) {
+  return std::any_of(options.types.begin(), options.types.end(), [&](collectives::DataType type) {
+    const std::size_t element = collectives::size_of(type);
+    return options.min_bytes % element != 0 || options.step_bytes % element != 0;
+  });
+}
+
 }  // namespace
 
 std::string header(const Setting& setting, const Options& options) {
@@ -41,6 +50,7 @@ std::string header(const Setting& setting, const Options& options) {
                  options.step_bytes != 0 ? "(bytes)" : "(factor)", " warmup iters: ", options.warmup, " iters: ");
   text += options.iterations != 0 ? std::to_string(options.iterations) : "auto";
   text += concat(" validation: ", options.check ? 1 : 0, "\n#\n");
+  if (rounds(options)) text += "# sizes are rounded down to whole elements\n#\n";
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
     const collectives::Member& member = setting.members[rank];
     text += format("#  Rank %3zu Pid %7d on %s\n", rank, member.pid, member.host.substr(0, 64).c_str());
@@ -56,7 +66,8 @@ std::string header(const Setting& setting, const Options& options) {
 
 std::string line(const Row& row) {
   return format("%12llu  %12llu  %8s  %6s  %6d  ", static_cast<unsigned long long>(row.bytes),
-                static_cast<unsigned long long>(row.count), "float", "sum", -1) +
+                static_cast<unsigned long long>(row.count), std::string(name_of(row.type)).c_str(),
+                std::string(name_of(row.op)).c_str(), -1) +
          part(row.out_of_place) + " " + part(row.in_place) + "\n";
 }
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,71 +1,241 @@
 #include "ddrun/collectives/pattern.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "ddrun/collectives/reduction.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
-// A prime: data moved by any number of whole blocks, pages or slices meets other values.
+// Primes: data moved by any number of whole blocks, pages or slices meets other values. The shorter one is for groups
+// so large that all ranks' contributions take their time.
 constexpr std::size_t kPeriod = 8191;
-constexpr std::uint64_t kExactInFloat = std::uint64_t{1} << 24;
+constexpr std::size_t kShortPeriod = 509;
+constexpr int kManyRanks = 2048;
+/// Each period begins this much later in the table than the one before, so that a whole period apart is another place.
+constexpr std::size_t kTurn = 4099;
+/// How often a position is tried again whose result is that of its neighbour.
+constexpr std::uint64_t kTries = 32;
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser: every bit of x matters to every bit of the result
-  x ^= x >> 30;
+  x ^= x >> 30U;
   x *= 0xbf58476d1ce4e5b9ULL;
-  x ^= x >> 27;
+  x ^= x >> 27U;
   x *= 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
+  return x ^ (x >> 31U);
 }
 
-/// At least 1, so that leaving a contribution out always shows.
-float value(std::uint64_t rank, std::uint64_t position, std::uint64_t range) {
-  return static_cast<float>(1 + mix((rank << 32) + position + 0x9e3779b97f4a7c15ULL) % range);
+std::uint64_t random(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt) {
+  return mix(mix((rank << 32U) + position + 0x9e3779b97f4a7c15ULL) + attempt);
 }
 
-/// Calls `part(offset in data, offset in the period, length, number of the period)` for each piece of a period.
+/// What a floating type can do without rounding.
+struct Range {
+  std::uint64_t whole;  ///< every whole number up to this
+  int exponent;         ///< 2^-exponent to 2^exponent
+};
+
+Range range_of(DataType type) {
+  switch (type) {
+    case DataType::float16: return {std::uint64_t{1} << 11U, 14};
+    case DataType::bfloat16: return {std::uint64_t{1} << 8U, 126};
+    case DataType::float32: return {std::uint64_t{1} << 24U, 126};
+    default: return {std::uint64_t{1} << 53U, 1022};
+  }
+}
+
+/// The contributions of all ranks to one position, as numbers that are exact in a double, or as bits of an integer.
+class Contributions {
+ public:
+  Contributions(DataType type, ReduceOp op, int size)
+      : type_(type), op_(op), size_(static_cast<std::uint64_t>(size)), range_(range_of(type)) {}
+
+  [[nodiscard]] std::uint64_t bits(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt) const {
+    const std::uint64_t number = random(rank, position, attempt);
+    if (kind_of(type_) != NumberKind::floating) return integer(number, rank, position);
+    return encode(floating(number, rank, position));
+  }
+
+  [[nodiscard]] std::uint64_t encode(double number) const {
+    if (type_ == DataType::float64) return std::bit_cast<std::uint64_t>(number);
+    const auto single = static_cast<float>(number);
+    if (type_ == DataType::float32) return std::bit_cast<std::uint32_t>(single);
+    std::uint16_t small = 0;
+    kernels(type_, ReduceOp::sum, SimdPath::baseline).finish(&small, &single, 1, 1);
+    return small;
+  }
+
+  /// Whether `rank` has the extreme value at a position.
+  [[nodiscard]] bool extreme(std::uint64_t rank, std::uint64_t position) const { return position % size_ == rank; }
+
+ private:
+  /// With more ranks than the range has room for, they take turns: 1 of so many has its turn.
+  [[nodiscard]] bool has_turn(std::uint64_t rank, std::uint64_t position, std::uint64_t most) const {
+    const std::uint64_t every = (size_ + most - 1) / most;
+    return (rank + position) % every == 0;
+  }
+
+  [[nodiscard]] double floating(std::uint64_t number, std::uint64_t rank, std::uint64_t position) const {
+    const bool negative = (number >> 63U) != 0;
+    switch (op_) {
+      case ReduceOp::prod: {
+        const bool turn = has_turn(rank, position, static_cast<std::uint64_t>(range_.exponent));
+        const double factor = !turn ? 1 : (number & 1U) != 0 ? 2 : 0.5;
+        return negative ? -factor : factor;
+      }
+      case ReduceOp::max:
+      case ReduceOp::min: {
+        const auto magnitude = static_cast<double>(1 + number % range_.whole);
+        return extreme(rank, position) == (op_ == ReduceOp::max) ? magnitude : -magnitude;
+      }
+      default: {
+        // At least 1, so that leaving a contribution out always shows.
+        if (size_ > range_.whole && !has_turn(rank, position, range_.whole)) return 0;
+        return static_cast<double>(1 + number % std::max<std::uint64_t>(range_.whole / size_, 1));
+      }
+    }
+  }
+
+  [[nodiscard]] std::uint64_t integer(std::uint64_t number, std::uint64_t rank, std::uint64_t position) const {
+    if (op_ == ReduceOp::prod) return number | 3U;  // odd, and not 1
+    if (op_ != ReduceOp::max && op_ != ReduceOp::min) return number | 1U;
+    // The upper half of the type's numbers, or the lower: by the sign, or by what is the sign in others.
+    const std::uint64_t top = std::uint64_t{1} << (8 * size_of(type_) - 1);
+    // Never the greatest or the smallest number, so that spoil() finds one beyond.
+    number = (number & ~std::uint64_t{3}) | ((number & 1U) != 0 ? 1U : 2U);
+    bool high = extreme(rank, position) == (op_ == ReduceOp::max);
+    if (kind_of(type_) == NumberKind::signed_integer) high = !high;
+    return high ? number | top : number & ~top;
+  }
+
+  DataType type_;
+  ReduceOp op_;
+  std::uint64_t size_;
+  Range range_;
+};
+
+/// Calls `part(offset in data, offset in the table, length)`, in elements, for each piece that is one in both.
 template <class Part>
-void for_each_period(std::size_t first, std::size_t count, Part part) {
+void for_each_piece(std::uint64_t first, std::size_t count, std::size_t period, Part part) {
   for (std::size_t done = 0; done < count;) {
-    const std::size_t in_period = (first + done) % kPeriod;
-    const std::size_t length = std::min(count - done, kPeriod - in_period);
-    part(done, in_period, length, (first + done) / kPeriod);
+    const std::uint64_t position = first + done;
+    const std::size_t in_period = position % period;
+    const std::size_t from = (in_period + position / period % period * kTurn) % period;
+    const std::size_t length = std::min({count - done, period - in_period, period - from});
+    part(done, from, length);
     done += length;
   }
 }
 
+template <class Word>
+std::size_t count_different(const std::byte* a, const std::byte* b, std::size_t count) {
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Word x;
+    Word y;
+    std::memcpy(&x, a + i * sizeof(Word), sizeof(Word));
+    std::memcpy(&y, b + i * sizeof(Word), sizeof(Word));
+    different += x != y ? 1U : 0U;
+  }
+  return different;
+}
+
 }  // namespace
 
-ExactPattern::ExactPattern(int rank, int size)
-    : mine_(kPeriod), sum_(kPeriod), rounds_(1), size_(static_cast<float>(size)) {
-  // Half of what each rank may contribute at most is for the pseudo-random part, half for the count of periods.
-  const std::uint64_t half = std::max<std::uint64_t>(kExactInFloat / static_cast<std::uint64_t>(size) / 2, 1);
-  rounds_ = half;
+ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op)
+    : type_(type),
+      op_(op),
+      size_(size),
+      element_(size_of(type)),
+      period_(size > kManyRanks ? kShortPeriod : kPeriod),
+      mine_(period_ * element_),
+      right_(period_ * element_) {
+  const Contributions contributions(type, op, size);
+  const Kernels& loops = kernels(type, op, SimdPath::baseline);
+  const auto contribute = [&](int r, std::size_t i, std::uint64_t attempt, std::byte* to) {
+    const std::uint64_t bits = contributions.bits(static_cast<std::uint64_t>(r), i, attempt);
+    std::memcpy(to, &bits, element_);
+  };
+  // All of them, rank by rank.
+  std::vector<std::byte> row(period_ * element_);
+  std::vector<std::byte> numbers(period_ * size_of(accumulator_type(type)));
   for (int r = 0; r < size; ++r) {
-    for (std::size_t i = 0; i < kPeriod; ++i) {
-      const float v = value(static_cast<std::uint64_t>(r), i, half);
-      sum_[i] += v;
-      if (r == rank) mine_[i] = v;
+    for (std::size_t i = 0; i < period_; ++i) contribute(r, i, 0, row.data() + i * element_);
+    (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), period_);
+    if (r == rank) mine_ = row;
+  }
+  loops.finish(right_.data(), numbers.data(), period_, size);
+  // Then again those whose result is that of a neighbour.
+  const auto like_neighbour = [&](std::size_t i) {
+    const std::byte* const right = right_.data() + i * element_;
+    return (i > 0 && std::memcmp(right, right - element_, element_) == 0) ||
+           (i + 1 == period_ && std::memcmp(right, right_.data(), element_) == 0);
+  };
+  for (std::size_t i = 0; i < period_; ++i) {
+    for (std::uint64_t attempt = 1; attempt < kTries && like_neighbour(i); ++attempt) {
+      for (int r = 0; r < size; ++r) {
+        contribute(r, i, attempt, row.data());
+        (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), 1);
+        if (r == rank) std::memcpy(mine_.data() + i * element_, row.data(), element_);
+      }
+      loops.finish(right_.data() + i * element_, numbers.data(), 1, size);
     }
   }
 }
 
-void ExactPattern::fill(std::span<float> data, std::size_t first) const {
-  for_each_period(first, data.size(), [&](std::size_t at, std::size_t from, std::size_t length, std::size_t period) {
-    const auto extra = static_cast<float>(period % rounds_);
-    for (std::size_t i = 0; i < length; ++i) data[at + i] = mine_[from + i] + extra;
+void ExactPattern::fill(std::span<std::byte> data, std::uint64_t first) const {
+  for_each_piece(first, data.size() / element_, period_, [&](std::size_t at, std::size_t from, std::size_t length) {
+    std::memcpy(data.data() + at * element_, mine_.data() + from * element_, length * element_);
   });
 }
 
-std::size_t ExactPattern::count_wrong(std::span<const float> result, std::size_t first) const {
+std::size_t ExactPattern::count_wrong(std::span<const std::byte> result, std::uint64_t first) const {
   std::size_t wrong = 0;
-  for_each_period(first, result.size(), [&](std::size_t at, std::size_t from, std::size_t length, std::size_t period) {
-    const float extra = static_cast<float>(period % rounds_) * size_;
-    unsigned here = 0;
-    for (std::size_t i = 0; i < length; ++i) here += result[at + i] != sum_[from + i] + extra ? 1U : 0U;
-    wrong += here;
+  for_each_piece(first, result.size() / element_, period_, [&](std::size_t at, std::size_t from, std::size_t length) {
+    const std::byte* const a = result.data() + at * element_;
+    const std::byte* const b = right_.data() + from * element_;
+    if (std::memcmp(a, b, length * element_) == 0) return;
+    switch (element_) {
+      case 1: wrong += count_different<std::uint8_t>(a, b, length); break;
+      case 2: wrong += count_different<std::uint16_t>(a, b, length); break;
+      case 4: wrong += count_different<std::uint32_t>(a, b, length); break;
+      default: wrong += count_different<std::uint64_t>(a, b, length);
+    }
   });
   return wrong;
+}
+
+void ExactPattern::spoil(std::span<std::byte> data, std::size_t index) const {
+  std::byte* const element = data.data() + index * element_;
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, element, element_);
+  const std::uint64_t sign = std::uint64_t{1} << (8 * element_ - 1);
+  if (kind_of(type_) == NumberKind::floating) {
+    // The other sign changes sums and products; infinity is more than any other number.
+    if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
+      const double infinity = std::numeric_limits<double>::infinity();
+      bits = Contributions(type_, op_, size_).encode(op_ == ReduceOp::max ? infinity : -infinity);
+    } else {
+      bits ^= sign;
+    }
+  } else if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
+    // The greatest number or the smallest, which is no rank's.
+    const bool is_signed = kind_of(type_) == NumberKind::signed_integer;
+    const std::uint64_t all = sign | (sign - 1);
+    const std::uint64_t greatest = is_signed ? sign - 1 : all;
+    const std::uint64_t smallest = is_signed ? sign : 0;
+    bits = op_ == ReduceOp::max ? greatest : smallest;
+  } else if (op_ == ReduceOp::avg) {
+    bits += static_cast<std::uint64_t>(size_);  // one more, after the division
+  } else {
+    bits += 2;  // of a product, an odd factor stays odd and becomes another
+  }
+  std::memcpy(element, &bits, element_);
 }
 
 }  // namespace ddrun::collectives

@@ -21,15 +21,16 @@ class PrivateMemory {
     if (data_ != nullptr) munmap(data_, bytes_);
   }
 
-  /// Once. Fails with `unavailable`.
-  [[nodiscard]] Result<void> allocate(std::size_t count) {
-    const bool fits = count <= std::numeric_limits<std::size_t>::max() / sizeof(float);
-    const std::size_t bytes = count == 0 ? 1 : count * sizeof(float);
+  /// Once, `times` x `size` bytes. Fails with `unavailable`.
+  [[nodiscard]] Result<void> allocate(std::size_t size, std::size_t times) {
+    const bool fits = size <= std::numeric_limits<std::size_t>::max() / times;
+    const std::size_t bytes = size == 0 ? 1 : size * times;
     void* memory = MAP_FAILED;
     errno = ENOMEM;
     if (fits) memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      return fail_errno(Errc::unavailable, concat("cannot get memory for buffers of ", count, " elements"), errno);
+      return fail_errno(Errc::unavailable, concat("cannot get memory for ", times, " buffers of ", size, " bytes"),
+                        errno);
     }
     madvise(memory, bytes, MADV_HUGEPAGE);
     data_ = memory;
@@ -37,7 +38,7 @@ class PrivateMemory {
     return {};
   }
 
-  [[nodiscard]] float* data() const { return static_cast<float*>(data_); }
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
   void* data_ = nullptr;

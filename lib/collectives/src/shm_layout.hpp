@@ -8,7 +8,7 @@
 namespace ddrun::collectives {
 
 // What lies in the shared segment: one Control, then per rank two Lines, two slots, a staging area and the two
-// buffers (see ShmAllReduce::Layout). Everything starts as zero, which is valid.
+// buffers (see ShmCommunicator::Layout). Everything starts as zero, which is valid.
 
 inline constexpr std::size_t kLine = 64;
 /// Neighbouring lines are often fetched in pairs; what different ranks write stays two lines apart.
@@ -33,11 +33,11 @@ struct Control {
 /// gate ahead, so the other line is still readable.
 struct alignas(kApart) Line {
   std::atomic<std::uint32_t> gate;  ///< number of the gate arrived at; written last
-  std::uint32_t padding;
-  std::uint64_t count;        ///< elements of the call
-  std::uint64_t in;           ///< offset of the input in the segment, or kPrivate
-  std::uint64_t out;          ///< same for the output
-  std::array<float, 8> data;  ///< the input itself if it is this small: one cache line is all that moves
+  std::uint32_t kind;               ///< of the call: what all ranks must have alike
+  std::uint64_t count;              ///< elements of the call
+  std::uint64_t in;                 ///< offset of the input in the segment, or kPrivate
+  std::uint64_t out;                ///< same for the output
+  std::array<std::byte, 32> data;   ///< the input itself if it is this small: one cache line is all that moves
 };
 static_assert(offsetof(Line, data) + sizeof(Line::data) == kLine);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);

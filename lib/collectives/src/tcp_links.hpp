@@ -1,7 +1,7 @@
 #pragma once
 
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 
 namespace ddrun::collectives {
 

@@ -96,6 +96,37 @@ TEST_CASE("a wrong element is counted on every rank and fails all of them") {
   }
 }
 
+TEST_CASE("a wrong element is found with every type and operation") {
+  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
+    Ranks ranks(3, {"-d", "all", "-o", "all", "-b", "1K", "-e", "1K", "-n", "1", "--corrupt-rank", "1", backend});
+    const auto outcomes = ranks.wait();
+    for (const Outcome& one : outcomes) CHECK(one.code() == 1);
+    const auto rows = rows_of(outcomes[0].out);
+    REQUIRE(rows.size() == 50);
+    for (const auto& row : rows) {
+      CAPTURE(backend, row[2], row[3]);
+      CHECK(row[8] == "3");
+      CHECK(row[12] == "3");
+    }
+  }
+}
+
+TEST_CASE("ranks with different options are told both values before anything is measured") {
+  const std::vector<std::pair<std::string, std::string>> pairs{
+      {"--datatype=half", "--datatype=float"}, {"--op=max", "--op=sum"}, {"--iters=7", "--iters=3"}};
+  for (const auto& [last, first] : pairs) {
+    Ranks ranks(3, {"-n", "3", "-e", "1K"}, {last});
+    const auto outcomes = ranks.wait();
+    for (int rank = 0; rank < 3; ++rank) {
+      const Outcome& one = outcomes[static_cast<std::size_t>(rank)];
+      CHECK(one.code() == 2);
+      CHECK(one.out.empty());
+      CHECK(one.err == concat("ddrun-allreduce: error: rank ", rank, ": rank 0 has ", first, ", rank 2 has ", last,
+                              ": all ranks must have the same options\n"));
+    }
+  }
+}
+
 TEST_CASE("a stopped rank makes the others give up in time") {
   for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
     Ranks ranks(2, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--timeout", "2s", backend});

@@ -15,13 +15,15 @@ namespace ddrun::test {
 /// Copies of the real program as a launcher would start them, and the store that a launcher would serve.
 class Ranks {
  public:
-  Ranks(int size, const std::vector<std::string>& args) {
+  /// `more_of_last`: further arguments of the last rank.
+  Ranks(int size, const std::vector<std::string>& args, const std::vector<std::string>& more_of_last = {}) {
     auto started = store::TcpServer::start();
     REQUIRE(started);
     store_ = std::move(*started);
     std::vector<std::string> argv{DDRUN_TEST_ALLREDUCE};
     argv.insert(argv.end(), args.begin(), args.end());
     for (int rank = 0; rank < size; ++rank) {
+      if (rank == size - 1) argv.insert(argv.end(), more_of_last.begin(), more_of_last.end());
       RunOptions options;
       options.env = {{"RANK", std::to_string(rank)},       {"LOCAL_RANK", std::to_string(rank)},
                      {"WORLD_SIZE", std::to_string(size)}, {"LOCAL_WORLD_SIZE", std::to_string(size)},

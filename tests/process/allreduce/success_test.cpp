@@ -51,6 +51,54 @@ TEST_CASE("the worker sums right for two to sixty-four ranks over tcp") {
   check_success(64, {"--backend=tcp", "-e", "32K", "-f", "16", "-n", "2", "-w", "1"}, "tcp", 4);
 }
 
+TEST_CASE("the worker reduces every type with every operation") {
+  const std::vector<std::string> types{"int8",   "uint8", "int32", "uint32", "int64",
+                                       "uint64", "half",  "float", "double", "bfloat16"};
+  const std::vector<std::string> ops{"sum", "prod", "max", "min", "avg"};
+  const std::vector<std::uint64_t> element{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("report.json");
+    Ranks ranks(3, {"-d", "all", "-o", "all", "-b", "40", "-e", "160K", "-f", "64", "-n", "2", backend, "-J", path});
+    const auto outcomes = ranks.wait();
+    CAPTURE(backend, outcomes[0].err);
+    for (const Outcome& one : outcomes) REQUIRE(one.code() == 0);
+    const auto rows = rows_of(outcomes[0].out);
+    const auto report = nlohmann::json::parse(read_file(path));
+    CHECK(report["type"] == "all");
+    REQUIRE(rows.size() == types.size() * ops.size() * 3);
+    REQUIRE(report["results"].size() == rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      CAPTURE(i);
+      CHECK(std::stoull(rows[i][0]) == element[i / 15] * std::stoull(rows[i][1]));
+      CHECK(rows[i][2] == types[i / 15]);
+      CHECK(rows[i][3] == ops[i / 3 % 5]);
+      CHECK(rows[i][8] == "0");
+      CHECK(rows[i][12] == "0");
+      CHECK(report["results"][i]["type"] == rows[i][2]);
+      CHECK(report["results"][i]["redop"] == rows[i][3]);
+      CHECK(report["results"][i]["root"] == -1);
+    }
+  }
+}
+
+TEST_CASE("the report has median, 99th percentile and minimum in order") {
+  Ranks ranks(2, {"-b", "64", "-e", "64K", "-f", "32", "-n", "50", "-J", "/dev/stderr"});
+  const auto outcomes = ranks.wait();
+  REQUIRE(outcomes[0].code() == 0);
+  const auto report = nlohmann::json::parse(outcomes[0].err);
+  REQUIRE(report["results"].size() == 3);
+  for (const auto& row : report["results"]) {
+    for (const char* placement : {"out_of_place", "in_place"}) {
+      const auto& one = row[placement];
+      CHECK(one["samples"].get<int>() > 0);
+      CHECK(one["min_us"].get<double>() > 0);
+      CHECK(one["min_us"].get<double>() <= one["median_us"].get<double>());
+      CHECK(one["median_us"].get<double>() <= one["p99_us"].get<double>());
+    }
+  }
+}
+
 TEST_CASE("sizes may grow by steps and need not divide by the number of ranks") {
   check_success(3, {"-b", "1003", "-e", "2007", "-i", "501", "-n", "2"}, "shm", 3);
 }

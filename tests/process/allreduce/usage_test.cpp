@@ -34,8 +34,14 @@ TEST_CASE("wrong options are refused in one line with status 2") {
   check_refused({"-c", "7"}, {}, "--check: ");
   check_refused({"--backend=gloo"}, {}, "--backend: must be auto or shm or tcp, not 'gloo'");
   check_refused({"--timeout=0"}, {}, "--timeout: must be more than 0");
-  check_refused({"-d", "half"}, {}, "--datatype: must be float, not 'half'");
-  check_refused({"-J", "/no/such/directory/x.json"}, {}, "--json: cannot write /no/such/directory/x.json");
+  check_refused({"-d", "fp8"}, {},
+                "--datatype: must be int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all, "
+                "not 'fp8'");
+  check_refused({"--op=xor"}, {}, "--op: must be sum, prod, max, min, avg or all, not 'xor'");
+  check_refused({"-d", "double", "-b", "4"}, {}, "--minbytes: must be at least 8, not 4");
+  check_refused({"-d", "all", "-i", "4"}, {}, "--stepbytes: must be at least 8, not 4");
+  check_refused({"-J", "/no/such/directory/x.json"}, {}, "--output_file: cannot write /no/such/directory/x.json");
+  check_refused({"-T", "soon"}, {}, "--timeout: ");
   check_refused({"-e", "1000000G"}, {}, "of memory that are free");
 }
 
@@ -51,11 +57,26 @@ TEST_CASE("half an environment is refused with an example of how to start") {
   check_refused({}, outside, "RANK=2: ");
 }
 
+TEST_CASE("options have the names of nccl-tests, with dashes too") {
+  const TemporaryDirectory directory;
+  for (const char* file : {"--output_file", "--output-file", "--json", "-J"}) {
+    const std::string path = directory.file("report.json");
+    Run run({DDRUN_TEST_ALLREDUCE, "--minbytes=8", "--maxbytes=64", "--stepfactor=2", "--iters=2", "--warmup_iters=1",
+             "--warmup-iters=1", "--check=1", "--op=max", "--datatype=half", "-T", "30", "--timeout=30s", file, path});
+    const Outcome outcome = run.wait();
+    CAPTURE(file, outcome.err);
+    CHECK(outcome.code() == 0);
+    CHECK(read_file(path).find("\"redop\": \"max\"") != std::string::npos);
+    write_file(path, "");
+  }
+}
+
 TEST_CASE("help fits the screen and ends with examples") {
   Run run({DDRUN_TEST_ALLREDUCE, "--help"});
   const Outcome outcome = run.wait();
   CHECK(outcome.code() == 0);
   CHECK(outcome.out.find("ddrun --nproc-per-node=4 ddrun-allreduce\n") != std::string::npos);
+  CHECK(outcome.out.find("-J,--output_file,--output-file,--json") != std::string::npos);
   for (const std::string& line : lines_of(outcome.out)) {
     CAPTURE(line);
     CHECK(line.size() <= 80);

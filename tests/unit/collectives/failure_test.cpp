@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"
 
@@ -22,17 +22,24 @@ namespace {
 
 std::string in_words(const Result<void>& result) { return result ? "fine" : result.error().message; }
 
+/// In place, of what the receive buffer holds.
+Result<void> reduce(Communicator& all, std::size_t count, DataType type = DataType::float32,
+                    ReduceOp op = ReduceOp::sum) {
+  const auto data = all.recv_buffer().first(count * size_of(type));
+  return all.all_reduce(data, data, type, op, in_time());
+}
+
 }  // namespace
 
 TEST_CASE("a rank that leaves is named by all others at once") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     const auto words = run_ranks(4, [&](const Group& group) -> std::string {
-      auto connected = connect(group, {backend, 1000}, in_time());
+      auto connected = connect(group, {backend, 4000}, in_time());
       if (!connected) return connected.error().message;
-      if (auto met = connected->all_reduce->barrier(in_time()); !met) return met.error().message;
+      if (auto met = connected->communicator->barrier(in_time()); !met) return met.error().message;
       if (group.rank == 2) return "left";
       const auto start = Clock::now();
-      const auto summed = connected->all_reduce->sum_in_place(connected->all_reduce->recv_buffer(), in_time());
+      const auto summed = reduce(*connected->communicator, 1000);
       if (Clock::now() - start > 10s) return "too late";
       if (!summed && summed.error().code != Errc::connection_lost) return "wrong code: " + summed.error().message;
       return in_words(summed);
@@ -48,16 +55,16 @@ TEST_CASE("a rank that does not come makes the others give up at the deadline") 
     std::latch all_have_seen(3);  // nobody leaves before, or the others would see that instead
     const auto words = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 8}, in_time());
-      Result<void> met = connected ? connected->all_reduce->barrier(in_time()) : tl::unexpected(connected.error());
+      Result<void> met = connected ? connected->communicator->barrier(in_time()) : tl::unexpected(connected.error());
       if (!met) {
         all_have_seen.count_down();
         return in_words(met);
       }
       std::call_once(once, [&] { deadline = Clock::now() + 200ms; });
-      if (group.rank != 1) met = connected->all_reduce->barrier(deadline);
+      if (group.rank != 1) met = connected->communicator->barrier(deadline);
       const auto end = Clock::now();
       // What has failed once stays failed.
-      const auto again = group.rank == 1 ? met : connected->all_reduce->barrier(in_time());
+      const auto again = group.rank == 1 ? met : connected->communicator->barrier(in_time());
       all_have_seen.arrive_and_wait();
       if (group.rank == 1) return "good";
       if (end < deadline) return "too early: " + in_words(met);
@@ -81,15 +88,84 @@ TEST_CASE("ranks missing at the start are named") {
   CHECK(connected.error().message == "ranks 1-3 did not come in time");
 }
 
-TEST_CASE("ranks that sum unequal counts are told so") {
-  const auto words = run_ranks(2, [](const Group& group) -> std::string {
-    auto connected = connect(group, {Backend::shm, 100000}, in_time());
-    if (!connected) return connected.error().message;
-    const std::size_t count = group.rank == 0 ? 4 : 90000;
-    return in_words(connected->all_reduce->sum_in_place(connected->all_reduce->recv_buffer().first(count), in_time()));
-  });
-  CHECK(words[0] == "rank 1 sums 90000 elements, rank 0 4: all ranks must make the same calls");
-  CHECK(words[1] == "rank 0 sums 4 elements, rank 1 90000: all ranks must make the same calls");
+TEST_CASE("ranks that make different calls are told both") {
+  struct Pair {
+    std::size_t counts[2];
+    DataType types[2];
+    ReduceOp ops[2];
+    std::string words[2];
+  };
+  const std::vector<Pair> pairs{{{4, 90000},
+                                 {DataType::float32, DataType::float32},
+                                 {ReduceOp::sum, ReduceOp::sum},
+                                 {"all_reduce of 4 float, sum", "all_reduce of 90000 float, sum"}},
+                                {{70, 71},
+                                 {DataType::float32, DataType::float32},
+                                 {ReduceOp::sum, ReduceOp::sum},
+                                 {"all_reduce of 70 float, sum", "all_reduce of 71 float, sum"}},
+                                {{9, 9},
+                                 {DataType::float16, DataType::bfloat16},
+                                 {ReduceOp::sum, ReduceOp::sum},
+                                 {"all_reduce of 9 half, sum", "all_reduce of 9 bfloat16, sum"}},
+                                {{90000, 90000},
+                                 {DataType::int32, DataType::int32},
+                                 {ReduceOp::min, ReduceOp::avg},
+                                 {"all_reduce of 90000 int32, min", "all_reduce of 90000 int32, avg"}}};
+  for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    for (const Pair& pair : pairs) {
+      const auto words = run_ranks(2, [&](const Group& group) -> std::string {
+        auto connected = connect(group, {backend, 400000}, in_time());
+        if (!connected) return connected.error().message;
+        const std::size_t i = group.rank;
+        const auto done = reduce(*connected->communicator, pair.counts[i], pair.types[i], pair.ops[i]);
+        if (!done && done.error().code != Errc::invalid_argument) return "wrong code: " + in_words(done);
+        return in_words(done);
+      });
+      const std::string first =
+          concat("rank 1 calls ", pair.words[1], ", rank 0 ", pair.words[0], ": all ranks must make the same calls");
+      const std::string second =
+          concat("rank 0 calls ", pair.words[0], ", rank 1 ", pair.words[1], ": all ranks must make the same calls");
+      CHECK((words[0] == first || words[0] == second));
+      CHECK((words[1] == first || words[1] == second));
+    }
+  }
+}
+
+TEST_CASE("a rank that makes another call is told to those that do not hear it themselves") {
+  for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    const auto words = run_ranks(5, [&](const Group& group) -> std::string {
+      auto connected = connect(group, {backend, 400000}, in_time());
+      if (!connected) return connected.error().message;
+      if (group.rank == 2) return in_words(connected->communicator->barrier(in_time()));
+      return in_words(reduce(*connected->communicator, 100000));
+    });
+    for (const std::string& one : words) {
+      CAPTURE(one);
+      CHECK(one.find("all_reduce of 100000 float, sum") != std::string::npos);
+      CHECK(one.find("barrier") != std::string::npos);
+      CHECK(one.find("rank 2 ") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("ranks that must agree and do not are told both values") {
+  for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+      auto connected = connect(group, {backend, 64, group.rank == 2 ? "a=1 b=x" : "a=1 b=y"}, in_time());
+      return connected ? "fine" : connected.error().message;
+    });
+    CHECK(words == std::vector<std::string>(3, "rank 0 has b=y, rank 2 has b=x: all ranks must have the same options"));
+  }
+}
+
+TEST_CASE("bytes that are no whole elements are refused") {
+  auto connected = connect(Group{}, {Backend::shm, 64}, in_time());
+  REQUIRE(connected);
+  const auto memory = connected->communicator->recv_buffer().first(12);
+  const auto done = connected->communicator->all_reduce(memory, memory, DataType::float64, ReduceOp::sum, in_time());
+  REQUIRE(!done);
+  CHECK(done.error().code == Errc::invalid_argument);
+  CHECK(done.error().message == "12 bytes are no whole number of double: each has 8");
 }
 
 TEST_CASE("ranks with unequal options are told so") {
@@ -106,8 +182,9 @@ TEST_CASE("an input and an output of different sizes are refused") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     auto connected = connect(Group{}, {backend, 8}, in_time());
     REQUIRE(connected);
-    AllReduce& all_reduce = *connected->all_reduce;
-    const auto summed = all_reduce.sum(all_reduce.send_buffer(), all_reduce.recv_buffer().first(3), in_time());
+    Communicator& all = *connected->communicator;
+    const auto summed =
+        all.all_reduce(all.send_buffer(), all.recv_buffer().first(4), DataType::float32, ReduceOp::sum, in_time());
     REQUIRE(!summed);
     CHECK(summed.error().code == Errc::invalid_argument);
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/all_reduce.hpp"
+#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/store/memory_store.hpp"
 
 namespace ddrun::test {

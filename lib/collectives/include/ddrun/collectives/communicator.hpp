@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/collectives/collective.hpp"
+#include "ddrun/collectives/data_type.hpp"
+#include "ddrun/collectives/reduce_op.hpp"
+
+namespace ddrun::store {
+class Store;
+}
+
+namespace ddrun::collectives {
+
+/// Which ranks act together, and where they meet.
+struct Group {
+  int rank = 0;
+  int size = 1;
+  /// Not owned; must outlive the Communicator. Used on the calling thread only. May be null for a group of one.
+  store::Store* store = nullptr;
+  /// Key space of this group and attempt in the store, for example "allreduce/0/". Never used twice.
+  std::string prefix;
+  /// Numeric address of this machine that the other ranks can connect to.
+  std::string address = "127.0.0.1";
+};
+
+/// How the data travels. A GPU library is a further value here and a further implementation of Communicator.
+enum class Backend {
+  automatic,  ///< shm if every rank can reach the same shared memory, else tcp
+  shm,        ///< memory shared by processes of one machine
+  tcp,        ///< a ring of connections
+};
+
+/// One call of a Communicator, as this rank makes it. `in` and `out` have `count` elements.
+struct Call {
+  Collective collective = Collective::all_reduce;
+  DataType type = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  std::size_t count = 0;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+
+  [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
+};
+
+/// A hook for tests of whoever checks results: it stands between one rank and its back end and may make mistakes that
+/// a back end could make. Called on the calling thread, for each call but barriers.
+class Tap {
+ public:
+  Tap() = default;
+  Tap(const Tap&) = delete;
+  Tap& operator=(const Tap&) = delete;
+  virtual ~Tap() = default;
+
+  /// What this rank contributes: `call.in`, or as many bytes elsewhere that stay valid until result().
+  [[nodiscard]] virtual const std::byte* contribution(const Call& call) { return call.in; }
+  /// After the call has succeeded, before the caller sees `call.out`.
+  virtual void result(const Call& /*call*/) {}
+};
+
+struct CommunicatorOptions {
+  Backend backend = Backend::automatic;
+  /// Bytes of each of the two buffers that the back end provides; equal on all ranks.
+  std::size_t buffer_bytes = 0;
+  /// What has to be equal on all ranks, one line, as words "name=value". connect() fails with `invalid_argument`
+  /// and names both values if it is not.
+  std::string must_agree{};
+  /// Not owned; must outlive the Communicator. Null: none.
+  Tap* tap = nullptr;
+};
+
+/// Collective operations of the ranks of a group. One implementation per way of moving data.
+///
+/// Every rank makes the same calls in the same order with equal counts, types and operations. A call blocks until
+/// this rank has its result, the deadline passes (`timeout`), or a peer is known to be gone (`connection_lost`, naming
+/// the rank): it never hangs. Ranks that make different calls get `invalid_argument` with both calls in words. After
+/// any failure of a call the object only repeats that failure. Not thread-safe. Results are the same, bit for bit, on
+/// every rank.
+class Communicator {
+ public:
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  /// "shm" or "tcp".
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  /// Two arrays of `buffer_bytes` in the memory this back end works on fastest (for shm: where the peers can reach it,
+  /// so that nothing is copied). They live as long as this object, begin at a page, and their content starts undefined.
+  [[nodiscard]] virtual std::span<std::byte> send_buffer() = 0;
+  [[nodiscard]] virtual std::span<std::byte> recv_buffer() = 0;
+
+  /// out[i] = in[i] of rank 0 op in[i] of rank 1 op … . `in` and `out` have equal sizes, whole elements, aligned
+  /// for their type, and are either the same memory or do not overlap; any memory will do. What the operations mean,
+  /// and how half and bfloat16 are rounded, see ReduceOp and Kernels.
+  [[nodiscard]] Result<void> all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
+                                        ReduceOp op, Deadline deadline);
+
+  /// The same for arrays of float, which are summed.
+  [[nodiscard]] Result<void> sum(std::span<const float> in, std::span<float> out, Deadline deadline) {
+    return all_reduce(std::as_bytes(in), std::as_writable_bytes(out), DataType::float32, ReduceOp::sum, deadline);
+  }
+  [[nodiscard]] Result<void> sum_in_place(std::span<float> data, Deadline deadline) {
+    return sum(data, data, deadline);
+  }
+
+  /// Returns once every rank has called it.
+  [[nodiscard]] Result<void> barrier(Deadline deadline);
+
+ protected:
+  Communicator() = default;
+
+  /// The call itself, checked as far as one rank can. Not called again after a failure.
+  [[nodiscard]] virtual Result<void> run(const Call& call, Deadline deadline) = 0;
+
+ private:
+  friend Result<struct Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline);
+
+  Tap* tap_ = nullptr;
+  Result<void> state_;  ///< the failure after which nothing works any more
+};
+
+/// One rank as the others see it.
+struct Member {
+  std::string host;  ///< the machine's host name; two machines may share one
+  int pid = 0;
+};
+
+struct Connected {
+  std::unique_ptr<Communicator> communicator;
+  std::vector<Member> members;  ///< by rank
+  /// Why Backend::automatic did not take shared memory; empty otherwise.
+  std::string why_not_shm;
+};
+
+/// Chooses a back end (the same on every rank) and connects the group; blocks until all ranks are there. `timeout`
+/// names those that are not. The buffers are reserved at once, so that too little memory is an error (`unavailable`)
+/// here and no crash later.
+[[nodiscard]] Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline);
+
+}  // namespace ddrun::collectives

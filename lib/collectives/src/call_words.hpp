@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "ddrun/collectives/communicator.hpp"
+
+namespace ddrun::collectives {
+
+/// What all ranks must have alike in a call, as one number besides the count.
+[[nodiscard]] std::uint32_t kind_of(const Call& call);
+
+/// Of two ranks that make different calls. `kind` and `count` are those of `rank`.
+[[nodiscard]] tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
+                                                    const Call& own);
+
+}  // namespace ddrun::collectives

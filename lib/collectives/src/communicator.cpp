@@ -1,0 +1,136 @@
+#include "ddrun/collectives/communicator.hpp"
+
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "exchange.hpp"
+#include "host_identity.hpp"
+#include "shm_communicator.hpp"
+#include "tcp_communicator.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// What a rank says first: who it is, and what must be the same everywhere.
+constexpr char kUnit = '\x1f';
+
+Result<void> compare(const std::string& first, const std::string& other, std::size_t rank) {
+  const std::vector<std::string> ours = split(first, ' ');
+  const std::vector<std::string> theirs = split(other, ' ');
+  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
+    const std::string mine = i < ours.size() ? ours[i] : "nothing";
+    const std::string its = i < theirs.size() ? theirs[i] : "nothing";
+    if (mine == its) continue;
+    return fail(Errc::invalid_argument,
+                concat("rank 0 has ", mine, ", rank ", rank, " has ", its, ": all ranks must have the same options"));
+  }
+  return {};
+}
+
+/// Empty if all of them can share memory, else what stands against it.
+std::string what_prevents_shm(const std::vector<HostIdentity>& all) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].place.empty() && all.size() > 1) return concat("/proc tells rank ", rank, " too little");
+    if (all[rank].place != all[0].place) {
+      return concat("rank 0 and rank ", rank,
+                    " run on different machines, in different containers or as different users");
+    }
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Communicator>> connect_shm(const Group& group, const CommunicatorOptions& options,
+                                                  const std::vector<HostIdentity>& all, Deadline deadline) {
+  Result<std::shared_ptr<Segment>> segment;
+  std::string announcement;
+  if (group.rank == 0) {
+    segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
+    if (segment) announcement = (*segment)->where();
+  }
+  // A failure of rank 0 shows in agree(): nobody can open what is not there, and rank 0's words come first.
+  const auto where = exchange(group, "segment", announcement, deadline);
+  if (!where) return tl::unexpected(where.error());
+  if (group.rank != 0) segment = Segment::open((*where)[0]);
+
+  std::vector<int> pids;
+  for (const HostIdentity& one : all) pids.push_back(one.pid);
+  const bool crowded = group.size > count_processors(all);
+  Result<std::unique_ptr<Communicator>> made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
+    return ShmCommunicator::start(opened, group.rank, pids, options.buffer_bytes, crowded);
+  });
+  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
+  if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  return made;
+}
+
+}  // namespace
+
+Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
+                                      ReduceOp op, Deadline deadline) {
+  if (in.size() != out.size()) return fail(Errc::invalid_argument, "input and output differ in size");
+  if (in.size() % size_of(type) != 0) {
+    return fail(Errc::invalid_argument,
+                concat(in.size(), " bytes are no whole number of ", name_of(type), ": each has ", size_of(type)));
+  }
+  if (!state_) return state_;
+  Call call{Collective::all_reduce, type, op, in.size() / size_of(type), in.data(), out.data()};
+  if (tap_ == nullptr) return state_ = run(call, deadline);
+  Call tapped = call;
+  tapped.in = tap_->contribution(call);
+  state_ = run(tapped, deadline);
+  if (state_) tap_->result(call);
+  return state_;
+}
+
+Result<void> Communicator::barrier(Deadline deadline) {
+  // Nobody can know a sum before everybody has given a part of it.
+  float nothing = 0;
+  auto* const data = reinterpret_cast<std::byte*>(&nothing);
+  if (state_) state_ = run({Collective::barrier, DataType::float32, ReduceOp::sum, 1, data, data}, deadline);
+  return state_;
+}
+
+Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
+  const auto lines = exchange(group, "who", HostIdentity::mine().line() + kUnit + options.must_agree, deadline);
+  if (!lines) return tl::unexpected(lines.error());
+  Connected connected;
+  std::vector<HostIdentity> all;
+  std::string agreed;
+  for (std::size_t rank = 0; rank < lines->size(); ++rank) {
+    const std::vector<std::string> parts = split((*lines)[rank], kUnit);
+    auto one = HostIdentity::parse(parts[0]);
+    if (!one) return tl::unexpected(one.error());
+    if (rank == 0) agreed = parts.back();
+    if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
+    connected.members.push_back({one->host, one->pid});
+    all.push_back(std::move(*one));
+  }
+
+  // Everybody decides from the same facts, so nobody has to announce the decision.
+  if (options.backend != Backend::tcp) {
+    connected.why_not_shm = what_prevents_shm(all);
+    if (connected.why_not_shm.empty()) {
+      auto made = connect_shm(group, options, all, deadline);
+      if (made) {
+        (*made)->tap_ = options.tap;
+        connected.communicator = std::move(*made);
+        return connected;
+      }
+      if (options.backend == Backend::shm || made.error().code == Errc::timeout ||
+          made.error().code == Errc::connection_lost) {
+        return tl::unexpected(made.error());
+      }
+      connected.why_not_shm = made.error().message;
+    } else if (options.backend == Backend::shm) {
+      return fail(Errc::unavailable, concat("no shared memory: ", connected.why_not_shm));
+    }
+  }
+  auto made = TcpCommunicator::connect(group, options.buffer_bytes, deadline);
+  if (!made) return tl::unexpected(made.error());
+  (*made)->tap_ = options.tap;
+  connected.communicator = std::move(*made);
+  return connected;
+}
+
+}  // namespace ddrun::collectives
