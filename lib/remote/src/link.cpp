@@ -77,6 +77,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   auto err = make_pipe();
   if (!in || !out || !err) return fail_link("there are no descriptors left");
   std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
   for (auto& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   const std::string program = program_path(words[0]);
