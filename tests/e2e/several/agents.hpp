@@ -1,32 +1,16 @@
 #pragma once
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "../job.hpp"
-#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/ports.hpp"
 
 namespace ddrun::test {
 
 inline constexpr const char* job_secret = "a secret for tests only";
-
-/// A port of the loopback that nobody uses at this moment, below those that the system gives to connections.
-inline int free_port() {
-  for (int port = 20'000 + ::getpid() % 9'000;; ++port) {
-    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port = htons(static_cast<std::uint16_t>(port));
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
-  }
-}
 
 /// The agents of one job, on this machine: the same endpoint and secret, each with its own options.
 class Agents {

@@ -33,7 +33,7 @@ class EachHost {
     options.directory = hosts_.directory().path();
     options.env = {{"SSH", "ssh -F " + hosts_.config()},
                    {"DDRUN", DDRUN_TEST_DDRUN},
-                   {"PORT", std::to_string(SshHosts::free_port())}};
+                   {"PORT", std::to_string(free_port())}};
     return options;
   }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../job.hpp"
+#include "ddrun/test/ports.hpp"
 
 namespace ddrun::test {
 
@@ -91,16 +92,6 @@ class SshHosts {
   /// A variable in that host's sessions; before add().
   void set(const std::string& name, const std::string& variable) { variables_[name] += " " + variable; }
 
-  /// One that was free just now.
-  [[nodiscard]] static int free_port() {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address = loopback(0);
-    socklen_t size = sizeof address;
-    REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    ::close(fd);
-    return ntohs(address.sin_port);
-  }
   [[nodiscard]] std::string config() const { return directory_.file("config"); }
   [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
   [[nodiscard]] std::string file(const std::string& name) const { return directory_.file(name); }

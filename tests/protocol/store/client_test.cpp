@@ -9,6 +9,7 @@
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/ports.hpp"
 #include "ddrun/test/store_wire.hpp"
 
 using namespace ddrun;
@@ -83,18 +84,11 @@ std::unique_ptr<TcpClient> connected(std::uint16_t port) {
   return std::move(*client);
 }
 
-/// A port on which nobody listens, for now.
-std::uint16_t free_port() {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  return (*server)->port();
-}
-
 }  // namespace
 
 TEST_CASE("the client waits for a server that starts late") {
   TcpServerOptions options;
-  options.port = free_port();
+  options.port = static_cast<std::uint16_t>(free_port());
   Result<std::unique_ptr<TcpServer>> server = fail(Errc::cancelled, "");
   std::thread late([&] {
     std::this_thread::sleep_for(50ms);
@@ -108,7 +102,7 @@ TEST_CASE("the client waits for a server that starts late") {
 }
 
 TEST_CASE("a server that never starts is a timeout with the reason") {
-  const auto port = free_port();
+  const auto port = static_cast<std::uint16_t>(free_port());
   const auto start = Clock::now();
   const auto client = TcpClient::connect("127.0.0.1", port, start + 60ms);
   REQUIRE_FALSE(client);
@@ -364,7 +358,7 @@ TEST_CASE("cancelling ends every call, those under way and those to come") {
 }
 
 TEST_CASE("connecting can wait in vain without end, and ends with the deadline") {
-  const auto port = free_port();
+  const auto port = static_cast<std::uint16_t>(free_port());
   const auto client = TcpClient::connect("localhost", port, Clock::now() + 30ms);
   REQUIRE_FALSE(client);
   CHECK(client.error().code == Errc::timeout);

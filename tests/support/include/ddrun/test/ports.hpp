@@ -1,0 +1,28 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::test {
+
+/// A port of the loopback on which nobody listens at this moment, and that nobody else gets by chance: it is below
+/// those that the system gives to connections, and test programs that run beside this one look elsewhere.
+inline int free_port() {
+  constexpr int first = 10'000, of_each_program = 16, programs = 1'400;
+  static int taken = 0;
+  while (true) {
+    const int port = first + ::getpid() % programs * of_each_program + taken++ % of_each_program;
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<std::uint16_t>(port));
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
+  }
+}
+
+}  // namespace ddrun::test
