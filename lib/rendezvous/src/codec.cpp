@@ -25,6 +25,8 @@ void write(std::string& to, const Join& join) {
     put_text(to, key);
     put_text(to, value);
   }
+  put(to, static_cast<std::uint32_t>(join.own_addresses.size()));
+  for (const auto& address : join.own_addresses) put_text(to, address);
 }
 void read(Reader& from, Join& join) {
   join.version = from.text();
@@ -41,6 +43,7 @@ void read(Reader& from, Join& join) {
     auto key = from.text();
     join.settings.emplace_back(std::move(key), from.text());
   }
+  for (auto left = from.count(4); left > 0; --left) join.own_addresses.push_back(from.text());
 }
 
 void write(std::string& to, const Opened& opened) {

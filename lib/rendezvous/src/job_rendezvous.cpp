@@ -16,6 +16,7 @@
 #include "ddrun/rendezvous/coordinator_place.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/join_settings.hpp"
+#include "meeting_address.hpp"
 #include "random_id.hpp"
 #include "round_store.hpp"
 
@@ -167,6 +168,7 @@ Join JobRendezvous::Impl::join_message() const {
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count();
   join.settings = join_settings(*options_.spec);
+  join.own_addresses = addresses_to_tell(machine_.addresses);
   return join;
 }
 

@@ -24,6 +24,11 @@ Seat& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, Clo
   seat.peer_address = facts.peer_address;
   seat.local_address = facts.local_address;
   seat.advertised = join.address;
+  for (const std::string& text : join.own_addresses) {
+    if (seat.own_addresses.size() == most_own_addresses) break;
+    const auto address = IpAddress::parse(text);
+    if (address && !address->is_unspecified()) seat.own_addresses.push_back(*address);
+  }
   seat.wanted_rank = join.node_rank;
   seat.local_world_size = static_cast<int>(join.local_world_size);
   seat.runs_coordinator = join.runs_coordinator && !own_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
@@ -19,6 +20,7 @@ struct Seat {
   IpAddress peer_address;
   IpAddress local_address;
   std::string advertised;
+  std::vector<IpAddress> own_addresses;  ///< of its machine, as it says
   int wanted_rank = -1;
   int local_world_size = 1;
   bool runs_coordinator = false;

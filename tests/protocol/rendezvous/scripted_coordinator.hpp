@@ -14,8 +14,8 @@
 // per interval and hangs up on who is silent for interval x misses.
 namespace ddrun::test {
 
-/// All that it was told, in order: "join node7 10.0.0.1 job", "lost node7: connection closed", "silent node7",
-/// "Failed".
+/// All that it was told, in order: "join node7 10.0.0.1 job", "node7 has 10.0.0.1 fd00::1", "lost node7: connection
+/// closed", "silent node7", "Failed".
 [[nodiscard]] std::vector<std::string> coordinator_log();
 void clear_coordinator_log();
 /// Waits until the log has that line; false after 20 s.

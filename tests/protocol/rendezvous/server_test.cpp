@@ -28,6 +28,27 @@ TEST_CASE("agents join and are told what the coordinator says, with a secret and
   }
 }
 
+TEST_CASE("what an agent says of its machine's addresses arrives, and much of it harms nobody") {
+  Fixture f;
+  RawAgent agent(f.server->port());
+  REQUIRE(agent.greet() == Greeting::done);
+  Join join;
+  join.host = "many";
+  join.agent_id = "many";
+  join.own_addresses = {"10.0.0.7", "fd00::7"};
+  REQUIRE(agent.say(join));
+  REQUIRE(agent.hear_of<Welcome>());
+  CHECK(coordinator_has_logged("many has 10.0.0.7 fd00::7"));
+  // As many as JOIN may hold.
+  RawAgent other(f.server->port());
+  REQUIRE(other.greet() == Greeting::done);
+  join.host = "most";
+  join.own_addresses.assign(10'000, "x");
+  REQUIRE(other.say(join));
+  REQUIRE(other.hear_of<Welcome>());
+  f.check_unharmed();
+}
+
 TEST_CASE("agents come by IPv6 as well") {
   Fixture f;
   RawAgent agent(f.server->port(), "::1");

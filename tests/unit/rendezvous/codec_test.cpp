@@ -64,6 +64,7 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
   Join join;
   join.version = "v";
   join.settings = {{"k", "w"}};
+  join.own_addresses = {"::2"};
   CHECK(encode(FromAgent(join), payload) == 1);
   CHECK(hex(payload) ==
         "0100000076"
@@ -78,7 +79,9 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "0000000000000000"
         "01000000"
         "010000006b"
-        "0100000077");
+        "0100000077"
+        "01000000"
+        "030000003a3a32");
   CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
   CHECK(hex(payload) ==
         "0200000000000000"

@@ -1,6 +1,9 @@
 // How rounds begin, and with which ranks.
 
+#include "codec.hpp"
 #include "ddrun/test/catch.hpp"
+#include "frames.hpp"
+#include "meeting_address.hpp"
 #include "scripted_job.hpp"
 
 using namespace ddrun;
@@ -291,6 +294,26 @@ TEST_CASE("the meeting place is where node rank 0 reached and was reached by its
     job.joins(job.join_of("b"), LinkFacts{ip("fd00::2"), ip("fd00::1")});
     CHECK(job.next<Open>(a).address == "172.16.0.1");
   }
+  SECTION("workers may come from every address that an agent's machine says it has, whatever else it says") {
+    const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
+    Join other = job.join_of("b");
+    other.own_addresses = {"10.8.0.2", "192.168.0.2", "::ffff:10.9.0.2", "fd00::2", "a name",
+                           "",         "0.0.0.0",     "10.8.0.2"};
+    job.joins(other, LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    CHECK(job.next<Open>(a).addresses == std::vector<std::string>{"10.0.0.1", "10.8.0.2", "10.9.0.2", "127.0.0.1",
+                                                                  "192.168.0.1", "192.168.0.2", "fd00::2"});
+  }
+  SECTION("an agent can make the list longer by a bounded number") {
+    own.own_addresses.clear();
+    for (int i = 0; i < 1000; ++i)
+      own.own_addresses.push_back("10.7." + std::to_string(i / 250) + "." + std::to_string(i % 250));
+    const LinkId a = job.joins(own, LinkFacts{ip("192.168.0.1"), ip("192.168.0.1")});
+    job.joins(job.join_of("b"), LinkFacts{ip("192.168.0.2"), ip("192.168.0.1")});
+    const auto addresses = job.next<Open>(a).addresses;
+    CHECK(addresses.size() == 64 + 2);
+    CHECK(addresses.front() == "10.7.0.0");
+    CHECK(addresses[63] == "10.7.0.63");
+  }
   SECTION("a name that one advertises is for workers only: a connection comes from an address") {
     own.address = "a.example";
     const LinkId a = job.joins(own, LinkFacts{ip("192.168.0.1"), ip("192.168.0.1")});
@@ -304,4 +327,34 @@ TEST_CASE("the meeting place is where node rank 0 reached and was reached by its
     job.joins(job.join_of("b"), LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     CHECK(job.next<Open>(a).address == "127.0.0.1");
   }
+}
+
+TEST_CASE("the list of addresses of very many nodes still fits into a frame") {
+  constexpr int nodes = 2000;
+  ScriptedJob job(nodes, nodes);
+  for (int node = 0; node < nodes; ++node) {
+    Join join = job.join_of("node" + std::to_string(node));
+    join.runs_coordinator = node == 0;
+    for (int i = 0; i < 64; ++i) {
+      join.own_addresses.push_back("fd00:1234:5678:9abc:" + std::to_string(1000 + node) +
+                                   ":1234:5678:" + std::to_string(1000 + i));
+    }
+    job.joins(join);
+  }
+  const Open open = job.next<Open>(1);
+  CHECK(open.addresses.size() == nodes * (1 + 50'000 / nodes));
+  std::string payload;
+  encode(FromCoordinator(open), payload);
+  CHECK(payload.size() < most_in_frame);
+}
+
+TEST_CASE("a machine tells the addresses that others can reach") {
+  std::vector<IpAddress> own{ip("10.0.0.7"), ip("127.0.0.1"), ip("::1"), ip("fd00::7")};
+  CHECK(addresses_to_tell(own) == std::vector<std::string>{"10.0.0.7", "fd00::7"});
+  own = {ip("127.0.0.1"), ip("127.0.0.7"), ip("::1")};
+  CHECK(addresses_to_tell(own) == std::vector<std::string>{"127.0.0.1", "127.0.0.7", "::1"});
+  own.clear();
+  CHECK(addresses_to_tell(own).empty());
+  for (int i = 0; i < 200; ++i) own.push_back(ip("10.0.0." + std::to_string(i)));
+  CHECK(addresses_to_tell(own).size() == most_own_addresses);
 }

@@ -31,6 +31,7 @@ struct Join {
   bool runs_coordinator = false;
   std::int64_t clock_us = 0;
   Settings settings;
+  std::vector<std::string> own_addresses;  ///< of its machine: from where its workers may come to the store
   bool operator==(const Join&) const = default;
 };
 struct Opened {

@@ -1,0 +1,36 @@
+"""Machines with several interfaces."""
+
+from jobs import JobTest
+from netcase import main
+
+
+class Interfaces(JobTest):
+    hosts = 2
+
+    def tell(self, host, line):
+        done = host.run(line.split())
+        self.assertEqual(done.code, 0, str(done))
+        return done.out
+
+    def test_workers_come_to_the_store_from_another_interface_than_the_agent_to_the_coordinator(self):
+        h1, h2 = self.bed.hosts
+        self.tell(h2, "ip link add eth1 type veth peer name far1")
+        self.tell(h2, "ip addr add 10.78.0.2/24 dev eth1")
+        self.tell(h2, "ip link set eth1 up")
+        self.tell(h2, "ip link set far1 up")
+        # What begins on h2 comes to h1 from there, unless it asks for another address, as the agent is told to.
+        self.tell(h2, f"ip route add {h1.address}/32 dev eth0 src 10.78.0.2")
+        self.tell(h1, f"ip route add 10.78.0.2/32 via {h2.address}")
+        self.assertIn("src 10.78.0.2", self.tell(h2, f"ip route get {h1.address}"))
+        jobs = {"h1": self.ddrun(h1, verbs=["count", "sum", "report", self.reports, "await", self.go_file]),
+                "h2": self.ddrun(h2, f"--local-addr={h2.address}",
+                                 verbs=["count", "sum", "report", self.reports, "await", self.go_file])}
+        self.wait_for_attempt(0, range(4))
+        self.assertIn(h2.address + ":", self.tell(h1, "ss -Htn state established ( sport = :29400 )"), "the agent")
+        self.go()
+        self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0], self.said())
+        self.assertNotIn("not the address of a node", jobs["h1"].err)
+
+
+if __name__ == "__main__":
+    main()
