@@ -41,6 +41,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
   meeting.id = part.job_id;
   meeting.min_nodes = part.min_nodes;
   meeting.max_nodes = part.max_nodes;
+  meeting.agents_expected = part.node_count;
   meeting.is_host = part.node_rank == 0;
   meeting.coordinators = part.coordinators;
   // Where all have a place, it is the one in which they were named.

@@ -29,6 +29,7 @@ class Filling {
     fill_gpus();
     if (meeting.max_nodes == 1) return one_machine();
     if (auto started = check_script(); !started) return tl::unexpected<Error>(started.error());
+    meeting.agents_expected = detected_.agents;
     fill_place();
     if (auto done = fill_meeting(); !done) return tl::unexpected<Error>(done.error());
     fill_id();

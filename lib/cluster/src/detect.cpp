@@ -64,6 +64,7 @@ class Together {
     whole_.scheme += from.scheme;
     if (whole_.shape == Shape::none && from.shape != Shape::none) {
       whole_.shape = from.shape;
+      whole_.agents = from.agents;
       whole_.refusal = from.refusal;
       whole_.in_step = from.in_step;
     } else if (whole_.shape == Shape::none && whole_.refusal.empty()) {

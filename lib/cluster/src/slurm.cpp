@@ -110,6 +110,7 @@ class Slurm {
     }
     said.node_rank = *node;
     said.shape = Shape::agents;
+    if (*tasks) said.agents = (*tasks)->value;
     if (*tasks && said.nodes && (*tasks)->value > said.nodes->value.most) {
       const int nodes = said.nodes->value.most;
       const int each = ((*tasks)->value + nodes - 1) / nodes;

@@ -14,6 +14,9 @@ namespace ddrun::rendezvous::causes {
 /// "600 s", "0.5 s".
 [[nodiscard]] std::string seconds_text(Clock::duration time);
 
+/// "1 more node", "2 more nodes".
+[[nodiscard]] std::string more_nodes(int wanted);
+
 [[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Seat& seat);
 /// `how`: "the connection broke: connection reset by peer".
 [[nodiscard]] VerdictMessage node_lost(const Seat& seat, const std::string& how);

@@ -27,6 +27,7 @@ void write(std::string& to, const Join& join) {
   }
   put(to, static_cast<std::uint32_t>(join.own_addresses.size()));
   for (const auto& address : join.own_addresses) put_text(to, address);
+  put(to, join.agents_expected);
 }
 void read(Reader& from, Join& join) {
   join.version = from.text();
@@ -44,6 +45,7 @@ void read(Reader& from, Join& join) {
     join.settings.emplace_back(std::move(key), from.text());
   }
   for (auto left = from.count(4); left > 0; --left) join.own_addresses.push_back(from.text());
+  join.agents_expected = from.number<std::uint32_t>();
 }
 
 void write(std::string& to, const Opened& opened) {

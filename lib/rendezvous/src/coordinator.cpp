@@ -37,6 +37,7 @@ void Coordinator::tick(Clock::time_point now) {
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return state_->take_outputs(); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_deadline(); }
 bool Coordinator::done() const { return state_->done(); }
+bool Coordinator::waits_for_latecomers() const { return state_->waits_for_latecomers(); }
 
 std::vector<Coordinator::MemberView> Coordinator::members() const {
   std::vector<MemberView> views;

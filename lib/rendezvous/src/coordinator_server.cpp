@@ -166,6 +166,7 @@ class CoordinatorServer::Loop {
   void lose(LinkId id, Link& link, std::string how);
   void cut_off(LinkId id, Link& link, const std::string& why);
   void forget(LinkId id);
+  void forget_jobs();
 
   [[nodiscard]] bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
   [[nodiscard]] std::uint64_t token_of(LinkId id) const { return first_listener_token + listeners_.size() + id; }
@@ -386,6 +387,7 @@ void CoordinatorServer::Loop::on_time() {
     job.coordinator.tick(now());
     carry_out(job.coordinator);
   }
+  forget_jobs();
   if (out_of_descriptors_) {
     out_of_descriptors_ = false;
     listen(true);
@@ -709,9 +711,15 @@ void CoordinatorServer::Loop::forget(LinkId id) {
     job->coordinator.lost(id, how, now());
     carry_out(job->coordinator);
   }
-  if (options_.many_jobs && job->links == 0) {
-    std::erase_if(jobs_, [job](const auto& entry) { return &entry.second == job; });
-  }
+  if (job->links == 0) forget_jobs();
+}
+
+/// Those of many jobs that nobody is there for, nor expected any more.
+void CoordinatorServer::Loop::forget_jobs() {
+  if (!options_.many_jobs) return;
+  std::erase_if(jobs_, [](const auto& entry) {
+    return entry.second.links == 0 && !entry.second.coordinator.waits_for_latecomers();
+  });
 }
 
 // ---- the server as others see it

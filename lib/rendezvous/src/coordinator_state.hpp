@@ -32,6 +32,7 @@ class Coordinator::State {
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
 
   [[nodiscard]] bool done() const;
+  [[nodiscard]] bool waits_for_latecomers() const { return latecomers_until_.has_value(); }
   [[nodiscard]] const Membership& members() const { return members_; }
   [[nodiscard]] const JobMemory& memory() const { return memory_; }
   [[nodiscard]] std::vector<Output> take_outputs();
@@ -80,6 +81,7 @@ class Coordinator::State {
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
   void tell_waiting(Seat& seat, bool spare, const std::string& what_for);
   void answer_after_the_end(LinkId link);
+  void count_answered(const Join& join);
 
   // claims.cpp
   void dispute(LinkId link, const Join& join, const LinkFacts& facts, Seat& rival);
@@ -126,7 +128,9 @@ class Coordinator::State {
   JobMemory memory_;
   Membership members_;
   Heartbeat heartbeat_;
-  std::list<Claim> claims_;  ///< in order of deadline
+  std::list<Claim> claims_;     ///< in order of deadline
+  std::uint64_t answered_ = 0;  ///< agents that have joined, or were told why not
+  std::uint64_t expected_ = 0;  ///< that were started together; 0: not known
 
   Phase phase_ = Phase::gathering;
   std::vector<LinkId> round_links_;  ///< in order of node rank; some may be gone
@@ -149,6 +153,7 @@ class Coordinator::State {
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
   std::optional<Clock::time_point> verdict_until_;
+  std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
 
   std::uint32_t pings_ = 0;

@@ -13,7 +13,8 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
     if (at && (!first || *at < *first)) first = at;
   };
   if (phase_ == Phase::ended) {
-    if (!done()) also(verdict_until_);
+    if (!members_.empty()) also(verdict_until_);
+    also(latecomers_until_);
     return first;
   }
   also(heartbeat_.next());
@@ -30,6 +31,7 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
 void Coordinator::State::tick() {
   const auto over = [&](const std::optional<Clock::time_point>& at) { return at && *at <= now; };
   if (phase_ == Phase::ended) {
+    if (over(latecomers_until_)) latecomers_until_.reset();
     if (!over(verdict_until_)) return;
     std::vector<LinkId> slow;
     for (const auto& [link, seat] : members_.all()) slow.push_back(link);

@@ -10,6 +10,7 @@ namespace ddrun::rendezvous {
 namespace {
 
 constexpr Milliseconds time_to_read_the_verdict{5'000};
+constexpr Milliseconds time_for_latecomers{5'000};
 
 }  // namespace
 
@@ -21,6 +22,10 @@ void Coordinator::State::end(VerdictMessage verdict) {
     deadline->reset();
   }
   verdict_until_ = now + time_to_read_the_verdict;
+  // Whom a signal has ended, or who never was enough for a round, has waited for nobody; the others of a job that was
+  // over soon may still be on their way, and would look for its coordinator in vain.
+  const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
+  if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
   event(event_text::verdict(memory_.round, *memory_.verdict));
   std::vector<LinkId> released;
   for (const auto& [link, seat] : members_.all()) {
@@ -32,13 +37,16 @@ void Coordinator::State::end(VerdictMessage verdict) {
     close(link);
     members_.remove(link);
   }
-  for (const Claim& claim : std::exchange(claims_, {})) answer_after_the_end(claim.link);
+  for (const Claim& claim : std::exchange(claims_, {})) {
+    answer_after_the_end(claim.link);
+    count_answered(claim.join);
+  }
 }
 
 /// Those who took no part in a success were not needed; every other end is everybody's.
 void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
   if (memory_.verdict->kind == VerdictKind::success && !took_part) {
-    send(link, Refused{RefusalKind::not_needed, "the job has ended well without this node"});
+    send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
   } else {
     send(link, *memory_.verdict);
   }
@@ -55,6 +63,6 @@ VerdictMessage Coordinator::State::nobody_came() const {
   return cause;
 }
 
-bool Coordinator::State::done() const { return phase_ == Phase::ended && members_.empty(); }
+bool Coordinator::State::done() const { return phase_ == Phase::ended && members_.empty() && !waits_for_latecomers(); }
 
 }  // namespace ddrun::rendezvous

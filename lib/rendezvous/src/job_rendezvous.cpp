@@ -28,8 +28,8 @@ namespace {
 
 /// Whoever waits longer than this is told what for.
 constexpr std::chrono::seconds patience{2};
-/// How long a coordinator waits until everybody has heard the verdict.
-constexpr std::chrono::seconds last_words{5};
+/// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
+constexpr std::chrono::seconds last_words{6};
 
 constexpr int cannot_go_on = 125;
 
@@ -168,6 +168,7 @@ Join JobRendezvous::Impl::join_message() const {
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count();
   join.settings = join_settings(*options_.spec);
+  join.agents_expected = static_cast<std::uint32_t>(meeting.agents_expected);
   join.own_addresses = addresses_to_tell(machine_.addresses);
   return join;
 }
@@ -216,7 +217,7 @@ void JobRendezvous::Impl::on(const Welcome&) {
 void JobRendezvous::Impl::on(const Refused& refused) {
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::not_needed) {
-    listener_.notice(concat("this node was a spare and was not needed: ", refused.why));
+    listener_.notice(concat("this node was not needed: ", refused.why));
   } else {
     verdict.kind = VerdictKind::launcher_failed;
     verdict.exit_code = cannot_go_on;
@@ -230,9 +231,9 @@ void JobRendezvous::Impl::on(const Waiting& waiting) {
   const std::string nodes = waiting.min_nodes == waiting.max_nodes
                                 ? std::to_string(waiting.min_nodes)
                                 : concat(waiting.min_nodes, " to ", waiting.max_nodes);
-  const std::string text = waiting.spare ? concat("this node is a spare: ", waiting.what_for)
-                                         : concat("waiting for more nodes: ", waiting.here, " of ", nodes, " are there",
-                                                  waiting.what_for.empty() ? "" : concat("; ", waiting.what_for));
+  const std::string text = waiting.spare ? concat("this node is a spare and waits for ", waiting.what_for)
+                                         : concat("waiting for ", waiting.what_for, "; ", waiting.here, " of ", nodes,
+                                                  waiting.here == 1 ? " is there" : " are there");
   if (waiting.spare) listener_.notice(text);
   else tell_later(text);
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/text.hpp"
@@ -26,18 +28,28 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_call_.reset();
     last_call_over_ = false;
     last_cause_.reset();
+    answered_ = expected_ = 0;
   }
   if (const std::string why = objection(join); !why.empty()) {
     event(event_text::refused(join.host, facts.peer_address.text(), why));
     const bool other_job = join.job_id != job_id(join);
     refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
+    if (!other_job) count_answered(join);
   } else if (memory_.verdict) {
     answer_after_the_end(link);
+    count_answered(join);
   } else if (Seat* rival = members_.rival(join)) {
     dispute(link, join, facts, *rival);
   } else {
+    count_answered(join);
     admit(link, join, facts);
   }
+}
+
+void Coordinator::State::count_answered(const Join& join) {
+  ++answered_;
+  expected_ = std::max<std::uint64_t>(expected_, join.agents_expected);
+  if (answered_ >= expected_) latecomers_until_.reset();
 }
 
 /// Of the job that is served, if it is known yet; otherwise the newcomer's.
@@ -92,14 +104,14 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
     const int wanted = job.min_nodes - members_.available();
     tell_waiting(seat, spare,
-                 wanted > 0     ? concat(wanted, wanted == 1 ? " more node" : " more nodes")
-                 : pause_until_ ? "the pause before the restart"
-                                : "the last call to be over");
+                 wanted > 0     ? causes::more_nodes(wanted)
+                 : pause_until_ ? "the end of the pause before the restart"
+                                : "the end of the last call");
     return;
   }
   tell_waiting(seat, spare,
                spare                                    ? "a place in the job"
-               : phase_ == Phase::stopping || joins_now ? "the round before to end"
+               : phase_ == Phase::stopping || joins_now ? "the end of the round before"
                                                         : "the next round");
   if (joins_now) meet_again(concat(describe(seat), " joins"));
 }

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "causes.hpp"
 #include "coordinator_state.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
@@ -112,7 +113,8 @@ void Coordinator::State::all_stopped() {
   gather();
   const int here = members_.available();
   if (phase_ != Phase::gathering || here >= memory_.meaning.min_nodes) return;
-  const std::string what_for = concat(memory_.meaning.min_nodes - here, " more, after ", ending.cause.why);
+  const std::string what_for =
+      concat(causes::more_nodes(memory_.meaning.min_nodes - here), ", after ", ending.cause.why);
   event(event_text::waiting(here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for));
   for (auto& [link, seat] : members_.all()) tell_waiting(seat, seat.benched, what_for);
 }
@@ -133,7 +135,7 @@ void Coordinator::State::leave_out(const std::string& host) {
     if (seat->runs_coordinator) {
       // Without it nobody would be coordinated: it stays, but only looks on.
       members_.set_benched(*seat);
-      tell_waiting(*seat, true, concat("the others: the workers of ", host, " failed ", failures, " times"));
+      tell_waiting(*seat, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
     } else {
       release(*seat, concat(host, " is left out: its workers failed ", failures, " times (--node-max-failures)"));
     }

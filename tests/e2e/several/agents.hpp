@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,12 +19,14 @@ class Agents {
   explicit Agents(Words common) : common_(std::move(common)), port_(free_port()) {}
 
   /// "ddrun --rdzv-endpoint=… common… own… -- worker verbs…"
-  Run& start(const Words& own, const Words& verbs, const std::string& secret = job_secret) {
+  Run& start(const Words& own, const Words& verbs, const std::string& secret = job_secret,
+             const std::map<std::string, std::string>& variables = {}) {
     Words options{"--rdzv-endpoint=127.0.0.1:" + std::to_string(port_)};
     options.insert(options.end(), common_.begin(), common_.end());
     options.insert(options.end(), own.begin(), own.end());
     RunOptions run;
     run.env = {{"DDRUN_SECRET", secret}, {"XDG_CONFIG_HOME", "/nonexistent"}};
+    run.env.insert(run.env.end(), variables.begin(), variables.end());
     runs_.push_back(std::make_unique<Run>(job(options, verbs), run));
     return *runs_.back();
   }

@@ -38,7 +38,7 @@ TEST_CASE("An agent of an elastic job leaves and the others go on") {
   const Words verbs{"env",   "WORLD_SIZE", "env",   "TORCHELASTIC_RESTART_COUNT",
                     "print", "up",         "await", directory.file("several_left")};
   Run& first = agents.start({}, verbs);
-  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  REQUIRE(first.wait_for_err("waiting for the end of the last call; 1 of 1 to 2 is there"));
   Run& second = agents.start({}, verbs);
   REQUIRE(second.wait_for_out("up"));
   REQUIRE(first.wait_for_out("up"));
@@ -149,7 +149,7 @@ TEST_CASE("Without a secret there is no job on several machines") {
 TEST_CASE("Who does not fit into the job is told why") {
   Agents agents({"--nnodes=2"});
   Run& first = agents.start({"--node-rank=0", "--max-restarts=2"}, {"exit", "0"});
-  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  REQUIRE(first.wait_for_err("waiting for 1 more node; 1 of 2 is there"));
   const auto refused = [&](const Words& options, const std::string& why) {
     Run& run = agents.start(options, {"exit", "0"});
     const auto outcome = run.wait();
@@ -224,4 +224,31 @@ TEST_CASE("A dry run says where the machines would meet, and no rank that is not
   for (const char* variable : {" RANK=", " WORLD_SIZE=", " MASTER_ADDR=", " MASTER_PORT="}) {
     CHECK_FALSE(has(outcome.out, variable));
   }
+}
+
+TEST_CASE("A spare that comes when the job is over is told so, and does not look for it until its time is up") {
+  Agents agents({"--nnodes=2", "--join-timeout=60"});
+  // As srun starts them: four at once, of which two are enough.
+  const auto start = [&](int node) -> Run& {
+    return agents.start({}, {"exit", "0"}, job_secret,
+                        {{"SLURM_JOB_ID", "7"},
+                         {"SLURM_STEP_ID", "0"},
+                         {"SLURM_STEP_NUM_NODES", "4"},
+                         {"SLURM_STEP_NUM_TASKS", "4"},
+                         {"SLURM_STEP_NODELIST", "n[1-4]"},
+                         {"SLURM_NODEID", std::to_string(node)}});
+  };
+  Run& first = start(0);
+  CHECK(start(1).wait().code() == 0);
+  // The job is over.
+  for (const int node : {2, 3}) {
+    const auto late = start(node).wait();
+    INFO(late.err);
+    CHECK(late.code() == 0);
+    CHECK(has(late.err, "this node was not needed: the job has ended well without it"));
+  }
+  const auto outcome = first.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code() == 0);
+  agents.finish();
 }

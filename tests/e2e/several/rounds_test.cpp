@@ -94,7 +94,7 @@ TEST_CASE("A job goes on without an agent that was killed") {
   const Words verbs{"env", "WORLD_SIZE", "env", "TORCHELASTIC_RESTART_COUNT", "attempt", "0", "pause", ";"};
   Run& first = agents.start({}, verbs);
   REQUIRE(wait_until([&] { return Agents::agent_of(first) > 0; }));
-  REQUIRE(first.wait_for_err("waiting for more nodes"));  // it runs the coordinator
+  REQUIRE(first.wait_for_err("waiting for the end of the last call; 1 of 1 to 2 is there"));  // it runs the coordinator
   Run& second = agents.start({}, verbs);
   REQUIRE(second.wait_for_out("TORCHELASTIC_RESTART_COUNT=0"));
   REQUIRE(first.wait_for_out("TORCHELASTIC_RESTART_COUNT=0"));
@@ -131,11 +131,11 @@ TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends 
   Agents agents({"--nnodes=2", "--max-restarts=1"});
   const Words verbs{"env", "RANK", "await", go};
   Run& first = agents.start({}, verbs);
-  REQUIRE(first.wait_for_err("waiting for more nodes"));
+  REQUIRE(first.wait_for_err("waiting for 1 more node; 1 of 2 is there"));
   Run& second = agents.start({}, verbs);
   REQUIRE(second.wait_for_out("RANK="));
   Run& spare = agents.start({}, verbs);
-  REQUIRE(spare.wait_for_err("this node is a spare"));
+  REQUIRE(spare.wait_for_err("this node is a spare and waits for a place in the job"));
   SECTION("not needed") {
     write_file(go, "");
     const auto outcomes = agents.finish();

@@ -137,6 +137,7 @@ void Coordinator::tick(Clock::time_point now) {
 
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::exchange(state_->outputs, {}); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
+bool Coordinator::waits_for_latecomers() const { return false; }
 bool Coordinator::done() const { return state_->done; }
 std::vector<Coordinator::MemberView> Coordinator::members() const { return {}; }
 Round Coordinator::round() const { return 0; }

@@ -51,6 +51,7 @@ TEST_CASE("inside of srun nothing needs to be said") {
   const RendezvousSpec& meeting = spec.rendezvous;
   CHECK(meeting.min_nodes == 4);
   CHECK(meeting.max_nodes == 4);
+  CHECK(meeting.agents_expected == 4);
   CHECK(meeting.node_rank == 2);
   CHECK(meeting.coordinators == candidates("n1", "1.0"));
   CHECK(meeting.is_host == false);
@@ -144,6 +145,7 @@ TEST_CASE("an elastic job has no fixed ranks and a small one has spares") {
   CHECK(elastic.spec.rendezvous.coordinators.size() == 3);
   const auto spare = completed(step, {{"nnodes", "--nnodes"}}, with_nodes(2, 2));
   CHECK_FALSE(spare.spec.rendezvous.node_rank);
+  CHECK(spare.spec.rendezvous.agents_expected == 4);
   CHECK(instead_of(spare.completion.evidence, "node rank") == "a spare: there are only 2 nodes in the job");
 }
 

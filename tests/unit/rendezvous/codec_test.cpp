@@ -65,6 +65,7 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
   join.version = "v";
   join.settings = {{"k", "w"}};
   join.own_addresses = {"::2"};
+  join.agents_expected = 4;
   CHECK(encode(FromAgent(join), payload) == 1);
   CHECK(hex(payload) ==
         "0100000076"
@@ -81,7 +82,8 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "010000006b"
         "0100000077"
         "01000000"
-        "030000003a3a32");
+        "030000003a3a32"
+        "04000000");
   CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
   CHECK(hex(payload) ==
         "0200000000000000"

@@ -90,7 +90,7 @@ TEST_CASE("an elastic round waits for the last call, counted from MIN nodes on")
   const LinkId a = job.joins("a");
   job.wait(Milliseconds{60'000});
   const LinkId b = job.joins("b");
-  CHECK(job.next<Waiting>(b) == Waiting{2, 2, 4, false, "the last call to be over"});
+  CHECK(job.next<Waiting>(b) == Waiting{2, 2, 4, false, "the end of the last call"});
   job.wait(Milliseconds{20'000});
   const LinkId c = job.joins("c");
   job.wait(Milliseconds{9'999});
@@ -205,7 +205,7 @@ TEST_CASE("a newcomer below MAX makes the members meet again, which uses up noth
   const LinkId a = job.joins("a");
   job.opens();
   const LinkId b = job.joins("b");
-  CHECK(job.next<Waiting>(b) == Waiting{2, 1, 2, false, "the round before to end"});
+  CHECK(job.next<Waiting>(b) == Waiting{2, 1, 2, false, "the end of the round before"});
   CHECK(job.next<Stop>(a) == Stop{1, true, "b (10.0.0.2) joins", 0});
   job.stops(a);
   CHECK(job.coordinator().round() == 2);

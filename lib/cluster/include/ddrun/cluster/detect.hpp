@@ -52,6 +52,7 @@ struct Detected {
   std::string scheme;  ///< "Slurm step", for people; empty: nothing was found
   Shape shape = Shape::none;
   Maybe<NodeRange> nodes;
+  int agents = 0;  ///< ddruns that were started at once, one on each machine; 0: not known
   Maybe<int> node_rank;
   Maybe<std::vector<std::string>> hosts;  ///< in order of node ranks
   Maybe<std::vector<Endpoint>> coordinators;

@@ -127,6 +127,7 @@ struct RendezvousSpec {
 
   // Several machines only.
   std::vector<Endpoint> coordinators;  ///< never empty once everything about the job is known
+  int agents_expected = 0;             ///< started together, by a scheduler or --hosts; 0: not known
   std::optional<bool> is_host;         ///< this agent runs the coordinator; unset: if the endpoint is this machine
   Milliseconds last_call{30'000};      ///< from MIN nodes until the first round; not if MIN is MAX
   Milliseconds join_timeout{600'000};  ///< until enough nodes are there
