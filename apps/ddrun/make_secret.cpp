@@ -1,5 +1,4 @@
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "ddrun/agent/exit_code_table.hpp"
@@ -8,16 +7,11 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "secret_command.hpp"
+#include "variable.hpp"
 
 using namespace ddrun;
 
 namespace {
-
-std::optional<std::string_view> variable(std::string_view name) {
-  const char* value = ::getenv(std::string(name).c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
 
 int refuse(const Error& error) {
   say_error(error.message);

@@ -1,29 +1,16 @@
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/rendezvous/coordinator_place.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "rendezvous_command.hpp"
 #include "serving.hpp"
+#include "variable.hpp"
 
 using namespace ddrun;
 
 namespace {
-
-std::optional<std::string_view> variable(std::string_view name) {
-  const char* value = ::getenv(std::string(name).c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
   return stats_line("jobs", stats.jobs) + stats_line("agents", stats.agents) +
@@ -50,7 +37,7 @@ int serve_rendezvous(const cli::RendezvousServe& command) {
   options.addresses = command.addresses;
   options.ports = {command.port};
   options.many_jobs = true;
-  options.coordinator.host = host_name();
+  options.coordinator.host = rendezvous::this_machine().host_name;
   options.coordinator.heartbeat_interval = command.heartbeat_interval;
   options.coordinator.heartbeat_misses = command.heartbeat_misses;
   options.on_notice = [](const std::string& text) { say(Level::warning, text); };

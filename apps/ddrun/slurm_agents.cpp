@@ -24,6 +24,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "variable.hpp"
 
 using namespace ddrun;
 
@@ -36,12 +37,6 @@ using Words = std::vector<std::string>;
 constexpr std::chrono::seconds patience{10};
 
 constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
-
-std::optional<std::string_view> variable(std::string_view name) {
-  const char* value = ::getenv(std::string(name).c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
-}
 
 /// In a child: as if a shell had started it.
 [[noreturn]] void become(const Words& words) {
