@@ -5,6 +5,7 @@
 
 #include "cluster_place.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -36,10 +37,7 @@ std::string workers_text(const NprocSpec& nproc) {
 /// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
 std::vector<std::string> meeting_places(const RendezvousSpec& meeting) {
   std::vector<std::string> places;
-  for (const Endpoint& endpoint : meeting.coordinators) {
-    const bool v6 = endpoint.host.find(':') != std::string::npos;
-    places.push_back(concat(v6 ? "[" : "", endpoint.host, v6 ? "]" : "", ":", static_cast<int>(endpoint.port)));
-  }
+  for (const Endpoint& endpoint : meeting.coordinators) places.push_back(host_port_text(endpoint.host, endpoint.port));
   if (places.empty() && !meeting.endpoint.empty()) places.push_back(meeting.endpoint);
   if (places.empty() && meeting.master_addr) {
     places.push_back(meeting.master_port ? concat(*meeting.master_addr, ":", *meeting.master_port)

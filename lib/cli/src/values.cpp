@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 
@@ -221,28 +222,10 @@ Result<std::string> parse_host(std::string_view text) {
 
 Result<std::string> parse_endpoint(std::string_view text) {
   const auto wrong = [&] { return bad(concat("'", text, "' is not HOST or HOST:PORT with a port from 0 to 65535")); };
-  std::string_view host = text;
-  std::string_view port;
-  bool has_port = false;
-  if (text.starts_with('[')) {
-    const std::size_t bracket = text.find(']');
-    if (bracket == std::string_view::npos) return wrong();
-    host = text.substr(1, bracket - 1);
-    const std::string_view rest = text.substr(bracket + 1);
-    has_port = !rest.empty();
-    if (has_port && rest.front() != ':') return wrong();
-    if (has_port) port = rest.substr(1);
-  } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
-    // Two colons and no brackets: an IPv6 address alone.
-    has_port = text.find(':', colon + 1) == std::string_view::npos;
-    if (has_port) {
-      host = text.substr(0, colon);
-      port = text.substr(colon + 1);
-    }
-  }
-  if (host.empty() || host.find_first_of(" /\t") != std::string_view::npos) return wrong();
-  if (has_port && !parse_integer(port, 0, 65535)) return wrong();
-  if (auto known = parse_host(host); !known) return known;
+  const auto parts = split_host_port(text);
+  if (!parts || parts->host.empty() || parts->host.find_first_of(" /\t") != std::string::npos) return wrong();
+  if (parts->port && !parse_integer(*parts->port, 0, 65535)) return wrong();
+  if (auto known = parse_host(parts->host); !known) return known;
   return std::string(text);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cluster {
@@ -83,12 +84,7 @@ std::string as_job_id(std::string_view text) {
   return id;
 }
 
-std::string endpoint_text(const Endpoint& endpoint) {
-  const bool v6 = endpoint.host.find(':') != std::string::npos;
-  std::string text = v6 ? concat("[", endpoint.host, "]") : endpoint.host;
-  if (endpoint.port != 0) text += concat(":", static_cast<int>(endpoint.port));
-  return text;
-}
+std::string endpoint_text(const Endpoint& endpoint) { return host_port_text(endpoint.host, endpoint.port); }
 
 std::string short_list(const std::vector<std::string>& words) {
   constexpr std::size_t most = 8;

@@ -12,6 +12,7 @@
 #include <cerrno>
 
 #include "codec.hpp"
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
@@ -41,10 +42,7 @@ std::string text_of(const tcp::endpoint& endpoint) {
   return address ? address->text() : endpoint.address().to_string();
 }
 
-std::string text_of(const Endpoint& endpoint) {
-  const bool v6 = endpoint.host.find(':') != std::string::npos;
-  return v6 ? concat('[', endpoint.host, "]:", endpoint.port) : concat(endpoint.host, ':', endpoint.port);
-}
+std::string text_of(const Endpoint& endpoint) { return host_port_text(endpoint.host, endpoint.port); }
 
 }  // namespace
 

@@ -9,9 +9,9 @@
 #include <optional>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/text.hpp"
 #include "host_lookup.hpp"
-#include "split_endpoint.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -56,10 +56,10 @@ Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
   const auto default_port = static_cast<std::uint16_t>(is_static ? spec.master_port.value_or(static_port) : c10d_port);
   Endpoint endpoint;
   if (!spec.endpoint.empty()) {
-    const HostPort typed = split_endpoint(spec.endpoint);
+    const HostPort typed = split_host_port(spec.endpoint).value_or(HostPort{spec.endpoint, std::nullopt});
     endpoint = {typed.host, default_port};
-    if (!typed.port.empty()) {
-      const auto port = parse_integer(typed.port, 1, 65535);
+    if (typed.port && !typed.port->empty()) {
+      const auto port = parse_integer(*typed.port, 1, 65535);
       if (!port) {
         return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message,
                                                    "; with several machines all have to know it"));

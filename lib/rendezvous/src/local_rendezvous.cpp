@@ -1,12 +1,12 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
+#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "random_id.hpp"
-#include "split_endpoint.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -31,13 +31,13 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
   const bool is_static = spec.backend == "static" && !spec.standalone;
   const bool named = is_static && (!spec.endpoint.empty() || spec.master_port);
   if (named && !spec.endpoint.empty()) {
-    const HostPort endpoint = split_endpoint(spec.endpoint);
+    const HostPort endpoint = split_host_port(spec.endpoint).value_or(HostPort{spec.endpoint, std::nullopt});
     host = endpoint.host;
-    if (endpoint.port.empty()) {
+    if (!endpoint.port || endpoint.port->empty()) {
       return fail(Errc::invalid_argument,
                   concat("--rdzv-endpoint=", spec.endpoint, " has no port: with --rdzv-backend=static give HOST:PORT"));
     }
-    const auto port = parse_integer(endpoint.port, 0, 65535);
+    const auto port = parse_integer(*endpoint.port, 0, 65535);
     if (!port)
       return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message));
     place.port = static_cast<std::uint16_t>(*port);
