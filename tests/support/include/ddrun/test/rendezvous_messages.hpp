@@ -10,7 +10,19 @@ namespace ddrun::test {
 inline std::vector<rendezvous::FromAgent> messages_of_agent() {
   using namespace rendezvous;
   return {
-      Join{"0.1.0", "job", "a1b2", "node7", 3, 8, "trainer", "10.0.0.7", true, -5, {{"k", "v"}, {"max_nodes", "4"}}, {"10.0.0.7", "fd00::7"}, 4},
+      Join{"0.1.0",
+           "job",
+           "a1b2",
+           "node7",
+           3,
+           8,
+           "trainer",
+           "10.0.0.7",
+           true,
+           -5,
+           {{"k", "v"}, {"max_nodes", "4"}},
+           {"10.0.0.7", "fd00::7"},
+           4},
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 11, true, false},
       Succeeded{std::uint64_t{1} << 40},
