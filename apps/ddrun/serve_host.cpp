@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -87,7 +88,9 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
     if (word.starts_with("--check=")) return word.substr(8) == options.build_id ? 0 : 1;
     if (word == "--private") options.private_copy = true;
   }
-  if (::isatty(STDIN_FILENO) != 0) {
+  // Between machines it is a pipe or a socket, on this one too.
+  struct stat input {};
+  if (::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
     say_error(
         "'ddrun agent' is what --hosts starts on other machines; for a program of that name write: ddrun -- agent");
     return agent::exit_codes::usage;

@@ -26,8 +26,12 @@ void EventsFile::write_line(const std::string& json) {
 
 void EventsFile::write(std::string_view lines) {
   if (!file_) return;
+  // The disk was full in the middle of a line: that one is lost, and not the next one too.
+  if (torn_ && ::write(file_.get(), "\n", 1) == 1) torn_ = false;
   const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
-  if (written == static_cast<ssize_t>(lines.size()) || complained_) return;
+  if (written == static_cast<ssize_t>(lines.size())) return;
+  torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
+  if (complained_) return;
   complained_ = true;
   say(Level::warning, concat("--events: a line could not be written",
                              written < 0 ? concat(": ", std::strerror(errno)) : std::string(": the disk is full")));

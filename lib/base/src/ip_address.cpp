@@ -91,10 +91,4 @@ std::vector<IpAddress> own_addresses() {
   return addresses;
 }
 
-bool this_machine_has(const IpAddress& address) {
-  if (address.is_loopback()) return true;
-  const auto own = own_addresses();
-  return std::binary_search(own.begin(), own.end(), address);
-}
-
 }  // namespace ddrun

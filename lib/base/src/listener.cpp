@@ -22,10 +22,10 @@ bool lacks_family(const SocketAddress& at, int error) {
 tl::unexpected<Error> cannot_listen(const SocketAddress& at, int error) {
   if (error == EADDRINUSE) {
     const auto text = at.text();
-    return fail(Errc::unavailable,
-                concat("cannot listen on ", text, ": port ", at.port(),
-                       " is in use by another program; choose another port, or 0 for any free one"),
-                std::error_code(error, std::generic_category()));
+    return fail(
+        Errc::unavailable,
+        concat("cannot listen on ", text, ": port ", at.port(), " is in use by another program; choose another port"),
+        std::error_code(error, std::generic_category()));
   }
   return fail_errno(Errc::unavailable, concat("cannot listen on ", at.text()), error);
 }

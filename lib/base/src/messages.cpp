@@ -33,7 +33,6 @@ Style style_of(Level level) {
 }  // namespace
 
 void set_message_settings(MessageSettings settings) { settings_ = settings; }
-MessageSettings message_settings() { return settings_; }
 void set_message_sink(std::function<void(std::string_view)> sink) { sink_ = std::move(sink); }
 
 void say(Level level, std::string_view message) {

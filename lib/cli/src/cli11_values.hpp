@@ -34,7 +34,8 @@ struct PlainWords {
   }
 };
 
-/// Options, in both spellings, and words in any order; what follows "--" are words. Fails with `invalid_argument` in CLI11's words.
+/// Options, in both spellings, and words in any order; what follows "--" are words. Fails with `invalid_argument` in
+/// CLI11's words.
 [[nodiscard]] Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<const std::string> words);
 
 }  // namespace ddrun::cli

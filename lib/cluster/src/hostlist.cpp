@@ -133,30 +133,4 @@ Result<std::vector<std::string>> expand_hostlist(std::string_view text, std::siz
   return hosts;
 }
 
-Result<std::vector<int>> expand_counts(std::string_view text, std::size_t limit) {
-  const auto wrong = [&](std::string_view why) {
-    return fail(Errc::invalid_argument, concat("'", text, "' is not a list of counts such as 2(x3),1: ", why));
-  };
-  std::vector<int> counts;
-  for (const std::string& item : split(text, ',')) {
-    const std::string_view word = trim(item);
-    const std::size_t open = word.find("(x");
-    const auto count = parse_integer(word.substr(0, open), 0, 1'000'000);
-    if (!count) return wrong(concat("'", word, "' has no number"));
-    std::int64_t times = 1;
-    if (open != std::string_view::npos) {
-      if (word.back() != ')') return wrong("a parenthesis is missing");
-      const auto number =
-          parse_integer(word.substr(open + 2, word.size() - open - 3), 1, static_cast<std::int64_t>(max_hosts));
-      if (!number) return wrong(concat("'", word, "' does not say how often"));
-      times = *number;
-    }
-    if (static_cast<std::uint64_t>(times) > limit - std::min(limit, counts.size())) {
-      return wrong(concat("more than ", limit, " of them"));
-    }
-    counts.insert(counts.end(), static_cast<std::size_t>(times), static_cast<int>(*count));
-  }
-  return counts;
-}
-
 }  // namespace ddrun::cluster

@@ -198,6 +198,7 @@ void JobRendezvous::Impl::join() {
     }
   };
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
+  options_.secret.reset();  // coordinator and link have made their keys of it
   link_->start();
 }
 

@@ -31,9 +31,8 @@ class EachHost {
   [[nodiscard]] RunOptions options() const {
     RunOptions options;
     options.directory = hosts_.directory().path();
-    options.env = {{"SSH", "ssh -F " + hosts_.config()},
-                   {"DDRUN", DDRUN_TEST_DDRUN},
-                   {"PORT", std::to_string(free_port())}};
+    options.env = {
+        {"SSH", "ssh -F " + hosts_.config()}, {"DDRUN", DDRUN_TEST_DDRUN}, {"PORT", std::to_string(free_port())}};
     return options;
   }
 

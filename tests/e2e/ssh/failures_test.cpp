@@ -125,4 +125,8 @@ TEST_CASE("ddrun agent says that it is not for people") {
   options.input = "";
   const auto outcome = finish(command({"agent", "--check=another-build"}), std::move(options));
   CHECK(outcome.code() == 1);
+  const auto alone = finish({"sh", "-c", std::string(DDRUN_TEST_DDRUN) + " agent </dev/null"});
+  DDRUN_SHOW(alone);
+  CHECK(alone.code() == 2);
+  CHECK(has(alone.err, "is what --hosts starts on other machines"));
 }

@@ -1,5 +1,7 @@
 #include "ddrun/base/ip_address.hpp"
 
+#include <algorithm>
+
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
@@ -62,8 +64,9 @@ TEST_CASE("this machine knows its own addresses") {
   CHECK(address("::ffff:127.0.0.1").is_loopback());
   CHECK_FALSE(address("128.0.0.1").is_loopback());
   CHECK_FALSE(address("::2").is_loopback());
-  CHECK(this_machine_has(address("127.0.0.53")));
-  for (const auto& own : own_addresses()) CHECK(this_machine_has(own));
-  CHECK_FALSE(this_machine_has(address("192.0.2.77")));  // for documentation only: RFC 5737
-  CHECK_FALSE(this_machine_has(address("2001:db8::77")));
+  const auto own = own_addresses();
+  const auto has = [&](const IpAddress& one) { return std::binary_search(own.begin(), own.end(), one); };
+  CHECK(has(address("127.0.0.1")));
+  CHECK_FALSE(has(address("192.0.2.77")));  // for documentation only: RFC 5737
+  CHECK_FALSE(has(address("2001:db8::77")));
 }

@@ -20,14 +20,6 @@ std::string expanded(std::string_view text, std::size_t limit = max_hosts) {
   return hosts ? join(*hosts, " ") : concat("<", hosts.error().message, ">");
 }
 
-std::string counted(std::string_view text, std::size_t limit = max_hosts) {
-  const auto counts = expand_counts(text, limit);
-  if (!counts) return concat("<", counts.error().message, ">");
-  std::vector<std::string> words;
-  for (const int count : *counts) words.push_back(std::to_string(count));
-  return join(words, " ");
-}
-
 /// What both Slurm and we must say the same of.
 const std::vector<std::string> samples = {"a",
                                           "a,b,c",
@@ -89,20 +81,6 @@ TEST_CASE("a host list cannot fill the memory") {
     REQUIRE_FALSE(hosts);
     CHECK(hosts.error().message.find("more than 65536 hosts") != std::string::npos);
   }
-}
-
-TEST_CASE("counts are expanded") {
-  CHECK(counted("2(x3),1") == "2 2 2 1");
-  CHECK(counted("4") == "4");
-  CHECK(counted("4,8(x2),0") == "4 8 8 0");
-  CHECK(counted("1(x3)", 3) == "1 1 1");
-  const std::string start = "' is not a list of counts such as 2(x3),1: ";
-  CHECK(counted("") == "<'" + start + "'' has no number>");
-  CHECK(counted("2(x3") == "<'2(x3" + start + "a parenthesis is missing>");
-  CHECK(counted("2(x)") == "<'2(x)" + start + "'2(x)' does not say how often>");
-  CHECK(counted("2(x0)") == "<'2(x0)" + start + "'2(x0)' does not say how often>");
-  CHECK(counted("a") == "<'a" + start + "'a' has no number>");
-  CHECK(counted("1(x4)", 3) == "<'1(x4)" + start + "more than 3 of them>");
 }
 
 TEST_CASE("host lists are expanded as scontrol does") {

@@ -23,6 +23,7 @@ class EventsFile {
 
  private:
   UniqueFd file_;
+  bool torn_ = false;  ///< the last line has no end
   bool complained_ = false;
 };
 

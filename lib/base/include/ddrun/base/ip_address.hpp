@@ -37,11 +37,8 @@ class IpAddress {
   std::array<std::uint8_t, 16> bytes_{};
 };
 
-/// Those of all interfaces of this machine that are up, in order and without doubles; empty if the system does not tell. Looks at
-/// interfaces only, asks nobody, and does not wait.
+/// Those of all interfaces of this machine that are up, in order and without doubles; empty if the system does not
+/// tell. Looks at interfaces only, asks nobody, and does not wait.
 [[nodiscard]] std::vector<IpAddress> own_addresses();
-
-/// Whether a connection to `address` would end on this machine: a loopback address or one of an interface.
-[[nodiscard]] bool this_machine_has(const IpAddress& address);
 
 }  // namespace ddrun

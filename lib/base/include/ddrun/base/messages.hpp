@@ -14,7 +14,6 @@ struct MessageSettings {
   bool color = false;
 };
 void set_message_settings(MessageSettings settings);
-[[nodiscard]] MessageSettings message_settings();
 
 /// Where finished lines (with their '\n') go. By default they are written to stderr at once, which may block
 /// on a slow terminal; while workers run, the agent puts the console's queue here so that it never waits.

@@ -18,7 +18,4 @@ inline constexpr std::size_t max_hosts = 65'536;
 /// are kept; text may follow a group. Fails for what is not a host list, and for more than `limit` names.
 [[nodiscard]] Result<std::vector<std::string>> expand_hostlist(std::string_view text, std::size_t limit = max_hosts);
 
-/// "2(x3),1" -> 2 2 2 1, as in SLURM_TASKS_PER_NODE. Fails for anything else, and for more than `limit` numbers.
-[[nodiscard]] Result<std::vector<int>> expand_counts(std::string_view text, std::size_t limit = max_hosts);
-
 }  // namespace ddrun::cluster
