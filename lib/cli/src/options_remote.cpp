@@ -28,7 +28,7 @@ constexpr Option options[] = {
      .metavar = "FILE",
      .group = Group::remote,
      .kind = Kind::file,
-     .help = "The same from a file, one host on a line, as for Open MPI (HOST slots=N) or MPICH (HOST:N)",
+     .help = "The same from a file, one host on a line, in the form of Open MPI, MPICH, PBS, LSF or SGE",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.remote.hostfile, parse_non_empty(v)); },
      .show = [](const Draft& d) { return shown(d.spec.remote.hostfile); }},
     {.name = "export",
