@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <iostream>
 #include <vector>
 
 #include "ddrun/test/catch.hpp"
@@ -38,6 +40,9 @@ class Host {
     auto out = make_pipe();
     REQUIRE((in && out));
     const pid_t test = ::getpid();
+    // What the test program has not written yet is not the relay's: ThreadSanitizer writes it out in _exit().
+    std::cout.flush();
+    std::fflush(nullptr);
     pid_ = ::fork();
     REQUIRE(pid_ >= 0);
     if (pid_ == 0) {
