@@ -91,6 +91,12 @@ Result<void> Listener::restart() {
   return {};
 }
 
+std::vector<std::string> texts_of(const std::vector<Listener>& listeners) {
+  std::vector<std::string> texts;
+  for (const auto& listener : listeners) texts.push_back(listener.at.text());
+  return texts;
+}
+
 Result<std::vector<Listener>> open_listeners(const std::vector<std::string>& addresses, std::uint16_t port) {
   std::vector<SocketAddress> endpoints;
   for (const auto& address : addresses) {

@@ -3,6 +3,7 @@
 
 #include "codec.hpp"
 #include "coordinator_loop.hpp"
+#include "ddrun/base/connection_buffer.hpp"
 #include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/text.hpp"
 
@@ -16,16 +17,6 @@ namespace {
 constexpr std::chrono::seconds time_to_hang_up{5};
 /// An agent for which so many bytes wait does not read.
 constexpr std::size_t most_unsent = 64 * 1024 * 1024;
-/// Buffers that grew beyond this are given back when they are empty.
-constexpr std::size_t kept_capacity = 512;
-
-void clear(std::string& buffer) {
-  if (buffer.capacity() > kept_capacity) {
-    std::string().swap(buffer);
-  } else {
-    buffer.clear();
-  }
-}
 
 }  // namespace
 
@@ -68,7 +59,7 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
   }
   const bool over = link.state != Link::State::new_here && link.state != Link::State::joined;
   if (bytes.empty() || over) {
-    clear(link.in);
+    empty_buffer(link.in);
   } else if (gathered) {
     link.in.erase(0, link.in.size() - bytes.size());
   } else {
@@ -145,7 +136,7 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
   }
   const bool all = link.out_begin == link.out.size();
   if (all) {
-    clear(link.out);
+    empty_buffer(link.out);
     link.out_begin = 0;
   } else if (link.out_begin > link.out.size() / 2) {
     link.out.erase(0, link.out_begin);

@@ -38,11 +38,7 @@ class CoordinatorServer::Loop {
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] std::vector<std::string> addresses() const {
-    std::vector<std::string> texts;
-    for (const auto& listener : listeners_) texts.push_back(listener.at.text());
-    return texts;
-  }
+  [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "ddrun/base/connection_buffer.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::store {
@@ -13,18 +14,8 @@ namespace {
 
 /// A batch of replies is sent when it has this many bytes, if not earlier by the end of the input.
 constexpr std::size_t full_batch = 1024 * 1024;
-/// Buffers that grew beyond this are given back when they are empty.
-constexpr std::size_t kept_capacity = 512;
 /// Whoever watches keys and does not read what it is told is cut off when so much has gathered.
 constexpr std::size_t most_news = 64 * 1024 * 1024;
-
-void clear(std::string& buffer) {
-  if (buffer.capacity() > kept_capacity) {
-    std::string().swap(buffer);
-  } else {
-    buffer.clear();
-  }
-}
 
 }  // namespace
 
@@ -112,7 +103,7 @@ bool Connection::serve(std::string_view input) {
 
 void Connection::keep(std::string_view rest) {
   if (rest.empty()) {
-    clear(pending_);
+    empty_buffer(pending_);
   } else if (pending_.empty()) {
     pending_.assign(rest);
   } else {
@@ -159,7 +150,7 @@ bool Connection::flush() {
   if (sent < 0) return false;
   out_begin_ += static_cast<std::size_t>(sent);
   if (out_begin_ == out_.size()) {
-    clear(out_);
+    empty_buffer(out_);
     out_begin_ = 0;
   }
   return within_limits();

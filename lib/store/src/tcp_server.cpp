@@ -83,11 +83,7 @@ class TcpServer::Loop {
 
   Result<void> start();
   [[nodiscard]] std::uint16_t port() const { return port_; }
-  [[nodiscard]] std::vector<std::string> addresses() const {
-    std::vector<std::string> texts;
-    for (const auto& listener : listeners_) texts.push_back(listener.at.text());
-    return texts;
-  }
+  [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
   Result<void> new_round();
   Result<void> new_round(Peers peers);
   TcpServerStats stats();

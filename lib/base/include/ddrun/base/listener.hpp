@@ -19,6 +19,9 @@ struct Listener {
   Result<void> restart();
 };
 
+/// Where they listen, as text: "127.0.0.1:29500", "[::1]:29500".
+[[nodiscard]] std::vector<std::string> texts_of(const std::vector<Listener>& listeners);
+
 /// All addresses on one port; 0 chooses one that is free on each. A family that this machine lacks is left out as long
 /// as one address remains. Does not block. Fails with `unavailable` for a port in use (the cause is then
 /// `address_in_use`) and when descriptors run out, with `invalid_argument` for an address that is none.
