@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -33,24 +34,24 @@ double at_quantile(const std::vector<double>& sorted, double quantile) {
 
 }  // namespace
 
-Benchmark::Benchmark(collectives::Communicator& communicator, const Options& options, int rank, int size,
-                     collectives::DataType type, collectives::ReduceOp op)
-    : communicator_(communicator),
+Benchmark::Benchmark(const collectives::Connected& connected, const Options& options, const Case& what)
+    : communicator_(*connected.communicator),
+      control_(*connected.control),
       options_(options),
-      rank_(rank),
-      size_(size),
-      type_(type),
-      op_(op),
-      element_(collectives::size_of(type)),
-      pattern_(rank, size, type, op) {}
+      what_(what),
+      rank_(communicator_.rank()),
+      size_(communicator_.size()),
+      element_(collectives::size_of(what.type)),
+      pattern_(rank_, size_, what.type, what.op) {}
 
 Result<Row> Benchmark::run(std::uint64_t bytes) {
   if (rank_ == options_.kill_rank && bytes >= options_.kill_at) kill(getpid(), SIGKILL);
+  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const std::size_t most = std::max(blocks.in, blocks.out);
   Row row;
-  row.type = type_;
-  row.op = op_;
-  row.count = bytes / element_;
-  row.bytes = row.count * element_;
+  row.what = what_;
+  row.count = bytes / element_ / most;
+  row.bytes = row.count * element_ * most;
   auto measured = measure(Placement::out_of_place, row.count);
   if (!measured) return tl::unexpected(measured.error());
   row.out_of_place = *measured;
@@ -61,15 +62,18 @@ Result<Row> Benchmark::run(std::uint64_t bytes) {
 }
 
 Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
-  prepare(placement, count);
+  Measurement result;
+  const collectives::Call call = call_of(placement, count);
+  result.lacking = communicator_.lacks(what_.collective, what_.type, what_.op, placement == Placement::in_place);
+  if (!result.lacking.empty()) return result;
+  if (auto ready = prepare(placement, call); !ready) return tl::unexpected(ready.error());
   // The last of the untimed calls, alone, tells how many timed ones are affordable.
   if (options_.warmup > 1) {
-    if (auto warm = time_calls(placement, count, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
+    if (auto warm = time_calls(call, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
   }
-  Measurement result;
   result.iterations = options_.iterations;
   if (options_.warmup > 0 || result.iterations == 0) {
-    const auto once = time_calls(placement, count, 1);
+    const auto once = time_calls(call, 1);
     if (!once) return tl::unexpected(once.error());
     if (result.iterations == 0) {
       const auto chosen = choose_iterations(*once);
@@ -77,17 +81,17 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
       result.iterations = *chosen;
     }
   }
-  const auto mean = time_calls(placement, count, result.iterations);
+  const auto mean = time_calls(call, result.iterations);
   if (!mean) return tl::unexpected(mean.error());
   const auto all = slowest(*mean);
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
-  const double bytes = static_cast<double>(count) * static_cast<double>(element_);
+  const double bytes = static_cast<double>(std::max(input(call).size(), output(call).size()));
   result.algbw = bytes / result.microseconds / 1e3;
-  result.busbw = result.algbw * collectives::bus_bandwidth_factor(collectives::Collective::all_reduce, size_);
-  if (auto timed = time_each(placement, count, result); !timed) return tl::unexpected(timed.error());
-  if (options_.check) {
-    const auto wrong = check_one(placement, count);
+  result.busbw = result.algbw * collectives::bus_bandwidth_factor(what_.collective, size_);
+  if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
+  if (options_.check && what_.collective != collectives::Collective::barrier) {
+    const auto wrong = check_one(placement, call);
     if (!wrong) return tl::unexpected(wrong.error());
     const auto everywhere = total(*wrong);
     if (!everywhere) return tl::unexpected(everywhere.error());
@@ -96,53 +100,62 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   return result;
 }
 
-std::span<std::byte> Benchmark::input(Placement placement, std::size_t count) {
-  return placement == Placement::in_place ? output(count) : communicator_.send_buffer().first(count * element_);
+collectives::Call Benchmark::call_of(Placement placement, std::size_t count) {
+  collectives::Call call;
+  call.collective = what_.collective;
+  call.type = what_.type;
+  call.op = what_.op;
+  call.root = what_.root;
+  call.to = (rank_ + 1) % size_;
+  call.from = (rank_ + size_ - 1) % size_;
+  call.count = count;
+  call.out = communicator_.recv_buffer().data();
+  call.in = communicator_.send_buffer().data();
+  if (placement == Placement::out_of_place) return call;
+  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
+  call.in = blocks.out > blocks.in ? call.out + mine : call.out;
+  if (blocks.in > blocks.out) call.out += mine;
+  return call;
 }
 
-std::span<std::byte> Benchmark::output(std::size_t count) {
-  return communicator_.recv_buffer().first(count * element_);
+std::span<std::byte> Benchmark::input(const collectives::Call& call) const {
+  return {const_cast<std::byte*>(call.in), collectives::blocks_of(call.collective, size_).in * call.bytes()};
 }
 
-void Benchmark::prepare(Placement placement, std::size_t count) {
+std::span<std::byte> Benchmark::output(const collectives::Call& call) const {
+  return {call.out, collectives::blocks_of(call.collective, size_).out * call.bytes()};
+}
+
+Result<void> Benchmark::prepare(Placement placement, const collectives::Call& call) {
   ++iteration_;
-  pattern_.fill(input(placement, count), first_position(count));
-  if (placement == Placement::out_of_place) {
-    const auto to = output(count);
-    std::fill(to.begin(), to.end(), kPoison);
+  collectives::Memory& memory = communicator_.memory();
+  const bool poisons = placement == Placement::out_of_place || output(call).size() > input(call).size();
+  if (poisons) {
+    if (auto done = memory.set(output(call), kPoison); !done) return done;
   }
-}
-
-Result<void> Benchmark::reduce(Placement placement, std::size_t count, Deadline deadline) {
-  return communicator_.all_reduce(input(placement, count), output(count), type_, op_, deadline);
+  return memory.fill(input(call), pattern_.mine(), first_position(call.count));
 }
 
 /// Microseconds per call, as this rank sees it. All ranks start together.
-Result<double> Benchmark::time_calls(Placement placement, std::size_t count, int times) {
-  if (auto met = communicator_.barrier(deadline()); !met) return tl::unexpected(met.error());
-  const auto start = Clock::now();
-  auto until = start + options_.timeout;
-  for (int i = 0; i < times; ++i) {
-    // A call of microseconds does not need a look at the clock of its own.
-    if (i % 64 == 63) until = deadline();
-    if (auto done = reduce(placement, count, until); !done) return tl::unexpected(done.error());
-  }
-  return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / times;
+Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
+  if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
+  const auto all = communicator_.time(call, times, options_.timeout);
+  if (!all) return all;
+  return *all / times;
 }
 
 /// The times of single calls.
-Result<void> Benchmark::time_each(Placement placement, std::size_t count, Measurement& result) {
+Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& result) {
   const double affordable = std::max(1.0, kSampleMicroseconds / std::max(result.microseconds, 0.1));
   const int samples = std::min({result.iterations, kMostSamples, static_cast<int>(std::min(affordable, 1e6))});
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(samples));
-  if (auto met = communicator_.barrier(deadline()); !met) return met;
-  auto before = Clock::now();
+  if (auto met = control_.barrier(deadline()); !met) return met;
   for (int i = 0; i < samples; ++i) {
-    if (auto done = reduce(placement, count, before + options_.timeout); !done) return done;
-    const auto now = Clock::now();
-    times.push_back(std::chrono::duration<double, std::micro>(now - before).count());
-    before = now;
+    const auto once = communicator_.time(call, 1, options_.timeout);
+    if (!once) return tl::unexpected(once.error());
+    times.push_back(*once);
   }
   std::sort(times.begin(), times.end());
   result.samples = samples;
@@ -163,20 +176,50 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
 }
 
 /// Fresh input, one more call, and a look at every element of this rank's result.
-Result<std::uint64_t> Benchmark::check_one(Placement placement, std::size_t count) {
-  prepare(placement, count);
-  if (rank_ == options_.corrupt_rank) pattern_.spoil(input(placement, count), count / 2);
-  if (auto done = reduce(placement, count, deadline()); !done) return tl::unexpected(done.error());
-  const std::uint64_t wrong = pattern_.count_wrong(output(count), first_position(count));
-  wrong_here_ += wrong;
+Result<std::uint64_t> Benchmark::check_one(Placement placement, const collectives::Call& call) {
+  if (auto ready = prepare(placement, call); !ready) return tl::unexpected(ready.error());
+  if (rank_ == options_.corrupt_rank) {
+    if (auto done = spoil(input(call)); !done) return tl::unexpected(done.error());
+  }
+  if (auto done = communicator_.perform(call, deadline()); !done) return tl::unexpected(done.error());
+  const auto wrong = count_wrong(call);
+  if (wrong) wrong_here_ += *wrong;
   return wrong;
+}
+
+Result<std::uint64_t> Benchmark::count_wrong(const collectives::Call& call) {
+  std::uint64_t wrong = 0;
+  for (const auto& part : collectives::expected_of(call, rank_, size_, first_position(call.count))) {
+    const auto data = output(call).subspan(part.begin * element_, part.count * element_);
+    const auto found = communicator_.memory().count_wrong(data, sequence_of(part.rank), part.first);
+    if (!found) return found;
+    wrong += *found;
+  }
+  return wrong;
+}
+
+const collectives::Sequence& Benchmark::sequence_of(int rank) {
+  if (rank == collectives::Expected::kReduction) return pattern_.reduction();
+  if (rank == rank_) return pattern_.mine();
+  const auto known = others_.find(rank);
+  return known != others_.end() ? known->second : others_.emplace(rank, pattern_.contribution_of(rank)).first->second;
+}
+
+/// The element in the middle.
+Result<void> Benchmark::spoil(std::span<std::byte> data) {
+  const auto one = data.subspan(data.size() / element_ / 2 * element_, element_);
+  std::array<std::byte, sizeof(std::uint64_t)> element{};
+  const auto here = std::span(element).first(element_);
+  if (auto done = communicator_.memory().read(here, one); !done) return done;
+  pattern_.spoil(here, 0);
+  return communicator_.memory().write(one, here);
 }
 
 Result<double> Benchmark::slowest(double microseconds) {
   const std::span<double> one(&microseconds, 1);
   const auto bytes = std::as_writable_bytes(one);
-  if (auto done = communicator_.all_reduce(bytes, bytes, collectives::DataType::float64, collectives::ReduceOp::max,
-                                           deadline());
+  if (auto done =
+          control_.all_reduce(bytes, bytes, collectives::DataType::float64, collectives::ReduceOp::max, deadline());
       !done) {
     return tl::unexpected(done.error());
   }
@@ -187,7 +230,7 @@ Result<std::uint64_t> Benchmark::total(std::uint64_t wrong) {
   const std::span<std::uint64_t> one(&wrong, 1);
   const auto bytes = std::as_writable_bytes(one);
   if (auto done =
-          communicator_.all_reduce(bytes, bytes, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
+          control_.all_reduce(bytes, bytes, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
       !done) {
     return tl::unexpected(done.error());
   }

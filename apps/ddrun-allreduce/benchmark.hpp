@@ -1,6 +1,6 @@
 #pragma once
 
-#include <span>
+#include <map>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
@@ -9,11 +9,11 @@
 
 namespace ddrun::allreduce {
 
-/// Runs one type and operation, size after size. Every rank makes the same calls; every rank gets the same rows.
+/// Runs one case, size after size. Every rank makes the same calls; every rank gets the same rows.
 class Benchmark {
  public:
-  Benchmark(collectives::Communicator& communicator, const Options& options, int rank, int size,
-            collectives::DataType type, collectives::ReduceOp op);
+  /// Both outlive it.
+  Benchmark(const collectives::Connected& connected, const Options& options, const Case& what);
 
   /// `bytes` as from sizes(), at most what the back end's buffers hold. Fails when a peer is gone or late.
   [[nodiscard]] Result<Row> run(std::uint64_t bytes);
@@ -24,14 +24,17 @@ class Benchmark {
  private:
   enum class Placement { out_of_place, in_place };
   [[nodiscard]] Result<Measurement> measure(Placement placement, std::size_t count);
-  [[nodiscard]] Result<double> time_calls(Placement placement, std::size_t count, int times);
-  [[nodiscard]] Result<void> time_each(Placement placement, std::size_t count, Measurement& result);
+  [[nodiscard]] Result<double> time_calls(const collectives::Call& call, int times);
+  [[nodiscard]] Result<void> time_each(const collectives::Call& call, Measurement& result);
   [[nodiscard]] Result<int> choose_iterations(double microseconds);
-  [[nodiscard]] Result<std::uint64_t> check_one(Placement placement, std::size_t count);
-  void prepare(Placement placement, std::size_t count);
-  [[nodiscard]] Result<void> reduce(Placement placement, std::size_t count, Deadline deadline);
-  [[nodiscard]] std::span<std::byte> input(Placement placement, std::size_t count);
-  [[nodiscard]] std::span<std::byte> output(std::size_t count);
+  [[nodiscard]] Result<std::uint64_t> check_one(Placement placement, const collectives::Call& call);
+  [[nodiscard]] Result<std::uint64_t> count_wrong(const collectives::Call& call);
+  [[nodiscard]] Result<void> prepare(Placement placement, const collectives::Call& call);
+  [[nodiscard]] Result<void> spoil(std::span<std::byte> data);
+  [[nodiscard]] const collectives::Sequence& sequence_of(int rank);
+  [[nodiscard]] collectives::Call call_of(Placement placement, std::size_t count);
+  [[nodiscard]] std::span<std::byte> input(const collectives::Call& call) const;
+  [[nodiscard]] std::span<std::byte> output(const collectives::Call& call) const;
   /// Changes with size and iteration, so that no two of them have the same data.
   [[nodiscard]] std::uint64_t first_position(std::size_t count) const { return count * 7 + iteration_; }
   [[nodiscard]] Result<double> slowest(double microseconds);
@@ -39,13 +42,14 @@ class Benchmark {
   [[nodiscard]] Deadline deadline() const { return Clock::now() + options_.timeout; }
 
   collectives::Communicator& communicator_;
+  collectives::Communicator& control_;
   const Options& options_;
+  Case what_;
   int rank_;
   int size_;
-  collectives::DataType type_;
-  collectives::ReduceOp op_;
   std::size_t element_;
   collectives::ExactPattern pattern_;
+  std::map<int, collectives::Sequence> others_;  ///< contributions of other ranks, as far as needed so far
   std::uint64_t iteration_ = 0;
   std::uint64_t wrong_here_ = 0;
 };

@@ -35,9 +35,12 @@ Result<UniqueFd> open_report(const std::string& path) {
 }
 
 Result<void> write_report(int file, const std::string& path, const Setting& setting, const Summary& summary) {
-  ordered_json report{{"program", "ddrun-allreduce"}, {"version", DDRUN_ALLREDUCE_VERSION},
-                      {"collective", "all_reduce"},   {"type", setting.type},
-                      {"redop", setting.op},          {"backend", setting.backend},
+  ordered_json report{{"program", "ddrun-allreduce"},
+                      {"version", DDRUN_ALLREDUCE_VERSION},
+                      {"collective", setting.collective},
+                      {"type", setting.type},
+                      {"redop", setting.op},
+                      {"backend", setting.backend},
                       {"world_size", setting.size}};
   report["ranks"] = ordered_json::array();
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
@@ -48,9 +51,10 @@ Result<void> write_report(int file, const std::string& path, const Setting& sett
   for (const Row& row : summary.rows) {
     report["results"].push_back({{"size", row.bytes},
                                  {"count", row.count},
-                                 {"type", name_of(row.type)},
-                                 {"redop", name_of(row.op)},
-                                 {"root", -1},
+                                 {"collective", name_of(row.what.collective)},
+                                 {"type", name_of(row.what.type)},
+                                 {"redop", reduces(row.what.collective) ? name_of(row.what.op) : "none"},
+                                 {"root", has_root(row.what.collective) ? row.what.root : -1},
                                  {"out_of_place", to_json(row.out_of_place)},
                                  {"in_place", to_json(row.in_place)}});
   }

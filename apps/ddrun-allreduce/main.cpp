@@ -48,7 +48,7 @@ std::string name_or_all(const std::vector<Value>& values) {
 
 std::string note_of(const Place& place, const collectives::Connected& connected) {
   if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
-  return connected.why_not_shm;
+  return connected.why;
 }
 
 /// Everything after the options; failures are already worded.
@@ -74,6 +74,7 @@ Result<int> run(const Options& options, const Place& place) {
   setting.members = connected->members;
   setting.min_bytes = options.min_bytes;
   setting.max_bytes = *last;
+  setting.collective = name_or_all(options.collectives);
   setting.type = name_or_all(options.types);
   setting.op = name_or_all(options.ops);
   const bool talks = place.rank == 0;
@@ -81,9 +82,9 @@ Result<int> run(const Options& options, const Place& place) {
 
   std::vector<Row> rows;
   std::uint64_t wrong_here = 0;
-  const auto run_one = [&](collectives::DataType type, collectives::ReduceOp op) -> std::optional<Error> {
-    Benchmark benchmark(*connected->communicator, options, place.rank, place.size, type, op);
-    for (const std::uint64_t bytes : sizes(options, *last, size_of(type))) {
+  const auto run_one = [&](const Case& what) -> std::optional<Error> {
+    Benchmark benchmark(*connected, options, what);
+    for (const std::uint64_t bytes : sizes(options, *last, what, place.size)) {
       auto row = benchmark.run(bytes);
       if (!row) return row.error();
       if (talks) print(line(*row));
@@ -93,10 +94,8 @@ Result<int> run(const Options& options, const Place& place) {
     return std::nullopt;
   };
   std::optional<Error> ended;
-  for (const collectives::DataType type : options.types) {
-    for (const collectives::ReduceOp op : options.ops) {
-      if (!ended) ended = run_one(type, op);
-    }
+  for (const Case& what : cases(options)) {
+    if (!ended) ended = run_one(what);
   }
   const Summary summary = summarize(std::move(rows), ended ? ended->message : std::string());
   if (talks) {

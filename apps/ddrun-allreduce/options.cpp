@@ -35,6 +35,8 @@ struct Texts {
   std::string corrupt_rank;
   std::string kill_rank;
   std::string kill_at = "0";
+  std::string collective = "all_reduce";
+  std::string root = "0";
   std::string datatype = "float";
   std::string op = "sum";
   std::string gpus = "1";
@@ -91,6 +93,14 @@ Result<void> read_names(const std::string& option, const std::string& text, cons
   return wrong(option, concat("must be ", join(names, ", "), " or all, not '", text, "'"));
 }
 
+Result<void> read_collectives(const std::string& text, std::vector<collectives::Collective>& to) {
+  if (const auto one = collectives::collective_named(text)) {
+    to = {*one};
+    return {};
+  }
+  return read_names("--collective", text, collectives::kCollectives, to);
+}
+
 template <class Value>
 std::string names_of(const std::vector<Value>& values) {
   std::vector<std::string> names;
@@ -103,6 +113,7 @@ Result<Options> judge(const Texts& texts, Options options) {
   const auto also = [&good](auto&& next) {
     if (good) good = next();
   };
+  also([&] { return read_collectives(texts.collective, options.collectives); });
   also([&] { return read_names("--datatype", texts.datatype, collectives::kDataTypes, options.types); });
   also([&] { return read_names("--op", texts.op, collectives::kReduceOps, options.ops); });
   // The largest element of those asked for: each of them must fit.
@@ -135,6 +146,7 @@ Result<Options> judge(const Texts& texts, Options options) {
     return {};
   });
   constexpr int kMaxRank = 1'000'000;
+  also([&] { return read_number("--root", texts.root, 0, kMaxRank, options.root); });
   if (!texts.corrupt_rank.empty()) {
     also([&] { return read_number("--corrupt-rank", texts.corrupt_rank, 0, kMaxRank, options.corrupt_rank); });
   }
@@ -153,11 +165,28 @@ Result<Options> judge(const Texts& texts, Options options) {
 
 }  // namespace
 
-std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, std::uint64_t element) {
+std::vector<Case> cases(const Options& options) {
+  std::vector<Case> all;
+  for (const auto collective : options.collectives) {
+    for (const auto type : options.types) {
+      for (const auto op : options.ops) {
+        all.push_back({collective, type, op, options.root});
+        if (!reduces(collective)) break;
+      }
+      if (collective == collectives::Collective::barrier) break;
+    }
+  }
+  return all;
+}
+
+std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& what, int ranks) {
+  if (what.collective == collectives::Collective::barrier) return {0};
+  const collectives::Blocks blocks = collectives::blocks_of(what.collective, ranks);
+  const std::uint64_t unit = collectives::size_of(what.type) * std::max(blocks.in, blocks.out);
   std::vector<std::uint64_t> all;
   for (std::uint64_t size = options.min_bytes; size <= max_bytes;) {
-    const std::uint64_t whole = size / element * element;
-    if (all.empty() || all.back() != whole) all.push_back(whole);
+    const std::uint64_t whole = size / unit * unit;
+    if (whole != 0 && (all.empty() || all.back() != whole)) all.push_back(whole);
     const std::uint64_t next = options.step_bytes != 0 ? size + options.step_bytes : size * options.step_factor;
     if (next <= size || next / 2 > max_bytes) break;  // also where 64 bits do not suffice
     size = next;
@@ -170,6 +199,7 @@ std::string must_agree(const Options& options) {
   return concat("--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor,
                 " --stepbytes=", options.step_bytes, " --iters=", options.iterations,
                 " --warmup_iters=", options.warmup, " --check=", options.check ? 1 : 0,
+                " --collective=", names_of(options.collectives), " --root=", options.root,
                 " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
                 " --backend=", kBackends[static_cast<std::size_t>(options.backend)]);
 }
@@ -198,6 +228,8 @@ Parsed parse_options(int argc, char** argv) {
   const std::string how = "How";
   text("--backend", texts.backend, "NAME", "auto, shm or tcp (auto: shm on one machine)", how);
   text("-T,--timeout", texts.timeout, "TIME", "for the start, and for each operation (60s)", how);
+  text("--collective", texts.collective, "NAME", "broadcast and so on, or all (all_reduce)", how);
+  text("-r,--root", texts.root, "RANK", "of broadcast, reduce, gather and scatter (0)", how);
   text("-d,--datatype", texts.datatype, "TYPE", "half, double, int32 and so on, or all (float)", how);
   text("-o,--op", texts.op, "OP", "sum, prod, max, min, avg or all (sum)", how);
   text("-g,--ngpus", texts.gpus, "N", "1, as every rank is a process of its own", how);

@@ -7,6 +7,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/collectives/communicator.hpp"
+#include "results.hpp"
 
 namespace ddrun::allreduce {
 
@@ -21,8 +22,10 @@ struct Options {
   int warmup = 2;
   bool check = true;
   collectives::Backend backend = collectives::Backend::automatic;
+  std::vector<collectives::Collective> collectives{collectives::Collective::all_reduce};
   std::vector<collectives::DataType> types{collectives::DataType::float32};
   std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};
+  int root = 0;
   Milliseconds timeout{60'000};  ///< for the start, and for each operation
   std::string json_file;
 
@@ -32,8 +35,13 @@ struct Options {
   std::uint64_t kill_at = 0;  ///< the first size, in bytes, before which kill_rank dies
 };
 
-/// The sizes to run with elements of `element` bytes: in bytes, rounded down to whole elements, ascending.
-[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, std::uint64_t element);
+/// What is to be measured, in this order.
+[[nodiscard]] std::vector<Case> cases(const Options& options);
+
+/// The sizes to run, ascending: bytes, rounded down to whole elements for each of `ranks` ranks where there is a block
+/// for each, and at least one of these. A barrier has the size 0 alone.
+[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& what,
+                                               int ranks);
 
 /// What has to be equal on all ranks, as words "name=value".
 [[nodiscard]] std::string must_agree(const Options& options);

@@ -20,13 +20,21 @@ struct Measurement {
   double algbw = 0;                    ///< GB/s: bytes / time
   double busbw = 0;                    ///< GB/s: algbw * bus_bandwidth_factor()
   std::optional<std::uint64_t> wrong;  ///< elements, over all ranks; none: not checked
+  std::string lacking;                 ///< why it was not run: the back end cannot; empty: it was
+};
+
+/// What is measured at one size after the other.
+struct Case {
+  collectives::Collective collective = collectives::Collective::all_reduce;
+  collectives::DataType type = collectives::DataType::float32;
+  collectives::ReduceOp op = collectives::ReduceOp::sum;
+  int root = 0;
 };
 
 struct Row {
-  collectives::DataType type = collectives::DataType::float32;
-  collectives::ReduceOp op = collectives::ReduceOp::sum;
-  std::uint64_t bytes = 0;
-  std::uint64_t count = 0;
+  Case what;
+  std::uint64_t bytes = 0;  ///< the larger of a rank's (the root's) input and output
+  std::uint64_t count = 0;  ///< elements of a block
   Measurement out_of_place;
   Measurement in_place;
 };
@@ -39,7 +47,8 @@ struct Setting {
   std::vector<collectives::Member> members;
   std::uint64_t min_bytes = 0;
   std::uint64_t max_bytes = 0;
-  std::string type;  ///< its name, or "all"
+  std::string collective;  ///< its name, or "all"
+  std::string type;        ///< the same
   std::string op;
 };
 

@@ -66,8 +66,9 @@ std::string header(const Setting& setting, const Options& options) {
 
 std::string line(const Row& row) {
   return format("%12llu  %12llu  %8s  %6s  %6d  ", static_cast<unsigned long long>(row.bytes),
-                static_cast<unsigned long long>(row.count), std::string(name_of(row.type)).c_str(),
-                std::string(name_of(row.op)).c_str(), -1) +
+                static_cast<unsigned long long>(row.count), std::string(name_of(row.what.type)).c_str(),
+                reduces(row.what.collective) ? std::string(name_of(row.what.op)).c_str() : "none",
+                has_root(row.what.collective) ? row.what.root : -1) +
          part(row.out_of_place) + " " + part(row.in_place) + "\n";
 }
 

@@ -6,28 +6,38 @@ namespace ddrun::collectives {
 
 namespace {
 
-constexpr unsigned kByte = 0xff;
+// The bits of a kind: 4 collective, 4 type, 3 operation, 21 root.
+constexpr unsigned kTypeAt = 4;
+constexpr unsigned kOpAt = 8;
+constexpr unsigned kRootAt = 11;
 
-/// "all_reduce of 4 float, sum"
-std::string in_words(std::uint32_t kind, std::uint64_t count) {
-  const std::uint32_t collective = kind >> 16U;
-  const std::uint32_t type = (kind >> 8U) & kByte;
-  const std::uint32_t op = kind & kByte;
-  if (collective > static_cast<std::uint32_t>(Collective::all_reduce) || type >= kDataTypes.size() ||
-      op >= kReduceOps.size()) {
-    return "something unknown";
-  }
-  const auto what = static_cast<Collective>(collective);
-  if (what == Collective::barrier) return std::string(name_of(what));
-  return concat(name_of(what), " of ", count, ' ', name_of(static_cast<DataType>(type)), ", ",
-                name_of(static_cast<ReduceOp>(op)));
+constexpr std::uint32_t bits(std::uint32_t kind, unsigned from, unsigned to) {
+  return (kind >> from) & ((1U << (to - from)) - 1);
 }
 
 }  // namespace
 
+std::string in_words(std::uint32_t kind, std::uint64_t count) {
+  const std::uint32_t collective = bits(kind, 0, kTypeAt);
+  const std::uint32_t type = bits(kind, kTypeAt, kOpAt);
+  const std::uint32_t op = bits(kind, kOpAt, kRootAt);
+  if (collective >= kCollectives.size() || type >= kDataTypes.size() || op >= kReduceOps.size()) {
+    return "something unknown";
+  }
+  const auto what = static_cast<Collective>(collective);
+  if (what == Collective::barrier) return std::string(name_of(what));
+  std::string words = concat(name_of(what), " of ", count, ' ', name_of(static_cast<DataType>(type)));
+  if (reduces(what)) words += concat(", ", name_of(static_cast<ReduceOp>(op)));
+  if (has_root(what)) words += concat(", root ", kind >> kRootAt);
+  return words;
+}
+
 std::uint32_t kind_of(const Call& call) {
-  return static_cast<std::uint32_t>(call.collective) << 16U | static_cast<std::uint32_t>(call.type) << 8U |
-         static_cast<std::uint32_t>(call.op);
+  std::uint32_t kind = static_cast<std::uint32_t>(call.collective);
+  kind |= static_cast<std::uint32_t>(call.type) << kTypeAt;
+  if (reduces(call.collective)) kind |= static_cast<std::uint32_t>(call.op) << kOpAt;
+  if (has_root(call.collective)) kind |= static_cast<std::uint32_t>(call.root) << kRootAt;
+  return kind;
 }
 
 tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,

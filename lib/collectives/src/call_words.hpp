@@ -10,6 +10,9 @@ namespace ddrun::collectives {
 /// What all ranks must have alike in a call, as one number besides the count.
 [[nodiscard]] std::uint32_t kind_of(const Call& call);
 
+/// "all_reduce of 4 float, sum"; "broadcast of 4 float, root 1"
+[[nodiscard]] std::string in_words(std::uint32_t kind, std::uint64_t count);
+
 /// Of two ranks that make different calls. `kind` and `count` are those of `rank`.
 [[nodiscard]] tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
                                                     const Call& own);

@@ -64,17 +64,68 @@ Result<std::unique_ptr<Communicator>> connect_shm(const Group& group, const Comm
   return made;
 }
 
+struct Chosen {
+  std::shared_ptr<Communicator> communicator;
+  std::string why;
+};
+
+/// Everybody decides from the same facts, so nobody has to announce the decision.
+Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, const std::vector<HostIdentity>& all,
+                      Deadline deadline) {
+  std::string why_not_shm;
+  if (options.backend != Backend::tcp) {
+    why_not_shm = what_prevents_shm(all);
+    if (why_not_shm.empty()) {
+      auto made = connect_shm(group, options, all, deadline);
+      if (made) return Chosen{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
+      if (options.backend == Backend::shm || made.error().code == Errc::timeout ||
+          made.error().code == Errc::connection_lost) {
+        return tl::unexpected(made.error());
+      }
+      why_not_shm = made.error().message;
+    } else if (options.backend == Backend::shm) {
+      return fail(Errc::unavailable, concat("no shared memory: ", why_not_shm));
+    }
+  }
+  auto made = TcpCommunicator::connect(group, options.buffer_bytes, deadline);
+  if (!made) return tl::unexpected(made.error());
+  return Chosen{std::move(*made), why_not_shm};
+}
+
 }  // namespace
 
-Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
-                                      ReduceOp op, Deadline deadline) {
-  if (in.size() != out.size()) return fail(Errc::invalid_argument, "input and output differ in size");
-  if (in.size() % size_of(type) != 0) {
-    return fail(Errc::invalid_argument,
-                concat(in.size(), " bytes are no whole number of ", name_of(type), ": each has ", size_of(type)));
+bool in_place(const Call& call, int rank, int size) {
+  const std::size_t mine = static_cast<std::size_t>(rank) * call.bytes();
+  const Blocks blocks = blocks_of(call.collective, size);
+  if (blocks.in == blocks.out) return call.in == call.out;
+  return blocks.out > 1 ? call.in == call.out + mine : call.out == call.in + mine;
+}
+
+Memory& Communicator::memory() { return host_memory(); }
+
+std::string Communicator::lacks(Collective /*collective*/, DataType /*type*/, ReduceOp /*op*/,
+                                bool /*in_place*/) const {
+  return {};
+}
+
+Result<void> Communicator::check(const Call& call) const {
+  const auto is_rank = [&](int rank) { return rank >= 0 && rank < size_; };
+  if (has_root(call.collective) && !is_rank(call.root)) {
+    return fail(Errc::invalid_argument, concat("there is no rank ", call.root, " to be the root"));
   }
+  if (call.collective == Collective::send_recv && (!is_rank(call.to) || !is_rank(call.from))) {
+    return fail(Errc::invalid_argument, concat("there is no rank ", is_rank(call.to) ? call.from : call.to));
+  }
+  const std::string lacking = lacks(call.collective, call.type, call.op, in_place(call, rank_, size_));
+  if (!lacking.empty()) return fail(Errc::invalid_argument, lacking);
+  return {};
+}
+
+Result<void> Communicator::perform(const Call& call, Deadline deadline) {
   if (!state_) return state_;
-  Call call{Collective::all_reduce, type, op, in.size() / size_of(type), in.data(), out.data()};
+  if (auto good = check(call); !good) return good;
+  ++calls_;
+  if (call.collective == Collective::barrier) return state_ = run(meeting(), deadline);
   if (tap_ == nullptr) return state_ = run(call, deadline);
   Call tapped = call;
   tapped.in = tap_->contribution(call);
@@ -83,12 +134,53 @@ Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<s
   return state_;
 }
 
+Result<double> Communicator::time(const Call& call, int times, Milliseconds timeout) {
+  if (!state_) return tl::unexpected(state_.error());
+  if (auto good = check(call); !good) return tl::unexpected(good.error());
+  if (tap_ == nullptr || call.collective == Collective::barrier) {
+    auto took = run_timed(call.collective == Collective::barrier ? meeting() : call, times, timeout);
+    if (!took) state_ = tl::unexpected(took.error());
+    calls_ += static_cast<std::uint64_t>(times);
+    return took;
+  }
+  const auto start = Clock::now();
+  for (int i = 0; i < times; ++i) {
+    if (auto done = perform(call, Clock::now() + timeout); !done) return tl::unexpected(done.error());
+  }
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds timeout) {
+  // A call of microseconds does not need a look at the clock of its own.
+  constexpr int kCallsPerLook = 64;
+  const auto start = Clock::now();
+  Deadline deadline = start + timeout;
+  for (int i = 0; i < times; ++i) {
+    if (i % kCallsPerLook == kCallsPerLook - 1) deadline = Clock::now() + timeout;
+    if (auto done = run(call, deadline); !done) return tl::unexpected(done.error());
+  }
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
+                                      ReduceOp op, Deadline deadline) {
+  if (in.size() != out.size()) return fail(Errc::invalid_argument, "input and output differ in size");
+  if (in.size() % size_of(type) != 0) {
+    return fail(Errc::invalid_argument,
+                concat(in.size(), " bytes are no whole number of ", name_of(type), ": each has ", size_of(type)));
+  }
+  return perform({Collective::all_reduce, type, op, in.size() / size_of(type), in.data(), out.data()}, deadline);
+}
+
 Result<void> Communicator::barrier(Deadline deadline) {
+  Call call;
+  call.collective = Collective::barrier;
+  return perform(call, deadline);
+}
+
+Call Communicator::meeting() {
   // Nobody can know a sum before everybody has given a part of it.
-  float nothing = 0;
-  auto* const data = reinterpret_cast<std::byte*>(&nothing);
-  if (state_) state_ = run({Collective::barrier, DataType::float32, ReduceOp::sum, 1, data, data}, deadline);
-  return state_;
+  return {Collective::barrier, DataType::float32, ReduceOp::sum, 1, nothing_.data(), nothing_.data()};
 }
 
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
@@ -107,29 +199,12 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
     all.push_back(std::move(*one));
   }
 
-  // Everybody decides from the same facts, so nobody has to announce the decision.
-  if (options.backend != Backend::tcp) {
-    connected.why_not_shm = what_prevents_shm(all);
-    if (connected.why_not_shm.empty()) {
-      auto made = connect_shm(group, options, all, deadline);
-      if (made) {
-        (*made)->tap_ = options.tap;
-        connected.communicator = std::move(*made);
-        return connected;
-      }
-      if (options.backend == Backend::shm || made.error().code == Errc::timeout ||
-          made.error().code == Errc::connection_lost) {
-        return tl::unexpected(made.error());
-      }
-      connected.why_not_shm = made.error().message;
-    } else if (options.backend == Backend::shm) {
-      return fail(Errc::unavailable, concat("no shared memory: ", connected.why_not_shm));
-    }
-  }
-  auto made = TcpCommunicator::connect(group, options.buffer_bytes, deadline);
-  if (!made) return tl::unexpected(made.error());
-  (*made)->tap_ = options.tap;
-  connected.communicator = std::move(*made);
+  auto chosen = choose(group, options, all, deadline);
+  if (!chosen) return tl::unexpected(chosen.error());
+  chosen->communicator->tap_ = options.tap;
+  connected.communicator = std::move(chosen->communicator);
+  connected.control = connected.communicator;
+  connected.why = std::move(chosen->why);
   return connected;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string>
 
 #include "ddrun/collectives/collective.hpp"
 #include "ddrun/collectives/data_type.hpp"
@@ -29,6 +30,32 @@ constexpr std::array<std::string_view, kReduceOps.size()> kOpNames{"sum", "prod"
 
 const TypeFacts& facts(DataType type) { return kTypeFacts[static_cast<std::size_t>(type)]; }
 
+struct CollectiveFacts {
+  std::string_view name;
+  bool reduces = false;
+  bool has_root = false;
+  bool all_in = false;   ///< the input has a block for every rank
+  bool all_out = false;  ///< the output has
+};
+
+/// In the order of the enumeration.
+constexpr std::array<CollectiveFacts, kCollectives.size()> kCollectiveFacts{{
+    {"barrier"},
+    {"all_reduce", true},
+    {"broadcast", false, true},
+    {"reduce", true, true},
+    {"all_gather", false, false, false, true},
+    {"reduce_scatter", true, false, true, false},
+    {"gather", false, true, false, true},
+    {"scatter", false, true, true, false},
+    {"all_to_all", false, false, true, true},
+    {"send_recv"},
+}};
+
+const CollectiveFacts& collective_facts(Collective collective) {
+  return kCollectiveFacts[static_cast<std::size_t>(collective)];
+}
+
 template <class Value, std::size_t Count>
 std::optional<Value> named(const std::array<Value, Count>& all, std::string_view name) {
   const auto found = std::find_if(all.begin(), all.end(), [&](Value value) { return name_of(value) == name; });
@@ -45,11 +72,34 @@ std::optional<DataType> data_type_named(std::string_view name) { return named(kD
 std::string_view name_of(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
 std::optional<ReduceOp> reduce_op_named(std::string_view name) { return named(kReduceOps, name); }
 
-std::string_view name_of(Collective collective) { return collective == Collective::barrier ? "barrier" : "all_reduce"; }
+std::string_view name_of(Collective collective) { return collective_facts(collective).name; }
+
+std::optional<Collective> collective_named(std::string_view name) {
+  const auto letters = [](std::string_view text) {
+    std::string only(text);
+    std::erase_if(only, [](char letter) { return letter == '_' || letter == '-'; });
+    return only;
+  };
+  const auto found = std::find_if(kCollectives.begin(), kCollectives.end(),
+                                  [&](Collective collective) { return letters(name_of(collective)) == letters(name); });
+  return found == kCollectives.end() ? std::nullopt : std::optional(*found);
+}
+
+bool reduces(Collective collective) { return collective_facts(collective).reduces; }
+bool has_root(Collective collective) { return collective_facts(collective).has_root; }
+
+Blocks blocks_of(Collective collective, int ranks) {
+  const auto all = static_cast<std::size_t>(ranks);
+  const CollectiveFacts& facts = collective_facts(collective);
+  return {facts.all_in ? all : 1, facts.all_out ? all : 1};
+}
 
 double bus_bandwidth_factor(Collective collective, int ranks) {
-  if (collective == Collective::barrier) return 0;
-  return 2.0 * (ranks - 1) / ranks;
+  if (ranks == 1 || collective == Collective::barrier) return 0;
+  const CollectiveFacts& facts = collective_facts(collective);
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  if (collective == Collective::all_reduce) return 2 * share;
+  return facts.all_in || facts.all_out ? share : 1;
 }
 
 }  // namespace ddrun::collectives

@@ -17,10 +17,8 @@ namespace {
 constexpr std::size_t kPeriod = 8191;
 constexpr std::size_t kShortPeriod = 509;
 constexpr int kManyRanks = 2048;
-/// Each period begins this much later in the table than the one before, so that a whole period apart is another place.
-constexpr std::size_t kTurn = 4099;
 /// How often a position is tried again whose result is that of its neighbour.
-constexpr std::uint64_t kTries = 32;
+constexpr std::uint8_t kTries = 32;
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser: every bit of x matters to every bit of the result
   x ^= x >> 30U;
@@ -119,102 +117,95 @@ class Contributions {
   Range range_;
 };
 
-/// Calls `part(offset in data, offset in the table, length)`, in elements, for each piece that is one in both.
-template <class Part>
-void for_each_piece(std::uint64_t first, std::size_t count, std::size_t period, Part part) {
-  for (std::size_t done = 0; done < count;) {
-    const std::uint64_t position = first + done;
-    const std::size_t in_period = position % period;
-    const std::size_t from = (in_period + position / period % period * kTurn) % period;
-    const std::size_t length = std::min({count - done, period - in_period, period - from});
-    part(done, from, length);
-    done += length;
-  }
-}
-
-template <class Word>
-std::size_t count_different(const std::byte* a, const std::byte* b, std::size_t count) {
-  std::size_t different = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    Word x;
-    Word y;
-    std::memcpy(&x, a + i * sizeof(Word), sizeof(Word));
-    std::memcpy(&y, b + i * sizeof(Word), sizeof(Word));
-    different += x != y ? 1U : 0U;
-  }
-  return different;
-}
-
 }  // namespace
 
-ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op)
-    : type_(type),
-      op_(op),
-      size_(size),
-      element_(size_of(type)),
-      period_(size > kManyRanks ? kShortPeriod : kPeriod),
-      mine_(period_ * element_),
-      right_(period_ * element_) {
+ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : type_(type), op_(op), size_(size) {
+  const std::size_t element = size_of(type);
+  const std::size_t length = size > kManyRanks ? kShortPeriod : kPeriod;
   const Contributions contributions(type, op, size);
   const Kernels& loops = kernels(type, op, SimdPath::baseline);
-  const auto contribute = [&](int r, std::size_t i, std::uint64_t attempt, std::byte* to) {
-    const std::uint64_t bits = contributions.bits(static_cast<std::uint64_t>(r), i, attempt);
-    std::memcpy(to, &bits, element_);
+  const auto contribute = [&](int r, std::size_t i, std::byte* to) {
+    const std::uint64_t bits = contributions.bits(static_cast<std::uint64_t>(r), i, attempts_[i]);
+    std::memcpy(to, &bits, element);
   };
+  attempts_.resize(length);
+  std::vector<std::byte> mine;
+  std::vector<std::byte> right(length * element);
   // All of them, rank by rank.
-  std::vector<std::byte> row(period_ * element_);
-  std::vector<std::byte> numbers(period_ * size_of(accumulator_type(type)));
+  std::vector<std::byte> row(length * element);
+  std::vector<std::byte> numbers(length * size_of(accumulator_type(type)));
   for (int r = 0; r < size; ++r) {
-    for (std::size_t i = 0; i < period_; ++i) contribute(r, i, 0, row.data() + i * element_);
-    (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), period_);
-    if (r == rank) mine_ = row;
+    for (std::size_t i = 0; i < length; ++i) contribute(r, i, row.data() + i * element);
+    (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), length);
+    if (r == rank) mine = row;
   }
-  loops.finish(right_.data(), numbers.data(), period_, size);
+  loops.finish(right.data(), numbers.data(), length, size);
   // Then again those whose result is that of a neighbour.
   const auto like_neighbour = [&](std::size_t i) {
-    const std::byte* const right = right_.data() + i * element_;
-    return (i > 0 && std::memcmp(right, right - element_, element_) == 0) ||
-           (i + 1 == period_ && std::memcmp(right, right_.data(), element_) == 0);
+    const std::byte* const one = right.data() + i * element;
+    return (i > 0 && std::memcmp(one, one - element, element) == 0) ||
+           (i + 1 == length && std::memcmp(one, right.data(), element) == 0);
   };
-  for (std::size_t i = 0; i < period_; ++i) {
-    for (std::uint64_t attempt = 1; attempt < kTries && like_neighbour(i); ++attempt) {
+  for (std::size_t i = 0; i < length; ++i) {
+    while (attempts_[i] + 1 < kTries && like_neighbour(i)) {
+      ++attempts_[i];
       for (int r = 0; r < size; ++r) {
-        contribute(r, i, attempt, row.data());
+        contribute(r, i, row.data());
         (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), 1);
-        if (r == rank) std::memcpy(mine_.data() + i * element_, row.data(), element_);
+        if (r == rank) std::memcpy(mine.data() + i * element, row.data(), element);
       }
-      loops.finish(right_.data() + i * element_, numbers.data(), 1, size);
+      loops.finish(right.data() + i * element, numbers.data(), 1, size);
     }
   }
+  mine_ = Sequence(type, std::move(mine));
+  reduction_ = Sequence(type, std::move(right));
 }
 
-void ExactPattern::fill(std::span<std::byte> data, std::uint64_t first) const {
-  for_each_piece(first, data.size() / element_, period_, [&](std::size_t at, std::size_t from, std::size_t length) {
-    std::memcpy(data.data() + at * element_, mine_.data() + from * element_, length * element_);
-  });
+Sequence ExactPattern::contribution_of(int rank) const {
+  const std::size_t element = size_of(type_);
+  const Contributions contributions(type_, op_, size_);
+  std::vector<std::byte> period(mine_.period().size());
+  for (std::size_t i = 0; i < attempts_.size(); ++i) {
+    const std::uint64_t bits = contributions.bits(static_cast<std::uint64_t>(rank), i, attempts_[i]);
+    std::memcpy(period.data() + i * element, &bits, element);
+  }
+  return {type_, std::move(period)};
 }
 
-std::size_t ExactPattern::count_wrong(std::span<const std::byte> result, std::uint64_t first) const {
-  std::size_t wrong = 0;
-  for_each_piece(first, result.size() / element_, period_, [&](std::size_t at, std::size_t from, std::size_t length) {
-    const std::byte* const a = result.data() + at * element_;
-    const std::byte* const b = right_.data() + from * element_;
-    if (std::memcmp(a, b, length * element_) == 0) return;
-    switch (element_) {
-      case 1: wrong += count_different<std::uint8_t>(a, b, length); break;
-      case 2: wrong += count_different<std::uint16_t>(a, b, length); break;
-      case 4: wrong += count_different<std::uint32_t>(a, b, length); break;
-      default: wrong += count_different<std::uint64_t>(a, b, length);
-    }
-  });
-  return wrong;
+std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first) {
+  const auto one = [&](int of, std::uint64_t from) { return Expected{0, call.count, of, from}; };
+  const std::uint64_t block = first + static_cast<std::uint64_t>(rank) * call.count;
+  std::vector<Expected> all;
+  switch (call.collective) {
+    case Collective::barrier: return {};
+    case Collective::all_reduce: return {one(Expected::kReduction, first)};
+    case Collective::reduce:
+      if (rank != call.root) return {};
+      return {one(Expected::kReduction, first)};
+    case Collective::reduce_scatter: return {one(Expected::kReduction, block)};
+    case Collective::broadcast: return {one(call.root, first)};
+    case Collective::scatter: return {one(call.root, block)};
+    case Collective::send_recv: return {one(call.from, first)};
+    case Collective::gather:
+      if (rank != call.root) return {};
+      [[fallthrough]];
+    case Collective::all_gather:
+      for (int of = 0; of < size; ++of) all.push_back(one(of, first));
+      break;
+    case Collective::all_to_all:
+      for (int of = 0; of < size; ++of) all.push_back(one(of, block));
+      break;
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].begin = i * call.count;
+  return all;
 }
 
 void ExactPattern::spoil(std::span<std::byte> data, std::size_t index) const {
-  std::byte* const element = data.data() + index * element_;
+  const std::size_t size = size_of(type_);
+  std::byte* const element = data.data() + index * size;
   std::uint64_t bits = 0;
-  std::memcpy(&bits, element, element_);
-  const std::uint64_t sign = std::uint64_t{1} << (8 * element_ - 1);
+  std::memcpy(&bits, element, size);
+  const std::uint64_t sign = std::uint64_t{1} << (8 * size - 1);
   if (kind_of(type_) == NumberKind::floating) {
     // The other sign changes sums and products; infinity is more than any other number.
     if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
@@ -235,7 +226,7 @@ void ExactPattern::spoil(std::span<std::byte> data, std::size_t index) const {
   } else {
     bits += 2;  // of a product, an odd factor stays odd and becomes another
   }
-  std::memcpy(element, &bits, element_);
+  std::memcpy(element, &bits, size);
 }
 
 }  // namespace ddrun::collectives

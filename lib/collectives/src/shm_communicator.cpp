@@ -77,9 +77,8 @@ Result<std::unique_ptr<Communicator>> ShmCommunicator::start(std::shared_ptr<Seg
 
 ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, int size, std::size_t buffer_bytes,
                                  bool crowded)
-    : segment_(std::move(segment)),
-      rank_(rank),
-      size_(size),
+    : Communicator(rank, size),
+      segment_(std::move(segment)),
       buffer_bytes_(buffer_bytes),
       gate_(*at<Control>(0), at<Line>(Layout(size, buffer_bytes).lines), rank, size, crowded),
       from_(static_cast<std::size_t>(size)),
@@ -87,7 +86,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, int
 
 ShmCommunicator::~ShmCommunicator() {
   // Whoever still waits for this rank waits in vain; whoever has passed the last gate does not look any more.
-  report_lost(*at<Control>(0), rank_);
+  report_lost(*at<Control>(0), rank());
 }
 
 template <class T>
@@ -96,11 +95,11 @@ T* ShmCommunicator::at(std::size_t offset) const {
 }
 
 std::span<std::byte> ShmCommunicator::send_buffer() {
-  return {at(Layout(size_, buffer_bytes_).buffer(rank_, 0)), buffer_bytes_};
+  return {at(Layout(size(), buffer_bytes_).buffer(rank(), 0)), buffer_bytes_};
 }
 
 std::span<std::byte> ShmCommunicator::recv_buffer() {
-  return {at(Layout(size_, buffer_bytes_).buffer(rank_, 1)), buffer_bytes_};
+  return {at(Layout(size(), buffer_bytes_).buffer(rank(), 1)), buffer_bytes_};
 }
 
 std::uint64_t ShmCommunicator::offset_of(const std::byte* data, std::size_t bytes) const {
@@ -117,29 +116,34 @@ Result<void> ShmCommunicator::announce(const Call& call, Deadline deadline) {
   mine.in = offset_of(call.in, call.bytes());
   mine.out = offset_of(call.out, call.bytes());
   if (auto passed = gate_.pass(deadline); !passed) return passed;
-  for (int rank = 0; rank < size_; ++rank) {
-    const Line& theirs = gate_.of(rank);
+  for (int peer = 0; peer < size(); ++peer) {
+    const Line& theirs = gate_.of(peer);
     if (theirs.count != call.count || theirs.kind != kind_of(call)) {
-      return different_calls(rank, theirs.kind, theirs.count, rank_, call);
+      return different_calls(peer, theirs.kind, theirs.count, rank(), call);
     }
   }
   return {};
 }
 
+std::string ShmCommunicator::lacks(Collective collective, DataType, ReduceOp, bool) const {
+  if (collective == Collective::barrier || collective == Collective::all_reduce) return {};
+  return concat("shm has no ", name_of(collective));
+}
+
 Result<void> ShmCommunicator::run(const Call& call, Deadline deadline) {
   const std::size_t bytes = call.bytes();
-  if (size_ == 1) {
+  if (size() == 1) {
     if (call.in != call.out) std::memcpy(call.out, call.in, bytes);
     return {};
   }
   if (bytes <= sizeof(Line::data)) {
     std::copy_n(call.in, bytes, gate_.mine().data.begin());
-  } else if (bytes <= std::min(kReadAllBytes, kReadAllTotal / static_cast<std::size_t>(size_))) {
-    const Layout layout(size_, buffer_bytes_);
-    std::memcpy(at(layout.slot(rank_, gate_.parity_ahead())), call.in, bytes);
+  } else if (bytes <= std::min(kReadAllBytes, kReadAllTotal / static_cast<std::size_t>(size()))) {
+    const Layout layout(size(), buffer_bytes_);
+    std::memcpy(at(layout.slot(rank(), gate_.parity_ahead())), call.in, bytes);
   } else {
     if (auto met = announce(call, deadline); !met) return met;
-    for (int rank = 0; rank < size_; ++rank) {
+    for (int rank = 0; rank < size(); ++rank) {
       const Line& theirs = gate_.of(rank);
       // Anybody's private memory sends everybody the long way round.
       if (theirs.in == kPrivate || theirs.out == kPrivate) return reduce_staged(call, deadline);
@@ -152,26 +156,26 @@ Result<void> ShmCommunicator::run(const Call& call, Deadline deadline) {
 }
 
 void ShmCommunicator::read_all(const Call& call) {
-  const Layout layout(size_, buffer_bytes_);
+  const Layout layout(size(), buffer_bytes_);
   const unsigned parity = gate_.parity_ahead() ^ 1U;
   const bool in_lines = call.bytes() <= sizeof(Line::data);
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 0; rank < size(); ++rank) {
     from_[static_cast<std::size_t>(rank)] = in_lines ? gate_.of(rank).data.data() : at(layout.slot(rank, parity));
   }
   void* const out = call.out;
-  kernels(call.type, call.op).reduce(from_.data(), from_.size(), &out, 1, 0, call.count, Stores::normal, size_);
+  kernels(call.type, call.op).reduce(from_.data(), from_.size(), &out, 1, 0, call.count, Stores::normal, size());
 }
 
 void ShmCommunicator::reduce_my_slice(const Call& call, std::size_t count, Stores stores) {
   const std::size_t slice = round_up((count + from_.size() - 1) / from_.size(), kApart / size_of(call.type));
-  const std::size_t begin = std::min(count, slice * static_cast<std::size_t>(rank_));
+  const std::size_t begin = std::min(count, slice * static_cast<std::size_t>(rank()));
   const std::size_t end = std::min(count, begin + slice);
-  kernels(call.type, call.op).reduce(from_.data(), from_.size(), to_.data(), to_.size(), begin, end, stores, size_);
+  kernels(call.type, call.op).reduce(from_.data(), from_.size(), to_.data(), to_.size(), begin, end, stores, size());
 }
 
 Result<void> ShmCommunicator::reduce_slices(const Call& call, Deadline deadline) {
   bool in_place = false;
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 0; rank < size(); ++rank) {
     const Line& theirs = gate_.of(rank);
     from_[static_cast<std::size_t>(rank)] = at(theirs.in);
     to_[static_cast<std::size_t>(rank)] = at(theirs.out);
@@ -183,12 +187,12 @@ Result<void> ShmCommunicator::reduce_slices(const Call& call, Deadline deadline)
 }
 
 Result<void> ShmCommunicator::reduce_staged(const Call& call, Deadline deadline) {
-  const Layout layout(size_, buffer_bytes_);
-  for (int rank = 0; rank < size_; ++rank) {
+  const Layout layout(size(), buffer_bytes_);
+  for (int rank = 0; rank < size(); ++rank) {
     to_[static_cast<std::size_t>(rank)] = at(layout.staged(rank));
     from_[static_cast<std::size_t>(rank)] = at(layout.staged(rank));
   }
-  void* const mine = to_[static_cast<std::size_t>(rank_)];
+  void* const mine = to_[static_cast<std::size_t>(rank())];
   for (std::size_t done = 0; done < call.bytes(); done += kStagedBytes) {
     const std::size_t bytes = std::min(kStagedBytes, call.bytes() - done);
     std::memcpy(mine, call.in + done, bytes);

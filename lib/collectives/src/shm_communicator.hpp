@@ -31,6 +31,7 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "shm"; }
+  [[nodiscard]] std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const override;
   [[nodiscard]] std::span<std::byte> send_buffer() override;
   [[nodiscard]] std::span<std::byte> recv_buffer() override;
 
@@ -49,8 +50,6 @@ class ShmCommunicator final : public Communicator {
   void reduce_my_slice(const Call& call, std::size_t count, Stores stores);
 
   std::shared_ptr<Segment> segment_;
-  int rank_;
-  int size_;
   std::size_t buffer_bytes_;
   Gate gate_;
   std::vector<const void*> from_;

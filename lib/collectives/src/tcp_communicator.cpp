@@ -65,11 +65,17 @@ Result<std::unique_ptr<Communicator>> TcpCommunicator::connect(const Group& grou
 }
 
 TcpCommunicator::TcpCommunicator(Group group, RingLinks links, std::size_t buffer_bytes)
-    : group_(std::move(group)),
+    : Communicator(group.rank, group.size),
+      group_(std::move(group)),
       links_(std::move(links)),
       buffer_bytes_(buffer_bytes),
       distance_((buffer_bytes + kPage - 1) / kPage * kPage),
       arrived_(kPiece) {}
+
+std::string TcpCommunicator::lacks(Collective collective, DataType, ReduceOp, bool) const {
+  if (collective == Collective::barrier || collective == Collective::all_reduce) return {};
+  return concat("tcp has no ", name_of(collective));
+}
 
 Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
   if (group_.size == 1) {

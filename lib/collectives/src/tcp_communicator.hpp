@@ -19,6 +19,7 @@ class TcpCommunicator final : public Communicator {
                                                                      Deadline deadline);
 
   [[nodiscard]] std::string_view name() const override { return "tcp"; }
+  [[nodiscard]] std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const override;
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
 

@@ -199,9 +199,9 @@ TEST_CASE("without a wish ranks of one machine share memory") {
     auto connected = connect(group, {Backend::automatic, 16}, in_time());
     if (!connected) return connected.error().message;
     if (connected->members.size() != 2 || connected->members[1].pid <= 0) return "members are wrong";
-    return std::string(connected->communicator->name()) + connected->why_not_shm;
+    return std::string(connected->communicator->name()) + ": " + connected->why;
   });
-  CHECK(problems == std::vector<std::string>{"shm", "shm"});
+  CHECK(problems == std::vector<std::string>(2, "shm: all ranks are on one machine"));
 }
 
 TEST_CASE("a group of one needs no store") {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/collectives/collective.hpp"
 #include "ddrun/collectives/data_type.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "ddrun/collectives/reduce_op.hpp"
 
 namespace ddrun::store {
@@ -31,24 +34,34 @@ struct Group {
   std::string address = "127.0.0.1";
 };
 
-/// How the data travels. A GPU library is a further value here and a further implementation of Communicator.
+/// How the data travels.
 enum class Backend {
   automatic,  ///< shm if every rank can reach the same shared memory, else tcp
   shm,        ///< memory shared by processes of one machine
-  tcp,        ///< a ring of connections
+  tcp,        ///< connections between the ranks
 };
 
-/// One call of a Communicator, as this rank makes it. `in` and `out` have `count` elements.
+/// One call of a Communicator, as this rank makes it. `in` and `out` have as many blocks of `count` elements as
+/// blocks_of() says, aligned for the type, in any memory that the back end can use. They do not overlap, or are in
+/// place: of all_gather and gather, `in` is this rank's block of `out`; of reduce_scatter and scatter, `out` is this
+/// rank's block of `in`; of the others they are the same memory. What only the root has may be null elsewhere.
 struct Call {
   Collective collective = Collective::all_reduce;
   DataType type = DataType::float32;
-  ReduceOp op = ReduceOp::sum;
-  std::size_t count = 0;
+  ReduceOp op = ReduceOp::sum;  ///< used by what reduces()
+  std::size_t count = 0;        ///< elements of a block
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
+  int root = 0;  ///< used by what has_root()
+  int to = 0;    ///< of send_recv: which rank gets `in`; this rank itself, as it were from another: nothing but a copy
+  int from = 0;  ///< of send_recv: whose `in` comes to `out`
 
+  /// Bytes of a block.
   [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
 };
+
+/// Whether a call's memory is in place; see Call.
+[[nodiscard]] bool in_place(const Call& call, int rank, int size);
 
 /// A hook for tests of whoever checks results: it stands between one rank and its back end and may make mistakes that
 /// a back end could make. Called on the calling thread, for each call but barriers.
@@ -78,28 +91,41 @@ struct CommunicatorOptions {
 
 /// Collective operations of the ranks of a group. One implementation per way of moving data.
 ///
-/// Every rank makes the same calls in the same order with equal counts, types and operations. A call blocks until
-/// this rank has its result, the deadline passes (`timeout`), or a peer is known to be gone (`connection_lost`, naming
-/// the rank): it never hangs. Ranks that make different calls get `invalid_argument` with both calls in words. After
-/// any failure of a call the object only repeats that failure. Not thread-safe. Results are the same, bit for bit, on
-/// every rank.
+/// Every rank makes the same calls in the same order with equal counts, types, operations and roots. A call blocks
+/// until this rank has its result, the deadline passes (`timeout`), or a peer is known to be gone (`connection_lost`,
+/// naming the rank): it never hangs. Ranks that make different calls get `invalid_argument` with both calls in words.
+/// After any failure of a call the object only repeats that failure. Not thread-safe. What is reduced is the same, bit
+/// for bit, on every rank.
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
-  /// "shm" or "tcp".
+  /// As the option that chooses it: "shm", "tcp".
   [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
 
   /// Two arrays of `buffer_bytes` in the memory this back end works on fastest (for shm: where the peers can reach it,
   /// so that nothing is copied). They live as long as this object, begin at a page, and their content starts undefined.
   [[nodiscard]] virtual std::span<std::byte> send_buffer() = 0;
   [[nodiscard]] virtual std::span<std::byte> recv_buffer() = 0;
+  /// What reads and writes those buffers.
+  [[nodiscard]] virtual Memory& memory();
 
-  /// out[i] = in[i] of rank 0 op in[i] of rank 1 op … . `in` and `out` have equal sizes, whole elements, aligned
-  /// for their type, and are either the same memory or do not overlap; any memory will do. What the operations mean,
-  /// and how half and bfloat16 are rounded, see ReduceOp and Kernels.
+  /// Empty, or why this back end cannot make such a call ("nccl has no all_to_all in place"). The same on every rank.
+  [[nodiscard]] virtual std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const;
+
+  /// out[i] of all_reduce = in[i] of rank 0 op in[i] of rank 1 op …; the others as Collective says. What the operations
+  /// mean, and how half and bfloat16 are rounded, see ReduceOp and Kernels.
+  [[nodiscard]] Result<void> perform(const Call& call, Deadline deadline);
+
+  /// The same call `times` times, each within `timeout`. Returns what it took in microseconds, as this rank sees it:
+  /// from the first one's start to the last one's end, by the clock that suits the memory.
+  [[nodiscard]] Result<double> time(const Call& call, int times, Milliseconds timeout);
+
+  /// An all_reduce of whole arrays; `invalid_argument` if they do not fit together.
   [[nodiscard]] Result<void> all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
                                         ReduceOp op, Deadline deadline);
 
@@ -114,15 +140,28 @@ class Communicator {
   /// Returns once every rank has called it.
   [[nodiscard]] Result<void> barrier(Deadline deadline);
 
- protected:
-  Communicator() = default;
+  /// How many calls have been begun, barriers too. On ranks that wait for each other it is the same; who has begun
+  /// less is late.
+  [[nodiscard]] std::uint64_t calls() const { return calls_; }
 
-  /// The call itself, checked as far as one rank can. Not called again after a failure.
+ protected:
+  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+
+  /// The call itself, checked as far as one rank can. Not called again after a failure. A barrier has one float in
+  /// place, in the host's memory, that may be summed or not.
   [[nodiscard]] virtual Result<void> run(const Call& call, Deadline deadline) = 0;
+  /// For time(), without a Tap. Back ends that work while the caller goes on have a clock of their own.
+  [[nodiscard]] virtual Result<double> run_timed(const Call& call, int times, Milliseconds timeout);
 
  private:
   friend Result<struct Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline);
+  [[nodiscard]] Result<void> check(const Call& call) const;
+  [[nodiscard]] Call meeting();
 
+  int rank_;
+  int size_;
+  std::uint64_t calls_ = 0;
+  alignas(float) std::array<std::byte, sizeof(float)> nothing_{};  ///< what barriers sum
   Tap* tap_ = nullptr;
   Result<void> state_;  ///< the failure after which nothing works any more
 };
@@ -134,10 +173,13 @@ struct Member {
 };
 
 struct Connected {
-  std::unique_ptr<Communicator> communicator;
+  /// For the test's own words: small calls in the memory of the host, which are right even where `communicator` is not,
+  /// and know soon when a peer is gone. The same object where that is shm or tcp.
+  std::shared_ptr<Communicator> control;
+  std::shared_ptr<Communicator> communicator;
   std::vector<Member> members;  ///< by rank
-  /// Why Backend::automatic did not take shared memory; empty otherwise.
-  std::string why_not_shm;
+  /// Why it is this back end, in words: "all 4 ranks are on one machine".
+  std::string why;
 };
 
 /// Chooses a back end (the same on every rank) and connects the group; blocks until all ranks are there. `timeout`

@@ -5,8 +5,10 @@
 #include <span>
 #include <vector>
 
+#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/data_type.hpp"
 #include "ddrun/collectives/reduce_op.hpp"
+#include "ddrun/collectives/sequence.hpp"
 
 namespace ddrun::collectives {
 
@@ -29,12 +31,19 @@ class ExactPattern {
   /// `size` ranks, 1 to 1,000,000. Takes time and memory for up to 8,191 elements per rank, once.
   ExactPattern(int rank, int size, DataType type = DataType::float32, ReduceOp op = ReduceOp::sum);
 
-  /// What this rank contributes to elements first, first + 1, …; `data` are whole elements.
-  void fill(std::span<std::byte> data, std::uint64_t first = 0) const;
-  void fill(std::span<float> data, std::uint64_t first = 0) const { fill(std::as_writable_bytes(data), first); }
+  /// What `rank` contributes. Made anew at each call but for this rank.
+  [[nodiscard]] Sequence contribution_of(int rank) const;
+  /// What this rank contributes.
+  [[nodiscard]] const Sequence& mine() const { return mine_; }
+  /// The reduction over all ranks.
+  [[nodiscard]] const Sequence& reduction() const { return reduction_; }
 
-  /// How many elements of `result` are not the reduction over all ranks.
-  [[nodiscard]] std::size_t count_wrong(std::span<const std::byte> result, std::uint64_t first = 0) const;
+  // The same on the program's own memory, elements first, first + 1, ….
+  void fill(std::span<std::byte> data, std::uint64_t first = 0) const { mine_.fill(data, first); }
+  void fill(std::span<float> data, std::uint64_t first = 0) const { fill(std::as_writable_bytes(data), first); }
+  [[nodiscard]] std::size_t count_wrong(std::span<const std::byte> result, std::uint64_t first = 0) const {
+    return reduction_.count_wrong(result, first);
+  }
   [[nodiscard]] std::size_t count_wrong(std::span<const float> result, std::uint64_t first = 0) const {
     return count_wrong(std::as_bytes(result), first);
   }
@@ -46,10 +55,23 @@ class ExactPattern {
   DataType type_;
   ReduceOp op_;
   int size_;
-  std::size_t element_;
-  std::size_t period_;
-  std::vector<std::byte> mine_;   ///< this rank's contributions to one period
-  std::vector<std::byte> right_;  ///< their reduction over all ranks
+  std::vector<std::uint8_t> attempts_;  ///< at each place of a period, which of the contributions it is
+  Sequence mine_;
+  Sequence reduction_;
 };
+
+/// What a part of a rank's output has to be after a call.
+struct Expected {
+  std::size_t begin = 0;  ///< elements of the output
+  std::size_t count = 0;
+  int rank = kReduction;    ///< whose contribution, or all ranks' reduction
+  std::uint64_t first = 0;  ///< its element that comes first
+
+  static constexpr int kReduction = -1;
+};
+
+/// What `call` gives to `rank` if every rank's input began with element `first` of its contribution. Empty for a
+/// rank that gets nothing.
+[[nodiscard]] std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first);
 
 }  // namespace ddrun::collectives
