@@ -90,10 +90,14 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   result.algbw = bytes / result.microseconds / 1e3;
   result.busbw = result.algbw * collectives::bus_bandwidth_factor(what_.collective, size_);
   if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
-  if (options_.check && what_.collective != collectives::Collective::barrier) {
-    const auto wrong = check_one(placement, call);
-    if (!wrong) return tl::unexpected(wrong.error());
-    const auto everywhere = total(*wrong);
+  if (options_.checks != 0 && what_.collective != collectives::Collective::barrier) {
+    std::uint64_t wrong = 0;
+    for (int i = 0; i < options_.checks; ++i) {
+      const auto once = check_one(placement, call);
+      if (!once) return tl::unexpected(once.error());
+      wrong += *once;
+    }
+    const auto everywhere = total(wrong);
     if (!everywhere) return tl::unexpected(everywhere.error());
     result.wrong = *everywhere;
   }
@@ -140,7 +144,7 @@ Result<void> Benchmark::prepare(Placement placement, const collectives::Call& ca
 /// Microseconds per call, as this rank sees it. All ranks start together.
 Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
   if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
-  const auto all = communicator_.time(call, times, options_.timeout);
+  const auto all = communicator_.time(call, times, options_.op_timeout);
   if (!all) return all;
   return *all / times;
 }
@@ -153,7 +157,7 @@ Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& re
   times.reserve(static_cast<std::size_t>(samples));
   if (auto met = control_.barrier(deadline()); !met) return met;
   for (int i = 0; i < samples; ++i) {
-    const auto once = communicator_.time(call, 1, options_.timeout);
+    const auto once = communicator_.time(call, 1, options_.op_timeout);
     if (!once) return tl::unexpected(once.error());
     times.push_back(*once);
   }

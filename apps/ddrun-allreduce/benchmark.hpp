@@ -39,7 +39,7 @@ class Benchmark {
   [[nodiscard]] std::uint64_t first_position(std::size_t count) const { return count * 7 + iteration_; }
   [[nodiscard]] Result<double> slowest(double microseconds);
   [[nodiscard]] Result<std::uint64_t> total(std::uint64_t wrong);
-  [[nodiscard]] Deadline deadline() const { return Clock::now() + options_.timeout; }
+  [[nodiscard]] Deadline deadline() const { return Clock::now() + options_.op_timeout; }
 
   collectives::Communicator& communicator_;
   collectives::Communicator& control_;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "benchmark.hpp"
+#include "cases.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
 #include "json_report.hpp"
@@ -11,15 +12,13 @@
 #include "options.hpp"
 #include "place.hpp"
 #include "say.hpp"
+#include "status.hpp"
 #include "table.hpp"
 
 using namespace ddrun;
 using namespace ddrun::allreduce;
 
 namespace {
-
-constexpr int kFailed = 1;  // a wrong element, a lost rank
-constexpr int kUsage = 2;
 
 /// Rank 0 decides, as each rank finds another amount of free memory.
 Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
@@ -54,8 +53,8 @@ std::string note_of(const Place& place, const collectives::Connected& connected)
 /// Everything after the options; failures are already worded.
 Result<int> run(const Options& options, const Place& place) {
   UniqueFd json;
-  if (place.rank == 0 && !options.json_file.empty()) {
-    auto opened = open_report(options.json_file);
+  if (place.rank == 0 && !options.report.json_file.empty()) {
+    auto opened = open_report(options.report.json_file);
     if (!opened) return tl::unexpected(opened.error());
     json = std::move(*opened);
   }
@@ -66,6 +65,7 @@ Result<int> run(const Options& options, const Place& place) {
   if (!last) return tl::unexpected(last.error());
   const auto connected = connect(meeting->group, {options.backend, *last, must_agree(options)}, start_by);
   if (!connected) return tl::unexpected(connected.error());
+  if (auto suited = suits(options, connected->communicator->name()); !suited) return tl::unexpected(suited.error());
 
   Setting setting;
   setting.size = place.size;
@@ -94,21 +94,21 @@ Result<int> run(const Options& options, const Place& place) {
     return std::nullopt;
   };
   std::optional<Error> ended;
-  for (const Case& what : cases(options)) {
+  for (const Case& what : cases(options, place.size)) {
     if (!ended) ended = run_one(what);
   }
   const Summary summary = summarize(std::move(rows), ended ? ended->message : std::string());
   if (talks) {
     print(footer(summary));
     if (json) {
-      if (auto written = write_report(json.get(), options.json_file, setting, summary); !written) {
+      if (auto written = write_report(json.get(), options.report.json_file, setting, summary); !written) {
         return tl::unexpected(written.error());
       }
     }
   }
   if (ended) return tl::unexpected(*ended);
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
-  return summary.wrong == 0 && wrong_here == 0 ? EXIT_SUCCESS : kFailed;
+  return summary.wrong == 0 && wrong_here == 0 ? kRight : kFailed;
 }
 
 }  // namespace
@@ -116,6 +116,10 @@ Result<int> run(const Options& options, const Place& place) {
 int main(int argc, char** argv) {
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
+  if (auto there = collectives::probe(parsed.options.backend); !there) {
+    say_error(there.error().message);
+    return kCannotRunHere;
+  }
   const auto place = place_from([](const char* name) { return std::getenv(name); });
   if (!place) {
     say_error(place.error().message);

@@ -49,7 +49,7 @@ std::string header(const Setting& setting, const Options& options) {
                  " step: ", options.step_bytes != 0 ? options.step_bytes : options.step_factor,
                  options.step_bytes != 0 ? "(bytes)" : "(factor)", " warmup iters: ", options.warmup, " iters: ");
   text += options.iterations != 0 ? std::to_string(options.iterations) : "auto";
-  text += concat(" validation: ", options.check ? 1 : 0, "\n#\n");
+  text += concat(" validation: ", options.checks, "\n#\n");
   if (rounds(options)) text += "# sizes are rounded down to whole elements\n#\n";
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
     const collectives::Member& member = setting.members[rank];

@@ -72,6 +72,7 @@ struct Chosen {
 /// Everybody decides from the same facts, so nobody has to announce the decision.
 Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, const std::vector<HostIdentity>& all,
                       Deadline deadline) {
+  if (auto there = probe(options.backend); !there) return tl::unexpected(there.error());
   std::string why_not_shm;
   if (options.backend != Backend::tcp) {
     why_not_shm = what_prevents_shm(all);

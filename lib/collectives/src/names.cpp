@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 
+#include "ddrun/collectives/backend.hpp"
 #include "ddrun/collectives/collective.hpp"
 #include "ddrun/collectives/data_type.hpp"
 #include "ddrun/collectives/reduce_op.hpp"
@@ -27,6 +28,8 @@ constexpr std::array<TypeFacts, kDataTypes.size()> kTypeFacts{{{"int8", 1, Numbe
                                                                {"bfloat16", 2, NumberKind::floating}}};
 
 constexpr std::array<std::string_view, kReduceOps.size()> kOpNames{"sum", "prod", "max", "min", "avg"};
+
+constexpr std::array<std::string_view, kBackends.size()> kBackendNames{"auto", "nccl", "shm", "tcp", "gloo"};
 
 const TypeFacts& facts(DataType type) { return kTypeFacts[static_cast<std::size_t>(type)]; }
 
@@ -71,6 +74,9 @@ std::optional<DataType> data_type_named(std::string_view name) { return named(kD
 
 std::string_view name_of(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
 std::optional<ReduceOp> reduce_op_named(std::string_view name) { return named(kReduceOps, name); }
+
+std::string_view name_of(Backend backend) { return kBackendNames[static_cast<std::size_t>(backend)]; }
+std::optional<Backend> backend_named(std::string_view name) { return named(kBackends, name); }
 
 std::string_view name_of(Collective collective) { return collective_facts(collective).name; }
 

@@ -31,8 +31,13 @@ TEST_CASE("wrong options are refused in one line with status 2") {
   check_refused({"-b", "1M", "-e", "1K"}, {}, "--maxbytes: 1024 is less than --minbytes, 1048576");
   check_refused({"-f", "1"}, {}, "--stepfactor: must be at least 2");
   check_refused({"-n", "0"}, {}, "--iters: ");
-  check_refused({"-c", "7"}, {}, "--check: ");
-  check_refused({"--backend=gloo"}, {}, "--backend: must be auto or shm or tcp, not 'gloo'");
+  check_refused({"-c", "-1"}, {}, "--check: ");
+  check_refused({"--backend=mpi"}, {}, "--backend: must be auto, nccl, shm, tcp or gloo, not 'mpi'");
+  check_refused({"--collective=all_reduce,alltoall,gossip"}, {},
+                "--collective: must be barrier, all_reduce, broadcast, reduce, all_gather, reduce_scatter, gather, "
+                "scatter, all_to_all, send_recv or all, not 'gossip'");
+  check_refused({"--root=-2"}, {}, "--root: ");
+  check_refused({"--op-timeout=0"}, {}, "--op-timeout: must be more than 0");
   check_refused({"--timeout=0"}, {}, "--timeout: must be more than 0");
   check_refused({"-d", "fp8"}, {},
                 "--datatype: must be int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all, "
@@ -43,6 +48,20 @@ TEST_CASE("wrong options are refused in one line with status 2") {
   check_refused({"-J", "/no/such/directory/x.json"}, {}, "--output_file: cannot write /no/such/directory/x.json");
   check_refused({"-T", "soon"}, {}, "--timeout: ");
   check_refused({"-e", "1000000G"}, {}, "of memory that are free");
+}
+
+TEST_CASE("options that mean nothing to the back end are refused") {
+  check_refused({"--backend=shm", "--blocking=1"}, {}, "--blocking: is for nccl; calls of shm always block");
+  check_refused({"--backend=tcp", "-G", "2"}, {},
+                "--cudagraph: is for nccl; tcp runs on processors, which have no graphs");
+}
+
+TEST_CASE("options of nccl-tests that are not here say why") {
+  check_refused({"-g", "2"}, {}, "--ngpus: must be 1, not 2: every rank is a process of its own");
+  check_refused({"--nthreads=4"}, {}, "--nthreads: must be 1, not 4: every rank is a process of its own");
+  check_refused({"-a", "1"}, {}, "--average: must be 3, not 1: times are those of the slowest rank");
+  check_refused({"--agg-iters=8"}, {}, "--agg_iters: must be 1, not 8: calls are not put into groups");
+  check_refused({"-D", "1"}, {}, "--device_implementation: calls are made from the host only");
 }
 
 TEST_CASE("half an environment is refused with an example of how to start") {
@@ -57,12 +76,39 @@ TEST_CASE("half an environment is refused with an example of how to start") {
   check_refused({}, outside, "RANK=2: ");
 }
 
-TEST_CASE("options have the names of nccl-tests, with dashes too") {
+TEST_CASE("options have the names of nccl-tests, with dashes and with underscores") {
   const TemporaryDirectory directory;
   for (const char* file : {"--output_file", "--output-file", "--json", "-J"}) {
     const std::string path = directory.file("report.json");
-    Run run({DDRUN_TEST_ALLREDUCE, "--minbytes=8", "--maxbytes=64", "--stepfactor=2", "--iters=2", "--warmup_iters=1",
-             "--warmup-iters=1", "--check=1", "--op=max", "--datatype=half", "-T", "30", "--timeout=30s", file, path});
+    Run run({DDRUN_TEST_ALLREDUCE,
+             "--minbytes=8",
+             "--maxbytes",
+             "64",
+             "--stepfactor=2",
+             "--iters=2",
+             "--warmup_iters=1",
+             "--warmup-iters=1",
+             "--check=1",
+             "--op=max",
+             "--datatype=half",
+             "-T",
+             "30",
+             "--timeout=30s",
+             "--root=0",
+             "--ngpus=1",
+             "--parallel-init=1",
+             "-t",
+             "1",
+             "--op_timeout=5s",
+             "-z",
+             "0",
+             "--cudagraph=0",
+             "-g",
+             "1",
+             "--collective",
+             "all-reduce",
+             file,
+             path});
     const Outcome outcome = run.wait();
     CAPTURE(file, outcome.err);
     CHECK(outcome.code() == 0);
@@ -71,12 +117,22 @@ TEST_CASE("options have the names of nccl-tests, with dashes too") {
   }
 }
 
+TEST_CASE("lists of types and operations are run in their order") {
+  Run run({DDRUN_TEST_ALLREDUCE, "-d", "half,int8", "-o", "max,sum,max", "-e", "8", "-n", "1"});
+  const Outcome outcome = run.wait();
+  CAPTURE(outcome.err);
+  CHECK(outcome.code() == 0);
+  std::vector<std::string> seen;
+  for (const auto& row : rows_of(outcome.out)) seen.push_back(row[2] + " " + row[3]);
+  CHECK(seen == std::vector<std::string>{"half max", "half sum", "int8 max", "int8 sum"});
+}
+
 TEST_CASE("help fits the screen and ends with examples") {
   Run run({DDRUN_TEST_ALLREDUCE, "--help"});
   const Outcome outcome = run.wait();
   CHECK(outcome.code() == 0);
   CHECK(outcome.out.find("ddrun --nproc-per-node=4 ddrun-allreduce\n") != std::string::npos);
-  CHECK(outcome.out.find("-J,--output_file,--output-file,--json") != std::string::npos);
+  CHECK(outcome.out.find("-J,--output_file,--json") != std::string::npos);
   for (const std::string& line : lines_of(outcome.out)) {
     CAPTURE(line);
     CHECK(line.size() <= 80);

@@ -11,6 +11,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/collectives/backend.hpp"
 #include "ddrun/collectives/collective.hpp"
 #include "ddrun/collectives/data_type.hpp"
 #include "ddrun/collectives/memory.hpp"
@@ -32,13 +33,6 @@ struct Group {
   std::string prefix;
   /// Numeric address of this machine that the other ranks can connect to.
   std::string address = "127.0.0.1";
-};
-
-/// How the data travels.
-enum class Backend {
-  automatic,  ///< shm if every rank can reach the same shared memory, else tcp
-  shm,        ///< memory shared by processes of one machine
-  tcp,        ///< connections between the ranks
 };
 
 /// One call of a Communicator, as this rank makes it. `in` and `out` have as many blocks of `count` elements as

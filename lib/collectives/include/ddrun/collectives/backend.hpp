@@ -1,0 +1,31 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::collectives {
+
+/// How the data travels.
+enum class Backend : unsigned char {
+  automatic,  ///< nccl if there is a GPU per rank, else shm if every rank can reach the same shared memory, else tcp
+  nccl,       ///< NVIDIA's library, between GPUs
+  shm,        ///< memory shared by processes of one machine
+  tcp,        ///< connections between the ranks
+  gloo,       ///< the Gloo library, as a second opinion
+};
+
+inline constexpr std::array kBackends{Backend::automatic, Backend::nccl, Backend::shm, Backend::tcp, Backend::gloo};
+
+/// As the option that chooses it: "auto", "nccl", "shm", "tcp", "gloo".
+[[nodiscard]] std::string_view name_of(Backend backend);
+[[nodiscard]] std::optional<Backend> backend_named(std::string_view name);
+
+/// Whether this build and this machine have what a back end needs, without any peer. What it found, in words, or
+/// `unavailable` with what is missing ("this build has no gloo").
+[[nodiscard]] Result<std::string> probe(Backend backend);
+
+}  // namespace ddrun::collectives
