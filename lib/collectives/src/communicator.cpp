@@ -98,7 +98,7 @@ Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, co
 bool in_place(const Call& call, int rank, int size) {
   const std::size_t mine = static_cast<std::size_t>(rank) * call.bytes();
   const Blocks blocks = blocks_of(call.collective, size);
-  if (blocks.in == blocks.out) return call.in == call.out;
+  if (blocks.in == blocks.out || call.in == nullptr || call.out == nullptr) return call.in == call.out;
   return blocks.out > 1 ? call.in == call.out + mine : call.out == call.in + mine;
 }
 

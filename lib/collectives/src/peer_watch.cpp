@@ -1,12 +1,12 @@
 #include "peer_watch.hpp"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "shm_gate.hpp"
 
@@ -24,13 +24,9 @@ Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) 
   auto stop = make_pipe();
   if (!stop) return tl::unexpected(stop.error());
   stop_ = std::move(*stop);
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this, &control] { run(control); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  auto thread = start_quiet_thread("peer-watch", [this, &control] { run(control); });
+  if (!thread) return tl::unexpected(thread.error());
+  thread_ = std::move(*thread);
   return {};
 }
 

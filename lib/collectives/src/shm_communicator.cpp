@@ -89,6 +89,8 @@ ShmCommunicator::~ShmCommunicator() {
   report_lost(*at<Control>(0), rank());
 }
 
+std::optional<Error> ShmCommunicator::trouble() { return lost_rank(*at<Control>(0)); }
+
 template <class T>
 T* ShmCommunicator::at(std::size_t offset) const {
   return reinterpret_cast<T*>(segment_->data() + offset);

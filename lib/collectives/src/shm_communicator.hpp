@@ -32,6 +32,7 @@ class ShmCommunicator final : public Communicator {
 
   [[nodiscard]] std::string_view name() const override { return "shm"; }
   [[nodiscard]] std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const override;
+  [[nodiscard]] std::optional<Error> trouble() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override;
   [[nodiscard]] std::span<std::byte> recv_buffer() override;
 

@@ -60,6 +60,12 @@ void report_lost(Control& control, int rank) {
   ring(control.bell);
 }
 
+std::optional<Error> lost_rank(const Control& control) {
+  const std::uint32_t lost = control.lost.load();
+  if (lost == 0) return std::nullopt;
+  return Error{Errc::connection_lost, concat("rank ", lost - 1, " is gone")};
+}
+
 Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
     : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(kLongestWatch) {}
 
@@ -104,10 +110,10 @@ Result<void> Gate::sleep(Deadline deadline) {
   Result<void> result;
   while (true) {
     const std::uint32_t seen = control_.bell.rings.load();
-    const std::uint32_t lost = control_.lost.load();
+    auto lost = lost_rank(control_);
     if (all_here()) break;
-    if (lost != 0) {
-      result = fail(Errc::connection_lost, concat("rank ", lost - 1, " is gone"));
+    if (lost) {
+      result = tl::unexpected(std::move(*lost));
       break;
     }
     if (Clock::now() >= deadline) {

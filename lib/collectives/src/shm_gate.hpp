@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
@@ -51,6 +52,9 @@ class Gate {
 
 /// Wakes every rank that sleeps at a gate.
 void ring(Bell& bell);
+
+/// The rank that was noted as gone first, as an error of whoever needs it.
+[[nodiscard]] std::optional<Error> lost_rank(const Control& control);
 
 /// Notes that `rank` is gone, unless another went before it, and wakes everybody.
 void report_lost(Control& control, int rank);

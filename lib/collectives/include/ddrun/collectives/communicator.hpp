@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -107,6 +108,12 @@ class Communicator {
   [[nodiscard]] virtual std::span<std::byte> recv_buffer() = 0;
   /// What reads and writes those buffers.
   [[nodiscard]] virtual Memory& memory();
+
+  /// What else is worth knowing about how the data travels, in a few words: "4 KiB pages". May be empty.
+  [[nodiscard]] virtual std::string details() const { return {}; }
+
+  /// A peer that is known to be gone (`connection_lost`, naming the rank), also between calls. Does not wait.
+  [[nodiscard]] virtual std::optional<Error> trouble() { return std::nullopt; }
 
   /// Empty, or why this back end cannot make such a call ("nccl has no all_to_all in place"). The same on every rank.
   [[nodiscard]] virtual std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const;
