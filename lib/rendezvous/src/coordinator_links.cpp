@@ -145,7 +145,8 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
   if (link.watched_for_out == all) {
     link.watched_for_out = !all;
     const std::uint32_t events = all ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLIN} | EPOLLOUT;
-    if (!watch(EPOLL_CTL_MOD, link.fd.get(), events, token_of(id))) return lose(id, link, "it cannot be watched");
+    if (!thread_.watch(EPOLL_CTL_MOD, link.fd.get(), events, token_of(id)))
+      return lose(id, link, "it cannot be watched");
   }
   // Closed with input unread, the system would tell the other side that all is lost, also what it has not read yet: the
   // end is said, and its end waited for.
@@ -181,7 +182,7 @@ void CoordinatorServer::Loop::forget(LinkId id) {
   const auto found = links_.find(id);
   Job* const job = found->second.job;
   const std::string how = std::move(found->second.how_lost);
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.fd.get(), nullptr);
+  thread_.forget(found->second.fd.get());
   ::shutdown(found->second.fd.get(), SHUT_RDWR);
   links_.erase(found);
   if (job == nullptr) return;

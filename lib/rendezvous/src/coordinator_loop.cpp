@@ -1,13 +1,11 @@
 #include "coordinator_loop.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 
-#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::rendezvous {
@@ -31,42 +29,25 @@ bool worth_telling(std::uint64_t number) { return number <= all_told || std::has
 
 Result<void> CoordinatorServer::Loop::start() {
   port_ = listeners_.front().at.port();
-  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  command_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  bool ok = epoll_ && command_event_ && watch(EPOLL_CTL_ADD, command_event_.get(), EPOLLIN, command_token);
-  for (std::size_t i = 0; ok && i < listeners_.size(); ++i) {
-    ok = watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i);
+  if (auto opened = thread_.open("cannot start the coordinator"); !opened) return opened;
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
+      return fail_errno(Errc::unavailable, "cannot start the coordinator", errno);
+    }
   }
-  if (!ok) return fail_errno(Errc::unavailable, "cannot start the coordinator", errno);
   if (!options_.many_jobs) jobs_.try_emplace(std::string(), options_.coordinator);
-
-  auto thread = start_quiet_thread("ddrun-coord", [this] { run(); });
-  if (!thread) return tl::unexpected(std::move(thread.error()));
-  thread_ = std::move(*thread);
-  return {};
+  return thread_.start("ddrun-coord", [this] { run(); });
 }
 
 CoordinatorServer::Loop::~Loop() {
-  if (thread_.joinable()) {
-    command(Command::stop);
-    thread_.join();
-  }
-}
-
-void CoordinatorServer::Loop::command(Command what, CoordinatorServerStats* stats) {
-  const std::lock_guard caller(callers_);
-  std::unique_lock lock(mutex_);
-  command_ = what;
-  const std::uint64_t one = 1;
-  while (::write(command_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-  answered_.wait(lock, [this] { return command_ == Command::none; });
-  if (stats != nullptr) *stats = answer_;
+  if (!thread_.started()) return;
+  thread_.ask([this] { stop(); });
+  thread_.join();
 }
 
 CoordinatorServerStats CoordinatorServer::Loop::stats() {
   CoordinatorServerStats stats;
-  command(Command::stats, &stats);
+  thread_.ask([&] { stats = collect(); });
   return stats;
 }
 
@@ -84,13 +65,6 @@ CoordinatorServerStats CoordinatorServer::Loop::collect() const {
   stats.agents = links_.size() - new_links_;
   stats.greeting = greeting();
   return stats;
-}
-
-bool CoordinatorServer::Loop::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token;
-  return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
 }
 
 void CoordinatorServer::Loop::notice(std::uint64_t number, const std::string& text) const {
@@ -125,7 +99,7 @@ int CoordinatorServer::Loop::wait_for_events() {
     const auto left = std::chrono::ceil<milliseconds>(deadline - now());
     timeout = static_cast<int>(std::clamp<milliseconds::rep>(left.count(), 0, 60'000));
   }
-  const int count = ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), timeout);
+  const int count = thread_.wait(events_, timeout);
   turn_ = Clock::now();
   if (timeout >= 0) gap(turn_ - before - milliseconds(timeout));
   return std::max(count, 0);
@@ -145,31 +119,23 @@ Deadline CoordinatorServer::Loop::next_deadline() const {
 
 void CoordinatorServer::Loop::on_event(const epoll_event& event) {
   const std::uint64_t token = event.data.u64;
-  if (token == command_token) return on_command();
+  if (token == EventThread::token) return thread_.answer();
   if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
   const LinkId id = token - token_of(0);
   if (const auto found = links_.find(id); found != links_.end()) return on_link(id, found->second, event.events);
   if (const auto found = newcomers_.find(id); found != newcomers_.end()) on_newcomer(id, found->second);
 }
 
-void CoordinatorServer::Loop::on_command() {
-  std::uint64_t count = 0;
-  (void)!::read(command_event_.get(), &count, sizeof count);
-  const std::lock_guard lock(mutex_);
-  if (command_ == Command::stats) answer_ = collect();
-  if (command_ == Command::stop) {
-    stopping_ = true;
-    stop_by_ = now() + time_to_stop;
-    // At once, even if a child that was just cloned still holds copies of the descriptors.
-    for (auto& listener : listeners_) {
-      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.fd.get(), nullptr);
-      ::shutdown(listener.fd.get(), SHUT_RDWR);
-    }
-    while (!newcomers_.empty()) dismiss(newcomers_.begin()->first);
-    for (auto& [id, link] : links_) hang_up(id, link);
+void CoordinatorServer::Loop::stop() {
+  stopping_ = true;
+  stop_by_ = now() + time_to_stop;
+  // At once, even if a child that was just cloned still holds copies of the descriptors.
+  for (auto& listener : listeners_) {
+    thread_.forget(listener.fd.get());
+    ::shutdown(listener.fd.get(), SHUT_RDWR);
   }
-  command_ = Command::none;
-  answered_.notify_all();
+  while (!newcomers_.empty()) dismiss(newcomers_.begin()->first);
+  for (auto& [id, link] : links_) hang_up(id, link);
 }
 
 void CoordinatorServer::Loop::on_time() {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/epoll.h>
-
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -12,12 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "coordinator_connections.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/listener.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "hmac.hpp"
@@ -43,20 +41,16 @@ class CoordinatorServer::Loop {
   [[nodiscard]] CoordinatorServerStats stats();
 
  private:
-  static constexpr std::uint64_t command_token = 0;
-  static constexpr std::uint64_t first_listener_token = 1;
+  static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
   /// Of connections that have not joined: PROTOCOL.md, section 1.
   static constexpr std::size_t most_greeting = 512;
-
-  enum class Command { none, stats, stop };
-  void command(Command what, CoordinatorServerStats* stats = nullptr);
 
   // coordinator_loop.cpp: the turn of the loop
   void run();
   [[nodiscard]] int wait_for_events();
   [[nodiscard]] Deadline next_deadline() const;
   void on_event(const epoll_event& event);
-  void on_command();
+  void stop();
   void on_time();
   void settle();
   void check_done();
@@ -86,7 +80,6 @@ class CoordinatorServer::Loop {
   void forget(LinkId id);
   void forget_jobs();
 
-  [[nodiscard]] bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
   [[nodiscard]] std::uint64_t token_of(LinkId id) const { return first_listener_token + listeners_.size() + id; }
   void notice(std::uint64_t number, const std::string& text) const;
   [[nodiscard]] CoordinatorServerStats collect() const;
@@ -96,9 +89,7 @@ class CoordinatorServer::Loop {
   CoordinatorServerOptions options_;
   std::optional<HmacKey> secret_;
   std::uint16_t port_ = 0;
-  UniqueFd epoll_;
-  UniqueFd command_event_;
-  std::thread thread_;
+  EventThread thread_;
 
   // The thread's own.
   std::array<epoll_event, 256> events_;
@@ -127,12 +118,8 @@ class CoordinatorServer::Loop {
   bool done_told_ = false;
 
   std::mutex mutex_;  // of what follows
-  std::condition_variable answered_;
-  Command command_ = Command::none;
-  CoordinatorServerStats answer_;
   bool done_ = false;
   std::condition_variable is_done_;
-  std::mutex callers_;  // one command at a time
 };
 
 }  // namespace ddrun::rendezvous

@@ -36,7 +36,8 @@ void CoordinatorServer::Loop::listen(bool wanted) {
   if (stopping_) return;
   listening_ = wanted;
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    (void)watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), wanted ? std::uint32_t{EPOLLIN} : 0, first_listener_token + i);
+    (void)thread_.watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), wanted ? std::uint32_t{EPOLLIN} : 0,
+                        first_listener_token + i);
   }
 }
 
@@ -54,7 +55,7 @@ void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
     return;
   }
   const LinkId id = ++last_id_;
-  if (!watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
+  if (!thread_.watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
   newcomers_.try_emplace(id, std::move(fd), *address, secret_ ? &*secret_ : nullptr);
   to_join_by_.emplace_back(now() + time_to_join, id);
 }
@@ -62,7 +63,7 @@ void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
 void CoordinatorServer::Loop::dismiss(LinkId id) {
   const auto found = newcomers_.find(id);
   // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, found->second.fd.get(), nullptr);
+  thread_.forget(found->second.fd.get());
   ::shutdown(found->second.fd.get(), SHUT_RDWR);
   newcomers_.erase(found);
 }

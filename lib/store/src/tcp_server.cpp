@@ -1,23 +1,20 @@
 #include "ddrun/store/tcp_server.hpp"
 
 #include <sched.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
-#include <thread>
+#include <utility>
 
 #include "connection.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
-#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "opcode_name.hpp"
 
@@ -90,16 +87,11 @@ class TcpServer::Loop {
 
  private:
   // What an event is about: small numbers for these, else the address of a Connection.
-  static constexpr std::uint64_t command_token = 0;
-  static constexpr std::uint64_t first_listener_token = 1;
-
-  enum class Command { none, new_round, stats, stop };
-  Result<void> command(Command what, TcpServerStats* stats = nullptr);
+  static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
 
   void run();
   int wait_for_events();
   void on_event(const epoll_event& event);
-  void on_command();
   void accept_from(Listener& listener);
   void pause_listening(bool paused);
   [[nodiscard]] bool is_welcome(const sockaddr_storage& peer);
@@ -110,15 +102,12 @@ class TcpServer::Loop {
   void close(Connection& connection);
   Result<void> clear();
   TcpServerStats collect() const;
-  bool watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const;
 
   // Given to the thread by start().
   std::vector<Listener> listeners_;
   std::function<void(const std::string&)> on_refusal_;
   std::uint16_t port_ = 0;
-  UniqueFd epoll_;
-  UniqueFd command_event_;
-  std::thread thread_;
+  EventThread thread_;
 
   // The thread's own.
   Peers peers_;
@@ -137,66 +126,49 @@ class TcpServer::Loop {
   const bool may_spin_ = has_several_cpus();
   bool spinning_ = false;
   int vain_spins_ = 0;
-
-  std::mutex mutex_;  // of what follows
-  std::condition_variable done_;
-  Command command_ = Command::none;
-  Result<void> outcome_;
-  TcpServerStats stats_;
-  std::optional<Peers> next_peers_;
-  std::mutex callers_;  // one command at a time
 };
 
 Result<void> TcpServer::Loop::start() {
   port_ = listeners_.front().at.port();
-  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  command_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  bool ok = epoll_ && command_event_ && watch(EPOLL_CTL_ADD, command_event_.get(), EPOLLIN, command_token);
-  for (std::size_t i = 0; ok && i < listeners_.size(); ++i) {
-    ok = watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i);
+  if (auto opened = thread_.open("cannot start the store"); !opened) return opened;
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
+      return fail_errno(Errc::unavailable, "cannot start the store", errno);
+    }
   }
-  if (!ok) return fail_errno(Errc::unavailable, "cannot start the store", errno);
-
-  auto thread = start_quiet_thread("ddrun-store", [this] { run(); });
-  if (!thread) return tl::unexpected(std::move(thread.error()));
-  thread_ = std::move(*thread);
-  return {};
+  return thread_.start("ddrun-store", [this] { run(); });
 }
 
 TcpServer::Loop::~Loop() {
-  if (thread_.joinable()) {
-    (void)command(Command::stop);
+  if (thread_.started()) {
+    thread_.ask([this] {
+      while (!connections_.empty()) close(*connections_.back());
+      stopping_ = true;
+    });
     thread_.join();
   }
   // At once, even if a child that was just cloned still holds copies of the descriptors.
   for (auto& listener : listeners_) ::shutdown(listener.fd.get(), SHUT_RDWR);
 }
 
-Result<void> TcpServer::Loop::command(Command what, TcpServerStats* stats) {
-  const std::lock_guard caller(callers_);
-  std::unique_lock lock(mutex_);
-  command_ = what;
-  const std::uint64_t one = 1;
-  while (::write(command_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-  done_.wait(lock, [this] { return command_ == Command::none; });
-  if (stats != nullptr) *stats = std::move(stats_);
-  return std::exchange(outcome_, {});
+Result<void> TcpServer::Loop::new_round() {
+  Result<void> outcome;
+  thread_.ask([&] { outcome = clear(); });
+  return outcome;
 }
 
-Result<void> TcpServer::Loop::new_round() { return command(Command::new_round); }
-
 Result<void> TcpServer::Loop::new_round(Peers peers) {
-  {
-    const std::lock_guard lock(mutex_);
-    next_peers_ = std::move(peers);
-  }
-  return command(Command::new_round);
+  Result<void> outcome;
+  thread_.ask([&] {
+    peers_ = std::move(peers);
+    outcome = clear();
+  });
+  return outcome;
 }
 
 TcpServerStats TcpServer::Loop::stats() {
   TcpServerStats stats;
-  (void)command(Command::stats, &stats);
+  thread_.ask([&] { stats = collect(); });
   return stats;
 }
 
@@ -220,13 +192,6 @@ TcpServerStats TcpServer::Loop::collect() const {
   return stats;
 }
 
-bool TcpServer::Loop::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = token;
-  return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
-}
-
 void TcpServer::Loop::run() {
   while (!stopping_) {
     const int count = wait_for_events();
@@ -244,9 +209,7 @@ void TcpServer::Loop::run() {
 }
 
 int TcpServer::Loop::wait_for_events() {
-  const auto wait = [this](int timeout) {
-    return ::epoll_wait(epoll_.get(), events_.data(), static_cast<int>(events_.size()), timeout);
-  };
+  const auto wait = [this](int timeout) { return thread_.wait(events_, timeout); };
   if (spinning_) {
     const auto end = Clock::now() + spin_time;
     do {
@@ -268,7 +231,7 @@ int TcpServer::Loop::wait_for_events() {
 
 void TcpServer::Loop::on_event(const epoll_event& event) {
   const std::uint64_t token = event.data.u64;
-  if (token == command_token) return on_command();
+  if (token == EventThread::token) return thread_.answer();
   if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
 
   auto& connection = *reinterpret_cast<Connection*>(static_cast<std::uintptr_t>(token));
@@ -282,8 +245,8 @@ void TcpServer::Loop::settle(Connection& connection, bool keep) {
   const bool wants_out = connection.has_unsent();
   if (wants_out == connection.watched_for_out) return;
   connection.watched_for_out = wants_out;
-  if (!watch(EPOLL_CTL_MOD, connection.fd(), wants_out ? EPOLLOUT : EPOLLIN,
-             reinterpret_cast<std::uintptr_t>(&connection))) {
+  if (!thread_.watch(EPOLL_CTL_MOD, connection.fd(), wants_out ? EPOLLOUT : EPOLLIN,
+                     reinterpret_cast<std::uintptr_t>(&connection))) {
     close(connection);
   }
 }
@@ -311,7 +274,7 @@ void TcpServer::Loop::send_outbox() {
 
 void TcpServer::Loop::close(Connection& connection) {
   // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection.fd(), nullptr);
+  thread_.forget(connection.fd());
   connection.close();
   auto& place = connections_[connection.index];
   closed_.push_back(std::move(place));
@@ -356,57 +319,31 @@ bool TcpServer::Loop::is_welcome(const sockaddr_storage& peer) {
 void TcpServer::Loop::pause_listening(bool paused) {
   listening_paused_ = paused;
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    (void)watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), paused ? 0 : std::uint32_t{EPOLLIN}, first_listener_token + i);
+    (void)thread_.watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), paused ? 0 : std::uint32_t{EPOLLIN},
+                        first_listener_token + i);
   }
 }
 
 void TcpServer::Loop::adopt(UniqueFd fd) {
   auto connection = std::make_unique<Connection>(std::move(fd), shared_);
-  if (!watch(EPOLL_CTL_ADD, connection->fd(), EPOLLIN, reinterpret_cast<std::uintptr_t>(connection.get()))) return;
+  if (!thread_.watch(EPOLL_CTL_ADD, connection->fd(), EPOLLIN, reinterpret_cast<std::uintptr_t>(connection.get())))
+    return;
   connection->index = connections_.size();
   connections_.push_back(std::move(connection));
   ++accepted_;
   peak_connections_ = std::max(peak_connections_, connections_.size());
 }
 
-void TcpServer::Loop::on_command() {
-  std::uint64_t count = 0;
-  (void)!::read(command_event_.get(), &count, sizeof count);
-  Command what;
-  {
-    const std::lock_guard lock(mutex_);
-    what = command_;
-    if (what == Command::new_round && next_peers_) {
-      peers_ = *std::exchange(next_peers_, std::nullopt);
-    }
-  }
-  Result<void> outcome;
-  TcpServerStats stats;
-  if (what == Command::new_round) outcome = clear();
-  if (what == Command::stats) stats = collect();
-  if (what == Command::stop) {
-    while (!connections_.empty()) close(*connections_.back());
-    stopping_ = true;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    command_ = Command::none;
-    outcome_ = std::move(outcome);
-    stats_ = std::move(stats);
-    done_.notify_all();
-  }
-}
-
 Result<void> TcpServer::Loop::clear() {
   Result<void> outcome;
   // The queues first, so that nobody gets in between.
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listeners_[i].fd.get(), nullptr);
+    thread_.forget(listeners_[i].fd.get());
     if (auto ok = listeners_[i].restart(); !ok) {
       outcome = std::move(ok);
       continue;
     }
-    if (!watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
+    if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
       outcome = fail_errno(Errc::unavailable, "cannot watch the store's address", errno);
     }
   }

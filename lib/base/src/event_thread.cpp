@@ -1,0 +1,60 @@
+#include "ddrun/base/event_thread.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "ddrun/base/quiet_thread.hpp"
+
+namespace ddrun {
+
+Result<void> EventThread::open(const char* what) {
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  bell_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (epoll_ && bell_ && watch(EPOLL_CTL_ADD, bell_.get(), EPOLLIN, token)) return {};
+  return fail_errno(Errc::unavailable, what, errno);
+}
+
+Result<void> EventThread::start(const char* name, std::function<void()> run) {
+  auto thread = start_quiet_thread(name, std::move(run));
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread_ = std::move(*thread);
+  return {};
+}
+
+void EventThread::ask(const std::function<void()>& what) {
+  const std::lock_guard caller(callers_);
+  std::unique_lock lock(mutex_);
+  asked_ = &what;
+  const std::uint64_t one = 1;
+  while (::write(bell_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+  done_.wait(lock, [this] { return asked_ == nullptr; });
+}
+
+bool EventThread::watch(int operation, int fd, std::uint32_t events, std::uint64_t token) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = token;
+  return ::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+}
+
+void EventThread::forget(int fd) const { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+
+int EventThread::wait(std::span<epoll_event> events, int timeout) const {
+  return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+}
+
+void EventThread::answer() {
+  std::uint64_t count = 0;
+  (void)!::read(bell_.get(), &count, sizeof count);
+  const std::lock_guard lock(mutex_);
+  if (asked_ == nullptr) return;
+  (*asked_)();
+  asked_ = nullptr;
+  done_.notify_all();
+}
+
+}  // namespace ddrun
