@@ -87,7 +87,9 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
   const double bytes = static_cast<double>(std::max(input(call).size(), output(call).size()));
-  result.algbw = bytes / result.microseconds / 1e3;
+  // One rank in place has nothing to do: a bandwidth would be a number of fancy.
+  const bool moves = size_ > 1 || placement == Placement::out_of_place;
+  result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
   result.busbw = result.algbw * collectives::bus_bandwidth_factor(what_.collective, size_);
   if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
   if (options_.checks != 0 && what_.collective != collectives::Collective::barrier) {
@@ -243,11 +245,15 @@ Result<std::uint64_t> Benchmark::total(std::uint64_t wrong) {
 
 Summary summarize(std::vector<Row> rows, std::string error) {
   Summary summary;
+  int travelled = 0;
   for (const Row& row : rows) {
-    summary.wrong += row.out_of_place.wrong.value_or(0) + row.in_place.wrong.value_or(0);
-    summary.mean_busbw += (row.out_of_place.busbw + row.in_place.busbw) / 2;
+    for (const Measurement* one : {&row.out_of_place, &row.in_place}) {
+      summary.wrong += one->wrong.value_or(0);
+      summary.mean_busbw += one->busbw;
+      travelled += one->busbw > 0 ? 1 : 0;
+    }
   }
-  if (!rows.empty()) summary.mean_busbw /= static_cast<double>(rows.size());
+  if (travelled != 0) summary.mean_busbw /= travelled;
   summary.rows = std::move(rows);
   summary.error = std::move(error);
   return summary;

@@ -9,7 +9,7 @@
 
 namespace ddrun::allreduce {
 
-/// One way of reducing (out of place or in place) at one size, over all ranks. Times are those of the slowest rank.
+/// One way of calling (out of place or in place) at one size, over all ranks. Times are those of the slowest rank.
 struct Measurement {
   int iterations = 0;
   double microseconds = 0;  ///< per operation: the mean over the iterations
@@ -17,8 +17,8 @@ struct Measurement {
   double p99 = 0;
   double minimum = 0;
   int samples = 0;
-  double algbw = 0;                    ///< GB/s: bytes / time
-  double busbw = 0;                    ///< GB/s: algbw * bus_bandwidth_factor()
+  double algbw = 0;                    ///< GB/s: bytes / time; 0: nothing has to be moved or copied
+  double busbw = 0;                    ///< GB/s: algbw * bus_bandwidth_factor(); 0: nothing travels between ranks
   std::optional<std::uint64_t> wrong;  ///< elements, over all ranks; none: not checked
   std::string lacking;                 ///< why it was not run: the back end cannot; empty: it was
 };
@@ -39,23 +39,68 @@ struct Row {
   Measurement in_place;
 };
 
+/// Something about the run that is neither asked for nor measured: "machine", "library", "topology", "clock", "date".
+struct Fact {
+  std::string name;
+  std::string value;
+};
+
+/// What the memory of rank 0's machine can do, in GB/s (10⁹ bytes): arrays far larger than the caches, the best of a
+/// few passes. `one`: rank 0 alone while the others wait; `all`: every rank of that machine at once, together.
+struct Roofline {
+  int ranks = 1;            ///< how many `all` are
+  std::uint64_t bytes = 0;  ///< of each array
+  double copy_one = 0;      ///< memcpy: bytes read plus bytes written
+  double copy_all = 0;
+  double triad_one = 0;  ///< a[i] = b[i] + s c[i]: bytes of the three arrays
+  double triad_all = 0;
+};
+
+/// What each pair of nodes (of ranks, on a single node) reaches. Matrices are row by row, nodes.size() each way,
+/// symmetric, with 0 where a node would meet itself.
+struct Pairs {
+  std::vector<std::string> nodes;  ///< names, by number
+  int steps = 0;                   ///< of the schedule, at each of which all pairs work at the same time
+  int ranks_per_node = 1;          ///< that work at the same time: those whose local rank exists on every node
+  std::uint64_t bytes = 0;         ///< that each rank sends for the bandwidth
+  std::vector<double> gbps;        ///< each way, of all ranks of a node together
+  std::vector<double> median_us;   ///< of 8 bytes there and back at the same time: of the slower of both
+  std::vector<double> minimum_us;
+
+  struct Worst {
+    int first = -1;  ///< -1: there is no pair
+    int second = -1;
+  };
+  Worst slowest;        ///< the pair with the least bandwidth
+  Worst latest;         ///< the pair with the longest median
+  int worst_node = -1;  ///< whose pairs have the least median of bandwidths
+
+  [[nodiscard]] std::size_t at(int first, int second) const {
+    return static_cast<std::size_t>(first) * nodes.size() + static_cast<std::size_t>(second);
+  }
+};
+
 /// What is known before the first operation.
 struct Setting {
   int size = 1;
   std::string backend;
-  std::string note;  ///< why it is that back end, or another surprise; empty: none
+  std::string note;     ///< why it is that back end, or another surprise; empty: none
+  std::string details;  ///< Communicator::details()
   std::vector<collectives::Member> members;
+  std::vector<Fact> facts;
   std::uint64_t min_bytes = 0;
   std::uint64_t max_bytes = 0;
-  std::string collective;  ///< its name, or "all"
+  std::string collective;  ///< names with commas between them, or "all"
   std::string type;        ///< the same
   std::string op;
 };
 
 struct Summary {
+  std::optional<Roofline> roofline;  ///< if it was asked for; this and the next
+  std::optional<Pairs> pairs;
   std::vector<Row> rows;
   std::uint64_t wrong = 0;
-  double mean_busbw = 0;  ///< over all measurements
+  double mean_busbw = 0;  ///< over all measurements in which something travels; 0: none
   std::string error;      ///< why the run ended early; empty: it did not
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 template <class... Values>
 std::string format(const char* pattern, Values... values) {
-  std::array<char, 256> text{};
+  std::array<char, 512> text{};
   std::snprintf(text.data(), text.size(), pattern, values...);
   return text.data();
 }
@@ -25,10 +25,20 @@ std::string microseconds(double value) {
   return format(value < 1000 ? "%.2f" : value < 10000 ? "%.1f" : "%.0f", value);
 }
 
+/// 0: there is no such bandwidth.
+std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) : "N/A"; }
+
+constexpr const char* kParts = "  %7s  %6s  %6s  %6s";
+
 std::string part(const Measurement& one) {
+  if (!one.lacking.empty()) return format(kParts, "N/A", "N/A", "N/A", "N/A");
   const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
-  return format("  %7s  %6.2f  %6.2f  %5s", microseconds(one.microseconds).c_str(), one.algbw, one.busbw,
-                wrong.c_str());
+  return format(kParts, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
+                bandwidth(one.busbw).c_str(), wrong.c_str());
+}
+
+bool same_case(const Case& a, const Case& b) {
+  return a.collective == b.collective && a.type == b.type && a.op == b.op && a.root == b.root;
 }
 
 /// Whether a size may be no whole number of elements.
@@ -50,17 +60,29 @@ std::string header(const Setting& setting, const Options& options) {
                  options.step_bytes != 0 ? "(bytes)" : "(factor)", " warmup iters: ", options.warmup, " iters: ");
   text += options.iterations != 0 ? std::to_string(options.iterations) : "auto";
   text += concat(" validation: ", options.checks, "\n#\n");
+  if (!setting.details.empty()) text += concat("# backend  : ", setting.details, '\n');
+  for (const Fact& fact : setting.facts) text += format("# %-9s: %s\n", fact.name.c_str(), fact.value.c_str());
+  text += "#\n";
   if (rounds(options)) text += "# sizes are rounded down to whole elements\n#\n";
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
     const collectives::Member& member = setting.members[rank];
     text += format("#  Rank %3zu Pid %7d on %s\n", rank, member.pid, member.host.substr(0, 64).c_str());
   }
-  text += "#\n";
-  text += format("# %64s%-30s  %s\n", "", "         out-of-place", "          in-place");
-  text += format("# %10s  %12s  %8s  %6s  %6s    %7s  %6s  %6s  %5s    %7s  %6s  %6s  %5s\n", "size", "count", "type",
-                 "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong");
-  text += format("# %10s  %12s  %8s  %6s  %6s    %7s  %6s  %6s  %6s    %7s  %6s  %6s\n", "(B)", "(elements)", "", "",
-                 "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)");
+  return text;
+}
+
+std::string heading(collectives::Collective collective) {
+  constexpr const char* kLeft = "# %10s  %12s  %8s  %6s  %6s  ";
+  std::string text = concat("#\n# ", name_of(collective), '\n');
+  const auto both = [](const char* time, const char* algbw, const char* busbw, const char* wrong) {
+    const std::string one = format(kParts, time, algbw, busbw, wrong);
+    std::string line = one + " " + one;
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
+  };
+  text += format(kLeft, "", "", "", "", "") + format("%22s%9s  %21s\n", "out-of-place", "", "in-place");
+  text += format(kLeft, "size", "count", "type", "redop", "root") + both("time", "algbw", "busbw", "#wrong");
+  text += format(kLeft, "(B)", "(elements)", "", "", "") + both("(us)", "(GB/s)", "(GB/s)", "");
   return text;
 }
 
@@ -72,11 +94,27 @@ std::string line(const Row& row) {
          part(row.out_of_place) + " " + part(row.in_place) + "\n";
 }
 
+std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size) {
+  std::string text;
+  std::vector<std::string> said;
+  for (const Row& row : rows) {
+    if (!same_case(row.what, what)) continue;
+    for (const Measurement* one : {&row.out_of_place, &row.in_place}) {
+      if (one->lacking.empty() || std::find(said.begin(), said.end(), one->lacking) != said.end()) continue;
+      said.push_back(one->lacking);
+      text += concat("# N/A: ", one->lacking, '\n');
+    }
+  }
+  if (no_size) text += concat("# no size has an element of ", name_of(what.type), " for each rank\n");
+  return text;
+}
+
 std::string footer(const Summary& summary) {
   std::string text;
   if (!summary.error.empty()) text += concat("# Ended early: ", summary.error, '\n');
   text += concat("# Out of bounds values : ", summary.wrong, summary.wrong == 0 ? " OK\n" : " FAILED\n");
-  text += format("# Avg bus bandwidth    : %g\n#\n", summary.mean_busbw);
+  const std::string mean = summary.mean_busbw > 0 ? format("%g", summary.mean_busbw) : "N/A";
+  text += concat("# Avg bus bandwidth    : ", mean, "\n#\n");
   return text;
 }
 

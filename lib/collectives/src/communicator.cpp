@@ -196,7 +196,7 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
     if (!one) return tl::unexpected(one.error());
     if (rank == 0) agreed = parts.back();
     if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
-    connected.members.push_back({one->host, one->pid});
+    connected.members.push_back({one->host, one->pid, processors_in_words(one->processors)});
     all.push_back(std::move(*one));
   }
 

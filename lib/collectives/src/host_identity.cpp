@@ -87,6 +87,16 @@ Result<HostIdentity> HostIdentity::parse(const std::string& line) {
   return identity;
 }
 
+std::string processors_in_words(const std::string& digits) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    for (unsigned bit = 0; bit < 4; ++bit) {
+      if ((digit_value(digits[i]) >> bit & 1U) != 0) all.push_back(static_cast<int>(4 * i + bit));
+    }
+  }
+  return fold_ranks(std::move(all));
+}
+
 int count_processors(const std::vector<HostIdentity>& all) {
   std::string seen;
   int count = 0;

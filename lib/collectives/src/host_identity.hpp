@@ -22,6 +22,9 @@ struct HostIdentity {
   [[nodiscard]] static Result<HostIdentity> parse(const std::string& line);
 };
 
+/// Those of HostIdentity::processors for people: "0-3,8".
+[[nodiscard]] std::string processors_in_words(const std::string& digits);
+
 /// Processors that any of them may use.
 [[nodiscard]] int count_processors(const std::vector<HostIdentity>& all);
 

@@ -32,6 +32,8 @@ void check_success(int size, const std::vector<std::string>& args, const std::st
     CHECK(row[3] == "sum");
     CHECK(row[4] == "-1");
     CHECK(std::stod(row[5]) > 0);
+    CHECK((row[7] == "N/A") == (size == 1));  // nothing travels
+    CHECK((row[10] == "N/A") == (size == 1));
     CHECK(row[8] == "0");
     CHECK(row[12] == "0");
   }
@@ -135,6 +137,47 @@ TEST_CASE("the report is valid and replaces an older one") {
   CHECK(report["results"][7]["count"] == 256);
   CHECK(report["results"][7]["in_place"]["wrong"] == 0);
   CHECK(report["results"][7]["in_place"]["iterations"] == 7);
+}
+
+TEST_CASE("the header says what was measured where and when") {
+  Ranks ranks(2, {"-e", "8", "-n", "2"});
+  const auto outcomes = ranks.wait();
+  REQUIRE(outcomes[0].code() == 0);
+  const std::string& out = outcomes[0].out;
+  CAPTURE(out);
+  CHECK(out.find("# ddrun-allreduce ") == 0);
+  CHECK(lines_of(out)[0].find("  ranks: 2  backend: shm  (all ranks are on one machine)") != std::string::npos);
+  for (const char* fact : {"# machine  : ", "# library  : ddrun ", "# topology : ranks 0,1 on ",
+                           "# clock    : steady, ", "# date     : 20"}) {
+    CAPTURE(fact);
+    CHECK(out.find(fact) != std::string::npos);
+  }
+}
+
+TEST_CASE("each collective has a heading of its own over the columns of nccl-tests") {
+  Ranks ranks(2, {"-e", "8", "-n", "2", "--collective", "barrier,all_reduce"});
+  const auto outcomes = ranks.wait();
+  REQUIRE(outcomes[0].code() == 0);
+  const std::string& out = outcomes[0].out;
+  CAPTURE(out);
+  const auto barrier = out.find("#\n# barrier\n#");
+  const auto all_reduce = out.find("#\n# all_reduce\n#");
+  REQUIRE(barrier != std::string::npos);
+  REQUIRE(all_reduce != std::string::npos);
+  CHECK(barrier < all_reduce);
+  std::vector<std::vector<std::string>> titles;
+  for (const std::string& line : lines_of(out)) {
+    std::vector<std::string> words = split(line, ' ');
+    std::erase(words, "");
+    if (words.size() > 1 && words[1] == "size") titles.push_back(words);
+  }
+  const std::vector<std::string> expected{"#",     "size",  "count",  "type", "redop", "root",  "time",
+                                          "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong"};
+  CHECK(titles == std::vector<std::vector<std::string>>(2, expected));
+  const auto rows = rows_of(out);
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0] == std::vector<std::string>{"0", "0", "float", "none", "-1", rows[0][5], "N/A", "N/A", "N/A",
+                                            rows[0][9], "N/A", "N/A", "N/A"});
 }
 
 TEST_CASE("without checks nothing is counted as wrong") {

@@ -171,6 +171,7 @@ class Communicator {
 struct Member {
   std::string host;  ///< the machine's host name; two machines may share one
   int pid = 0;
+  std::string processors{};  ///< those it may run on: "0-3,8"
 };
 
 struct Connected {

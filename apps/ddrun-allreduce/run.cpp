@@ -1,0 +1,175 @@
+#include "run.hpp"
+
+#include <optional>
+#include <utility>
+
+#include "benchmark.hpp"
+#include "cases.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/store/store.hpp"
+#include "facts.hpp"
+#include "json_report.hpp"
+#include "memory_budget.hpp"
+#include "status.hpp"
+#include "table.hpp"
+
+namespace ddrun::allreduce {
+
+namespace {
+
+/// Rank 0 decides, as each rank finds another amount of free memory.
+Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
+                                         Deadline deadline) {
+  if (place.rank != 0) {
+    const auto told = group.store->get(group.prefix + "max_bytes", deadline);
+    if (!told) return tl::unexpected(told.error());
+    const auto value = parse_size(*told);
+    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *told));
+    return *value;
+  }
+  const auto decided = max_bytes(options, place.local_size);
+  if (place.size > 1) {
+    const std::string words = decided ? std::to_string(*decided) : decided.error().message;
+    if (auto told = group.store->set(group.prefix + "max_bytes", words, deadline); !told) {
+      return tl::unexpected(told.error());
+    }
+  }
+  return decided;
+}
+
+template <class Value, std::size_t Count>
+std::string names_or_all(const std::vector<Value>& values, const std::array<Value, Count>& known) {
+  if (values.size() == known.size()) return "all";
+  std::vector<std::string> names;
+  for (const Value value : values) names.emplace_back(name_of(value));
+  return join(names, ",");
+}
+
+std::string note_of(const Place& place, const collectives::Connected& connected) {
+  if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
+  return connected.why;
+}
+
+Setting setting_of(const Options& options, const Place& place, const collectives::Connected& connected,
+                   std::uint64_t last) {
+  Setting setting;
+  setting.size = place.size;
+  setting.backend = connected.communicator->name();
+  setting.note = note_of(place, connected);
+  setting.details = connected.communicator->details();
+  setting.members = connected.members;
+  setting.facts = facts_of(connected);
+  setting.min_bytes = options.min_bytes;
+  setting.max_bytes = last;
+  setting.collective = names_or_all(options.collectives, collectives::kCollectives);
+  setting.type = names_or_all(options.types, collectives::kDataTypes);
+  setting.op = names_or_all(options.ops, collectives::kReduceOps);
+  return setting;
+}
+
+/// Fails if nothing of what is asked for can be run, with the reason that stands against the first.
+Result<void> anything_to_run(const collectives::Communicator& communicator, const std::vector<Case>& all,
+                             const Options& options, std::uint64_t last) {
+  std::string why;
+  for (const Case& what : all) {
+    for (const bool in_place : {false, true}) {
+      std::string lacking = communicator.lacks(what.collective, what.type, what.op, in_place);
+      if (lacking.empty() && sizes(options, last, what, communicator.size()).empty()) {
+        lacking = concat("--maxbytes: ", last, " bytes have no element of ", name_of(what.type), " for each of ",
+                         communicator.size(), " ranks");
+      }
+      if (lacking.empty()) return {};
+      if (why.empty()) why = std::move(lacking);
+    }
+  }
+  return fail(Errc::invalid_argument, why);
+}
+
+/// Case after case, size after size.
+class Course {
+ public:
+  Course(const collectives::Connected& connected, const Options& options, std::uint64_t last)
+      : connected_(connected), options_(options), last_(last), talks_(connected.communicator->rank() == 0) {}
+
+  [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
+    std::optional<collectives::Collective> shown;
+    for (const Case& what : all) {
+      if (talks_ && shown != what.collective) print(heading(what.collective));
+      shown = what.collective;
+      if (auto done = run(what); !done) return done;
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::vector<Row>& rows() { return rows_; }
+  [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
+
+ private:
+  [[nodiscard]] Result<void> run(const Case& what) {
+    Benchmark benchmark(connected_, options_, what);
+    const auto all = sizes(options_, last_, what, connected_.communicator->size());
+    for (const std::uint64_t bytes : all) {
+      auto row = benchmark.run(bytes);
+      wrong_here_ = wrong_before_ + benchmark.wrong_here();
+      if (!row) return tl::unexpected(row.error());
+      if (talks_) print(line(*row));
+      rows_.push_back(std::move(*row));
+    }
+    wrong_before_ = wrong_here_;
+    if (talks_) print(remarks(what, rows_, all.empty()));
+    return {};
+  }
+
+  const collectives::Connected& connected_;
+  const Options& options_;
+  std::uint64_t last_;
+  bool talks_;
+  std::vector<Row> rows_;
+  std::uint64_t wrong_before_ = 0;
+  std::uint64_t wrong_here_ = 0;
+};
+
+}  // namespace
+
+Result<int> run(const Options& options, const Place& place) {
+  UniqueFd json;
+  if (place.rank == 0 && !options.report.json_file.empty()) {
+    auto opened = open_report(options.report.json_file);
+    if (!opened) return tl::unexpected(opened.error());
+    json = std::move(*opened);
+  }
+  const Deadline start_by = Clock::now() + options.timeout;
+  auto meeting = meet(place, start_by);
+  if (!meeting) return tl::unexpected(meeting.error());
+  const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
+  if (!last) return tl::unexpected(last.error());
+  const auto connected = connect(meeting->group, {options.backend, *last, must_agree(options)}, start_by);
+  if (!connected) return tl::unexpected(connected.error());
+  const collectives::Communicator& communicator = *connected->communicator;
+  if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
+  const std::vector<Case> all = cases(options, place.size);
+  if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
+
+  const bool talks = place.rank == 0;
+  Setting setting;
+  if (talks) {
+    setting = setting_of(options, place, *connected, *last);
+    print(header(setting, options));
+  }
+  Course course(*connected, options, *last);
+  const auto ended = course.run(all);
+  const Summary summary = summarize(std::move(course.rows()), ended ? std::string() : ended.error().message);
+  if (talks) {
+    print(footer(summary));
+    if (json) {
+      if (auto written = write_report(json.get(), options.report.json_file, setting, summary); !written) {
+        return tl::unexpected(written.error());
+      }
+    }
+  }
+  if (!ended) return tl::unexpected(ended.error());
+  // A rank believes its own eyes too: the totals have travelled over what is being tested.
+  return summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;
+}
+
+}  // namespace ddrun::allreduce
