@@ -1,5 +1,7 @@
 // ddrun-allreduce: parse, meet, run the sizes, report.
 
+#include <unistd.h>
+
 #include <cstdlib>
 
 #include "ddrun/base/text.hpp"
@@ -19,7 +21,7 @@ int main(int argc, char** argv) {
     say_error(there.error().message);
     return kCannotRunHere;
   }
-  const auto place = place_from([](const char* name) { return std::getenv(name); });
+  const auto place = place_from(cluster::Variables(environ));
   if (!place) {
     say_error(place.error().message);
     return kUsage;

@@ -12,6 +12,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build/dev/bin"
 DDRUN = os.environ.get("DDRUN_TEST_PROGRAM", str(BUILD / "ddrun"))
 WORKER = os.environ.get("DDRUN_TEST_WORKER", str(BUILD / "ddrun_test_worker"))
+ALLREDUCE = os.environ.get("DDRUN_TEST_ALLREDUCE", str(BUILD / "ddrun-allreduce"))
 
 
 class NetTest(unittest.TestCase):

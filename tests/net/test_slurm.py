@@ -8,7 +8,7 @@ import unittest
 
 import slurm
 from bed import wait_until
-from netcase import DDRUN, HERE, main
+from netcase import ALLREDUCE, DDRUN, HERE, main
 
 SECRET = {"DDRUN_SECRET": "a secret of this test, and of no other"}
 WHO = 'echo "I am $RANK of $WORLD_SIZE on node $GROUP_RANK=$SLURM_NODEID, local $LOCAL_RANK, job $TORCHELASTIC_RUN_ID"'
@@ -152,6 +152,30 @@ class InsideOfSrun(SlurmTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         _, said = job.communicate(timeout=60)
         self.assertNotEqual(job.returncode, 0, said)
+
+
+class TheWorkerItself(SlurmTest):
+    """srun starts the ranks of ddrun-allreduce, which is as good as a launcher for it."""
+
+    def table(self, *words, env=None):
+        done = self.cluster.run(["srun", *words, ALLREDUCE, "-b", "1K", "-e", "64K", "-f", "8", "-n", "2"], 60, env)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("# Out of bounds values : 0 OK", done.stdout)
+        return done.stdout
+
+    def test_on_one_node(self):
+        self.assertIn("ranks: 2  backend: shm", self.table("--nodes=1", "--ntasks=2"))
+
+    def test_on_several_nodes(self):
+        self.assertIn("ranks: 4  ", self.table("--nodes=2", "--ntasks=4"))
+        self.assertIn("ranks: 3  ", self.table("--nodes=3", "--ntasks=3", env={"MASTER_PORT": "20123"}))
+
+    def test_two_steps_at_once(self):
+        line = f"srun --overlap --nodes=2 --ntasks=4 {ALLREDUCE} -b 1K -e 64K -n 2"
+        job = self.cluster.submit(f"#!/bin/bash\n{line} & {line}; a=$?; wait %1 && exit $a\n", "--nodes=2",
+                                  "--ntasks-per-node=2", "--overcommit")
+        self.assertEqual(self.cluster.end_of(job)["JobState"], "COMPLETED", self.cluster.said(job))
+        self.assertEqual(self.cluster.said(job).count("# Out of bounds values : 0 OK"), 2, self.cluster.said(job))
 
 
 class FromAScript(SlurmTest):

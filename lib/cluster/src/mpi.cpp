@@ -1,5 +1,6 @@
 #include "ddrun/base/text.hpp"
 #include "findings.hpp"
+#include "mpi_variables.hpp"
 
 // mpirun starts ranks. With one of them on each machine they are what ddrun calls agents; but where rank 0 runs, no
 // variable says.
@@ -8,11 +9,7 @@ namespace ddrun::cluster {
 
 namespace {
 
-struct Names {
-  std::string_view scheme, rank, size, local_size, one_per_node;
-};
-
-Found find_mpi(const Surroundings& around, const Names& names) {
+Found find_mpi(const Surroundings& around, const MpiVariables& names) {
   const auto rank = number_of(around.variables, names.rank, 0, most_nodes);
   const auto size = number_of(around.variables, names.size, 1, most_nodes);
   const auto local = number_of(around.variables, names.local_size, 1, most_nodes);
@@ -44,17 +41,12 @@ Found find_mpi(const Surroundings& around, const Names& names) {
 
 }  // namespace
 
-Found find_open_mpi(const Surroundings& around) {
-  return find_mpi(around, {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                           "--map-by ppr:1:node"});
-}
+Found find_open_mpi(const Surroundings& around) { return find_mpi(around, open_mpi); }
 
 Found find_mpich(const Surroundings& around) {
-  // Slurm and Flux set PMI_RANK too, but not the local size.
-  auto found = find_mpi(around, {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "-ppn 1"});
+  auto found = find_mpi(around, mpich);
   if (!found || *found) return found;
-  return find_mpi(around,
-                  {"MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "-ppn 1"});
+  return find_mpi(around, mvapich);
 }
 
 // horovodrun too starts ranks. The address that it gives is that of its own rendezvous, on the machine where it runs.

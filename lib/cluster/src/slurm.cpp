@@ -2,6 +2,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hostlist.hpp"
 #include "findings.hpp"
+#include "slurm_variables.hpp"
 
 // Slurm tells a process of a step and a batch script much the same, but not about the same: in a step that is smaller
 // than its job the job's list of nodes is wrong, and SLURM_NTASKS is the step's in a step and the job's in a script.
@@ -16,15 +17,35 @@ bool is_own_step(std::string_view id) {
   return number && *number >= 0xffff'fff0LL;
 }
 
+}  // namespace
+
+Maybe<std::string> slurm_step(const Variables& variables) {
+  auto step = first_text_of(variables, slurm_step_names);
+  if (step && is_own_step(step->value)) return std::nullopt;
+  return step;
+}
+
+bool is_heterogeneous_slurm(const Variables& variables) { return variables.get("SLURM_HET_SIZE").value_or("1") != "1"; }
+
+std::string slurm_id(const Variables& variables, std::string_view job, std::string_view step) {
+  std::string id(job);
+  if (!step.empty()) id += concat(".", step);
+  const std::string_view restart = variables.get("SLURM_RESTART_COUNT").value_or("0");
+  if (restart != "0") id += concat(".r", restart);
+  return id;
+}
+
+namespace {
+
 class Slurm {
  public:
   explicit Slurm(const Surroundings& around) : variables_(around.variables), around_(around) {
-    const auto step = first_text_of(variables_, {"SLURM_STEP_ID", "SLURM_STEPID"});
+    const auto step = slurm_step(variables_);
     // A shell in a terminal of its own (srun --pty bash) is a step too, but whoever types there means the job. If ddrun
     // itself is the task, that terminal is only for its output.
     const auto task = variables_.get("SLURM_TASK_PID");
     const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(around.machine.pid);
-    in_own_step_ = step && !is_own_step(step->value);
+    in_own_step_ = step.has_value();
     in_step_ = in_own_step_ && !shell && !around.under_mpi;
     if (step && in_step_) step_ = step->value;
   }
@@ -33,12 +54,10 @@ class Slurm {
     Findings found{batch_level, {}};
     Detected& said = found.said;
     said.scheme = in_step_ ? "Slurm step" : "Slurm job";
-    if (variables_.get("SLURM_HET_SIZE").value_or("1") != "1") return heterogeneous(std::move(found));
+    if (is_heterogeneous_slurm(variables_)) return heterogeneous(std::move(found));
     if (auto done = take_nodes(said); !done) return tl::unexpected<Error>(done.error());
     if (auto done = take_shape(said); !done) return tl::unexpected<Error>(done.error());
-    const std::string restart(variables_.get("SLURM_RESTART_COUNT").value_or("0"));
-    const std::string id = concat(job.value, step_.empty() ? "" : ".", step_, restart == "0" ? "" : ".r",
-                                  restart == "0" ? std::string() : restart);
+    const std::string id = slurm_id(variables_, job.value, step_);
     said.job_id = Fact<std::string>{concat("slurm-", as_job_id(id)),
                                     step_.empty() ? job.variable : concat(job.variable, ", SLURM_STEP_ID")};
     if (said.hosts) said.coordinators = {{candidates(said.hosts->value.front(), id), said.hosts->variable}};
@@ -71,8 +90,7 @@ class Slurm {
     if (!nodes) return tl::unexpected<Error>(nodes.error());
     if (*nodes) said.nodes = {{{(*nodes)->value, (*nodes)->value}, (*nodes)->variable}};
     const auto list =
-        first_text_of(variables_, in_step_ ? Names{"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}
-                                           : Names{"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+        first_text_of(variables_, in_step_ ? slurm_step_hosts_names : Names{"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
     if (!list) return {};
     auto hosts = expand_hostlist(list->value);
     if (!hosts) {
@@ -99,7 +117,7 @@ class Slurm {
       said.in_step = in_own_step_;
       return {};
     }
-    const auto tasks = first_number_of(variables_, {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, 1, 100'000'000);
+    const auto tasks = first_number_of(variables_, slurm_step_tasks_names, 1, 100'000'000);
     const auto node = number_of(variables_, "SLURM_NODEID", 0, most_nodes);
     if (!tasks) return tl::unexpected<Error>(tasks.error());
     if (!node) return tl::unexpected<Error>(node.error());
@@ -134,7 +152,7 @@ class Slurm {
 }  // namespace
 
 Found find_slurm(const Surroundings& around) {
-  auto job = first_text_of(around.variables, {"SLURM_JOB_ID", "SLURM_JOBID"});
+  auto job = first_text_of(around.variables, slurm_job_names);
   if (!job) return std::optional<Findings>{};
   return Slurm(around).find(std::move(*job));
 }

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/cluster/detect.hpp"
+
+namespace ddrun::cluster {
+
+// For programs that are ranks themselves. To ddrun, which wants one of itself on each machine, the same variables say
+// something else; see detect().
+
+/// What a launcher that starts ranks (mpirun, mpiexec, srun) tells one of them.
+struct StartedRank {
+  std::string launcher;  ///< "Open MPI", for people
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;                ///< ranks on this machine
+  std::vector<std::string> hosts{};  ///< of all ranks, the one of rank 0 first, as far as is told
+  std::string job{};                 ///< unlike that of any other job of the cluster, "slurm-12.0"; empty: not told
+  /// All ranks of the job have it, and what has started them has not.
+  Fact<std::string> mark{};
+  /// The launcher's options that tell all ranks MASTER_ADDR and MASTER_PORT.
+  std::string pass{};
+};
+
+/// Open MPI's variables, those of MPICH, Intel MPI and MVAPICH2, then those of a Slurm step. Nothing if none of them
+/// are there; `invalid_argument` for values that cannot be and for a heterogeneous Slurm job.
+[[nodiscard]] Result<std::optional<StartedRank>> find_started_rank(const Variables& variables);
+
+}  // namespace ddrun::cluster
