@@ -34,9 +34,11 @@ double at_quantile(const std::vector<double>& sorted, double quantile) {
 
 }  // namespace
 
-Benchmark::Benchmark(const collectives::Connected& connected, const Options& options, const Case& what)
+Benchmark::Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
+                     const Case& what)
     : communicator_(*connected.communicator),
       control_(*connected.control),
+      buffers_(buffers),
       options_(options),
       what_(what),
       rank_(communicator_.rank()),
@@ -115,8 +117,8 @@ collectives::Call Benchmark::call_of(Placement placement, std::size_t count) {
   call.to = (rank_ + 1) % size_;
   call.from = (rank_ + size_ - 1) % size_;
   call.count = count;
-  call.out = communicator_.recv_buffer().data();
-  call.in = communicator_.send_buffer().data();
+  call.out = buffers_.recv().data();
+  call.in = buffers_.send().data();
   if (placement == Placement::out_of_place) return call;
   const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
   const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();

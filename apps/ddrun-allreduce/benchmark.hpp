@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "buffers.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "options.hpp"
@@ -12,8 +13,8 @@ namespace ddrun::allreduce {
 /// Runs one case, size after size. Every rank makes the same calls; every rank gets the same rows.
 class Benchmark {
  public:
-  /// Both outlive it.
-  Benchmark(const collectives::Connected& connected, const Options& options, const Case& what);
+  /// What the references name outlives it.
+  Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options, const Case& what);
 
   /// `bytes` as from sizes(), at most what the back end's buffers hold. Fails when a peer is gone or late.
   [[nodiscard]] Result<Row> run(std::uint64_t bytes);
@@ -43,6 +44,7 @@ class Benchmark {
 
   collectives::Communicator& communicator_;
   collectives::Communicator& control_;
+  const Buffers& buffers_;
   const Options& options_;
   Case what_;
   int rank_;

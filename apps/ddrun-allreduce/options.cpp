@@ -73,10 +73,19 @@ void add_measuring(OptionTable& table, Options& to) {
   table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, kMost));
 }
 
+OptionTable::Read buffers_into(bool& are_private) {
+  return [&are_private](const std::string& text) -> Result<void> {
+    if (text != "shared" && text != "private") return none_of({"shared", "private"}, text);
+    are_private = text == "private";
+    return {};
+  };
+}
+
 void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_timeout) {
   table.group("How");
   table.add("--backend", "NAME", "auto, nccl, shm, tcp or gloo (auto)",
             name_into(to.backend, collectives::kBackends, collectives::backend_named));
+  table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", buffers_into(to.private_buffers));
   table.add("-T,--timeout", "TIME", "for the start (60s)", duration_into(to.timeout));
   table.add("--op-timeout", "TIME", "for each call (as --timeout)", duration_into(op_timeout));
   table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", switch_into(to.blocking));

@@ -25,6 +25,7 @@ struct Options {
   std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};
   int root = 0;  ///< kEveryRoot: each rank in turn
   collectives::Backend backend = collectives::Backend::automatic;
+  bool private_buffers = false;     ///< calls work on memory that no other process sees
   bool blocking = false;            ///< of nccl: wait for each call before the next is queued
   int graph_launches = 0;           ///< of nccl: 0: calls are queued one by one
   Milliseconds timeout{60'000};     ///< for the start

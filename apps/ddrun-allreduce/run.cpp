@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "benchmark.hpp"
+#include "buffers.hpp"
 #include "cases.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
@@ -88,8 +89,12 @@ Result<void> anything_to_run(const collectives::Communicator& communicator, cons
 /// Case after case, size after size.
 class Course {
  public:
-  Course(const collectives::Connected& connected, const Options& options, std::uint64_t last)
-      : connected_(connected), options_(options), last_(last), talks_(connected.communicator->rank() == 0) {}
+  Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last)
+      : connected_(connected),
+        buffers_(buffers),
+        options_(options),
+        last_(last),
+        talks_(connected.communicator->rank() == 0) {}
 
   [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
     std::optional<collectives::Collective> shown;
@@ -106,7 +111,7 @@ class Course {
 
  private:
   [[nodiscard]] Result<void> run(const Case& what) {
-    Benchmark benchmark(connected_, options_, what);
+    Benchmark benchmark(connected_, buffers_, options_, what);
     const auto all = sizes(options_, last_, what, connected_.communicator->size());
     for (const std::uint64_t bytes : all) {
       auto row = benchmark.run(bytes);
@@ -121,6 +126,7 @@ class Course {
   }
 
   const collectives::Connected& connected_;
+  const Buffers& buffers_;
   const Options& options_;
   std::uint64_t last_;
   bool talks_;
@@ -143,10 +149,13 @@ Result<int> run(const Options& options, const Place& place) {
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
   if (!last) return tl::unexpected(last.error());
-  const auto connected = connect(meeting->group, {options.backend, *last, must_agree(options)}, start_by);
+  const auto connected =
+      connect(meeting->group, {options.backend, Buffers::of_back_end(options, *last), must_agree(options)}, start_by);
   if (!connected) return tl::unexpected(connected.error());
-  const collectives::Communicator& communicator = *connected->communicator;
+  collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
+  Buffers buffers;
+  if (auto got = buffers.provide(communicator, options, *last); !got) return tl::unexpected(got.error());
   const std::vector<Case> all = cases(options, place.size);
   if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
 
@@ -156,7 +165,7 @@ Result<int> run(const Options& options, const Place& place) {
     setting = setting_of(options, place, *connected, *last);
     print(header(setting, options));
   }
-  Course course(*connected, options, *last);
+  Course course(*connected, buffers, options, *last);
   const auto ended = course.run(all);
   const Summary summary = summarize(std::move(course.rows()), ended ? std::string() : ended.error().message);
   if (talks) {

@@ -62,6 +62,7 @@ std::string header(const Setting& setting, const Options& options) {
   text += concat(" validation: ", options.checks, "\n#\n");
   if (!setting.details.empty()) text += concat("# backend  : ", setting.details, '\n');
   for (const Fact& fact : setting.facts) text += format("# %-9s: %s\n", fact.name.c_str(), fact.value.c_str());
+  if (options.private_buffers) text += "# buffers  : private memory of each rank\n";
   text += "#\n";
   if (rounds(options)) text += "# sizes are rounded down to whole elements\n#\n";
   for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
-#include "private_memory.hpp"
+#include "ddrun/collectives/private_memory.hpp"
 #include "tcp_links.hpp"
 
 namespace ddrun::collectives {

@@ -46,6 +46,14 @@ TEST_CASE("the worker sums right for one to sixty-four ranks in shared memory") 
   check_success(64, {"-e", "64K", "-f", "16", "-n", "3"}, "shm", 4);
 }
 
+TEST_CASE("the worker sums right in private memory") {
+  for (const char* backend : {"shm", "tcp"}) {
+    check_success(2, {"--backend", backend, "--buffers=private", "-e", "1M", "-f", "8", "-n", "5"}, backend, 6);
+  }
+  const Outcome one = Ranks(1, {"--buffers=private", "-e", "8", "-n", "1"}).wait()[0];
+  CHECK(one.out.find("# buffers  : private memory") != std::string::npos);
+}
+
 TEST_CASE("the worker sums right for two to sixty-four ranks over tcp") {
   for (const int size : {2, 3, 4, 8}) {
     check_success(size, {"--backend=tcp", "-e", "1M", "-f", "8", "-n", "5"}, "tcp", 6);

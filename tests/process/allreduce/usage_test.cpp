@@ -46,6 +46,7 @@ TEST_CASE("wrong options are refused in one line with status 2") {
   check_refused({"-d", "double", "-b", "4"}, {}, "--minbytes: must be at least 8, not 4");
   check_refused({"-d", "all", "-i", "4"}, {}, "--stepbytes: must be at least 8, not 4");
   check_refused({"-J", "/no/such/directory/x.json"}, {}, "--output_file: cannot write /no/such/directory/x.json");
+  check_refused({"--buffers=mine"}, {}, "--buffers: must be shared or private, not 'mine'");
   check_refused({"-T", "soon"}, {}, "--timeout: ");
   check_refused({"-e", "1000000G"}, {}, "of memory that are free");
 }
