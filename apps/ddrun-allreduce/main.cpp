@@ -29,5 +29,9 @@ int main(int argc, char** argv) {
   const auto result = run(parsed.options, *place);
   if (result) return *result;
   say_error(place->alone ? result.error().message : concat("rank ", place->rank, ": ", result.error().message));
-  return result.error().code == Errc::invalid_argument ? kUsage : kFailed;
+  switch (result.error().code) {
+    case Errc::invalid_argument: return kUsage;
+    case Errc::unsupported: return kCannotRunHere;
+    default: return kFailed;
+  }
 }

@@ -36,6 +36,7 @@ int exit_code(Errc code) {
     case Errc::timeout:
     case Errc::connection_lost:
     case Errc::protocol:
+    case Errc::unsupported:
     case Errc::cancelled: return exit_codes::launcher_failed;
   }
   return exit_codes::launcher_failed;

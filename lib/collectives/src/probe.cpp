@@ -1,12 +1,25 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/backend.hpp"
+#include "gpu_survey.hpp"
 
 namespace ddrun::collectives {
 
+namespace {
+
+Result<std::string> probe_nccl() {
+  const GpuSurvey survey = GpuSurvey::mine(true);
+  if (survey.devices.empty() || survey.nccl == 0) {
+    return fail(Errc::unsupported, concat("nccl cannot run here: ", survey.in_words()));
+  }
+  return survey.in_words();
+}
+
+}  // namespace
+
 Result<std::string> probe(Backend backend) {
   switch (backend) {
-    case Backend::nccl:
-    case Backend::gloo: return fail(Errc::unavailable, concat("this build has no ", name_of(backend)));
+    case Backend::nccl: return probe_nccl();
+    case Backend::gloo: return fail(Errc::unsupported, concat("this build has no ", name_of(backend)));
     case Backend::shm: return "memory shared by the processes of one machine";
     case Backend::tcp: return "connections between the ranks";
     case Backend::automatic: break;

@@ -16,6 +16,7 @@ enum class Errc {
   timeout,           ///< the deadline passed
   connection_lost,   ///< the peer is gone; the object is unusable from here on
   protocol,          ///< the peer sent something that is not allowed
+  unsupported,       ///< this machine has not what it takes: a device, a driver, a library
   cancelled,         ///< asked for by the caller
 };
 

@@ -25,7 +25,7 @@ inline constexpr std::array kBackends{Backend::automatic, Backend::nccl, Backend
 [[nodiscard]] std::optional<Backend> backend_named(std::string_view name);
 
 /// Whether this build and this machine have what a back end needs, without any peer. What it found, in words, or
-/// `unavailable` with what is missing ("this build has no gloo").
+/// `unsupported` with what is missing ("this build has no gloo", "no NVIDIA driver: …").
 [[nodiscard]] Result<std::string> probe(Backend backend);
 
 }  // namespace ddrun::collectives

@@ -1,0 +1,96 @@
+#pragma once
+
+// The CUDA driver's C interface (libcuda.so.1), as far as it is used here, declared anew so that no toolkit is needed
+// to build. The driver keeps every function under the name and with the arguments that it once had: a changed one gets
+// another name (_v2). tests/unit/collectives/abi_test.cpp compares these with cuda.h where there is one.
+
+#include <array>
+#include <cstddef>
+
+namespace ddrun::collectives::cuda {
+
+struct ContextState;
+struct StreamState;
+struct EventState;
+struct GraphState;
+struct GraphExecState;
+struct ModuleState;
+struct FunctionState;
+using Context = ContextState*;       ///< CUcontext
+using Stream = StreamState*;         ///< CUstream, which is cudaStream_t
+using Event = EventState*;           ///< CUevent
+using Graph = GraphState*;           ///< CUgraph
+using GraphExec = GraphExecState*;   ///< CUgraphExec
+using Module = ModuleState*;         ///< CUmodule
+using Function = FunctionState*;     ///< CUfunction
+using Device = int;                  ///< CUdevice
+using Address = unsigned long long;  ///< CUdeviceptr
+
+struct Uuid {
+  std::array<char, 16> bytes;
+};
+
+/// CUresult.
+using Status = int;
+inline constexpr Status kSuccess = 0;
+inline constexpr Status kOutOfMemory = 2;
+inline constexpr Status kStubLibrary = 34;
+inline constexpr Status kNoDevice = 100;
+inline constexpr Status kNotReady = 600;
+
+// CUstream_flags, CUevent_flags, CUstreamCaptureMode
+inline constexpr unsigned kNonBlockingStream = 1;
+inline constexpr unsigned kEventWithoutTime = 2;
+inline constexpr int kRelaxedCapture = 2;
+// CUdevice_attribute
+inline constexpr int kMultiprocessors = 16;
+inline constexpr int kComputeMajor = 75;
+inline constexpr int kComputeMinor = 76;
+inline constexpr int kMostSharedMemory = 97;  ///< bytes of a block that asks for more than usual
+// CUfunction_attribute
+inline constexpr int kDynamicSharedMemory = 8;
+
+extern "C" {
+using Init = Status(unsigned flags);
+using DriverGetVersion = Status(int* version);
+using GetErrorName = Status(Status status, const char** text);
+using GetErrorString = Status(Status status, const char** text);
+using DeviceGetCount = Status(int* count);
+using DeviceGet = Status(Device* device, int ordinal);
+using DeviceGetName = Status(char* name, int bytes, Device device);
+using DeviceGetUuid = Status(Uuid* uuid, Device device);
+using DeviceGetAttribute = Status(int* value, int attribute, Device device);
+using PrimaryRetain = Status(Context* context, Device device);
+using PrimaryRelease = Status(Device device);
+using CtxSetCurrent = Status(Context context);
+using MemGetInfo = Status(std::size_t* free, std::size_t* total);
+using MemAlloc = Status(Address* memory, std::size_t bytes);
+using MemFree = Status(Address memory);
+using CopyToDevice = Status(Address to, const void* from, std::size_t bytes, Stream stream);
+using CopyToHost = Status(void* to, Address from, std::size_t bytes, Stream stream);
+using CopyOnDevice = Status(Address to, Address from, std::size_t bytes, Stream stream);
+using SetBytes = Status(Address to, unsigned char value, std::size_t bytes, Stream stream);
+using StreamCreate = Status(Stream* stream, unsigned flags);
+using StreamDestroy = Status(Stream stream);
+using StreamQuery = Status(Stream stream);
+using EventCreate = Status(Event* event, unsigned flags);
+using EventDestroy = Status(Event event);
+using EventRecord = Status(Event event, Stream stream);
+using EventQuery = Status(Event event);
+using EventElapsedTime = Status(float* milliseconds, Event start, Event end);
+using BeginCapture = Status(Stream stream, int mode);
+using EndCapture = Status(Stream stream, Graph* graph);
+using GraphInstantiate = Status(GraphExec* exec, Graph graph, unsigned long long flags);
+using GraphLaunch = Status(GraphExec exec, Stream stream);
+using GraphDestroy = Status(Graph graph);
+using GraphExecDestroy = Status(GraphExec exec);
+using ModuleLoadData = Status(Module* module, const void* image);
+using ModuleUnload = Status(Module module);
+using ModuleGetFunction = Status(Function* function, Module module, const char* name);
+using FuncSetAttribute = Status(Function function, int attribute, int value);
+using LaunchKernel = Status(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** arguments,
+                            void** extra);
+}
+
+}  // namespace ddrun::collectives::cuda
