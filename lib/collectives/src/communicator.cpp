@@ -88,7 +88,11 @@ Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, co
       return fail(Errc::unavailable, concat("no shared memory: ", why_not_shm));
     }
   }
-  auto made = TcpCommunicator::connect(group, options.buffer_bytes, deadline);
+  TcpOptions tcp;
+  tcp.buffer_bytes = options.buffer_bytes;
+  tcp.streams = options.tcp_streams;
+  tcp.crowded = is_crowded(all, group.rank);
+  auto made = TcpCommunicator::connect(group, tcp, deadline);
   if (!made) return tl::unexpected(made.error());
   return Chosen{std::move(*made), why_not_shm};
 }

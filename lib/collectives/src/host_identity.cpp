@@ -4,10 +4,12 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <climits>
 #include <cstdint>
+#include <iterator>
 #include <thread>
 
 #include "ddrun/base/duration.hpp"
@@ -108,6 +110,13 @@ int count_processors(const std::vector<HostIdentity>& all) {
   }
   for (const char bits : seen) count += std::popcount(static_cast<unsigned char>(bits));
   return count;
+}
+
+bool is_crowded(const std::vector<HostIdentity>& all, int rank) {
+  std::vector<HostIdentity> here;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(here),
+               [&](const HostIdentity& one) { return one.host == all[static_cast<std::size_t>(rank)].host; });
+  return here.size() > static_cast<std::size_t>(count_processors(here));
 }
 
 }  // namespace ddrun::collectives

@@ -28,4 +28,7 @@ struct HostIdentity {
 /// Processors that any of them may use.
 [[nodiscard]] int count_processors(const std::vector<HostIdentity>& all);
 
+/// Whether there are more ranks on that rank's machine, which its host name tells, than processors for them.
+[[nodiscard]] bool is_crowded(const std::vector<HostIdentity>& all, int rank);
+
 }  // namespace ddrun::collectives

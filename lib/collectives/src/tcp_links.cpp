@@ -1,15 +1,10 @@
 #include "tcp_links.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -23,32 +18,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kWord = 32;  // hexadecimal digits
-
-struct Address {
-  sockaddr_storage storage{};
-  socklen_t length = 0;
-  [[nodiscard]] sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
-  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-
-  static Result<Address> numeric(const std::string& text, std::uint16_t port) {
-    Address address;
-    auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage);
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage);
-    if (inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
-      v4.sin_family = AF_INET;
-      v4.sin_port = htons(port);
-      address.length = sizeof(v4);
-    } else if (inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr) == 1) {
-      v6.sin6_family = AF_INET6;
-      v6.sin6_port = htons(port);
-      address.length = sizeof(v6);
-    } else {
-      return fail(Errc::invalid_argument, concat("'", text, "' is not a numeric address"));
-    }
-    return address;
-  }
-};
+constexpr std::size_t kWord = 32;
+/// How long somebody may take to say who it is, and how many may do so at a time.
+constexpr auto kPatience = 2s;
+constexpr std::size_t kMostCallers = 1024;
 
 std::string random_word() {
   std::array<unsigned char, kWord / 2> bytes{};
@@ -65,84 +38,26 @@ std::string random_word() {
   return word;
 }
 
-struct Listener {
-  UniqueFd socket;
-  std::uint16_t port = 0;
-};
-
-Result<Listener> listen_on(const std::string& text) {
-  auto address = Address::numeric(text, 0);
-  if (!address) return tl::unexpected(address.error());
-  Listener listener;
-  listener.socket.reset(socket(address->get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.socket || bind(listener.socket.get(), address->get(), address->length) != 0 ||
-      listen(listener.socket.get(), 16) != 0 ||
-      getsockname(listener.socket.get(), address->get(), &address->length) != 0) {
-    return fail_errno(Errc::unavailable, concat("cannot listen on ", text), errno);
+Result<Listener> listen_on(const std::string& address) {
+  if (!SocketAddress::parse(address, 0)) {
+    return fail(Errc::invalid_argument, concat("'", address, "' is not a numeric address"));
   }
-  listener.port =
-      ntohs(address->get()->sa_family == AF_INET ? reinterpret_cast<const sockaddr_in&>(address->storage).sin_port
-                                                 : reinterpret_cast<const sockaddr_in6&>(address->storage).sin6_port);
-  return listener;
+  auto listeners = open_listeners({address}, 0);
+  if (!listeners) return tl::unexpected(listeners.error());
+  return std::move(listeners->front());
 }
 
-void no_delay(int fd) {
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-/// `where` is "address port word" as the peer published it.
-Result<UniqueFd> call(int peer, const std::string& where, Deadline deadline) {
-  const std::vector<std::string> fields = split(where, ' ');
-  const auto port = fields.size() == 3 ? parse_integer(fields[1], 1, 65535) : parse_integer("", 1, 1);
-  if (!port || fields[2].size() != kWord) {
-    return fail(Errc::protocol, concat("rank ", peer, " gave '", where, "' as its address"));
+/// Until the connection is made or refused.
+Result<void> finish_connecting(int fd, const std::string& what, Deadline deadline) {
+  pollfd one{fd, POLLOUT, 0};
+  while (poll(&one, 1, poll_timeout(deadline)) <= 0) {
+    if (Clock::now() >= deadline) return fail(Errc::timeout, what + ": no answer in time");
   }
-  const auto address = Address::numeric(fields[0], static_cast<std::uint16_t>(*port));
-  if (!address) return tl::unexpected(address.error());
-  const std::string what = concat("cannot connect to rank ", peer, " at ", fields[0], " port ", *port);
-  UniqueFd fd(socket(address->get()->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return fail_errno(Errc::unavailable, what, errno);
-  if (::connect(fd.get(), address->get(), address->length) != 0 && errno != EINPROGRESS) {
-    return fail_errno(Errc::connection_lost, what, errno);
-  }
-  if (!wait_for(fd.get(), POLLOUT, deadline)) return fail(Errc::timeout, what + ": no answer in time");
   int error = 0;
   socklen_t length = sizeof(error);
-  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error != 0) return fail_errno(Errc::connection_lost, what, error);
-  no_delay(fd.get());
-  // A new connection always has room for this little.
-  if (send(fd.get(), fields[2].data(), kWord, MSG_NOSIGNAL) != static_cast<ssize_t>(kWord)) {
-    return fail_errno(Errc::connection_lost, what, errno);
-  }
-  return fd;
-}
-
-/// Whether the caller says the word, within the time a stranger may take of ours.
-bool knows(int fd, const std::string& word, Deadline deadline) {
-  std::array<char, kWord> said{};
-  std::size_t have = 0;
-  while (have < said.size()) {
-    if (!wait_for(fd, POLLIN, deadline)) return false;
-    const ssize_t got = recv(fd, said.data() + have, said.size() - have, 0);
-    if (got > 0) have += static_cast<std::size_t>(got);
-    else if (got == 0 || (errno != EAGAIN && errno != EINTR)) return false;
-  }
-  return std::string_view(said.data(), said.size()) == word;
-}
-
-Result<UniqueFd> answer(int peer, int listener, const std::string& word, Deadline deadline) {
-  while (wait_for(listener, POLLIN, deadline)) {
-    UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) {
-      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
-      return fail_errno(Errc::unavailable, concat("cannot accept rank ", peer), errno);
-    }
-    no_delay(fd.get());
-    if (knows(fd.get(), word, std::min(deadline, Clock::now() + 2s))) return fd;
-  }
-  return fail(Errc::timeout, concat("rank ", peer, " did not connect in time"));
+  return {};
 }
 
 }  // namespace
@@ -152,40 +67,165 @@ int poll_timeout(Deadline deadline) {
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
-bool wait_for(int fd, short events, Deadline deadline) {
-  pollfd one{fd, events, 0};
-  while (true) {
-    const int ready = poll(&one, 1, poll_timeout(deadline));
-    if (ready > 0) return true;
-    if (ready == 0 && Clock::now() >= deadline) return false;
-    if (ready < 0 && errno != EINTR) return false;
-  }
+int TcpLinks::of(const std::vector<Streams>& all, int peer, int stream) {
+  const Streams& streams = all[static_cast<std::size_t>(peer)];
+  const auto i = static_cast<std::size_t>(stream);
+  return i < streams.size() ? streams[i].get() : -1;
 }
 
-Result<RingLinks> connect_ring(const Group& group, Deadline deadline) {
+Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
+  TcpLinks links;
+  links.rank_ = group.rank;
+  links.size_ = group.size;
+  links.to_.resize(static_cast<std::size_t>(group.size));
+  links.from_.resize(static_cast<std::size_t>(group.size));
+  if (group.size == 1) return links;
+
   auto listener = listen_on(group.address);
-  const std::string word = random_word();
+  links.word_ = random_word();
   const auto listening =
       agree(group, "listening", listener ? Result<void>() : tl::unexpected(listener.error()), deadline);
   if (!listening) return tl::unexpected(listening.error());
-  const auto all = exchange(group, "ring", concat(group.address, ' ', listener->port, ' ', word), deadline);
-  if (!all) return tl::unexpected(all.error());
+  links.listener_ = std::move(*listener);
+  auto places =
+      exchange(group, "ring", concat(group.address, ' ', links.listener_.at.port(), ' ', links.word_), deadline);
+  if (!places) return tl::unexpected(places.error());
+  links.places_ = std::move(*places);
 
   // Calling first cannot block anybody: the peer's queue answers before the peer does.
-  const int next = (group.rank + 1) % group.size;
-  const int previous = (group.rank + group.size - 1) % group.size;
-  RingLinks links;
-  auto to_next = call(next, (*all)[static_cast<std::size_t>(next)], deadline);
-  if (!to_next) return tl::unexpected(to_next.error());
-  links.to_next = std::move(*to_next);
-  auto from_previous = answer(previous, listener->socket.get(), word, deadline);
-  if (!from_previous) return tl::unexpected(from_previous.error());
-  links.from_previous = std::move(*from_previous);
+  if (auto called = links.call((group.rank + 1) % group.size, 1, deadline); !called) {
+    return tl::unexpected(called.error());
+  }
+  if (auto called = links.wait_for_previous(deadline); !called) return tl::unexpected(called.error());
   // Whoever is lost from here on is seen by a connected neighbour.
   if (auto all_there = exchange(group, "connected", "yes", deadline); !all_there) {
     return tl::unexpected(all_there.error());
   }
   return links;
+}
+
+Result<void> TcpLinks::wait_for_previous(Deadline deadline) {
+  const int previous = (rank_ + size_ - 1) % size_;
+  std::vector<pollfd> polled;
+  while (true) {
+    if (auto answered = answer(); !answered) return answered;
+    if (from(previous, 0) >= 0) return {};
+    if (Clock::now() >= deadline) {
+      return fail(Errc::timeout, concat("rank ", previous, " did not connect in time"));
+    }
+    polled.clear();
+    poll_for_callers(polled);
+    // Who takes too long to say its word is not waited for; see answer().
+    poll(polled.data(), polled.size(), poll_timeout(std::min(deadline, Clock::now() + kPatience)));
+  }
+}
+
+/// A place is "address port word", as the peer published it.
+Result<TcpLinks::Place> TcpLinks::place_of(int peer) const {
+  const std::string& text = places_[static_cast<std::size_t>(peer)];
+  const std::vector<std::string> fields = split(text, ' ');
+  const auto port = fields.size() == 3 ? parse_integer(fields[1], 1, 65535) : parse_integer("", 1, 1);
+  const auto at = port ? SocketAddress::parse(fields[0], static_cast<std::uint16_t>(*port)) : std::nullopt;
+  if (!at || fields[2].size() != kWord) {
+    return fail(Errc::protocol, concat("rank ", peer, " gave '", text, "' as its address"));
+  }
+  return Place{*at, fields[2]};
+}
+
+bool TcpLinks::one_machine() const {
+  const auto address = [](const std::string& place) { return std::string_view(place).substr(0, place.find(' ')); };
+  return std::all_of(places_.begin(), places_.end(),
+                     [&](const std::string& place) { return address(place) == address(places_[0]); });
+}
+
+Result<void> TcpLinks::call(int peer, int streams, Deadline deadline) {
+  Streams& link = to_[static_cast<std::size_t>(peer)];
+  const std::size_t first = link.size();
+  const auto wanted = static_cast<std::size_t>(streams);
+  if (first >= wanted) return {};
+  const auto place = place_of(peer);
+  if (!place) return tl::unexpected(place.error());
+  const std::string what = concat("cannot connect to rank ", peer, " at ", place->at.text());
+  // All begin before the first is waited for.
+  while (link.size() < wanted) {
+    UniqueFd fd(socket(place->at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return fail_errno(Errc::unavailable, what, errno);
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (::connect(fd.get(), place->at.get(), place->at.size) != 0 && errno != EINPROGRESS) {
+      return fail_errno(Errc::connection_lost, what, errno);
+    }
+    link.push_back(std::move(fd));
+  }
+  for (std::size_t i = first; i < wanted; ++i) {
+    if (auto connected = finish_connecting(link[i].get(), what, deadline); !connected) return connected;
+    Hello hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
+    std::memcpy(hello.word.data(), place->word.data(), kWord);
+    // A new connection always has room for this little.
+    if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
+      return fail_errno(Errc::connection_lost, what, errno);
+    }
+  }
+  return {};
+}
+
+Result<void> TcpLinks::answer() {
+  while (true) {
+    UniqueFd fd;
+    sockaddr_storage who{};
+    const auto outcome = acceptor_.next(listener_, fd, who);
+    if (outcome == Acceptor::Outcome::nobody) break;
+    if (outcome == Acceptor::Outcome::failed) continue;
+    if (outcome != Acceptor::Outcome::accepted) {
+      return fail(Errc::unavailable,
+                  "cannot answer another rank's connection: this process or machine has no "
+                  "descriptor left; raise the limit on open files (ulimit -n)");
+    }
+    if (callers_.size() == kMostCallers) callers_.erase(callers_.begin());
+    callers_.push_back({std::move(fd), {}, 0, Clock::now() + kPatience});
+  }
+  std::erase_if(callers_, [&](Caller& caller) {
+    const Heard heard = listen_to(caller);
+    if (heard == Heard::friendly) welcome(caller);
+    return heard != Heard::more || Clock::now() >= caller.until;
+  });
+  return {};
+}
+
+TcpLinks::Heard TcpLinks::listen_to(Caller& caller) const {
+  while (caller.have < caller.said.size()) {
+    const ssize_t got = recv(caller.fd.get(), caller.said.data() + caller.have, caller.said.size() - caller.have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return Heard::more;
+    if (got <= 0) return Heard::stranger;
+    caller.have += static_cast<std::size_t>(got);
+    // Hung up on at the first wrong letter.
+    const std::size_t letters = std::min(caller.have, kWord);
+    if (std::memcmp(caller.said.data(), word_.data(), letters) != 0) return Heard::stranger;
+  }
+  return Heard::friendly;
+}
+
+void TcpLinks::welcome(Caller& caller) {
+  Hello hello{};
+  std::memcpy(&hello, caller.said.data(), sizeof(hello));
+  if (hello.rank >= static_cast<std::uint32_t>(size_) || hello.stream >= kMostStreams) return;
+  Streams& link = from_[hello.rank];
+  if (link.size() <= hello.stream) link.resize(hello.stream + 1);
+  if (!link[hello.stream]) link[hello.stream] = std::move(caller.fd);
+}
+
+void TcpLinks::poll_for_callers(std::vector<pollfd>& polled) const {
+  polled.push_back({listener_.fd.get(), POLLIN, 0});
+  for (const Caller& caller : callers_) polled.push_back({caller.fd.get(), POLLIN, 0});
+}
+
+void TcpLinks::close() {
+  for (auto* const links : {&to_, &from_}) {
+    for (Streams& link : *links) link.clear();
+  }
+  callers_.clear();
+  listener_.fd.reset();
 }
 
 }  // namespace ddrun::collectives

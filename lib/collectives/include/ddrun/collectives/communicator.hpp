@@ -82,6 +82,9 @@ struct CommunicatorOptions {
   std::string must_agree{};
   /// Not owned; must outlive the Communicator. Null: none.
   Tap* tap = nullptr;
+  /// tcp: connections from one rank to another, which large messages are spread over, 1 to 64; 0: chosen. Equal on all
+  /// ranks.
+  int tcp_streams = 0;
 };
 
 /// Collective operations of the ranks of a group. One implementation per way of moving data.
