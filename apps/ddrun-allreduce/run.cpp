@@ -7,6 +7,7 @@
 #include "buffers.hpp"
 #include "cases.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/store/store.hpp"
 #include "facts.hpp"
 #include "json_report.hpp"
@@ -149,13 +150,14 @@ Result<int> run(const Options& options, const Place& place) {
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
   if (!last) return tl::unexpected(last.error());
+  const std::uint64_t room = *last + collectives::Checker::kGuardBytes;
   const auto connected =
-      connect(meeting->group, {options.backend, Buffers::of_back_end(options, *last), must_agree(options)}, start_by);
+      connect(meeting->group, {options.backend, Buffers::of_back_end(options, room), must_agree(options)}, start_by);
   if (!connected) return tl::unexpected(connected.error());
   collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
   Buffers buffers;
-  if (auto got = buffers.provide(communicator, options, *last); !got) return tl::unexpected(got.error());
+  if (auto got = buffers.provide(communicator, options, room); !got) return tl::unexpected(got.error());
   const std::vector<Case> all = cases(options, place.size);
   if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
 
