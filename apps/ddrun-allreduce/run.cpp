@@ -10,6 +10,7 @@
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/store/store.hpp"
 #include "facts.hpp"
+#include "hang.hpp"
 #include "json_report.hpp"
 #include "memory_budget.hpp"
 #include "status.hpp"
@@ -169,7 +170,10 @@ Result<int> run(const Options& options, const Place& place) {
   }
   Course course(*connected, buffers, options, *last);
   const auto ended = course.run(all);
-  const Summary summary = summarize(std::move(course.rows()), ended ? std::string() : ended.error().message);
+  std::string why = ended ? std::string() : ended.error().message;
+  const bool hangs = !ended && is_hang(ended.error(), meeting->group);
+  if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
+  const Summary summary = summarize(std::move(course.rows()), std::move(why));
   if (talks) {
     print(footer(summary));
     if (json) {
@@ -178,6 +182,7 @@ Result<int> run(const Options& options, const Place& place) {
       }
     }
   }
+  if (hangs) return kLate;
   if (!ended) return tl::unexpected(ended.error());
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
   return summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;
