@@ -152,8 +152,12 @@ Result<int> run(const Options& options, const Place& place) {
   const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
   if (!last) return tl::unexpected(last.error());
   const std::uint64_t room = *last + collectives::Checker::kGuardBytes;
-  const auto connected =
-      connect(meeting->group, {options.backend, Buffers::of_back_end(options, room), must_agree(options)}, start_by);
+  collectives::CommunicatorOptions wanted;
+  wanted.backend = options.backend;
+  wanted.buffer_bytes = Buffers::of_back_end(options, room);
+  wanted.must_agree = must_agree(options);
+  wanted.tcp_streams = options.streams;
+  const auto connected = connect(meeting->group, wanted, start_by);
   if (!connected) return tl::unexpected(connected.error());
   collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());

@@ -44,6 +44,7 @@ class Checker {
   std::size_t element_;
   ExactPattern pattern_;
   Sequence poison_;
+  bool spoilt_ = false;             ///< the input is not what prepare() has written
   std::map<int, Sequence> others_;  ///< contributions of other ranks, as far as needed so far
 };
 
