@@ -79,6 +79,9 @@ class Bench:
         self.bare = os.path.join(helpers, "bench_bare")
         self.store_load = os.path.join(helpers, "bench_store_load")
         self.agents_load = os.path.join(helpers, "bench_agents_load")
+        self.helpers = os.path.abspath(helpers)
+        self.roofline = os.path.join(self.helpers, "bench_roofline")
+        self.allreduce = os.path.join(os.path.dirname(self.ddrun), "ddrun-allreduce")
         self.torchrun = torchrun
         self.repeats = repeats
         self.quick = quick
@@ -175,7 +178,7 @@ def in_turn(sides, note=None, settle=0.05):
             try:
                 samples[name].append(function())
             except (Skip, Failure, subprocess.TimeoutExpired) as error:
-                if name == "ddrun":
+                if name.startswith("ddrun"):
                     raise
                 trouble[name] = str(error)
         if note:

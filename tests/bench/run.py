@@ -13,8 +13,10 @@ import coordinating
 import counting
 import launching
 import networking
+import reducing
 import running
 import storing
+import wiring
 from measuring import Bench, Failure, as_json, print_table
 
 BENCHMARKS = {
@@ -32,6 +34,10 @@ BENCHMARKS = {
     "store-memory": storing.store_memory,
     "store-operations": counting.store_operations,
     "coordinator": coordinating.coordinator,
+    "allreduce": reducing.allreduce,
+    "allreduce-many": reducing.allreduce_many,
+    "allreduce-tcp": wiring.allreduce_tcp,
+    "collectives": reducing.collectives,
     "network-start": networking.network_start,
     "network-restart": networking.network_restart,
     "network-stop": networking.network_stop,

@@ -1,0 +1,116 @@
+"""All-reduce and the other collectives in one machine's memory, beside MPI, Gloo, torch and the memory itself."""
+
+from calling import Caller, Sizes
+from measuring import Comparison, in_turn, number
+
+KIB, MIB = 1 << 10, 1 << 20
+SHARED, PRIVATE = "--buffers=shared", "--buffers=private"
+COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+PLACE = {"in_place": "in place", "out_of_place": "out of place"}
+
+
+def size_text(size):
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+def merged(call, spans):
+    """What `call` finds for each of the spans of sizes, in one dictionary."""
+    found = {}
+    for sizes in spans:
+        found.update(call(sizes))
+    return found
+
+
+def rows_of(benchmark, samples, trouble, ours, placement, limits, label=""):
+    """A row for each size and rival. `limits(rival, size)` is its goal and floor, how many times slower it is."""
+    rows, said = [], set()
+    for key in sorted(key for key in samples[ours][0] if key[1] == placement):
+        size = key[0]
+        own = [sample[key] for sample in samples[ours]]
+        quantity = ", ".join(filter(None, (label, size_text(size), PLACE[placement], ours.partition(" ")[2])))
+        for rival in [name for name in samples if not name.startswith(("ddrun", "roofline"))]:
+            theirs = [sample[key] for sample in samples[rival] if key in sample]
+            if not theirs and (samples[rival] or rival in said):
+                continue  # it has no such call, or is not here, which is said once
+            said.add(rival)
+            goal, floor = limits(rival, size)
+            rows.append(Comparison(benchmark, quantity, own, rival, theirs, goal, floor, scale=1e6, unit="us",
+                                   skipped="" if theirs else trouble.get(rival, "not measured")))
+    return rows
+
+
+def roofline_rows(samples, ours, placement, size, ranks, goal, floor):
+    """What the memory allows: each rank's bytes are read once and written once, so a call of `size` bytes takes
+    2 * ranks * size / B seconds at least, where B is what memcpy of all ranks together reads and writes each second."""
+    own = [sample[size, placement] for sample in samples[ours]]
+    least = [2 * ranks * size / memory["copy_all"] for memory in samples["roofline"]]
+    best = samples["roofline"][-1]
+    text = f"{size_text(size)}, {PLACE[placement]}, {ours.partition(' ')[2]}"
+    rows = [Comparison("allreduce", text, own, "roofline", least, goal, floor, scale=1e6, unit="us")]
+    if placement == "in_place":
+        words = ", ".join(f"{name.replace('_', ' ')} {number(best[name] / 1e9)}"
+                          for name in ("copy_one", "triad_one", "copy_all", "triad_all"))
+        rows.append(Comparison("allreduce", f"memory, GB/s: {words}", []))
+    return rows
+
+
+def allreduce(bench, note):
+    """2 ranks on 2 processors, float sum, 8 B to 128 MiB: in place in ddrun's buffers, out of place in private ones."""
+    spans = [Sizes(8, 2 * KIB, 16, 1000), Sizes(32 * KIB, 512 * KIB, 16, 100), Sizes(8 * MIB, 128 * MIB, 16, 8)]
+    caller = Caller(bench, 2)
+    rounds = bench.count(7, 1)
+    def side(call, *options):
+        return rounds, lambda: merged(lambda sizes: call(sizes, *options), spans)
+    samples, trouble = in_turn({
+        "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
+        "openmpi": side(caller.openmpi), "mpich": side(caller.mpich), "gloo": side(caller.gloo, PRIVATE),
+        "torch": side(caller.torch), "roofline": (rounds, caller.roofline),
+    }, note)
+    largest = 128 * MIB
+    def in_place(rival, size):
+        known = {largest: (6, 3), 8: (1, 1 / 1.3)}
+        return known.get(size, (1, None)) if rival == "openmpi" else (1, None)
+    def out_of_place(rival, size):
+        return (1.4, 1.1) if rival == "openmpi" and size == largest else in_place(rival, size)
+    rows = rows_of("allreduce", samples, trouble, "ddrun shared", "in_place", in_place)
+    rows += rows_of("allreduce", samples, trouble, "ddrun private", "out_of_place", out_of_place)
+    rows += roofline_rows(samples, "ddrun shared", "in_place", largest, 2, 0.9, 0.7)
+    return rows + roofline_rows(samples, "ddrun private", "out_of_place", largest, 2, None, None)
+
+
+def allreduce_many(bench, note):
+    """8 ranks on 2 processors, float sum, 8 B to 16 MiB: in place in ddrun's buffers, out of place in private ones."""
+    spans = [Sizes(8, 8, 2, 100), Sizes(4 * KIB, 64 * KIB, 16, 30), Sizes(MIB, 16 * MIB, 16, 5)]
+    caller = Caller(bench, 8, limit=30)
+    rounds = bench.count(5, 1)
+    def side(call, *options):
+        return rounds, lambda: merged(lambda sizes: call(sizes, *options), spans)
+    samples, trouble = in_turn({
+        "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
+        "openmpi": side(caller.openmpi), "mpich": side(caller.mpich), "gloo": side(caller.gloo, PRIVATE),
+    }, note)
+    def limits(rival, size):
+        return (3, None) if rival == "openmpi" else (1, None)
+    return rows_of("allreduce-many", samples, trouble, "ddrun shared", "in_place", limits) + \
+        rows_of("allreduce-many", samples, trouble, "ddrun private", "out_of_place", limits)
+
+
+def collectives(bench, note):
+    """2 ranks on 2 processors, the other collectives, 1 KiB to 16 MiB: in ddrun's buffers and in private ones."""
+    spans = [Sizes(KIB, KIB, 2, 500), Sizes(64 * KIB, MIB, 16, 50), Sizes(16 * MIB, 16 * MIB, 2, 8)]
+    caller = Caller(bench, 2)
+    rounds = bench.count(3, 1)
+    rows = []
+    for collective in COLLECTIVES:
+        def side(call, *options, which=collective):
+            return rounds, lambda: merged(lambda sizes: call(sizes, *options, collective=which), spans)
+        samples, trouble = in_turn({
+            "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
+            "openmpi": side(caller.openmpi), "mpich": side(caller.mpich),
+        }, lambda text, which=collective: note(f"{which} {text}"))
+        for ours, placement in (("ddrun shared", "in_place"), ("ddrun private", "out_of_place")):
+            rows += rows_of("collectives", samples, trouble, ours, placement, lambda rival, size: (1, None), collective)
+    return rows

@@ -1,0 +1,122 @@
+// How fast this machine's memory is: memcpy and triad (a = b + s c, after STREAM) by one process for each processor
+// given, alone and all together. Prints JSON: for each, bytes that the program reads and writes per second, the best of
+// some turns. What the hardware reads besides, lines that are about to be overwritten, is not counted; memcpy avoids
+// it.
+//
+//   roofline BYTES TURNS CPU...      arrays of so many bytes each
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Shared {
+  std::atomic<int> arrived{0};
+  std::atomic<double> seconds[64];
+};
+
+void* memory(std::size_t bytes, int kind) {
+  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) {
+    std::perror("roofline: mmap");
+    std::exit(1);
+  }
+  return at;
+}
+
+/// All of `count` processes leave together. Each has a processor of its own, so nobody needs to be woken.
+void meet(Shared& shared, int count, int& meetings) {
+  ++meetings;
+  shared.arrived.fetch_add(1);
+  while (shared.arrived.load() < meetings * count) {
+    if (getppid() == 1) std::_Exit(1);
+  }
+}
+
+void triad(double* a, const double* b, const double* c, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 3.0 * c[i];
+}
+
+/// One process: kind 0 copies, 1 is the triad.
+void work(Shared& shared, int kind, int turns, std::size_t bytes, int index, int count, int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(cpu), &set);
+  sched_setaffinity(0, sizeof(set), &set);
+  double* arrays[3];
+  for (auto& array : arrays) {
+    array = static_cast<double*>(memory(bytes, MAP_PRIVATE));
+    madvise(array, bytes, MADV_HUGEPAGE);
+    std::fill_n(array, bytes / sizeof(double), 1.0);
+  }
+  int meetings = 0;
+  for (int turn = 0; turn < turns; ++turn) {
+    meet(shared, count, meetings);
+    const auto began = Clock::now();
+    if (kind == 0) {
+      std::memcpy(arrays[0], arrays[1], bytes);
+    } else {
+      triad(arrays[0], arrays[1], arrays[2], bytes / sizeof(double));
+    }
+    asm volatile("" ::"r"(arrays[0]) : "memory");
+    shared.seconds[index] = std::chrono::duration<double>(Clock::now() - began).count();
+    meet(shared, count, meetings);
+    if (index != 0) continue;
+    double slowest = 0;
+    for (int i = 0; i < count; ++i) slowest = std::max(slowest, shared.seconds[i].load());
+    const double best = shared.seconds[63];
+    shared.seconds[63] = best == 0 ? slowest : std::min(best, slowest);
+  }
+}
+
+double bytes_per_second(int kind, int turns, std::size_t bytes, const std::vector<int>& cpus) {
+  auto* const shared = new (memory(sizeof(Shared), MAP_SHARED)) Shared;
+  const int count = static_cast<int>(cpus.size());
+  for (int i = 0; i < count; ++i) {
+    if (fork() == 0) {
+      work(*shared, kind, turns, bytes, i, count, cpus[static_cast<std::size_t>(i)]);
+      std::_Exit(0);
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    int status = 0;
+    if (wait(&status) < 0 || status != 0) {
+      std::fputs("roofline: a process failed\n", stderr);
+      std::exit(1);
+    }
+  }
+  const double arrays = kind == 0 ? 2 : 3;
+  return arrays * static_cast<double>(bytes) * count / shared->seconds[63];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4 || argc > 3 + 63) {
+    std::fputs("usage: roofline BYTES TURNS CPU...\n", stderr);
+    return 2;
+  }
+  const std::size_t bytes = std::strtoull(argv[1], nullptr, 10) / 64 * 64;
+  const int turns = std::atoi(argv[2]);
+  std::vector<int> cpus;
+  for (int i = 3; i < argc; ++i) cpus.push_back(std::atoi(argv[i]));
+  const std::vector<int> one(cpus.begin(), cpus.begin() + 1);
+  std::printf("{\"copy_one\": %.4g, ", bytes_per_second(0, turns, bytes, one));
+  std::fflush(stdout);  // or the next children would print it too
+  std::printf("\"triad_one\": %.4g, ", bytes_per_second(1, turns, bytes, one));
+  std::fflush(stdout);
+  std::printf("\"copy_all\": %.4g, ", bytes_per_second(0, turns, bytes, cpus));
+  std::fflush(stdout);
+  std::printf("\"triad_all\": %.4g}\n", bytes_per_second(1, turns, bytes, cpus));
+}
