@@ -47,4 +47,9 @@ tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_
                      in_words(kind_of(own), own.count), ": all ranks must make the same calls"));
 }
 
+tl::unexpected<Error> not_sent(int rank, int from, int to) {
+  return fail(Errc::invalid_argument, concat("rank ", rank, " receives from rank ", from, ", which sends to rank ", to,
+                                             ": who is received from must send there"));
+}
+
 }  // namespace ddrun::collectives

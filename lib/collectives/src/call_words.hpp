@@ -17,4 +17,7 @@ namespace ddrun::collectives {
 [[nodiscard]] tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
                                                     const Call& own);
 
+/// Of a send_recv in which `rank` waits for `from`, which sends to `to`.
+[[nodiscard]] tl::unexpected<Error> not_sent(int rank, int from, int to);
+
 }  // namespace ddrun::collectives
