@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -18,9 +17,6 @@ constexpr double kMostMicroseconds = 300e3;
 constexpr double kLeastMicroseconds = 20e3;
 constexpr double kUsualIterations = 20;
 constexpr double kMostIterations = 1000;
-
-/// What the output is filled with: an element that was never written is found.
-constexpr std::byte kPoison{0xa5};
 
 /// How many calls are timed one by one at most, and for how long: their times are what is between looks at the clock,
 /// so they are no part of the mean.
@@ -44,7 +40,7 @@ Benchmark::Benchmark(const collectives::Connected& connected, const Buffers& buf
       rank_(communicator_.rank()),
       size_(communicator_.size()),
       element_(collectives::size_of(what.type)),
-      pattern_(rank_, size_, what.type, what.op) {}
+      checker_(communicator_.memory(), rank_, size_, what.collective, what.type, what.op) {}
 
 Result<Row> Benchmark::run(std::uint64_t bytes) {
   if (rank_ == options_.kill_rank && bytes >= options_.kill_at) kill(getpid(), SIGKILL);
@@ -68,7 +64,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   const collectives::Call call = call_of(placement, count);
   result.lacking = communicator_.lacks(what_.collective, what_.type, what_.op, placement == Placement::in_place);
   if (!result.lacking.empty()) return result;
-  if (auto ready = prepare(placement, call); !ready) return tl::unexpected(ready.error());
+  if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   // The last of the untimed calls, alone, tells how many timed ones are affordable.
   if (options_.warmup > 1) {
     if (auto warm = time_calls(call, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
@@ -88,7 +84,8 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   const auto all = slowest(*mean);
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
-  const double bytes = static_cast<double>(std::max(input(call).size(), output(call).size()));
+  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
   // One rank in place has nothing to do: a bandwidth would be a number of fancy.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
@@ -97,7 +94,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   if (options_.checks != 0 && what_.collective != collectives::Collective::barrier) {
     std::uint64_t wrong = 0;
     for (int i = 0; i < options_.checks; ++i) {
-      const auto once = check_one(placement, call);
+      const auto once = check_one(call);
       if (!once) return tl::unexpected(once.error());
       wrong += *once;
     }
@@ -127,22 +124,9 @@ collectives::Call Benchmark::call_of(Placement placement, std::size_t count) {
   return call;
 }
 
-std::span<std::byte> Benchmark::input(const collectives::Call& call) const {
-  return {const_cast<std::byte*>(call.in), collectives::blocks_of(call.collective, size_).in * call.bytes()};
-}
-
-std::span<std::byte> Benchmark::output(const collectives::Call& call) const {
-  return {call.out, collectives::blocks_of(call.collective, size_).out * call.bytes()};
-}
-
-Result<void> Benchmark::prepare(Placement placement, const collectives::Call& call) {
+Result<void> Benchmark::prepare(const collectives::Call& call) {
   ++iteration_;
-  collectives::Memory& memory = communicator_.memory();
-  const bool poisons = placement == Placement::out_of_place || output(call).size() > input(call).size();
-  if (poisons) {
-    if (auto done = memory.set(output(call), kPoison); !done) return done;
-  }
-  return memory.fill(input(call), pattern_.mine(), first_position(call.count));
+  return checker_.prepare(call, first_position(call.count));
 }
 
 /// Microseconds per call, as this rank sees it. All ranks start together.
@@ -184,43 +168,15 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
 }
 
 /// Fresh input, one more call, and a look at every element of this rank's result.
-Result<std::uint64_t> Benchmark::check_one(Placement placement, const collectives::Call& call) {
-  if (auto ready = prepare(placement, call); !ready) return tl::unexpected(ready.error());
+Result<std::uint64_t> Benchmark::check_one(const collectives::Call& call) {
+  if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   if (rank_ == options_.corrupt_rank) {
-    if (auto done = spoil(input(call)); !done) return tl::unexpected(done.error());
+    if (auto done = checker_.spoil(call); !done) return tl::unexpected(done.error());
   }
   if (auto done = communicator_.perform(call, deadline()); !done) return tl::unexpected(done.error());
-  const auto wrong = count_wrong(call);
+  const auto wrong = checker_.count_wrong(call, first_position(call.count));
   if (wrong) wrong_here_ += *wrong;
   return wrong;
-}
-
-Result<std::uint64_t> Benchmark::count_wrong(const collectives::Call& call) {
-  std::uint64_t wrong = 0;
-  for (const auto& part : collectives::expected_of(call, rank_, size_, first_position(call.count))) {
-    const auto data = output(call).subspan(part.begin * element_, part.count * element_);
-    const auto found = communicator_.memory().count_wrong(data, sequence_of(part.rank), part.first);
-    if (!found) return found;
-    wrong += *found;
-  }
-  return wrong;
-}
-
-const collectives::Sequence& Benchmark::sequence_of(int rank) {
-  if (rank == collectives::Expected::kReduction) return pattern_.reduction();
-  if (rank == rank_) return pattern_.mine();
-  const auto known = others_.find(rank);
-  return known != others_.end() ? known->second : others_.emplace(rank, pattern_.contribution_of(rank)).first->second;
-}
-
-/// The element in the middle.
-Result<void> Benchmark::spoil(std::span<std::byte> data) {
-  const auto one = data.subspan(data.size() / element_ / 2 * element_, element_);
-  std::array<std::byte, sizeof(std::uint64_t)> element{};
-  const auto here = std::span(element).first(element_);
-  if (auto done = communicator_.memory().read(here, one); !done) return done;
-  pattern_.spoil(here, 0);
-  return communicator_.memory().write(one, here);
 }
 
 Result<double> Benchmark::slowest(double microseconds) {

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <map>
-
 #include "buffers.hpp"
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/pattern.hpp"
 #include "options.hpp"
 #include "results.hpp"
 
@@ -28,14 +26,9 @@ class Benchmark {
   [[nodiscard]] Result<double> time_calls(const collectives::Call& call, int times);
   [[nodiscard]] Result<void> time_each(const collectives::Call& call, Measurement& result);
   [[nodiscard]] Result<int> choose_iterations(double microseconds);
-  [[nodiscard]] Result<std::uint64_t> check_one(Placement placement, const collectives::Call& call);
-  [[nodiscard]] Result<std::uint64_t> count_wrong(const collectives::Call& call);
-  [[nodiscard]] Result<void> prepare(Placement placement, const collectives::Call& call);
-  [[nodiscard]] Result<void> spoil(std::span<std::byte> data);
-  [[nodiscard]] const collectives::Sequence& sequence_of(int rank);
+  [[nodiscard]] Result<std::uint64_t> check_one(const collectives::Call& call);
+  [[nodiscard]] Result<void> prepare(const collectives::Call& call);
   [[nodiscard]] collectives::Call call_of(Placement placement, std::size_t count);
-  [[nodiscard]] std::span<std::byte> input(const collectives::Call& call) const;
-  [[nodiscard]] std::span<std::byte> output(const collectives::Call& call) const;
   /// Changes with size and iteration, so that no two of them have the same data.
   [[nodiscard]] std::uint64_t first_position(std::size_t count) const { return count * 7 + iteration_; }
   [[nodiscard]] Result<double> slowest(double microseconds);
@@ -50,8 +43,7 @@ class Benchmark {
   int rank_;
   int size_;
   std::size_t element_;
-  collectives::ExactPattern pattern_;
-  std::map<int, collectives::Sequence> others_;  ///< contributions of other ranks, as far as needed so far
+  collectives::Checker checker_;
   std::uint64_t iteration_ = 0;
   std::uint64_t wrong_here_ = 0;
 };

@@ -49,13 +49,13 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
 }
 
 std::string must_agree(const Options& options) {
-  return concat("--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor,
-                " --stepbytes=", options.step_bytes, " --iters=", options.iterations,
-                " --warmup_iters=", options.warmup, " --check=", options.checks,
-                " --collective=", names_of(options.collectives), " --root=", options.root,
-                " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
-                " --backend=", name_of(options.backend), " --buffers=", options.private_buffers ? "private" : "shared",
-                " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
+  return concat(
+      "--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes,
+      " --iters=", options.iterations, " --warmup_iters=", options.warmup, " --check=", options.checks,
+      " --collective=", names_of(options.collectives), " --root=", options.root,
+      " --datatype=", names_of(options.types), " --op=", names_of(options.ops), " --backend=", name_of(options.backend),
+      " --buffers=", options.private_buffers ? "private" : "shared", " --streams=", options.streams,
+      " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
 }
 
 }  // namespace ddrun::allreduce

@@ -26,6 +26,7 @@ struct Options {
   int root = 0;  ///< kEveryRoot: each rank in turn
   collectives::Backend backend = collectives::Backend::automatic;
   bool private_buffers = false;     ///< calls work on memory that no other process sees
+  int streams = 0;                  ///< of tcp: connections between two ranks; 0: chosen
   bool blocking = false;            ///< of nccl: wait for each call before the next is queued
   int graph_launches = 0;           ///< of nccl: 0: calls are queued one by one
   Milliseconds timeout{60'000};     ///< for the start

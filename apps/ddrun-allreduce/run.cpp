@@ -7,8 +7,10 @@
 #include "buffers.hpp"
 #include "cases.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/store/store.hpp"
 #include "facts.hpp"
+#include "hang.hpp"
 #include "json_report.hpp"
 #include "memory_budget.hpp"
 #include "status.hpp"
@@ -149,13 +151,18 @@ Result<int> run(const Options& options, const Place& place) {
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
   if (!last) return tl::unexpected(last.error());
-  const auto connected =
-      connect(meeting->group, {options.backend, Buffers::of_back_end(options, *last), must_agree(options)}, start_by);
+  const std::uint64_t room = *last + collectives::Checker::kGuardBytes;
+  collectives::CommunicatorOptions wanted;
+  wanted.backend = options.backend;
+  wanted.buffer_bytes = Buffers::of_back_end(options, room);
+  wanted.must_agree = must_agree(options);
+  wanted.tcp_streams = options.streams;
+  const auto connected = connect(meeting->group, wanted, start_by);
   if (!connected) return tl::unexpected(connected.error());
   collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
   Buffers buffers;
-  if (auto got = buffers.provide(communicator, options, *last); !got) return tl::unexpected(got.error());
+  if (auto got = buffers.provide(communicator, options, room); !got) return tl::unexpected(got.error());
   const std::vector<Case> all = cases(options, place.size);
   if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
 
@@ -167,7 +174,10 @@ Result<int> run(const Options& options, const Place& place) {
   }
   Course course(*connected, buffers, options, *last);
   const auto ended = course.run(all);
-  const Summary summary = summarize(std::move(course.rows()), ended ? std::string() : ended.error().message);
+  std::string why = ended ? std::string() : ended.error().message;
+  const bool hangs = !ended && is_hang(ended.error(), meeting->group);
+  if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
+  const Summary summary = summarize(std::move(course.rows()), std::move(why));
   if (talks) {
     print(footer(summary));
     if (json) {
@@ -176,6 +186,7 @@ Result<int> run(const Options& options, const Place& place) {
       }
     }
   }
+  if (hangs) return kLate;
   if (!ended) return tl::unexpected(ended.error());
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
   return summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 #include "host_identity.hpp"
@@ -130,6 +131,8 @@ Result<void> Communicator::perform(const Call& call, Deadline deadline) {
   if (!state_) return state_;
   if (auto good = check(call); !good) return good;
   ++calls_;
+  last_ = call;
+  begun_ = Clock::now();
   if (call.collective == Collective::barrier) return state_ = run(meeting(), deadline);
   if (tap_ == nullptr) return state_ = run(call, deadline);
   Call tapped = call;
@@ -143,9 +146,12 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
   if (!state_) return tl::unexpected(state_.error());
   if (auto good = check(call); !good) return tl::unexpected(good.error());
   if (tap_ == nullptr || call.collective == Collective::barrier) {
+    const std::uint64_t before = calls_;
+    last_ = call;
+    begun_ = Clock::now();
     auto took = run_timed(call.collective == Collective::barrier ? meeting() : call, times, timeout);
+    if (took) calls_ = before + static_cast<std::uint64_t>(times);
     if (!took) state_ = tl::unexpected(took.error());
-    calls_ += static_cast<std::uint64_t>(times);
     return took;
   }
   const auto start = Clock::now();
@@ -161,10 +167,21 @@ Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds
   const auto start = Clock::now();
   Deadline deadline = start + timeout;
   for (int i = 0; i < times; ++i) {
-    if (i % kCallsPerLook == kCallsPerLook - 1) deadline = Clock::now() + timeout;
+    if (i % kCallsPerLook == kCallsPerLook - 1) {
+      begun_ = Clock::now();
+      deadline = begun_ + timeout;
+    }
+    ++calls_;
     if (auto done = run(call, deadline); !done) return tl::unexpected(done.error());
   }
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+std::string Communicator::last_call() const {
+  if (calls_ == 0) return {};
+  std::string words = in_words(kind_of(last_), last_.count);
+  if (last_.collective != Collective::barrier && in_place(last_, rank_, size_)) words += ", in place";
+  return concat(words, ", call ", calls_);
 }
 
 Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,

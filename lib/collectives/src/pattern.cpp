@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ddrun/collectives/reduction.hpp"
+#include "random_words.hpp"
 
 namespace ddrun::collectives {
 
@@ -19,18 +20,6 @@ constexpr std::size_t kShortPeriod = 509;
 constexpr int kManyRanks = 2048;
 /// How often a position is tried again whose result is that of its neighbour.
 constexpr std::uint8_t kTries = 32;
-
-std::uint64_t mix(std::uint64_t x) {  // splitmix64's finaliser: every bit of x matters to every bit of the result
-  x ^= x >> 30U;
-  x *= 0xbf58476d1ce4e5b9ULL;
-  x ^= x >> 27U;
-  x *= 0x94d049bb133111ebULL;
-  return x ^ (x >> 31U);
-}
-
-std::uint64_t random(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt) {
-  return mix(mix((rank << 32U) + position + 0x9e3779b97f4a7c15ULL) + attempt);
-}
 
 /// What a floating type can do without rounding.
 struct Range {
@@ -54,7 +43,7 @@ class Contributions {
       : type_(type), op_(op), size_(static_cast<std::uint64_t>(size)), range_(range_of(type)) {}
 
   [[nodiscard]] std::uint64_t bits(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt) const {
-    const std::uint64_t number = random(rank, position, attempt);
+    const std::uint64_t number = random_word(rank, position, attempt);
     if (kind_of(type_) != NumberKind::floating) return integer(number, rank, position);
     return encode(floating(number, rank, position));
   }
@@ -161,8 +150,17 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
   reduction_ = Sequence(type, std::move(right));
 }
 
+ExactPattern::ExactPattern(int size, DataType type) : type_(type), op_(ReduceOp::sum), size_(size), moved_(true) {}
+
+ExactPattern ExactPattern::moved(int rank, int size, DataType type) {
+  ExactPattern pattern(size, type);
+  pattern.mine_ = pattern.contribution_of(rank);
+  return pattern;
+}
+
 Sequence ExactPattern::contribution_of(int rank) const {
   const std::size_t element = size_of(type_);
+  if (moved_) return {type_, random_period(rank, kPeriod, element)};
   const Contributions contributions(type_, op_, size_);
   std::vector<std::byte> period(mine_.period().size());
   for (std::size_t i = 0; i < attempts_.size(); ++i) {
@@ -172,41 +170,15 @@ Sequence ExactPattern::contribution_of(int rank) const {
   return {type_, std::move(period)};
 }
 
-std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first) {
-  const auto one = [&](int of, std::uint64_t from) { return Expected{0, call.count, of, from}; };
-  const std::uint64_t block = first + static_cast<std::uint64_t>(rank) * call.count;
-  std::vector<Expected> all;
-  switch (call.collective) {
-    case Collective::barrier: return {};
-    case Collective::all_reduce: return {one(Expected::kReduction, first)};
-    case Collective::reduce:
-      if (rank != call.root) return {};
-      return {one(Expected::kReduction, first)};
-    case Collective::reduce_scatter: return {one(Expected::kReduction, block)};
-    case Collective::broadcast: return {one(call.root, first)};
-    case Collective::scatter: return {one(call.root, block)};
-    case Collective::send_recv: return {one(call.from, first)};
-    case Collective::gather:
-      if (rank != call.root) return {};
-      [[fallthrough]];
-    case Collective::all_gather:
-      for (int of = 0; of < size; ++of) all.push_back(one(of, first));
-      break;
-    case Collective::all_to_all:
-      for (int of = 0; of < size; ++of) all.push_back(one(of, block));
-      break;
-  }
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].begin = i * call.count;
-  return all;
-}
-
 void ExactPattern::spoil(std::span<std::byte> data, std::size_t index) const {
   const std::size_t size = size_of(type_);
   std::byte* const element = data.data() + index * size;
   std::uint64_t bits = 0;
   std::memcpy(&bits, element, size);
   const std::uint64_t sign = std::uint64_t{1} << (8 * size - 1);
-  if (kind_of(type_) == NumberKind::floating) {
+  if (moved_) {
+    bits ^= sign;
+  } else if (kind_of(type_) == NumberKind::floating) {
     // The other sign changes sums and products; infinity is more than any other number.
     if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
       const double infinity = std::numeric_limits<double>::infinity();

@@ -127,20 +127,6 @@ TEST_CASE("ranks with different options are told both values before anything is 
   }
 }
 
-TEST_CASE("a stopped rank makes the others give up in time") {
-  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
-    Ranks ranks(2, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--timeout", "2s", backend});
-    REQUIRE(ranks[0].wait_for_out("redop"));
-    ranks[1].signal(SIGSTOP);
-    const Outcome outcome = ranks[0].wait(20s);
-    ranks[1].signal(SIGKILL);
-    CHECK(outcome.code() == 1);
-    CHECK(outcome.err.find("rank 0: rank 1 ") != std::string::npos);
-    CHECK(outcome.err.find("in time") != std::string::npos);
-    ranks[1].wait();
-  }
-}
-
 TEST_CASE("a rank that never starts is named") {
   auto server = store::TcpServer::start();
   REQUIRE(server);

@@ -53,6 +53,8 @@ TEST_CASE("wrong options are refused in one line with status 2") {
 
 TEST_CASE("options that mean nothing to the back end are refused") {
   check_refused({"--backend=shm", "--blocking=1"}, {}, "--blocking: is for nccl; calls of shm always block");
+  check_refused({"--backend=shm", "--streams=2"}, {}, "--streams: is for tcp; shm makes no connections");
+  check_refused({"--streams=65"}, {}, "--streams: ");
   check_refused({"--backend=tcp", "-G", "2"}, {},
                 "--cudagraph: is for nccl; tcp runs on processors, which have no graphs");
 }

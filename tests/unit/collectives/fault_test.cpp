@@ -1,9 +1,10 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <numeric>
 
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"
 
@@ -15,130 +16,249 @@ using ddrun::test::run_ranks;
 namespace {
 
 constexpr int kRanks = 3;
-constexpr std::size_t kCount = 3001;
+constexpr std::size_t kCount = 1501;
 constexpr std::size_t kChunk = 64;
-constexpr int kFaulty = 1;  // the rank that makes the mistake
+constexpr int kFaulty = 1;      // the rank that makes the mistake
+constexpr int kFaultyCall = 3;  // and when
 
-enum class Fault { none, bit_flip, other_ranks_data, lost_chunk, lost_contribution, stale_result };
+enum class Fault {
+  none,
+  bit_flip,           ///< in the result
+  other_ranks_data,   ///< contributes what the next rank does
+  swapped_blocks,     ///< the first two blocks of a result have changed places
+  lost_chunk,         ///< of the result
+  lost_contribution,  ///< a piece of it
+  stale_result,
+  overrun,       ///< a byte behind the result
+  spoilt_input,  ///< a byte of the input is written to
+};
 
-/// Makes one mistake at the third call of its rank.
+/// What is called, with memory as a back end wants it.
+struct What {
+  Backend backend = Backend::shm;
+  Collective collective = Collective::all_reduce;
+  DataType type = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  bool in_place = false;
+  int root = kFaulty;
+
+  [[nodiscard]] Blocks blocks() const { return blocks_of(collective, kRanks); }
+  [[nodiscard]] std::size_t buffer_bytes() const {
+    return std::max(blocks().in, blocks().out) * kCount * size_of(type) + Checker::kGuardBytes;
+  }
+  [[nodiscard]] Call call(Communicator& all) const {
+    Call call{collective, type, op, kCount, all.send_buffer().data(), all.recv_buffer().data(), root};
+    call.to = (all.rank() + 1) % kRanks;
+    call.from = (all.rank() + kRanks - 1) % kRanks;
+    if (!in_place) return call;
+    const std::size_t mine = static_cast<std::size_t>(all.rank()) * call.bytes();
+    call.in = blocks().out > blocks().in ? call.out + mine : call.out;
+    if (blocks().in > blocks().out) call.out += mine;
+    return call;
+  }
+};
+
+/// Makes one mistake at one call of its rank.
 class Saboteur final : public Tap {
  public:
-  Saboteur(Fault fault, const ExactPattern& other) : fault_(fault), other_(other) {}
+  Saboteur(Fault fault, const What& what)
+      : fault_(fault), next_(host_memory(), (kFaulty + 1) % kRanks, kRanks, what.collective, what.type, what.op) {}
 
   const std::byte* contribution(const Call& call) override {
     ++calls_;
-    before_.assign(call.out, call.out + call.bytes());
-    if (calls_ != 3) return call.in;
-    input_.assign(call.in, call.in + call.bytes());
-    if (fault_ == Fault::other_ranks_data) other_.fill(std::span(input_), static_cast<std::uint64_t>(calls_));
+    const Blocks blocks = blocks_of(call.collective, kRanks);
+    before_.assign(call.out, call.out + blocks.out * call.bytes());
+    if (calls_ != kFaultyCall) return call.in;
+    input_.assign(call.in, call.in + blocks.in * call.bytes());
+    if (fault_ == Fault::other_ranks_data) {
+      std::vector<std::byte> nowhere(blocks.out * call.bytes() + Checker::kGuardBytes);
+      Call theirs = call;
+      input_.resize(input_.size() + Checker::kGuardBytes);
+      theirs.in = input_.data();
+      theirs.out = nowhere.data();
+      if (!next_.prepare(theirs, kFaultyCall)) return nullptr;
+      return input_.data();
+    }
     if (fault_ == Fault::lost_contribution) {
       // As if a piece had been taken from a buffer that nobody has filled.
       std::fill_n(input_.begin(), kChunk * size_of(call.type), std::byte{0});
+      return input_.data();
     }
-    return input_.data();
+    return call.in;
   }
 
   void result(const Call& call) override {
-    if (calls_ == 3) {
+    const std::size_t bytes = blocks_of(call.collective, kRanks).out * call.bytes();
+    if (calls_ == kFaultyCall) {
       const std::size_t element = size_of(call.type);
-      std::byte* const middle = call.out + kCount / 2 * element;
-      if (fault_ == Fault::bit_flip) *middle ^= std::byte{1};
+      if (fault_ == Fault::bit_flip) call.out[bytes / element / 2 * element] ^= std::byte{1};
       if (fault_ == Fault::lost_chunk) std::copy_n(before_.data(), kChunk * element, call.out);
       if (fault_ == Fault::stale_result) std::copy(last_.begin(), last_.end(), call.out);
+      if (fault_ == Fault::overrun) call.out[bytes] = std::byte{0};
+      if (fault_ == Fault::spoilt_input) const_cast<std::byte*>(call.in)[5] ^= std::byte{0x80};
+      if (fault_ == Fault::swapped_blocks && bytes > call.bytes())
+        std::swap_ranges(call.out, call.out + call.bytes(), call.out + call.bytes());
     }
-    last_.assign(call.out, call.out + call.bytes());
+    last_.assign(call.out, call.out + bytes);
   }
 
  private:
   Fault fault_;
-  const ExactPattern& other_;
+  Checker next_;
   int calls_ = 0;
   std::vector<std::byte> input_;
   std::vector<std::byte> before_;
   std::vector<std::byte> last_;
 };
 
-/// Wrong elements that each rank sees in the third of three iterations; before it there must be none.
-std::vector<std::size_t> wrong_with(Fault fault, Backend backend, DataType type, ReduceOp op, bool in_place) {
-  std::vector<std::size_t> wrong(kRanks);
+using Wrong = std::vector<std::size_t>;
+
+/// Wrong elements that each rank sees when it makes the faulty call; before it there must be none. Empty where the
+/// back end lacks the call.
+Wrong wrong_with(Fault fault, const What& what) {
+  Wrong wrong(kRanks);
+  std::vector<std::string> lacking(kRanks);
   const auto problems = run_ranks(kRanks, [&](const Group& group) -> std::string {
-    const ExactPattern pattern(group.rank, group.size, type, op);
-    const ExactPattern other((group.rank + 1) % group.size, group.size, type, op);
-    Saboteur saboteur(group.rank == kFaulty ? fault : Fault::none, other);
-    auto connected = connect(group, {backend, kCount * size_of(type), "", &saboteur}, in_time());
+    const auto rank = static_cast<std::size_t>(group.rank);
+    Saboteur saboteur(group.rank == kFaulty ? fault : Fault::none, what);
+    auto connected = connect(group, {what.backend, what.buffer_bytes(), "", &saboteur}, in_time());
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
-    for (std::uint64_t iteration = 1; iteration <= 3; ++iteration) {
-      const auto out = all.recv_buffer();
-      const auto in = in_place ? out : all.send_buffer();
-      pattern.fill(in, iteration);
-      if (auto done = all.all_reduce(in, out, type, op, in_time()); !done) return done.error().message;
-      const std::size_t here = pattern.count_wrong(out, iteration);
-      if (iteration < 3 && here != 0) return concat(here, " are wrong in iteration ", iteration);
-      wrong[static_cast<std::size_t>(group.rank)] = here;
+    lacking[rank] = all.lacks(what.collective, what.type, what.op, what.in_place);
+    if (!lacking[rank].empty()) return {};
+    Checker checker(all.memory(), group.rank, kRanks, what.collective, what.type, what.op);
+    const Call call = what.call(all);
+    for (std::uint64_t iteration = 1; iteration <= kFaultyCall; ++iteration) {
+      if (auto ready = checker.prepare(call, iteration); !ready) return ready.error().message;
+      if (auto done = all.perform(call, in_time()); !done) return done.error().message;
+      const auto here = checker.count_wrong(call, iteration);
+      if (!here) return here.error().message;
+      if (iteration < kFaultyCall && *here != 0) return concat(*here, " are wrong in iteration ", iteration);
+      wrong[rank] = *here;
       // Nobody starts again while another still looks.
       if (auto met = all.barrier(in_time()); !met) return met.error().message;
     }
     return {};
   });
   CHECK(problems == std::vector<std::string>(kRanks));
-  return wrong;
+  CHECK(lacking == std::vector<std::string>(kRanks, lacking[0]));
+  return lacking[0].empty() ? wrong : Wrong();
 }
 
-/// Calls `body` for everything that a mistake could hide in.
+/// Calls `body` for everything that a mistake could hide in, and that the back end can do.
 template <class Body>
-void for_everything(Body body) {
-  for (const DataType type : kDataTypes) {
-    for (const ReduceOp op : kReduceOps) {
-      for (const Backend backend : {Backend::shm, Backend::tcp}) {
-        CAPTURE(name_of(type), name_of(op), backend == Backend::shm);
-        body(backend, type, op);
+void for_everything(Fault fault, bool in_place_too, Body body) {
+  for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    for (const Collective collective : kCollectives) {
+      if (collective == Collective::barrier) continue;
+      for (const DataType type : kDataTypes) {
+        for (const ReduceOp op : kReduceOps) {
+          if (!reduces(collective) && op != ReduceOp::sum) continue;
+          for (const bool in_place : {false, true}) {
+            if (in_place && !in_place_too) continue;
+            const What what{backend, collective, type, op, in_place};
+            CAPTURE(name_of(backend), name_of(collective), name_of(type), name_of(op), in_place);
+            const Wrong wrong = wrong_with(fault, what);
+            if (!wrong.empty()) body(what, wrong);
+          }
+        }
       }
     }
   }
 }
 
-using Wrong = std::vector<std::size_t>;
+std::size_t sum(const Wrong& wrong) { return std::accumulate(wrong.begin(), wrong.end(), std::size_t{0}); }
+
+/// Ranks that get something of what the faulty rank, which is the root, contributes.
+Wrong receivers(Collective collective) {
+  switch (collective) {
+    case Collective::reduce:
+    case Collective::gather: return {0, 1, 0};
+    case Collective::send_recv: return {0, 0, 1};
+    default: return {1, 1, 1};
+  }
+}
 
 }  // namespace
 
 TEST_CASE("a flipped bit in a result is one wrong element") {
-  for_everything([](Backend backend, DataType type, ReduceOp op) {
-    CHECK(wrong_with(Fault::bit_flip, backend, type, op, false) == Wrong{0, 1, 0});
-  });
+  for_everything(Fault::bit_flip, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 
-TEST_CASE("another rank's data is found by all ranks") {
-  for_everything([](Backend backend, DataType type, ReduceOp op) {
-    const Wrong wrong = wrong_with(Fault::other_ranks_data, backend, type, op, true);
-    CHECK(wrong[0] > kCount / 5);  // of max and min, where one of two ranks has the extreme value
-    CHECK(wrong == Wrong(kRanks, wrong[0]));
-  });
-}
-
-TEST_CASE("a piece of the result that never arrived is found by its rank") {
-  for_everything([](Backend backend, DataType type, ReduceOp op) {
-    for (const bool in_place : {false, true}) {
-      const Wrong wrong = wrong_with(Fault::lost_chunk, backend, type, op, in_place);
-      CHECK(wrong[kFaulty] > kChunk / 2);
-      CHECK(wrong[kFaulty] <= kChunk);
-      CHECK(wrong[0] + wrong[2] == 0);
+TEST_CASE("another rank's data is found by all who get it") {
+  for_everything(Fault::other_ranks_data, false, [](const What& what, const Wrong& wrong) {
+    const Wrong who = receivers(what.collective);
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      CAPTURE(rank, wrong[rank]);
+      if (who[rank] == 0) CHECK(wrong[rank] == 0);
+      if (who[rank] == 0) continue;
+      // Of max and min, where one of two ranks has the extreme value.
+      if (reduces(what.collective)) CHECK(wrong[rank] > kCount / 5);
+      if (!reduces(what.collective)) CHECK(wrong[rank] == kCount);
     }
   });
 }
 
-TEST_CASE("a piece of a contribution that is missing is found by all ranks") {
-  for_everything([](Backend backend, DataType type, ReduceOp op) {
-    const Wrong wrong = wrong_with(Fault::lost_contribution, backend, type, op, false);
-    CHECK(wrong[0] > kChunk / 5);
-    CHECK(wrong[0] <= kChunk);
-    CHECK(wrong == Wrong(kRanks, wrong[0]));
+TEST_CASE("blocks of two ranks that have changed places are wrong at every element") {
+  for_everything(Fault::swapped_blocks, false, [](const What& what, const Wrong& wrong) {
+    if (what.blocks().out > 1) CHECK(wrong[kFaulty] > 2 * kCount * 9 / 10);
+    // Of 256 different words, one in 256 is the same by chance where it is also from another place.
+    if (what.blocks().out > 1 && what.collective != Collective::all_to_all) CHECK(wrong[kFaulty] == 2 * kCount);
+  });
+}
+
+TEST_CASE("a piece of the result that never arrived is found by its rank") {
+  for_everything(Fault::lost_chunk, true, [](const What& what, const Wrong& wrong) {
+    CHECK(wrong[0] + wrong[2] == 0);
+    // In place, a root's result may be its own input, of which nothing can be lost.
+    const bool kept =
+        what.in_place && (what.collective == Collective::broadcast || what.collective == Collective::scatter);
+    if (kept) return;
+    CHECK(wrong[kFaulty] > kChunk / 2);
+    CHECK(wrong[kFaulty] <= kChunk);
+  });
+}
+
+TEST_CASE("a piece of a contribution that is missing is found by all who get it") {
+  for_everything(Fault::lost_contribution, false, [](const What& what, const Wrong& wrong) {
+    // The piece is in the first block, which only the first rank gets of some.
+    Wrong who = receivers(what.collective);
+    if (what.blocks().in > 1) who = {1, 0, 0};
+    for (std::size_t rank = 0; rank < kRanks; ++rank) {
+      CAPTURE(rank, wrong[rank]);
+      if (who[rank] == 0) CHECK(wrong[rank] == 0);
+      if (who[rank] == 0) continue;
+      CHECK(wrong[rank] > kChunk / 5);
+      if (!reduces(what.collective)) CHECK(wrong[rank] > kChunk * 9 / 10);
+      CHECK(wrong[rank] <= kChunk);
+    }
   });
 }
 
 TEST_CASE("the result of the iteration before is wrong at every element") {
-  for_everything([](Backend backend, DataType type, ReduceOp op) {
-    CHECK(wrong_with(Fault::stale_result, backend, type, op, false) == Wrong{0, kCount, 0});
+  for_everything(Fault::stale_result, false, [](const What& what, const Wrong& wrong) {
+    CHECK(wrong == Wrong{0, what.blocks().out * kCount, 0});
   });
+}
+
+TEST_CASE("a byte written behind a result is found") {
+  for_everything(Fault::overrun, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
+}
+
+TEST_CASE("an input that was written to is found") {
+  for_everything(Fault::spoilt_input, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
+}
+
+TEST_CASE("what only the root gets must not be written elsewhere") {
+  for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    for (const Collective collective : {Collective::reduce, Collective::gather}) {
+      What what{backend, collective};
+      what.root = 0;
+      CAPTURE(name_of(backend), name_of(collective));
+      const Wrong wrong = wrong_with(Fault::bit_flip, what);
+      if (wrong.empty()) continue;
+      CHECK(wrong == Wrong{0, 1, 0});
+      CHECK(sum(wrong_with(Fault::none, what)) == 0);
+    }
+  }
 }

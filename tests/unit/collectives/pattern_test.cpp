@@ -71,3 +71,37 @@ TEST_CASE("a single wrong element is counted once") {
   sum[12345] += 1;
   CHECK(pattern.count_wrong(sum) == 1);
 }
+
+TEST_CASE("data that is moved is different for every rank, and for neighbours") {
+  for (const DataType type : kDataTypes) {
+    CAPTURE(name_of(type));
+    constexpr int kSize = 256;  // as many as the smallest type has words
+    constexpr std::size_t kElements = 20000;
+    const std::size_t element = size_of(type);
+    std::vector<std::vector<std::byte>> ranks;
+    for (int rank = 0; rank < kSize; ++rank) {
+      ranks.emplace_back(kElements * element);
+      if (rank % 51 != 0) continue;
+      const ExactPattern pattern = ExactPattern::moved(rank, kSize, type);
+      pattern.fill(ranks.back(), 3);
+      const Sequence& mine = pattern.mine();
+      CHECK(mine.count_wrong(ranks.back(), 3) == 0);
+      CHECK(mine.count_wrong(ranks.back(), 2) == kElements);
+      CHECK(mine.count_wrong(ranks.back(), 4) == kElements);
+      CHECK(mine.count_wrong(ranks.back(), 3 + mine.length()) > kElements * 98 / 100);
+      for (int other = 0; other < kSize; other += 15) {
+        if (other == rank) continue;
+        CHECK(pattern.contribution_of(other).count_wrong(ranks.back(), 3) == kElements);
+      }
+      // Every bit is as often 0 as 1, so that none can be stuck.
+      std::vector<std::size_t> ones(8 * element);
+      for (std::size_t i = 0; i < ranks.back().size(); ++i) {
+        for (std::size_t bit = 0; bit < 8; ++bit) {
+          ones[8 * (i % element) + bit] += std::to_integer<unsigned>(ranks.back()[i]) >> bit & 1U;
+        }
+      }
+      CHECK(*std::min_element(ones.begin(), ones.end()) > kElements * 45 / 100);
+      CHECK(*std::max_element(ones.begin(), ones.end()) < kElements * 55 / 100);
+    }
+  }
+}

@@ -148,6 +148,12 @@ class Communicator {
   /// less is late.
   [[nodiscard]] std::uint64_t calls() const { return calls_; }
 
+  /// The call that was begun last, for people: "all_reduce of 1048576 float, sum, in place, call 1234". Empty before
+  /// the first.
+  [[nodiscard]] std::string last_call() const;
+  /// When it was begun; of many that are timed together, at the latest.
+  [[nodiscard]] Deadline begun() const { return begun_; }
+
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
 
@@ -165,6 +171,8 @@ class Communicator {
   int rank_;
   int size_;
   std::uint64_t calls_ = 0;
+  Call last_;
+  Deadline begun_;
   alignas(float) std::array<std::byte, sizeof(float)> nothing_{};  ///< what barriers sum
   Tap* tap_ = nullptr;
   Result<void> state_;  ///< the failure after which nothing works any more

@@ -31,6 +31,11 @@ class ExactPattern {
   /// `size` ranks, 1 to 1,000,000. Takes time and memory for up to 8,191 elements per rank, once.
   ExactPattern(int rank, int size, DataType type = DataType::float32, ReduceOp op = ReduceOp::sum);
 
+  /// For data that is only moved: words that are random in all bits, whatever they would mean as numbers. No two ranks
+  /// have the same at a position (as far as the type has as many values), and neighbours differ. There is no
+  /// reduction().
+  [[nodiscard]] static ExactPattern moved(int rank, int size, DataType type);
+
   /// What `rank` contributes. Made anew at each call but for this rank.
   [[nodiscard]] Sequence contribution_of(int rank) const;
   /// What this rank contributes.
@@ -52,9 +57,12 @@ class ExactPattern {
   void spoil(std::span<std::byte> data, std::size_t index) const;
 
  private:
+  ExactPattern(int size, DataType type);
+
   DataType type_;
   ReduceOp op_;
   int size_;
+  bool moved_ = false;
   std::vector<std::uint8_t> attempts_;  ///< at each place of a period, which of the contributions it is
   Sequence mine_;
   Sequence reduction_;

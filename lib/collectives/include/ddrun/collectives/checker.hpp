@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/pattern.hpp"
+
+namespace ddrun::collectives {
+
+/// Fills the memory of a call before it is made and compares every element after it: what the call gives, and what it
+/// must leave alone. For calls of one collective, type and operation. Blocks only as long as Memory does.
+class Checker {
+ public:
+  /// Behind each output there have to be so many bytes that belong to nobody.
+  static constexpr std::size_t kGuardBytes = 64;
+
+  /// `memory` outlives it.
+  Checker(Memory& memory, int rank, int size, Collective collective, DataType type, ReduceOp op);
+
+  /// Elements first, first + 1, … of this rank's contribution to the input; poison to an output that is elsewhere, and
+  /// to the guard bytes.
+  [[nodiscard]] Result<void> prepare(const Call& call, std::uint64_t first);
+
+  /// How many elements of the output are not right, elements that had to stay as they were (the output of who is not
+  /// the root, the input out of place), and bytes behind the output. `first` is that of prepare(), the same everywhere.
+  [[nodiscard]] Result<std::uint64_t> count_wrong(const Call& call, std::uint64_t first);
+
+  /// Makes the element in the middle of this rank's input one that makes results wrong.
+  [[nodiscard]] Result<void> spoil(const Call& call);
+
+ private:
+  [[nodiscard]] std::span<std::byte> input(const Call& call) const;
+  [[nodiscard]] std::span<std::byte> output(const Call& call) const;
+  [[nodiscard]] std::span<std::byte> guard(const Call& call) const;
+  /// Whether the output lies where there is nothing of the input.
+  [[nodiscard]] bool apart(const Call& call) const;
+  [[nodiscard]] const Sequence& sequence_of(int rank);
+
+  Memory& memory_;
+  int rank_;
+  int size_;
+  std::size_t element_;
+  ExactPattern pattern_;
+  Sequence poison_;
+  bool spoilt_ = false;             ///< the input is not what prepare() has written
+  std::map<int, Sequence> others_;  ///< contributions of other ranks, as far as needed so far
+};
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,92 @@
+#include "ddrun/collectives/checker.hpp"
+
+#include <array>
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// What outputs are filled with: an element that was never written is found.
+constexpr std::byte kPoison{0xa5};
+/// A prime, as Sequence wants it.
+constexpr std::size_t kPoisonPeriod = 1021;
+
+}  // namespace
+
+Checker::Checker(Memory& memory, int rank, int size, Collective collective, DataType type, ReduceOp op)
+    : memory_(memory),
+      rank_(rank),
+      size_(size),
+      element_(size_of(type)),
+      pattern_(reduces(collective) ? ExactPattern(rank, size, type, op) : ExactPattern::moved(rank, size, type)),
+      poison_(DataType::uint8, std::vector<std::byte>(kPoisonPeriod, kPoison)) {}
+
+std::span<std::byte> Checker::input(const Call& call) const {
+  return {const_cast<std::byte*>(call.in), blocks_of(call.collective, size_).in * call.bytes()};
+}
+
+std::span<std::byte> Checker::output(const Call& call) const {
+  return {call.out, blocks_of(call.collective, size_).out * call.bytes()};
+}
+
+bool Checker::apart(const Call& call) const { return !in_place(call, rank_, size_); }
+
+std::span<std::byte> Checker::guard(const Call& call) const {
+  // In place the output may be a block in the middle of the input, and what is behind it the next block.
+  const auto in = input(call);
+  const auto out = output(call);
+  const bool inside = !apart(call) && in.size() > out.size();
+  return {inside ? in.data() + in.size() : out.data() + out.size(), kGuardBytes};
+}
+
+Result<void> Checker::prepare(const Call& call, std::uint64_t first) {
+  spoilt_ = false;
+  if (apart(call) || output(call).size() > input(call).size()) {
+    if (auto done = memory_.set(output(call), kPoison); !done) return done;
+  }
+  if (auto done = memory_.set(guard(call), kPoison); !done) return done;
+  return memory_.fill(input(call), pattern_.mine(), first);
+}
+
+Result<std::uint64_t> Checker::count_wrong(const Call& call, std::uint64_t first) {
+  std::uint64_t wrong = 0;
+  const auto compare = [&](std::span<const std::byte> data, const Sequence& with, std::uint64_t from) -> Result<void> {
+    const auto found = memory_.count_wrong(data, with, from);
+    if (!found) return tl::unexpected(found.error());
+    wrong += *found;
+    return {};
+  };
+  Result<void> done;
+  const auto all = expected_of(call, rank_, size_, first);
+  for (const Expected& part : all) {
+    const auto data = output(call).subspan(part.begin * element_, part.count * element_);
+    if (done) done = compare(data, sequence_of(part.rank), part.first);
+  }
+  if (apart(call)) {
+    if (done && all.empty()) done = compare(output(call), poison_, 0);
+    if (done && !spoilt_) done = compare(input(call), pattern_.mine(), first);
+  }
+  if (done) done = compare(guard(call), poison_, 0);
+  if (!done) return tl::unexpected(done.error());
+  return wrong;
+}
+
+const Sequence& Checker::sequence_of(int rank) {
+  if (rank == Expected::kReduction) return pattern_.reduction();
+  if (rank == rank_) return pattern_.mine();
+  const auto known = others_.find(rank);
+  return known != others_.end() ? known->second : others_.emplace(rank, pattern_.contribution_of(rank)).first->second;
+}
+
+Result<void> Checker::spoil(const Call& call) {
+  spoilt_ = true;
+  const auto data = input(call);
+  const auto one = data.subspan(data.size() / element_ / 2 * element_, element_);
+  std::array<std::byte, sizeof(std::uint64_t)> element{};
+  const auto here = std::span(element).first(element_);
+  if (auto done = memory_.read(here, one); !done) return done;
+  pattern_.spoil(here, 0);
+  return memory_.write(one, here);
+}
+
+}  // namespace ddrun::collectives

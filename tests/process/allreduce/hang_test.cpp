@@ -1,0 +1,98 @@
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+void check_stopped_rank_is_named(int size, int victim, const std::string& backend) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("report.json");
+  Ranks ranks(size,
+              {"-b", "1M", "-e", "1M", "-n", "1000000000", "--op-timeout", "2s", "--backend=" + backend, "-J", path});
+  REQUIRE(ranks[0].wait_for_out("redop"));  // the table has begun, so all are connected
+  ranks[victim].signal(SIGSTOP);
+  const int lowest = victim == 0 ? 1 : 0;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank == victim) continue;
+    const Outcome one = ranks[rank].wait(40s);
+    CAPTURE(backend, size, victim, rank, one.err);
+    CHECK(one.code() == 4);
+    const auto lines = lines_of(one.err);
+    REQUIRE(lines.size() == (rank == lowest ? 2 : 1));
+    CHECK(lines[0].find(concat("ddrun-allreduce: error: rank ", rank, ": waits in ")) == 0);
+    CHECK(lines[0].find(", call ") != std::string::npos);
+    CHECK(lines[0].find(", since ") != std::string::npos);
+    if (rank != lowest) continue;
+    CHECK(lines[1] ==
+          concat("ddrun-allreduce: error: rank ", rank, ": did not arrive: rank ", victim, " says nothing"));
+  }
+  ranks[victim].signal(SIGKILL);
+  ranks[victim].wait();
+  if (victim == 0) return;
+  const auto report = nlohmann::json::parse(read_file(path));
+  CHECK(report["error"] == concat("did not arrive: rank ", victim, " says nothing"));
+}
+
+}  // namespace
+
+TEST_CASE("ranks say where they wait for a stopped one, and the lowest names it, in shared memory") {
+  check_stopped_rank_is_named(2, 1, "shm");
+  check_stopped_rank_is_named(3, 0, "shm");
+  check_stopped_rank_is_named(8, 5, "shm");
+}
+
+TEST_CASE("ranks say where they wait for a stopped one, and the lowest names it, over tcp") {
+  check_stopped_rank_is_named(2, 1, "tcp");
+  check_stopped_rank_is_named(3, 0, "tcp");
+  check_stopped_rank_is_named(8, 5, "tcp");
+}
+
+TEST_CASE("a rank that is stopped and goes on later finds out what has happened") {
+  Ranks ranks(3, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--op-timeout", "2s"});
+  REQUIRE(ranks[0].wait_for_out("redop"));
+  ranks[1].signal(SIGSTOP);
+  CHECK(ranks[0].wait(40s).code() == 4);
+  CHECK(ranks[2].wait(40s).code() == 4);
+  ranks[1].signal(SIGCONT);
+  const Outcome late = ranks[1].wait(40s);
+  CAPTURE(late.err);
+  CHECK(late.code() == 4);
+  CHECK(late.err.find("ddrun-allreduce: error: rank 1: waits in ") == 0);
+}
+
+TEST_CASE("where the store hangs with its rank, each rank says what it knows") {
+  // No launcher: rank 0 serves the store.
+  const auto start = [](int rank, int port) {
+    RunOptions options;
+    options.env = {{"RANK", std::to_string(rank)},
+                   {"WORLD_SIZE", "2"},
+                   {"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", std::to_string(port)}};
+    return std::make_unique<Run>(std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "1M", "-e", "1M", "-n",
+                                                          "1000000000", "--op-timeout", "2s"},
+                                 options);
+  };
+  // A port that was free a moment ago.
+  auto probe = store::TcpServer::start();
+  REQUIRE(probe);
+  const int port = (*probe)->port();
+  probe->reset();
+  const auto first = start(0, port);
+  const auto second = start(1, port);
+  REQUIRE(first->wait_for_out("redop"));
+  first->signal(SIGSTOP);
+  const Outcome outcome = second->wait(40s);
+  CAPTURE(outcome.err);
+  CHECK(outcome.code() == 4);
+  const auto lines = lines_of(outcome.err);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].find("ddrun-allreduce: error: rank 1: rank 0 ") == 0);
+  first->signal(SIGKILL);
+  first->wait();
+}
