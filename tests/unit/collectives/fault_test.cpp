@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
+#include <optional>
 
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
@@ -58,11 +58,21 @@ struct What {
   }
 };
 
+std::string in_words(const What& what) {
+  return concat(name_of(what.backend), ' ', name_of(what.collective), " of ", name_of(what.type), ' ', name_of(what.op),
+                what.in_place ? " in place" : "");
+}
+
 /// Makes one mistake at one call of its rank.
 class Saboteur final : public Tap {
  public:
-  Saboteur(Fault fault, const What& what)
-      : fault_(fault), next_(host_memory(), (kFaulty + 1) % kRanks, kRanks, what.collective, what.type, what.op) {}
+  explicit Saboteur(Fault fault) : fault_(fault) {}
+
+  /// Counts calls anew.
+  void begin(const What& what) {
+    calls_ = 0;
+    next_.emplace(host_memory(), (kFaulty + 1) % kRanks, kRanks, what.collective, what.type, what.op);
+  }
 
   const std::byte* contribution(const Call& call) override {
     ++calls_;
@@ -76,7 +86,7 @@ class Saboteur final : public Tap {
       input_.resize(input_.size() + Checker::kGuardBytes);
       theirs.in = input_.data();
       theirs.out = nowhere.data();
-      if (!next_.prepare(theirs, kFaultyCall)) return nullptr;
+      if (!next_->prepare(theirs, kFaultyCall)) return nullptr;
       return input_.data();
     }
     if (fault_ == Fault::lost_contribution) {
@@ -104,7 +114,7 @@ class Saboteur final : public Tap {
 
  private:
   Fault fault_;
-  Checker next_;
+  std::optional<Checker> next_;
   int calls_ = 0;
   std::vector<std::byte> input_;
   std::vector<std::byte> before_;
@@ -113,61 +123,81 @@ class Saboteur final : public Tap {
 
 using Wrong = std::vector<std::size_t>;
 
-/// Wrong elements that each rank sees when it makes the faulty call; before it there must be none. Empty where the
-/// back end lacks the call.
-Wrong wrong_with(Fault fault, const What& what) {
-  Wrong wrong(kRanks);
-  std::vector<std::string> lacking(kRanks);
+/// Wrong elements that this rank sees when it makes the faulty call of `what`; before it there must be none.
+Result<std::size_t> try_one(Communicator& all, const What& what) {
+  Checker checker(all.memory(), all.rank(), kRanks, what.collective, what.type, what.op);
+  const Call call = what.call(all);
+  std::size_t wrong = 0;
+  for (std::uint64_t iteration = 1; iteration <= kFaultyCall; ++iteration) {
+    if (auto ready = checker.prepare(call, iteration); !ready) return tl::unexpected(ready.error());
+    if (auto done = all.perform(call, in_time()); !done) return tl::unexpected(done.error());
+    const auto here = checker.count_wrong(call, iteration);
+    if (!here) return here;
+    if (iteration < kFaultyCall && *here != 0) {
+      return fail(Errc::protocol, concat(*here, " are wrong in iteration ", iteration));
+    }
+    wrong = *here;
+    // Nobody starts again while another still looks.
+    if (auto met = all.barrier(in_time()); !met) return tl::unexpected(met.error());
+  }
+  return wrong;
+}
+
+/// What each rank sees of each of `all`, whose back end is the first one's. Empty where it lacks the call.
+std::vector<Wrong> wrong_with(Fault fault, const std::vector<What>& all) {
+  std::vector<Wrong> wrong(all.size(), Wrong(kRanks));
+  std::vector<int> lacking(all.size());
+  std::size_t most = 0;
+  for (const What& what : all) most = std::max(most, what.buffer_bytes());
   const auto problems = run_ranks(kRanks, [&](const Group& group) -> std::string {
-    const auto rank = static_cast<std::size_t>(group.rank);
-    Saboteur saboteur(group.rank == kFaulty ? fault : Fault::none, what);
-    auto connected = connect(group, {what.backend, what.buffer_bytes(), "", &saboteur}, in_time());
+    Saboteur saboteur(group.rank == kFaulty ? fault : Fault::none);
+    CommunicatorOptions options{all[0].backend, most};
+    options.tap = &saboteur;
+    auto connected = connect(group, options, in_time());
     if (!connected) return connected.error().message;
-    Communicator& all = *connected->communicator;
-    lacking[rank] = all.lacks(what.collective, what.type, what.op, what.in_place);
-    if (!lacking[rank].empty()) return {};
-    Checker checker(all.memory(), group.rank, kRanks, what.collective, what.type, what.op);
-    const Call call = what.call(all);
-    for (std::uint64_t iteration = 1; iteration <= kFaultyCall; ++iteration) {
-      if (auto ready = checker.prepare(call, iteration); !ready) return ready.error().message;
-      if (auto done = all.perform(call, in_time()); !done) return done.error().message;
-      const auto here = checker.count_wrong(call, iteration);
-      if (!here) return here.error().message;
-      if (iteration < kFaultyCall && *here != 0) return concat(*here, " are wrong in iteration ", iteration);
-      wrong[rank] = *here;
-      // Nobody starts again while another still looks.
-      if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    Communicator& here = *connected->communicator;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const What& what = all[i];
+      if (!here.lacks(what.collective, what.type, what.op, what.in_place).empty()) {
+        if (group.rank == 0) lacking[i] = 1;
+        continue;
+      }
+      saboteur.begin(what);
+      const auto seen = try_one(here, what);
+      if (!seen) return concat(in_words(what), ": ", seen.error().message);
+      wrong[i][static_cast<std::size_t>(group.rank)] = *seen;
     }
     return {};
   });
   CHECK(problems == std::vector<std::string>(kRanks));
-  CHECK(lacking == std::vector<std::string>(kRanks, lacking[0]));
-  return lacking[0].empty() ? wrong : Wrong();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (lacking[i] != 0) wrong[i].clear();
+  }
+  return wrong;
 }
 
 /// Calls `body` for everything that a mistake could hide in, and that the back end can do.
 template <class Body>
 void for_everything(Fault fault, bool in_place_too, Body body) {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
+    std::vector<What> all;
     for (const Collective collective : kCollectives) {
       if (collective == Collective::barrier) continue;
       for (const DataType type : kDataTypes) {
         for (const ReduceOp op : kReduceOps) {
           if (!reduces(collective) && op != ReduceOp::sum) continue;
-          for (const bool in_place : {false, true}) {
-            if (in_place && !in_place_too) continue;
-            const What what{backend, collective, type, op, in_place};
-            CAPTURE(name_of(backend), name_of(collective), name_of(type), name_of(op), in_place);
-            const Wrong wrong = wrong_with(fault, what);
-            if (!wrong.empty()) body(what, wrong);
-          }
+          all.push_back({backend, collective, type, op, false});
+          if (in_place_too) all.push_back({backend, collective, type, op, true});
         }
       }
     }
+    const std::vector<Wrong> wrong = wrong_with(fault, all);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      CAPTURE(in_words(all[i]));
+      if (!wrong[i].empty()) body(all[i], wrong[i]);
+    }
   }
 }
-
-std::size_t sum(const Wrong& wrong) { return std::accumulate(wrong.begin(), wrong.end(), std::size_t{0}); }
 
 /// Ranks that get something of what the faulty rank, which is the root, contributes.
 Wrong receivers(Collective collective) {
@@ -254,11 +284,11 @@ TEST_CASE("what only the root gets must not be written elsewhere") {
     for (const Collective collective : {Collective::reduce, Collective::gather}) {
       What what{backend, collective};
       what.root = 0;
-      CAPTURE(name_of(backend), name_of(collective));
-      const Wrong wrong = wrong_with(Fault::bit_flip, what);
+      CAPTURE(in_words(what));
+      const Wrong wrong = wrong_with(Fault::bit_flip, {what})[0];
       if (wrong.empty()) continue;
       CHECK(wrong == Wrong{0, 1, 0});
-      CHECK(sum(wrong_with(Fault::none, what)) == 0);
+      CHECK(wrong_with(Fault::none, {what})[0] == Wrong{0, 0, 0});
     }
   }
 }
