@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "call_words.hpp"
+#include "choose.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 #include "host_identity.hpp"
-#include "shm_communicator.hpp"
-#include "tcp_communicator.hpp"
 
 namespace ddrun::collectives {
 
@@ -27,75 +26,6 @@ Result<void> compare(const std::string& first, const std::string& other, std::si
                 concat("rank 0 has ", mine, ", rank ", rank, " has ", its, ": all ranks must have the same options"));
   }
   return {};
-}
-
-/// Empty if all of them can share memory, else what stands against it.
-std::string what_prevents_shm(const std::vector<HostIdentity>& all) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].place.empty() && all.size() > 1) return concat("/proc tells rank ", rank, " too little");
-    if (all[rank].place != all[0].place) {
-      return concat("rank 0 and rank ", rank,
-                    " run on different machines, in different containers or as different users");
-    }
-  }
-  return {};
-}
-
-Result<std::unique_ptr<Communicator>> connect_shm(const Group& group, const CommunicatorOptions& options,
-                                                  const std::vector<HostIdentity>& all, Deadline deadline) {
-  Result<std::shared_ptr<Segment>> segment;
-  std::string announcement;
-  if (group.rank == 0) {
-    segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
-    if (segment) announcement = (*segment)->where();
-  }
-  // A failure of rank 0 shows in agree(): nobody can open what is not there, and rank 0's words come first.
-  const auto where = exchange(group, "segment", announcement, deadline);
-  if (!where) return tl::unexpected(where.error());
-  if (group.rank != 0) segment = Segment::open((*where)[0]);
-
-  std::vector<int> pids;
-  for (const HostIdentity& one : all) pids.push_back(one.pid);
-  const bool crowded = group.size > count_processors(all);
-  Result<std::unique_ptr<Communicator>> made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
-    return ShmCommunicator::start(opened, group.rank, pids, options.buffer_bytes, crowded);
-  });
-  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
-  if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  return made;
-}
-
-struct Chosen {
-  std::shared_ptr<Communicator> communicator;
-  std::string why;
-};
-
-/// Everybody decides from the same facts, so nobody has to announce the decision.
-Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, const std::vector<HostIdentity>& all,
-                      Deadline deadline) {
-  if (auto there = probe(options.backend); !there) return tl::unexpected(there.error());
-  std::string why_not_shm;
-  if (options.backend != Backend::tcp) {
-    why_not_shm = what_prevents_shm(all);
-    if (why_not_shm.empty()) {
-      auto made = connect_shm(group, options, all, deadline);
-      if (made) return Chosen{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
-      if (options.backend == Backend::shm || made.error().code == Errc::timeout ||
-          made.error().code == Errc::connection_lost) {
-        return tl::unexpected(made.error());
-      }
-      why_not_shm = made.error().message;
-    } else if (options.backend == Backend::shm) {
-      return fail(Errc::unavailable, concat("no shared memory: ", why_not_shm));
-    }
-  }
-  TcpOptions tcp;
-  tcp.buffer_bytes = options.buffer_bytes;
-  tcp.streams = options.tcp_streams;
-  tcp.crowded = is_crowded(all, group.rank);
-  auto made = TcpCommunicator::connect(group, tcp, deadline);
-  if (!made) return tl::unexpected(made.error());
-  return Chosen{std::move(*made), why_not_shm};
 }
 
 }  // namespace
@@ -206,7 +136,9 @@ Call Communicator::meeting() {
 }
 
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
-  const auto lines = exchange(group, "who", HostIdentity::mine().line() + kUnit + options.must_agree, deadline);
+  HostIdentity me = HostIdentity::mine();
+  if (!options.place.empty()) me.place = options.place;
+  const auto lines = exchange(group, "who", me.line() + kUnit + options.must_agree, deadline);
   if (!lines) return tl::unexpected(lines.error());
   Connected connected;
   std::vector<HostIdentity> all;

@@ -85,6 +85,8 @@ struct CommunicatorOptions {
   /// tcp: connections from one rank to another, which large messages are spread over, 1 to 64; 0: chosen. Equal on all
   /// ranks.
   int tcp_streams = 0;
+  /// For tests that play several hosts on one machine: ranks share memory if this is equal. Empty: it is found out.
+  std::string place{};
 };
 
 /// Collective operations of the ranks of a group. One implementation per way of moving data.
