@@ -66,20 +66,20 @@ bool is_hang(const Error& error, const collectives::Group& group) {
 }
 
 std::string who_is_missing(const std::vector<std::optional<Whereabouts>>& all, const std::string& otherwise) {
-  std::uint64_t most = 0;
-  for (const auto& one : all) most = std::max(most, one ? one->calls : 0);
   std::vector<int> silent;
-  std::vector<std::string> words;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank]) {
-      silent.push_back(static_cast<int>(rank));
-    } else if (all[rank]->calls < most) {
-      words.push_back(concat("rank ", rank, " has come no further than ", all[rank]->last));
-    }
+    if (!all[rank]) silent.push_back(static_cast<int>(rank));
   }
   if (!silent.empty()) {
-    const std::string who = concat(silent.size() == 1 ? "rank " : "ranks ", fold_ranks(silent));
-    words.insert(words.begin(), concat(who, silent.size() == 1 ? " says nothing" : " say nothing"));
+    const bool one = silent.size() == 1;
+    return concat("did not arrive: ", one ? "rank " : "ranks ", fold_ranks(silent),
+                  one ? " says nothing" : " say nothing");
+  }
+  std::uint64_t most = 0;
+  for (const auto& one : all) most = std::max(most, one->calls);
+  std::vector<std::string> words;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank]->calls < most) words.push_back(concat("rank ", rank, " has come no further than ", all[rank]->last));
   }
   return words.empty() ? otherwise : concat("did not arrive: ", join(words, "; "));
 }

@@ -11,8 +11,8 @@ namespace ddrun::allreduce {
 [[nodiscard]] bool is_hang(const Error& error, const collectives::Group& group);
 
 /// After that: says on stderr where this rank is, tells the others through the store, and waits (some seconds) for what
-/// they say. The lowest rank that says something names those who did not arrive: who has begun fewer calls, or says
-/// nothing. Returns these words on that rank, nothing on the others, which have waited for it to be done.
+/// they say. The lowest rank that says something names those who did not arrive: who says nothing, or else has begun
+/// fewer calls. Returns these words on that rank, nothing on the others, which have waited for it to be done.
 [[nodiscard]] std::optional<std::string> explain_hang(const Error& error, const collectives::Group& group,
                                                       const collectives::Connected& connected, Milliseconds op_timeout);
 
@@ -22,7 +22,8 @@ struct Whereabouts {
   std::string last;         ///< the last of them
 };
 
-/// Who did not arrive, for people: "rank 3 says nothing; rank 5 has not come further than barrier, call 7". By rank;
+/// Who did not arrive, for people: "ranks 3,5 say nothing", as others may be behind only because they wait for those;
+/// if all say something, "rank 5 has come no further than barrier, call 7", and so on for all who are behind. By rank;
 /// none: that rank said nothing. If all have come as far as each other it is `otherwise`.
 [[nodiscard]] std::string who_is_missing(const std::vector<std::optional<Whereabouts>>& all,
                                          const std::string& otherwise);
