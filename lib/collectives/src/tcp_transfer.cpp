@@ -56,6 +56,8 @@ void TcpTransfer::begin(const Call& call, Deadline deadline) {
 }
 
 void TcpTransfer::leave() {
+  // Also those whom nobody has answered yet.
+  if (size_ > 1) (void)links_.answer();
   TcpWatch::tell_leaving(links_, size_);
   // What is closed with something unread resets the connection, and with it what has been sent.
   for (int peer = 0; peer < size_; ++peer) {
@@ -213,8 +215,8 @@ Result<void> TcpTransfer::wait() {
   if (hears_next) {
     if (auto heard = watch_.hear(links_, next); !heard) return heard;
   }
-  if (hears_sender) {
-    if (auto heard = watch_.hear(links_, in_.peer); !heard) return heard;
+  if (hears_sender && !watch_.hear(links_, in_.peer)) {
+    if (auto there = sender_may_be_gone(); !there) return there;
   }
   const auto now = Clock::now();
   if (now >= deadline_) {
@@ -228,14 +230,17 @@ Result<void> TcpTransfer::wait() {
 /// Somebody may make another call, or may have died before it called this rank, so that no link shows it.
 Result<void> TcpTransfer::waited_long() {
   watch_.tell_call(links_);
-  const bool calls = in_.peer != kNobody && !in_.done() && links_.from(in_.peer, 0) < 0;
-  if (calls && watch_.has_left(in_.peer)) return lost(in_.peer);
-  if (calls) {
-    // Its end of this rank's own link to it will tell.
-    if (auto called = links_.call(in_.peer, 1, deadline_); !called) return lost(in_.peer);
-  }
   next_look_ = Clock::now() + kLong;
-  return {};
+  if (in_.peer == kNobody || in_.done() || links_.from(in_.peer, 0) >= 0) return {};
+  // The end of this rank's own link to it will tell.
+  if (!watch_.has_left(in_.peer) && links_.call(in_.peer, 1, deadline_)) return {};
+  return sender_may_be_gone();
+}
+
+/// A rank that has done its part may leave before this one has answered its call: what it sent is still there then.
+Result<void> TcpTransfer::sender_may_be_gone() {
+  if (auto answered = links_.answer(); !answered) return answered;
+  return links_.from(in_.peer, 0) >= 0 ? Result<void>() : lost(in_.peer);
 }
 
 tl::unexpected<Error> TcpTransfer::lost(int peer) const {

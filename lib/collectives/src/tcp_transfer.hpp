@@ -69,6 +69,7 @@ class TcpTransfer final : public Peers {
   [[nodiscard]] std::size_t hand_over(const Incoming& in, std::size_t stream, std::size_t got);
   [[nodiscard]] Result<void> wait();
   [[nodiscard]] Result<void> waited_long();
+  [[nodiscard]] Result<void> sender_may_be_gone();
   [[nodiscard]] tl::unexpected<Error> lost(int peer) const;
 
   int rank_;

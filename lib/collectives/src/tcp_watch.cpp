@@ -28,7 +28,10 @@ Result<void> TcpWatch::hear(const TcpLinks& links, int peer) {
         recv(links.to(peer, 0), half.bytes.data() + half.have, half.bytes.size() - half.have, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
-    if (got <= 0) return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
+    if (got <= 0) {
+      left_[static_cast<std::size_t>(peer)] = 1;
+      return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
+    }
     half.have += static_cast<std::size_t>(got);
     if (half.have < half.bytes.size()) continue;
     half.have = 0;
@@ -37,7 +40,7 @@ Result<void> TcpWatch::hear(const TcpLinks& links, int peer) {
     if (notice.call == kLeaving) left_[static_cast<std::size_t>(peer)] = 1;
     else if (peer == next()) next_says_ = notice;
   }
-  return compare();
+  return peer == next() ? compare() : Result<void>();
 }
 
 /// The next rank may have said it before this one came to that call.

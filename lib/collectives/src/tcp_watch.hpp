@@ -24,7 +24,7 @@ class TcpWatch {
   /// Takes the notices from `peer`, if there are any; does not block. `connection_lost` if it is gone without a word,
   /// `invalid_argument` if it makes another call.
   [[nodiscard]] Result<void> hear(const TcpLinks& links, int peer);
-  /// Whether `peer` has left as it should: it will never send anything again.
+  /// Whether `peer` has left, as it should or not: it will never send anything again.
   [[nodiscard]] bool has_left(int peer) const { return left_[static_cast<std::size_t>(peer)] != 0; }
 
   /// Tells the rank before which call this is; for who has waited long. Once per call.

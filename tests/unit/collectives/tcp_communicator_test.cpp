@@ -1,0 +1,221 @@
+#include "tcp_communicator.hpp"
+
+#include <functional>
+#include <latch>
+#include <optional>
+
+#include "ddrun/collectives/pattern.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::collectives;
+using namespace std::chrono_literals;
+using ddrun::test::in_time;
+using ddrun::test::run_ranks;
+
+namespace {
+
+using Body = std::function<std::string(Communicator&)>;
+
+std::vector<std::string> run_tcp(int size, const TcpOptions& options, const Body& body) {
+  return run_ranks(size, [&](const Group& group) -> std::string {
+    auto made = TcpCommunicator::connect(group, options, in_time());
+    return made ? body(**made) : made.error().message;
+  });
+}
+
+Plan everything_small() {
+  Plan plan;
+  plan.doubling = plan.halving = plan.tree = plan.block_tree = plan.all_gather = Plan::kAlways;
+  return plan;
+}
+
+Plan everything_large() {
+  Plan plan;
+  // Pieces of a chain as small as they can be.
+  plan.costs = {1e-9, 1, 0};
+  return plan;
+}
+
+/// What a rank has after a call that has `count` floats in each block, or what is wrong with it.
+std::string check(Communicator& all, Collective collective, std::size_t count, int round) {
+  const int n = all.size();
+  const ExactPattern pattern(all.rank(), n);
+  const Blocks blocks = blocks_of(collective, n);
+  Call call{collective, DataType::float32, ReduceOp::sum, count};
+  std::vector<std::byte> in(blocks.in * call.bytes());
+  std::vector<std::byte> out(blocks.out * call.bytes(), std::byte{0xa5});
+  const auto first = static_cast<std::uint64_t>(round);
+  pattern.fill(in, first);
+  call.in = in.data();
+  call.out = out.data();
+  call.root = round % n;
+  call.to = (all.rank() + round) % n;
+  call.from = (all.rank() + n * round - round) % n;
+  if (auto done = all.perform(call, in_time()); !done) return done.error().message;
+  for (const Expected& expected : expected_of(call, all.rank(), n, first)) {
+    const Sequence right =
+        expected.rank == Expected::kReduction ? pattern.reduction() : pattern.contribution_of(expected.rank);
+    const auto part = std::span(out).subspan(expected.begin * sizeof(float), expected.count * sizeof(float));
+    const auto wrong = right.count_wrong(part, expected.first);
+    if (wrong > 0) return concat(name_of(collective), " of ", count, ": ", wrong, " are wrong");
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("all collectives over tcp are right with one stream and with several, whatever the plan") {
+  for (const int streams : {1, 3}) {
+    for (const auto& plan :
+         {std::optional<Plan>(), std::optional(everything_small()), std::optional(everything_large())}) {
+      for (const int size : {2, 5}) {
+        TcpOptions options;
+        options.streams = streams;
+        options.plan = plan;
+        options.crowded = size > 2;
+        const auto problems = run_tcp(size, options, [](Communicator& all) -> std::string {
+          int round = 0;
+          for (const Collective collective : kCollectives) {
+            // Below one chunk, and several chunks with a rest.
+            for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200003}}) {
+              if (auto problem = check(all, collective, count, ++round); !problem.empty()) return problem;
+            }
+          }
+          return {};
+        });
+        CAPTURE(streams, size);
+        CHECK(problems == std::vector<std::string>(static_cast<std::size_t>(size)));
+      }
+    }
+  }
+}
+
+TEST_CASE("what was chosen is told, the same by all ranks") {
+  std::vector<std::string> words = run_tcp(3, {}, [](Communicator& all) { return all.details(); });
+  CHECK(words[0].find("1 stream; all_reduce: ") == 0);
+  CHECK(words == std::vector<std::string>(3, words[0]));
+  TcpOptions options;
+  options.streams = 4;
+  options.plan = everything_small();
+  words = run_tcp(2, options, [](Communicator& all) { return all.details(); });
+  CHECK(words[1] ==
+        "4 streams; all_reduce: recursive doubling; reduce_scatter: recursive doubling; broadcast, reduce: tree; "
+        "gather, scatter: tree; all_gather: doubling");
+}
+
+TEST_CASE("a rank that leaves instead of a call is named by the others, whatever the call") {
+  for (const Collective collective : kCollectives) {
+    if (collective == Collective::send_recv) continue;
+    const auto words = run_tcp(5, {}, [&](Communicator& all) -> std::string {
+      if (auto met = all.barrier(in_time()); !met) return met.error().message;
+      if (all.rank() == 3) return "left";
+      const auto start = Clock::now();
+      // Not everybody needs rank 3 in the first call, but in the next.
+      Result<void> done;
+      for (int time = 0; time < 2 && done; ++time) {
+        std::vector<float> in(5 * 5000);
+        std::vector<float> out(5 * 5000);
+        Call call{collective, DataType::float32, ReduceOp::sum, 5000};
+        call.in = std::as_bytes(std::span(in)).data();
+        call.out = std::as_writable_bytes(std::span(out)).data();
+        call.root = 3;
+        done = all.perform(call, in_time());
+        if (done) done = all.barrier(in_time());
+      }
+      if (Clock::now() - start > 10s) return "too late";
+      return done ? "fine" : done.error().message;
+    });
+    CAPTURE(name_of(collective));
+    CHECK(words ==
+          std::vector<std::string>{"rank 3 is gone", "rank 3 is gone", "rank 3 is gone", "left", "rank 3 is gone"});
+  }
+}
+
+TEST_CASE("a rank without a link to one that left hears of it") {
+  const auto words = run_tcp(6, {}, [](Communicator& all) -> std::string {
+    if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    if (all.rank() == 4) return "left";
+    // A barrier of six links 1, 2 and 4 places; rank 1 and rank 4 are three apart.
+    if (all.rank() != 1) return "did not look";
+    std::vector<std::byte> data(8);
+    Call call{Collective::send_recv, DataType::float32, ReduceOp::sum, 2, data.data(), data.data()};
+    call.to = call.from = 4;
+    const auto start = Clock::now();
+    const auto done = all.perform(call, in_time());
+    if (Clock::now() - start > 10s) return "too late";
+    return done ? "fine" : done.error().message;
+  });
+  CHECK(words[1] == "rank 4 is gone");
+}
+
+TEST_CASE("ranks that wait for each other in different calls find out") {
+  // Everybody waits for rank 0 or for rank 1, who wait for each other's first word in calls that have none.
+  std::latch all_have_seen(4);
+  const auto words = run_tcp(4, {}, [&](Communicator& all) -> std::string {
+    std::vector<float> data(16);
+    Call call{Collective::broadcast, DataType::float32, ReduceOp::sum, 4};
+    call.in = std::as_bytes(std::span(data)).data();
+    call.out = std::as_writable_bytes(std::span(data)).data();
+    call.root = all.rank() == 0 ? 1 : 0;
+    const auto start = Clock::now();
+    const auto done = all.perform(call, in_time());
+    const bool late = Clock::now() - start > 10s;
+    all_have_seen.arrive_and_wait();
+    if (late) return "too late";
+    return done ? "fine" : done.error().message;
+  });
+  for (const std::string& one : words) {
+    CAPTURE(one);
+    CHECK(one.find("broadcast of 4 float, root 1") != std::string::npos);
+    CHECK(one.find("broadcast of 4 float, root 0") != std::string::npos);
+    CHECK(one.find("all ranks must make the same calls") != std::string::npos);
+  }
+}
+
+TEST_CASE("tcp tells of a peer that left before anybody needs it") {
+  const auto words = run_tcp(3, {}, [](Communicator& all) -> std::string {
+    if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    if (all.rank() == 1) return "left";
+    std::optional<Error> trouble;
+    for (const Deadline deadline = in_time(); !trouble && Clock::now() < deadline; trouble = all.trouble()) {
+      std::this_thread::sleep_for(1ms);
+    }
+    if (!trouble) return "nothing";
+    return trouble->code == Errc::connection_lost ? trouble->message : "wrong code: " + trouble->message;
+  });
+  CHECK(words == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
+}
+
+TEST_CASE("who has done its part may leave while others are still at it") {
+  for (int round = 0; round < 20; ++round) {
+    // The root has sent everything before the last ranks of the chain have got it.
+    TcpOptions options;
+    options.plan = everything_large();
+    const auto problems =
+        run_tcp(4, options, [](Communicator& all) { return check(all, Collective::broadcast, 100003, 4); });
+    CHECK(problems == std::vector<std::string>(4));
+  }
+}
+
+TEST_CASE("who was waited for long may send and leave at once") {
+  TcpOptions options;
+  options.plan = everything_small();
+  const auto problems = run_tcp(4, options, [](Communicator& all) -> std::string {
+    // Rank 0 looks after a while whether rank 2, which has no link to it yet, is still there.
+    if (all.rank() == 2) std::this_thread::sleep_for(250ms);
+    return check(all, Collective::broadcast, 1000, 2);
+  });
+  CHECK(problems == std::vector<std::string>(4));
+}
+
+TEST_CASE("many ranks have only the connections that their calls need") {
+  const auto problems = run_tcp(64, {}, [](Communicator& all) -> std::string {
+    for (const Collective collective : {Collective::all_reduce, Collective::broadcast, Collective::all_gather}) {
+      if (auto problem = check(all, collective, 100, 3); !problem.empty()) return problem;
+    }
+    return {};
+  });
+  CHECK(problems == std::vector<std::string>(64));
+}

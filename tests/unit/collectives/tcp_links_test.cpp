@@ -1,0 +1,156 @@
+#include "tcp_links.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <latch>
+#include <optional>
+
+#include "ddrun/test/catch.hpp"
+#include "ranks.hpp"
+#include "tcp_communicator.hpp"
+
+using namespace ddrun;
+using namespace ddrun::collectives;
+using namespace std::chrono_literals;
+using ddrun::test::in_time;
+using ddrun::test::run_ranks;
+
+namespace {
+
+/// Where a rank of run_ranks() listens, as it told the others.
+std::optional<SocketAddress> place_of(const Group& group, int rank) {
+  const auto place = group.store->get(concat(group.prefix, "ring/", rank), in_time());
+  if (!place) return std::nullopt;
+  const auto fields = split(*place, ' ');
+  const auto port = parse_integer(fields[1], 1, 65535);
+  return SocketAddress::parse(fields[0], static_cast<std::uint16_t>(*port));
+}
+
+UniqueFd call_as_stranger(const SocketAddress& at, std::string_view says) {
+  UniqueFd fd(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (::connect(fd.get(), at.get(), at.size) != 0) return {};
+  if (send(fd.get(), says.data(), says.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(says.size())) return {};
+  return fd;
+}
+
+/// Answers until there is that stream from `peer`.
+std::string answer_until(TcpLinks& links, int peer, int stream) {
+  for (const Deadline deadline = in_time(); links.from(peer, stream) < 0;) {
+    if (Clock::now() > deadline) return concat("rank ", peer, " did not call");
+    if (auto answered = links.answer(); !answered) return answered.error().message;
+    std::vector<pollfd> polled;
+    links.poll_for_callers(polled);
+    poll(polled.data(), polled.size(), 100);
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("only the ring is linked until somebody needs more") {
+  const auto problems = run_ranks(5, [](const Group& group) -> std::string {
+    auto links = TcpLinks::connect(group, in_time());
+    if (!links) return links.error().message;
+    for (int peer = 0; peer < group.size; ++peer) {
+      const bool next = peer == (group.rank + 1) % group.size;
+      const bool previous = group.rank == (peer + 1) % group.size;
+      if (next != (links->to(peer, 0) >= 0)) return concat("to ", peer);
+      if (previous != (links->from(peer, 0) >= 0)) return concat("from ", peer);
+      if (links->to(peer, 1) >= 0 || links->from(peer, 1) >= 0) return "a second stream";
+    }
+    // Across the ring, with several streams, while the other only calls back.
+    const int far = (group.rank + 2) % group.size;
+    const int farther = (group.rank + 3) % group.size;
+    if (auto called = links->call(far, 3, in_time()); !called) return called.error().message;
+    if (auto called = links->call(far, 2, in_time()); !called) return called.error().message;
+    for (int stream = 0; stream < 3; ++stream) {
+      if (links->to(far, stream) < 0) return "no stream to";
+      if (auto problem = answer_until(*links, farther, stream); !problem.empty()) return problem;
+    }
+    return links->to(far, 3) >= 0 || links->from(farther, 3) >= 0 ? "a fourth stream" : "";
+  });
+  CHECK(problems == std::vector<std::string>(5));
+}
+
+TEST_CASE("strangers and slow talkers keep no rank waiting") {
+  std::latch linked(2);
+  const auto problems = run_ranks(2, [&](const Group& group) -> std::string {
+    auto links = TcpLinks::connect(group, in_time());
+    if (!links) return links.error().message;
+    linked.arrive_and_wait();
+    const int peer = 1 - group.rank;
+    const auto at = place_of(group, peer);
+    if (!at) return "no place";
+    // One says the wrong word, one nothing, one a part of a word that may be right.
+    const UniqueFd wrong = call_as_stranger(*at, std::string(40, 'x'));
+    const UniqueFd silent = call_as_stranger(*at, "");
+    const UniqueFd gone = call_as_stranger(*at, "");
+    if (auto called = links->call(peer, 2, in_time()); !called) return called.error().message;
+    const auto start = Clock::now();
+    if (auto problem = answer_until(*links, peer, 1); !problem.empty()) return problem;
+    if (Clock::now() - start > 1500ms) return "they were waited for";
+    // Who has said the wrong word is hung up on, at the latest when the peer has found its link.
+    char byte = 0;
+    timeval limit{20, 0};
+    setsockopt(wrong.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    const ssize_t got = recv(wrong.get(), &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET) ? "" : "the stranger was not hung up on";
+  });
+  CHECK(problems == std::vector<std::string>(2));
+}
+
+TEST_CASE("who has told who it is only in part is given up after a while") {
+  std::latch linked(2);
+  const auto problems = run_ranks(2, [&](const Group& group) -> std::string {
+    auto links = TcpLinks::connect(group, in_time());
+    if (!links) return links.error().message;
+    linked.arrive_and_wait();
+    if (group.rank == 0) return "";
+    const auto at = place_of(group, 1);
+    if (!at) return "no place";
+    const UniqueFd silent = call_as_stranger(*at, "");
+    timeval limit{0, 10000};
+    setsockopt(silent.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    for (const Deadline deadline = in_time(); Clock::now() < deadline;) {
+      if (auto answered = links->answer(); !answered) return answered.error().message;
+      char byte = 0;
+      if (recv(silent.get(), &byte, 1, 0) == 0) return "";
+    }
+    return "it is still there";
+  });
+  CHECK(problems == std::vector<std::string>(2));
+}
+
+TEST_CASE("a rank that listens no more cannot be called") {
+  std::latch linked(2);
+  std::latch closed(1);
+  const auto words = run_ranks(2, [&](const Group& group) -> std::string {
+    auto links = TcpLinks::connect(group, in_time());
+    if (!links) return links.error().message;
+    linked.arrive_and_wait();
+    if (group.rank == 1) {
+      links->close();
+      closed.count_down();
+      return "";
+    }
+    closed.wait();
+    const auto called = links->call(1, 2, in_time());
+    if (called) return "it could";
+    return called.error().code == Errc::connection_lost && called.error().cause == std::errc::connection_refused
+               ? ""
+               : called.error().message;
+  });
+  CHECK(words == std::vector<std::string>(2));
+}
+
+TEST_CASE("a number of streams that makes no sense is refused") {
+  TcpOptions options;
+  for (const int streams : {-1, 65}) {
+    options.streams = streams;
+    const auto made = TcpCommunicator::connect(Group{}, options, in_time());
+    REQUIRE(!made);
+    CHECK(made.error().code == Errc::invalid_argument);
+    CHECK(made.error().message.find(concat("cannot have ", streams, " streams")) != std::string::npos);
+  }
+}
