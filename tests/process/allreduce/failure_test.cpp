@@ -32,8 +32,9 @@ std::vector<std::string> names_in_dev_shm() {
   return names;
 }
 
-void check_killed_rank_is_named(int size, int victim, const std::string& backend) {
-  Ranks ranks(size, with(kLong, {"--backend=" + backend}));
+void check_killed_rank_is_named(int size, int victim, const std::string& backend,
+                                const std::vector<std::string>& more = {}) {
+  Ranks ranks(size, with(with(kLong, {"--backend=" + backend}), more));
   REQUIRE(ranks[0].wait_for_out("redop"));  // the table has begun, so all are connected
   ranks[victim].signal(SIGKILL);
   const auto start = std::chrono::steady_clock::now();
@@ -41,7 +42,7 @@ void check_killed_rank_is_named(int size, int victim, const std::string& backend
   CHECK(std::chrono::steady_clock::now() - start < 15s);
   for (int rank = 0; rank < size; ++rank) {
     const Outcome& one = outcomes[static_cast<std::size_t>(rank)];
-    CAPTURE(backend, rank, one.err);
+    CAPTURE(backend, more, rank, one.err);
     if (rank == victim) continue;
     CHECK(one.code() == 1);
     CHECK(one.err == concat("ddrun-allreduce: error: rank ", rank, ": rank ", victim, " is gone\n"));
@@ -57,6 +58,15 @@ TEST_CASE("a rank killed in the middle is named by all others in shared memory")
   check_killed_rank_is_named(4, 2, "shm");
   check_killed_rank_is_named(4, 0, "shm");
   check_killed_rank_is_named(16, 9, "shm");
+}
+
+TEST_CASE("a rank killed in the middle of any collective over shared memory is named by all others") {
+  for (const char* collective : {"broadcast", "reduce", "all-gather", "reduce-scatter", "gather", "scatter",
+                                 "all-to-all", "send-recv", "barrier"}) {
+    for (const char* buffers : {"--buffers=shared", "--buffers=private"}) {
+      check_killed_rank_is_named(3, 1, "shm", {concat("--collective=", collective), buffers});
+    }
+  }
 }
 
 TEST_CASE("a rank killed in the middle is named by all others in a tcp ring") {

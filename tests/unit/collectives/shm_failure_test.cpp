@@ -1,3 +1,6 @@
+#include <array>
+#include <functional>
+#include <latch>
 #include <optional>
 #include <thread>
 
@@ -27,4 +30,134 @@ TEST_CASE("shared memory tells of a peer that left before anybody needs it") {
   });
   // Who leaves after rank 1 is not told of: the first note stays.
   CHECK(words == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
+}
+
+namespace {
+
+/// How much, and whose memory it is in: each takes another way.
+struct Size {
+  std::size_t count;
+  bool own;
+};
+constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false}, Size{50000, true}};
+
+/// What each rank does of its own accord, with memory for it.
+Result<void> perform(Communicator& all, Call call, Size size, std::vector<std::byte>& own, Deadline deadline) {
+  call.count = size.count;
+  const std::size_t bytes = call.bytes() * static_cast<std::size_t>(all.size());
+  own.resize(2 * bytes);
+  call.in = size.own ? own.data() : all.send_buffer().data();
+  call.out = size.own ? own.data() + bytes : all.recv_buffer().data();
+  return all.perform(call, deadline);
+}
+
+constexpr std::size_t kBuffer = 50000 * 4 * 4;
+
+std::vector<std::string> failures_of(int ranks, Size size, Errc code, const std::function<bool(int)>& comes,
+                                     const std::function<Call(int)>& call_of, Milliseconds patience) {
+  std::latch all_have_seen(ranks);
+  return run_ranks(ranks, [&](const Group& group) -> std::string {
+    auto connected = connect(group, {Backend::shm, kBuffer}, in_time());
+    std::string said = "did not come";
+    if (!connected) said = connected.error().message;
+    std::vector<std::byte> own;
+    if (connected && comes(group.rank)) {
+      const auto done = perform(*connected->communicator, call_of(group.rank), size, own, Clock::now() + patience);
+      said = done ? "fine" : done.error().message;
+      if (!done && done.error().code != code) said = "wrong code: " + said;
+    }
+    // Leaves where the others shall see that; else waits until they have seen what they shall.
+    if (code == Errc::connection_lost) connected = fail(Errc::cancelled, "left");
+    all_have_seen.arrive_and_wait();
+    return said;
+  });
+}
+
+Call in_a_ring(Collective collective, int rank, int size) {
+  Call call;
+  call.collective = collective;
+  call.to = (rank + 1) % size;
+  call.from = (rank + size - 1) % size;
+  return call;
+}
+
+}  // namespace
+
+TEST_CASE("a rank that leaves instead of any collective over shared memory is named by all others") {
+  for (const Collective what : kCollectives) {
+    for (const Size size : kSizes) {
+      const auto words = failures_of(
+          4, size, Errc::connection_lost, [](int rank) { return rank != 2; },
+          [&](int rank) { return in_a_ring(what, rank, 4); }, 30s);
+      CAPTURE(name_of(what), size.count, size.own);
+      CHECK(words == std::vector<std::string>{"rank 2 is gone", "rank 2 is gone", "did not come", "rank 2 is gone"});
+    }
+  }
+}
+
+TEST_CASE("ranks that do not come to a collective over shared memory are named at the deadline") {
+  for (const Collective what : kCollectives) {
+    for (const Size size : {kSizes.front(), kSizes.back()}) {
+      const auto words = failures_of(
+          4, size, Errc::timeout, [](int rank) { return rank == 0 || rank == 2; },
+          [&](int rank) { return in_a_ring(what, rank, 4); }, 50ms);
+      CAPTURE(name_of(what), size.count, size.own);
+      // On a busy machine one of those that come may be late for the other as well.
+      CHECK((words[0] == "ranks 1,3 did not come in time" || words[0] == "ranks 1-3 did not come in time"));
+      CHECK((words[2] == "ranks 1,3 did not come in time" || words[2] == "ranks 0-1,3 did not come in time"));
+    }
+  }
+}
+
+TEST_CASE("ranks that make different collectives over shared memory are told both") {
+  struct Pair {
+    Call calls[2];
+    std::string words[2];
+  };
+  Call broadcast = in_a_ring(Collective::broadcast, 0, 2);
+  Call from_one = broadcast;
+  from_one.root = 1;
+  Call reduce = in_a_ring(Collective::reduce, 0, 2);
+  Call maximum = reduce;
+  maximum.op = ReduceOp::max;
+  Call gather = in_a_ring(Collective::gather, 0, 2);
+  Call ints = gather;
+  ints.type = DataType::int32;
+  const Call exchange = in_a_ring(Collective::all_to_all, 0, 2);
+  for (const Size size : kSizes) {
+    const std::string count = std::to_string(size.count);
+    const std::vector<Pair> pairs{
+        {{broadcast, from_one},
+         {"broadcast of " + count + " float, root 0", "broadcast of " + count + " float, root 1"}},
+        {{reduce, maximum},
+         {"reduce of " + count + " float, sum, root 0", "reduce of " + count + " float, max, root 0"}},
+        {{gather, ints}, {"gather of " + count + " float, root 0", "gather of " + count + " int32, root 0"}},
+        {{gather, exchange}, {"gather of " + count + " float, root 0", "all_to_all of " + count + " float"}}};
+    for (const Pair& pair : pairs) {
+      const auto words = failures_of(
+          2, size, Errc::invalid_argument, [](int) { return true; },
+          [&](int rank) { return pair.calls[static_cast<std::size_t>(rank)]; }, 30s);
+      const auto said = [&](int other, int own) {
+        return concat("rank ", other, " calls ", pair.words[other], ", rank ", own, ' ', pair.words[own],
+                      ": all ranks must make the same calls");
+      };
+      CHECK(words == std::vector<std::string>{said(1, 0), said(0, 1)});
+    }
+  }
+}
+
+TEST_CASE("all ranks are told of one that receives from a rank that sends elsewhere") {
+  for (const Size size : kSizes) {
+    const auto words = failures_of(
+        3, size, Errc::invalid_argument, [](int) { return true; },
+        [&](int rank) {
+          Call call = in_a_ring(Collective::send_recv, rank, 3);
+          if (rank == 1) call.from = 2;
+          return call;
+        },
+        30s);
+    CHECK(words == std::vector<std::string>(3,
+                                            "rank 1 receives from rank 2, which sends to rank 0: who is received "
+                                            "from must send there"));
+  }
 }
