@@ -18,6 +18,7 @@ std::string names_of(const std::vector<Value>& values) {
 }  // namespace
 
 std::vector<Case> cases(const Options& options, int ranks) {
+  if (options.pairs) return {};
   const bool every = options.root == Options::kEveryRoot;
   std::vector<Case> all;
   for (const auto collective : options.collectives) {
@@ -54,7 +55,8 @@ std::string must_agree(const Options& options) {
       " --iters=", options.iterations, " --warmup_iters=", options.warmup, " --check=", options.checks,
       " --collective=", names_of(options.collectives), " --root=", options.root,
       " --datatype=", names_of(options.types), " --op=", names_of(options.ops), " --backend=", name_of(options.backend),
-      " --buffers=", options.private_buffers ? "private" : "shared", " --streams=", options.streams,
+      " --buffers=", options.private_buffers ? "private" : "shared", " --pairs=", options.pairs ? 1 : 0,
+      " --roofline=", options.roofline ? 1 : 0, " --streams=", options.streams,
       " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
 }
 

@@ -16,6 +16,8 @@ namespace {
 constexpr std::uint64_t kDefaultMax = std::uint64_t{128} << 20;
 constexpr std::uint64_t kDefaultTotal = std::uint64_t{2} << 30;
 
+}  // namespace
+
 std::uint64_t free_memory() {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
   std::ifstream info("/proc/meminfo");
@@ -30,8 +32,6 @@ std::uint64_t free_memory() {
   }
   return bytes;
 }
-
-}  // namespace
 
 Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
   const std::uint64_t buffers = 2 * static_cast<std::uint64_t>(ranks);

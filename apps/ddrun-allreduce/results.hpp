@@ -64,16 +64,17 @@ struct Pairs {
   int ranks_per_node = 1;          ///< that work at the same time: those whose local rank exists on every node
   std::uint64_t bytes = 0;         ///< that each rank sends for the bandwidth
   std::vector<double> gbps;        ///< each way, of all ranks of a node together
-  std::vector<double> median_us;   ///< of 8 bytes there and back at the same time: of the slower of both
+  std::vector<double> median_us;   ///< of 8 bytes both ways at the same time, of the slower side
   std::vector<double> minimum_us;
 
   struct Worst {
     int first = -1;  ///< -1: there is no pair
     int second = -1;
   };
-  Worst slowest;        ///< the pair with the least bandwidth
-  Worst latest;         ///< the pair with the longest median
-  int worst_node = -1;  ///< whose pairs have the least median of bandwidths
+  Worst slowest;            ///< the pair with the least bandwidth
+  Worst latest;             ///< the pair with the longest median
+  std::uint64_t wrong = 0;  ///< elements, of all ranks
+  int worst_node = -1;      ///< whose pairs have the least median of bandwidths
 
   [[nodiscard]] std::size_t at(int first, int second) const {
     return static_cast<std::size_t>(first) * nodes.size() + static_cast<std::size_t>(second);

@@ -13,6 +13,8 @@
 #include "hang.hpp"
 #include "json_report.hpp"
 #include "memory_budget.hpp"
+#include "pairs.hpp"
+#include "roofline.hpp"
 #include "status.hpp"
 #include "table.hpp"
 
@@ -73,6 +75,7 @@ Setting setting_of(const Options& options, const Place& place, const collectives
 /// Fails if nothing of what is asked for can be run, with the reason that stands against the first.
 Result<void> anything_to_run(const collectives::Communicator& communicator, const std::vector<Case>& all,
                              const Options& options, std::uint64_t last) {
+  if (options.pairs) return {};
   std::string why;
   for (const Case& what : all) {
     for (const bool in_place : {false, true}) {
@@ -88,17 +91,31 @@ Result<void> anything_to_run(const collectives::Communicator& communicator, cons
   return fail(Errc::invalid_argument, why);
 }
 
-/// Case after case, size after size.
+/// What was asked for besides the table, then case after case, size after size.
 class Course {
  public:
-  Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last)
+  Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last,
+         int local_rank)
       : connected_(connected),
         buffers_(buffers),
         options_(options),
         last_(last),
+        local_rank_(local_rank),
         talks_(connected.communicator->rank() == 0) {}
 
   [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
+    if (options_.roofline) {
+      auto measured = measure_roofline(connected_, options_);
+      if (!measured) return tl::unexpected(measured.error());
+      if (talks_) print(line_of(*measured));
+      roofline_ = *measured;
+    }
+    if (options_.pairs) {
+      auto measured = measure_pairs(connected_, buffers_, options_, local_rank_);
+      if (!measured) return tl::unexpected(measured.error());
+      if (talks_) print(table_of(*measured));
+      pairs_ = std::move(*measured);
+    }
     std::optional<collectives::Collective> shown;
     for (const Case& what : all) {
       if (talks_ && shown != what.collective) print(heading(what.collective));
@@ -108,7 +125,14 @@ class Course {
     return {};
   }
 
-  [[nodiscard]] std::vector<Row>& rows() { return rows_; }
+  /// Once, at the end; `error`: why it ended early.
+  [[nodiscard]] Summary summary(std::string error) {
+    Summary summary = summarize(std::move(rows_), std::move(error));
+    summary.roofline = roofline_;
+    if (pairs_) summary.wrong += pairs_->wrong;
+    summary.pairs = std::move(pairs_);
+    return summary;
+  }
   [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
 
  private:
@@ -131,7 +155,10 @@ class Course {
   const Buffers& buffers_;
   const Options& options_;
   std::uint64_t last_;
+  int local_rank_;
   bool talks_;
+  std::optional<Roofline> roofline_;
+  std::optional<Pairs> pairs_;
   std::vector<Row> rows_;
   std::uint64_t wrong_before_ = 0;
   std::uint64_t wrong_here_ = 0;
@@ -172,12 +199,12 @@ Result<int> run(const Options& options, const Place& place) {
     setting = setting_of(options, place, *connected, *last);
     print(header(setting, options));
   }
-  Course course(*connected, buffers, options, *last);
+  Course course(*connected, buffers, options, *last, place.local_rank);
   const auto ended = course.run(all);
   std::string why = ended ? std::string() : ended.error().message;
   const bool hangs = !ended && is_hang(ended.error(), meeting->group);
   if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
-  const Summary summary = summarize(std::move(course.rows()), std::move(why));
+  const Summary summary = course.summary(std::move(why));
   if (talks) {
     print(footer(summary));
     if (json) {

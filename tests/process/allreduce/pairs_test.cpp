@@ -1,0 +1,52 @@
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+
+namespace {
+
+/// Rows of the matrices: those that begin with the name of a node, by matrix.
+std::size_t rows_beginning_with(const std::string& out, const std::string& name) {
+  std::size_t rows = 0;
+  for (const auto& row : rows_of(out)) rows += row[0] + (row.size() > 1 ? " " + row[1] : "") == name ? 1 : 0;
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("ranks of one machine meet in pairs") {
+  for (const char* backend : {"--backend=shm", "--backend=tcp"}) {
+    for (const int size : {2, 3, 4, 8}) {
+      Ranks ranks(size, {"--pairs", "-e", "64K", "-n", "3", backend});
+      const auto outcomes = ranks.wait();
+      CAPTURE(backend, size, outcomes[0].out, outcomes[0].err);
+      for (const Outcome& one : outcomes) CHECK(one.code() == 0);
+      const std::string& out = outcomes[0].out;
+      const int steps = size % 2 == 0 ? size - 1 : size;
+      CHECK(out.find(concat("# pairs of ", size, ": ", steps, " steps, 1 rank of each at the same time\n")) !=
+            std::string::npos);
+      for (int rank = 0; rank < size; ++rank) CHECK(rows_beginning_with(out, concat("rank ", rank)) == 2);
+      CHECK(out.find("# Least bandwidth      : rank ") != std::string::npos);
+      CHECK((out.find("# Worst of all         : rank ") != std::string::npos) == (size > 2));
+      CHECK(out.find("# Out of bounds values : 0 OK\n") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("one rank has nobody to meet") {
+  Run run({DDRUN_TEST_ALLREDUCE, "--pairs"});
+  const Outcome outcome = run.wait();
+  CHECK(outcome.code() == 2);
+  CHECK(outcome.err == "ddrun-allreduce: error: --pairs: one rank has no other to meet\n");
+}
+
+TEST_CASE("the roofline stands in the header") {
+  Ranks ranks(2, {"--roofline", "-e", "1K", "-n", "2"});
+  const auto outcomes = ranks.wait();
+  CAPTURE(outcomes[0].out, outcomes[0].err);
+  CHECK(outcomes[0].code() == 0);
+  const auto at = outcomes[0].out.find("# roofline : copy ");
+  REQUIRE(at != std::string::npos);
+  CHECK(at < outcomes[0].out.find("redop"));
+  CHECK(outcomes[0].out.find(" by 2; triad ", at) != std::string::npos);
+}
