@@ -1,7 +1,7 @@
 """All-reduce and the other collectives in one machine's memory, beside MPI, Gloo, torch and the memory itself."""
 
 from calling import Caller, Sizes
-from measuring import Comparison, in_turn, number
+from measuring import Comparison, in_turn
 
 KIB, MIB = 1 << 10, 1 << 20
 SHARED, PRIVATE = "--buffers=shared", "--buffers=private"
@@ -44,17 +44,22 @@ def rows_of(benchmark, samples, trouble, ours, placement, limits, label=""):
 
 def roofline_rows(samples, ours, placement, size, ranks, goal, floor):
     """What the memory allows: each rank's bytes are read once and written once, so a call of `size` bytes takes
-    2 * ranks * size / B seconds at least, where B is what memcpy of all ranks together reads and writes each second."""
+    2 * ranks * size / B seconds at least, where B is what all ranks together read and write each second. The goal is
+    for B by memcpy; updating an array where it is asks least of memory and so finds the largest B."""
     own = [sample[size, placement] for sample in samples[ours]]
-    least = [2 * ranks * size / memory["copy_all"] for memory in samples["roofline"]]
-    best = samples["roofline"][-1]
     text = f"{size_text(size)}, {PLACE[placement]}, {ours.partition(' ')[2]}"
-    rows = [Comparison("allreduce", text, own, "roofline", least, goal, floor, scale=1e6, unit="us")]
-    if placement == "in_place":
-        words = ", ".join(f"{name.replace('_', ' ')} {number(best[name] / 1e9)}"
-                          for name in ("copy_one", "triad_one", "copy_all", "triad_all"))
-        rows.append(Comparison("allreduce", f"memory, GB/s: {words}", []))
+    rows = []
+    for kind, limits in (("copy", (goal, floor)), ("update", (None, None))):
+        least = [2 * ranks * size / memory[f"{kind}_all"] for memory in samples["roofline"]]
+        rows.append(Comparison("allreduce", text, own, f"roofline, {kind}", least, *limits, scale=1e6, unit="us"))
     return rows
+
+
+def memory_rows(samples):
+    """What one process and all of them read and write each second."""
+    return [Comparison("allreduce", f"memory, {kind}: all together", [memory[f"{kind}_all"] for memory in samples["roofline"]],
+                       "one process", [memory[f"{kind}_one"] for memory in samples["roofline"]], scale=1e-9, unit="GB/s")
+            for kind in ("copy", "triad", "update")]
 
 
 def allreduce(bench, note):
@@ -78,7 +83,8 @@ def allreduce(bench, note):
     rows = rows_of("allreduce", samples, trouble, "ddrun shared", "in_place", in_place)
     rows += rows_of("allreduce", samples, trouble, "ddrun private", "out_of_place", out_of_place)
     rows += roofline_rows(samples, "ddrun shared", "in_place", largest, 2, 0.9, 0.7)
-    return rows + roofline_rows(samples, "ddrun private", "out_of_place", largest, 2, None, None)
+    rows += roofline_rows(samples, "ddrun private", "out_of_place", largest, 2, None, None)
+    return rows + memory_rows(samples)
 
 
 def allreduce_many(bench, note):

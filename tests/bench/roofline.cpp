@@ -1,7 +1,7 @@
-// How fast this machine's memory is: memcpy and triad (a = b + s c, after STREAM) by one process for each processor
-// given, alone and all together. Prints JSON: for each, bytes that the program reads and writes per second, the best of
-// some turns. What the hardware reads besides, lines that are about to be overwritten, is not counted; memcpy avoids
-// it.
+// How fast this machine's memory is: memcpy, triad (a = b + s c, after STREAM) and update (a = s - a) by one process
+// for each processor given, alone and all together. Prints JSON: for each, bytes that the program reads and writes per
+// second, the best of some turns. What the hardware reads besides, lines that are about to be overwritten, is not
+// counted; memcpy avoids it.
 //
 //   roofline BYTES TURNS CPU...      arrays of so many bytes each
 #include <sched.h>
@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -44,12 +45,19 @@ void meet(Shared& shared, int count, int& meetings) {
   }
 }
 
+enum class Kind { copy, triad, update };
+
+double arrays_of(Kind kind) { return kind == Kind::triad ? 3 : 2; }
+
 void triad(double* a, const double* b, const double* c, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 3.0 * c[i];
 }
 
-/// One process: kind 0 copies, 1 is the triad.
-void work(Shared& shared, int kind, int turns, std::size_t bytes, int index, int count, int cpu) {
+void update(double* a, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) a[i] = 3.0 - a[i];
+}
+
+void work(Shared& shared, Kind kind, int turns, std::size_t bytes, int index, int count, int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<unsigned>(cpu), &set);
@@ -64,10 +72,10 @@ void work(Shared& shared, int kind, int turns, std::size_t bytes, int index, int
   for (int turn = 0; turn < turns; ++turn) {
     meet(shared, count, meetings);
     const auto began = Clock::now();
-    if (kind == 0) {
-      std::memcpy(arrays[0], arrays[1], bytes);
-    } else {
-      triad(arrays[0], arrays[1], arrays[2], bytes / sizeof(double));
+    switch (kind) {
+      case Kind::copy: std::memcpy(arrays[0], arrays[1], bytes); break;
+      case Kind::triad: triad(arrays[0], arrays[1], arrays[2], bytes / sizeof(double)); break;
+      case Kind::update: update(arrays[0], bytes / sizeof(double)); break;
     }
     asm volatile("" ::"r"(arrays[0]) : "memory");
     shared.seconds[index] = std::chrono::duration<double>(Clock::now() - began).count();
@@ -80,7 +88,7 @@ void work(Shared& shared, int kind, int turns, std::size_t bytes, int index, int
   }
 }
 
-double bytes_per_second(int kind, int turns, std::size_t bytes, const std::vector<int>& cpus) {
+double bytes_per_second(Kind kind, int turns, std::size_t bytes, const std::vector<int>& cpus) {
   auto* const shared = new (memory(sizeof(Shared), MAP_SHARED)) Shared;
   const int count = static_cast<int>(cpus.size());
   for (int i = 0; i < count; ++i) {
@@ -96,8 +104,7 @@ double bytes_per_second(int kind, int turns, std::size_t bytes, const std::vecto
       std::exit(1);
     }
   }
-  const double arrays = kind == 0 ? 2 : 3;
-  return arrays * static_cast<double>(bytes) * count / shared->seconds[63];
+  return arrays_of(kind) * static_cast<double>(bytes) * count / shared->seconds[63];
 }
 
 }  // namespace
@@ -112,11 +119,13 @@ int main(int argc, char** argv) {
   std::vector<int> cpus;
   for (int i = 3; i < argc; ++i) cpus.push_back(std::atoi(argv[i]));
   const std::vector<int> one(cpus.begin(), cpus.begin() + 1);
-  std::printf("{\"copy_one\": %.4g, ", bytes_per_second(0, turns, bytes, one));
-  std::fflush(stdout);  // or the next children would print it too
-  std::printf("\"triad_one\": %.4g, ", bytes_per_second(1, turns, bytes, one));
-  std::fflush(stdout);
-  std::printf("\"copy_all\": %.4g, ", bytes_per_second(0, turns, bytes, cpus));
-  std::fflush(stdout);
-  std::printf("\"triad_all\": %.4g}\n", bytes_per_second(1, turns, bytes, cpus));
+  const char* separator = "{";
+  for (const auto& [name, kind] : {std::pair("copy", Kind::copy), {"triad", Kind::triad}, {"update", Kind::update}}) {
+    for (const auto& [who, there] : {std::pair("one", one), {"all", cpus}}) {
+      std::printf("%s\"%s_%s\": %.4g", separator, name, who, bytes_per_second(kind, turns, bytes, there));
+      std::fflush(stdout);  // or the next children would print it too
+      separator = ", ";
+    }
+  }
+  std::puts("}");
 }
