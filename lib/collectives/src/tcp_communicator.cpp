@@ -25,20 +25,22 @@ Result<std::unique_ptr<Communicator>> TcpCommunicator::connect(const Group& grou
   if (!links) return tl::unexpected(links.error());
   const int chosen = links->one_machine() ? 1 : kStreamsBetweenMachines;
   const int streams = options.streams == 0 ? chosen : options.streams;
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options, streams));
+  TransferOptions transfer{streams, !options.crowded, options.zero_copy};
+  if (links->one_machine() && options.zero_copy != ZeroCopy::always) transfer.zero_copy = ZeroCopy::never;
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options.buffer_bytes, transfer));
   if (auto got = made->buffers_.allocate(made->distance_, 2); !got) return tl::unexpected(got.error());
   if (options.plan) made->plan_ = *options.plan;
   else if (auto planned = made->choose_plan(deadline); !planned) return tl::unexpected(planned.error());
   return made;
 }
 
-TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, const TcpOptions& options, int streams)
+TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer)
     : Communicator(group.rank, group.size),
       group_(std::move(group)),
-      streams_(streams),
-      transfer_(group_, std::move(links), {streams, !options.crowded}),
-      buffer_bytes_(options.buffer_bytes),
-      distance_((options.buffer_bytes + kPage - 1) / kPage * kPage) {}
+      streams_(transfer.streams),
+      transfer_(group_, std::move(links), transfer),
+      buffer_bytes_(buffer_bytes),
+      distance_((buffer_bytes + kPage - 1) / kPage * kPage) {}
 
 TcpCommunicator::~TcpCommunicator() {
   if (!failed_) transfer_.leave();

@@ -17,6 +17,7 @@ struct TcpOptions {
   int streams = 0;
   /// Whether more ranks run on this machine than it has processors, so that nobody should wait awake.
   bool crowded = true;
+  ZeroCopy zero_copy = ZeroCopy::where_it_works;  ///< between machines; inside one only ZeroCopy::always has an effect
   /// Which algorithm for which size, equal on all ranks; chosen by what is measured if there is none.
   std::optional<Plan> plan{};
 };
@@ -38,7 +39,7 @@ class TcpCommunicator final : public Communicator {
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
 
  private:
-  TcpCommunicator(Group group, TcpLinks links, const TcpOptions& options, int streams);
+  TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer);
 
   [[nodiscard]] Result<void> run(const Call& call, Deadline deadline) override;
   [[nodiscard]] Result<void> choose_plan(Deadline deadline);

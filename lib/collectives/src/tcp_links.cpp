@@ -23,7 +23,7 @@ constexpr std::size_t kWord = 32;
 constexpr auto kPatience = 2s;
 constexpr std::size_t kMostCallers = 1024;
 
-std::string random_word() {
+std::string secret_word() {
   std::array<unsigned char, kWord / 2> bytes{};
   std::size_t have = 0;
   while (have < bytes.size()) {
@@ -82,7 +82,7 @@ Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
   if (group.size == 1) return links;
 
   auto listener = listen_on(group.address);
-  links.word_ = random_word();
+  links.word_ = secret_word();
   const auto listening =
       agree(group, "listening", listener ? Result<void>() : tl::unexpected(listener.error()), deadline);
   if (!listening) return tl::unexpected(listening.error());

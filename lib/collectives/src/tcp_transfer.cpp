@@ -45,6 +45,7 @@ TcpTransfer::TcpTransfer(const Group& group, TcpLinks links, TransferOptions opt
       watch_(group.rank, group.size),
       told_(index_of(group.size)),
       heard_(index_of(group.size)),
+      sends_(index_of(group.size)),
       arrived_(static_cast<std::size_t>(options.streams)) {}
 
 void TcpTransfer::begin(const Call& call, Deadline deadline) {
@@ -82,9 +83,20 @@ void TcpTransfer::start(Way& way, int peer, std::size_t bytes, std::vector<std::
   for (int stream = 0; stream < streams; ++stream) way.stripes.emplace_back(bytes, stream, streams);
 }
 
+/// What is sent from the caller's memory must have been read from there, too.
+bool TcpTransfer::finished() const {
+  if (!out_.done() || !in_.done()) return false;
+  if (out_.peer == kNobody) return true;
+  const auto& sends = sends_[index_of(out_.peer)];
+  return std::none_of(sends.begin(), sends.end(), [](const ZeroCopySends& one) { return one.pending(); });
+}
+
 Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
   start(out_, out.to, out.bytes, told_);
   start(in_, in.from, in.bytes, heard_);
+  if (out.to != kNobody && sends_[index_of(out.to)].size() < out_.stripes.size()) {
+    sends_[index_of(out.to)].resize(out_.stripes.size(), ZeroCopySends(options_.zero_copy));
+  }
   for (Arrived& arrived : arrived_) arrived.pending = 0;
   if (out.to != kNobody) {
     if (auto called = links_.call(out.to, static_cast<int>(out_.stripes.size()), deadline_); !called) {
@@ -104,7 +116,7 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
       if (out_.done(stream)) continue;
       if (auto done = send_some(out, stream, progress); !done) return done;
     }
-    if (out_.done() && in_.done()) return {};
+    if (finished()) return {};
     if (progress) {
       awake_until = {};
       continue;
@@ -123,17 +135,26 @@ Result<void> TcpTransfer::send_some(const Outgoing& out, std::size_t stream, boo
   Stripe& stripe = out_.stripes[stream];
   std::size_t& header_left = out_.header_left;
   const std::size_t header = stream == 0 ? header_left : 0;
+  const int fd = links_.to(out.to, static_cast<int>(stream));
+  ZeroCopySends& sends = sends_[index_of(out.to)][stream];
+  // The header changes with the next call, so it is copied.
+  const std::size_t uncopied = header > 0 ? 0 : sends.share(fd, stripe.left());
   // Only sendmsg() takes MSG_NOSIGNAL and several places; it changes nothing at either.
-  std::array<iovec, 2> from{{{reinterpret_cast<std::byte*>(&mine_) + sizeof(Header) - header, header},
-                             {const_cast<std::byte*>(out.data) + stripe.offset(), stripe.left()}}};
+  std::array<iovec, 2> from{
+      {{reinterpret_cast<std::byte*>(&mine_) + sizeof(Header) - header, header},
+       {const_cast<std::byte*>(out.data) + stripe.offset(), uncopied > 0 ? uncopied : stripe.left()}}};
   msghdr message{};
   message.msg_iov = from.data();
   message.msg_iovlen = from.size();
-  const ssize_t sent = sendmsg(links_.to(out.to, static_cast<int>(stream)), &message, MSG_NOSIGNAL);
+  const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | (uncopied > 0 ? MSG_ZEROCOPY : 0));
   if (sent < 0) {
     if (errno == EAGAIN || errno == EINTR) return {};
-    return lost(out.to);
+    if (errno != ENOBUFS || uncopied == 0) return lost(out.to);
+    sends.refused();
+    progress = true;
+    return {};
   }
+  if (uncopied > 0) sends.sent();
   progress = true;
   const std::size_t of_header = std::min(static_cast<std::size_t>(sent), header);
   if (stream == 0) header_left -= of_header;
@@ -199,7 +220,9 @@ Result<void> TcpTransfer::wait() {
     else callers = true;
   }
   for (std::size_t stream = 0; stream < out_.stripes.size(); ++stream) {
-    if (!out_.done(stream)) polled_.push_back({links_.to(out_.peer, static_cast<int>(stream)), POLLOUT, 0});
+    const int fd = links_.to(out_.peer, static_cast<int>(stream));
+    if (!out_.done(stream)) polled_.push_back({fd, POLLOUT, 0});
+    else if (sends_[index_of(out_.peer)][stream].pending()) polled_.push_back({fd, 0, 0});  // POLLERR comes anyway
   }
   const int next = watch_.next();
   const bool hears_next = watch_.can_hear(links_, next);
@@ -209,6 +232,9 @@ Result<void> TcpTransfer::wait() {
   if (callers) links_.poll_for_callers(polled_);
 
   poll(polled_.data(), polled_.size(), poll_timeout(std::min(deadline_, next_look_)));
+  for (std::size_t stream = 0; stream < out_.stripes.size(); ++stream) {
+    sends_[index_of(out_.peer)][stream].collect(links_.to(out_.peer, static_cast<int>(stream)));
+  }
   if (callers) {
     if (auto answered = links_.answer(); !answered) return answered;
   }

@@ -10,12 +10,14 @@
 #include "tcp_peers.hpp"
 #include "tcp_stripe.hpp"
 #include "tcp_watch.hpp"
+#include "tcp_zero_copy.hpp"
 
 namespace ddrun::collectives {
 
 struct TransferOptions {
   int streams = 1;    ///< of each link, for large messages
   bool spin = false;  ///< whether to look a while before sleeping: only where each rank has a processor of its own
+  ZeroCopy zero_copy = ZeroCopy::never;
 };
 
 /// Moves bytes over a rank's links, both ways at once, on the calling thread. The first message to each rank in a call
@@ -63,6 +65,7 @@ class TcpTransfer final : public Peers {
     std::size_t pending = 0;  ///< bytes that are no whole element yet
   };
 
+  [[nodiscard]] bool finished() const;
   void start(Way& way, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
   [[nodiscard]] Result<void> send_some(const Outgoing& out, std::size_t stream, bool& progress);
   [[nodiscard]] Result<void> receive_some(const Incoming& in, std::size_t stream, bool& progress);
@@ -87,7 +90,8 @@ class TcpTransfer final : public Peers {
   std::vector<std::uint64_t> heard_;  ///< by rank: the last call whose header it has sent
   Header mine_;
   Header theirs_;
-  std::vector<Arrived> arrived_;  ///< by stream
+  std::vector<std::vector<ZeroCopySends>> sends_;  ///< by rank and stream
+  std::vector<Arrived> arrived_;                   ///< by stream
   std::vector<pollfd> polled_;
 };
 
