@@ -1,7 +1,9 @@
 // ddrun-allreduce: parse, meet, run the sizes, report.
 
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "ddrun/base/text.hpp"
@@ -14,7 +16,21 @@
 using namespace ddrun;
 using namespace ddrun::allreduce;
 
+namespace {
+
+/// Whatever is opened later must not become the stdout that was closed: the table would go there.
+void hold_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) == -1) static_cast<void>(open("/dev/null", O_RDONLY));
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  hold_standard_streams();
+  // A reader that has gone is an error of writing, with words.
+  std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
   if (auto there = collectives::probe(parsed.options.backend); !there) {

@@ -131,6 +131,18 @@ void add_tests(OptionTable& table, Options& to) {
   table.add("--kill-at", "SIZE", "before the first size as large as this (0)", size_into(to.kill_at));
 }
 
+/// A line for each: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
+std::string list_of_back_ends() {
+  std::string text;
+  for (const auto backend : collectives::kBackends) {
+    std::string name(name_of(backend));
+    name.resize(6, ' ');
+    const auto there = collectives::probe(backend);
+    text += concat(name, there ? "yes  " + *there : "no   " + there.error().message, '\n');
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<void> suits(const Options& options, std::string_view backend) {
@@ -150,11 +162,13 @@ Result<void> suits(const Options& options, std::string_view backend) {
 Parsed parse_options(int argc, char** argv) {
   Parsed parsed;
   std::optional<Milliseconds> op_timeout;
+  bool list = false;
   OptionTable table;
   add_sizes(table, parsed.options);
   add_calls(table, parsed.options);
   add_measuring(table, parsed.options);
   add_how(table, parsed.options, op_timeout);
+  table.add_flag("--list", "show which back ends there are, and why not", list);
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);
   add_foreign(table);
@@ -164,6 +178,10 @@ Parsed parse_options(int argc, char** argv) {
     parsed.exit_code = kUsage;
   } else if (*words) {
     std::fwrite((*words)->data(), 1, (*words)->size(), stdout);
+    parsed.exit_code = kRight;
+  } else if (list) {
+    const std::string all = list_of_back_ends();
+    std::fwrite(all.data(), 1, all.size(), stdout);
     parsed.exit_code = kRight;
   }
   return parsed;

@@ -76,6 +76,11 @@ Setting setting_of(const Options& options, const Place& place, const collectives
 Result<void> anything_to_run(const collectives::Communicator& communicator, const std::vector<Case>& all,
                              const Options& options, std::uint64_t last) {
   if (options.pairs) return {};
+  for (const Case& what : all) {
+    if (has_root(what.collective) && what.root >= communicator.size()) {
+      return fail(Errc::invalid_argument, concat("--root: there is no rank ", what.root));
+    }
+  }
   std::string why;
   for (const Case& what : all) {
     for (const bool in_place : {false, true}) {

@@ -4,10 +4,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
+#include <system_error>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "say.hpp"
+#include "status.hpp"
 
 namespace ddrun::allreduce {
 
@@ -119,6 +124,11 @@ std::string footer(const Summary& summary) {
   return text;
 }
 
-void print(const std::string& lines) { write_all(STDOUT_FILENO, lines.data(), lines.size()); }
+void print(const std::string& lines) {
+  if (write_all(STDOUT_FILENO, lines.data(), lines.size())) return;
+  const int why = errno;
+  say_error(concat("cannot write the table: ", std::generic_category().message(why)));
+  std::exit(kFailed);
+}
 
 }  // namespace ddrun::allreduce

@@ -18,7 +18,8 @@ namespace ddrun::allreduce {
 [[nodiscard]] std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size);
 [[nodiscard]] std::string footer(const Summary& summary);
 
-/// To stdout at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known.
+/// To stdout at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known. If
+/// nobody takes them (closed, or a full disk), says so and ends the program: what is measured is for nobody.
 void print(const std::string& lines);
 
 }  // namespace ddrun::allreduce
