@@ -90,7 +90,7 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
   table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", buffers_into(to.private_buffers));
   table.add("-T,--timeout", "TIME", "for the start (60s)", duration_into(to.timeout));
   table.add("--op-timeout", "TIME", "for each call (as --timeout)", duration_into(op_timeout));
-  table.add("--streams", "N", "tcp: connections between two ranks, 1 to 64 (chosen)", number_into(to.streams, 1, 64));
+  table.add("--streams", "N", "tcp: connections per pair, 1 to 64 (chosen)", number_into(to.streams, 1, 64));
   table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", switch_into(to.blocking));
   table.add("-G,--cudagraph", "N", "nccl: put calls into a graph, launch it N times",
             number_into(to.graph_launches, 0, kMost));

@@ -1,0 +1,73 @@
+#include "table.hpp"
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/test/catch.hpp"
+
+using namespace ddrun;
+using namespace ddrun::allreduce;
+
+namespace {
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words = split(line.substr(0, line.size() - 1), ' ');
+  std::erase(words, "");
+  return words;
+}
+
+Row row_of(collectives::Collective collective) {
+  Row row;
+  row.what.collective = collective;
+  row.what.root = 3;
+  row.bytes = 4096;
+  row.count = 1024;
+  for (Measurement* one : {&row.out_of_place, &row.in_place}) {
+    one->microseconds = 12.345;
+    one->algbw = 0.5;
+    one->busbw = 0.25;
+    one->wrong = 7;
+  }
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("a row has the words of nccl-tests in its order") {
+  using Words = std::vector<std::string>;
+  CHECK(words_of(line(row_of(collectives::Collective::all_reduce))) ==
+        Words{"4096", "1024", "float", "sum", "-1", "12.35", "0.50", "0.25", "7", "12.35", "0.50", "0.25", "7"});
+  const Words broadcast = words_of(line(row_of(collectives::Collective::broadcast)));
+  CHECK(broadcast[3] == "none");
+  CHECK(broadcast[4] == "3");
+  const Words reduce = words_of(line(row_of(collectives::Collective::reduce)));
+  CHECK(reduce[3] == "sum");
+  CHECK(reduce[4] == "3");
+}
+
+TEST_CASE("what a back end lacks is N/A, with one line why") {
+  Row row = row_of(collectives::Collective::all_to_all);
+  row.in_place = {};
+  row.in_place.lacking = "nccl has no all_to_all in place";
+  const auto words = words_of(line(row));
+  REQUIRE(words.size() == 13);
+  CHECK(words[8] == "7");
+  for (std::size_t i = 9; i < 13; ++i) CHECK(words[i] == "N/A");
+  CHECK(remarks(row.what, {row, row}, false) == "# N/A: nccl has no all_to_all in place\n");
+  CHECK(remarks(row_of(collectives::Collective::gather).what, {row, row}, false).empty());
+  CHECK(remarks(row.what, {}, true) == "# no size has an element of float for each rank\n");
+}
+
+TEST_CASE("heading and rows have their columns under each other") {
+  const auto lines = split(heading(collectives::Collective::all_reduce), '\n');
+  const std::string row = line(row_of(collectives::Collective::all_reduce));
+  std::string titles;
+  for (const std::string& one : lines) {
+    if (one.find("#wrong") != std::string::npos) titles = one;
+  }
+  REQUIRE(titles.size() + 1 == row.size());
+  for (const char* title : {"count", "type", "redop", "root"}) {
+    CAPTURE(title);
+    const std::size_t end = titles.find(title) + std::string(title).size();
+    CHECK(row[end - 1] != ' ');
+    CHECK(row[end] == ' ');
+  }
+}
