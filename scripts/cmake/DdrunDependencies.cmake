@@ -12,6 +12,20 @@ find_package(CLI11 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(tl-expected REQUIRED)
 find_package(Threads REQUIRED)
+# Debian's is a shared library only. A thread sanitizer would not understand what it does.
+set(DDRUN_HAVE_GLOO OFF)
+if(DDRUN_WITH_GLOO STREQUAL "ON")
+  if(NOT DDRUN_LINK STREQUAL "dynamic")
+    message(FATAL_ERROR "DDRUN_WITH_GLOO=ON needs DDRUN_LINK=dynamic: libgloo is a shared library")
+  endif()
+  find_package(Gloo REQUIRED)
+  set(DDRUN_HAVE_GLOO ON)
+elseif(DDRUN_WITH_GLOO STREQUAL "AUTO" AND DDRUN_LINK STREQUAL "dynamic" AND NOT DDRUN_SANITIZE MATCHES "thread")
+  find_package(Gloo QUIET)
+  if(TARGET gloo)
+    set(DDRUN_HAVE_GLOO ON)
+  endif()
+endif()
 
 # Of OpenSSL only SHA-256, from the static library: a shared one would cost every start of ddrun more than all that it
 # does itself.

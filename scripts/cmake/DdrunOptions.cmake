@@ -6,6 +6,9 @@ option(DDRUN_SPLIT_DEBUG "Keep debug symbols in <program>.debug beside the progr
 set(DDRUN_LINK dynamic CACHE STRING
     "How programs are linked: dynamic, partial (only the C library is shared) or static (static-pie)")
 set_property(CACHE DDRUN_LINK PROPERTY STRINGS dynamic partial static)
+set(DDRUN_WITH_GLOO AUTO CACHE STRING
+  "--backend=gloo of ddrun-allreduce: ON, OFF, or AUTO: if libgloo is there and programs are linked to shared libraries")
+set_property(CACHE DDRUN_WITH_GLOO PROPERTY STRINGS AUTO ON OFF)
 set(DDRUN_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined")
 
 if(NOT DDRUN_LINK MATCHES "^(dynamic|partial|static)$")

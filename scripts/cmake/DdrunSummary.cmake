@@ -1,2 +1,2 @@
 message(STATUS "ddrun ${PROJECT_VERSION}: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}, "
-  "linked ${DDRUN_LINK}, Boost ${Boost_VERSION}, tests ${DDRUN_BUILD_TESTS}, sanitizers '${DDRUN_SANITIZE}'")
+  "linked ${DDRUN_LINK}, Boost ${Boost_VERSION}, tests ${DDRUN_BUILD_TESTS}, gloo ${DDRUN_HAVE_GLOO}, sanitizers '${DDRUN_SANITIZE}'")

@@ -1,7 +1,10 @@
 #include "choose.hpp"
 
+#include <utility>
+
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
+#include "gloo_backend.hpp"
 #include "host_groups.hpp"
 #include "shm_communicator.hpp"
 #include "tcp_communicator.hpp"
@@ -89,6 +92,17 @@ Result<Chosen> choose_any(const Group& group, const CommunicatorOptions& options
   return connect_tcp(group, options, all, why, deadline);
 }
 
+Result<Chosen> choose_gloo(const Group& group, CommunicatorOptions options, const std::vector<HostIdentity>& all,
+                           Deadline deadline) {
+  const std::size_t buffer_bytes = std::exchange(options.buffer_bytes, 0);
+  auto control = choose_any(group, options, all, deadline);
+  if (!control) return control;
+  auto made = connect_gloo(group, buffer_bytes, control->communicator, deadline);
+  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
+  if (auto agreed = agree(group, "with_gloo", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  return Chosen{std::move(*made), "--backend=gloo", std::move(control->communicator)};
+}
+
 }  // namespace
 
 Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, const std::vector<HostIdentity>& all,
@@ -96,6 +110,7 @@ Result<Chosen> choose(const Group& group, const CommunicatorOptions& options, co
   if (auto there = probe(options.backend); !there) return tl::unexpected(there.error());
   switch (options.backend) {
     case Backend::shm: return choose_shm(group, options, all, deadline);
+    case Backend::gloo: return choose_gloo(group, options, all, deadline);
     case Backend::tcp: return connect_tcp(group, options, all, "--backend=tcp", deadline);
     default: return choose_any(group, options, all, deadline);
   }

@@ -12,6 +12,8 @@ namespace ddrun::collectives {
 struct Chosen {
   std::shared_ptr<Communicator> communicator;
   std::string why;  ///< in words
+  /// See Connected; null: the same as `communicator`.
+  std::shared_ptr<Communicator> control{};
 };
 
 /// Chooses the back end and connects it. Everybody decides from the same facts, so nobody has to announce the decision;

@@ -157,7 +157,7 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
   if (!chosen) return tl::unexpected(chosen.error());
   chosen->communicator->tap_ = options.tap;
   connected.communicator = std::move(chosen->communicator);
-  connected.control = connected.communicator;
+  connected.control = chosen->control ? std::move(chosen->control) : connected.communicator;
   connected.why = std::move(chosen->why);
   return connected;
 }

@@ -1,5 +1,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/backend.hpp"
+#include "gloo_backend.hpp"
 #include "gpu_survey.hpp"
 
 namespace ddrun::collectives {
@@ -19,7 +20,7 @@ Result<std::string> probe_nccl() {
 Result<std::string> probe(Backend backend) {
   switch (backend) {
     case Backend::nccl: return probe_nccl();
-    case Backend::gloo: return fail(Errc::unsupported, concat("this build has no ", name_of(backend)));
+    case Backend::gloo: return probe_gloo();
     case Backend::shm: return "memory shared by the processes of one machine";
     case Backend::tcp: return "connections between the ranks";
     case Backend::automatic: break;

