@@ -49,6 +49,21 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
   return all;
 }
 
+std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks) {
+  std::vector<Row> rows;
+  for (const Case& what : cases(options, ranks)) {
+    const collectives::Blocks blocks = collectives::blocks_of(what.collective, ranks);
+    for (const std::uint64_t bytes : sizes(options, max_bytes, what, ranks)) {
+      Row row;
+      row.what = what;
+      row.bytes = bytes;
+      row.count = bytes / collectives::size_of(what.type) / std::max(blocks.in, blocks.out);
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
 std::string must_agree(const Options& options) {
   return concat(
       "--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes,

@@ -17,6 +17,9 @@ namespace ddrun::allreduce {
 [[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& what,
                                                int ranks);
 
+/// Rows for all of them without measurements: `what`, `bytes` and `count`.
+[[nodiscard]] std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks);
+
 /// What has to be equal on all ranks, as words "name=value".
 [[nodiscard]] std::string must_agree(const Options& options);
 

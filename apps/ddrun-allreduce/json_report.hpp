@@ -1,17 +1,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "ddrun/base/unique_fd.hpp"
-#include "results.hpp"
+#include "report.hpp"
 
 namespace ddrun::allreduce {
 
-/// Opens the file before the run, so that a wrong path does not cost a measurement. `invalid_argument` if it cannot.
-[[nodiscard]] Result<UniqueFd> open_report(const std::string& path);
-
-/// Writes everything as one JSON object (docs/allreduce.md). Fails with `unavailable`, for example on a full disk.
-[[nodiscard]] Result<void> write_report(int file, const std::string& path, const Setting& setting,
-                                        const Summary& summary);
+/// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
+[[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);
 
 }  // namespace ddrun::allreduce

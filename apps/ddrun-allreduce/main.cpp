@@ -5,10 +5,12 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <string_view>
 
 #include "ddrun/base/text.hpp"
 #include "options.hpp"
 #include "place.hpp"
+#include "reports.hpp"
 #include "run.hpp"
 #include "say.hpp"
 #include "status.hpp"
@@ -25,6 +27,24 @@ void hold_standard_streams() {
   }
 }
 
+int status_of(const Error& error) {
+  switch (error.code) {
+    case Errc::invalid_argument: return kUsage;
+    case Errc::unsupported: return kCannotRunHere;
+    default: return kFailed;
+  }
+}
+
+/// In a launcher all the same, one is enough.
+int finish_without_run(const ReportOptions& options) {
+  const char* const rank = std::getenv("RANK");
+  if (rank != nullptr && std::string_view(rank) != "0") return kRight;
+  const auto result = report_from_files(options);
+  if (result) return *result;
+  say_error(result.error().message);
+  return status_of(result.error());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -33,6 +53,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
+  if (!parsed.options.report.from.empty()) return finish_without_run(parsed.options.report);
   if (auto there = collectives::probe(parsed.options.backend); !there) {
     say_error(there.error().message);
     return kCannotRunHere;
@@ -45,9 +66,5 @@ int main(int argc, char** argv) {
   const auto result = run(parsed.options, *place);
   if (result) return *result;
   say_error(place->alone ? result.error().message : concat("rank ", place->rank, ": ", result.error().message));
-  switch (result.error().code) {
-    case Errc::invalid_argument: return kUsage;
-    case Errc::unsupported: return kCannotRunHere;
-    default: return kFailed;
-  }
+  return status_of(result.error());
 }

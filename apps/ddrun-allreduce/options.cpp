@@ -20,7 +20,8 @@ constexpr const char* kExamples =
     "  ddrun --nproc-per-node=8 ddrun-allreduce -b 1K -e 64M -f 4 -J result.json\n"
     "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -d all -o all -e 1M\n"
     "\nExit status: 0 all right; 1 a wrong element or a lost rank; 2 wrong usage;\n"
-    "4 a call that did not end in time; 77 the back end cannot run on this machine.\n"
+    "3 slower than asked for; 4 a call that did not end in time; 77 the back end\n"
+    "cannot run on this machine.\n"
     "Manual: man ddrun-allreduce\n";
 constexpr int kMost = 1'000'000'000;
 constexpr int kMaxRank = 1'000'000;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "agreement.hpp"
 #include "benchmark.hpp"
 #include "buffers.hpp"
 #include "cases.hpp"
@@ -11,10 +12,11 @@
 #include "ddrun/store/store.hpp"
 #include "facts.hpp"
 #include "hang.hpp"
-#include "json_report.hpp"
 #include "memory_budget.hpp"
 #include "pairs.hpp"
+#include "reports.hpp"
 #include "roofline.hpp"
+#include "say.hpp"
 #include "status.hpp"
 #include "table.hpp"
 
@@ -22,9 +24,10 @@ namespace ddrun::allreduce {
 
 namespace {
 
-/// Rank 0 decides, as each rank finds another amount of free memory.
+/// Rank 0 decides, as each rank finds another amount of free memory, and only rank 0 has the files that the results
+/// are judged by: all end with what it finds wrong.
 Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
-                                         Deadline deadline) {
+                                         const Reports& reports, Deadline deadline) {
   if (place.rank != 0) {
     const auto told = group.store->get(group.prefix + "max_bytes", deadline);
     if (!told) return tl::unexpected(told.error());
@@ -32,7 +35,11 @@ Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& pl
     if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *told));
     return *value;
   }
-  const auto decided = max_bytes(options, place.local_size);
+  auto decided = max_bytes(options, place.local_size);
+  if (decided) {
+    const auto checked = reports.check(planned_rows(options, *decided, place.size), place.size);
+    if (!checked) decided = tl::unexpected(checked.error());
+  }
   if (place.size > 1) {
     const std::string words = decided ? std::to_string(*decided) : decided.error().message;
     if (auto told = group.store->set(group.prefix + "max_bytes", words, deadline); !told) {
@@ -169,19 +176,32 @@ class Course {
   std::uint64_t wrong_here_ = 0;
 };
 
+/// What rank 0 says and writes at the end; returns its status.
+int finish(Reports& reports, const Report& report, int status) {
+  const Verdict verdict = reports.judge(report);
+  print(footer(report.summary) + lines_of(verdict));
+  if (status == kRight) status = status_of(report.summary, verdict);
+  if (auto written = reports.write(report, verdict); !written) {
+    say_error(written.error().message);
+    status = kFailed;
+  }
+  say_shortfall(verdict);
+  return status;
+}
+
 }  // namespace
 
 Result<int> run(const Options& options, const Place& place) {
-  UniqueFd json;
-  if (place.rank == 0 && !options.report.json_file.empty()) {
-    auto opened = open_report(options.report.json_file);
+  Reports reports;
+  if (place.rank == 0) {
+    auto opened = Reports::open(options.report);
     if (!opened) return tl::unexpected(opened.error());
-    json = std::move(*opened);
+    reports = std::move(*opened);
   }
   const Deadline start_by = Clock::now() + options.timeout;
   auto meeting = meet(place, start_by);
   if (!meeting) return tl::unexpected(meeting.error());
-  const auto last = agree_on_max_bytes(options, place, meeting->group, start_by);
+  const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
   if (!last) return tl::unexpected(last.error());
   const std::uint64_t room = *last + collectives::Checker::kGuardBytes;
   collectives::CommunicatorOptions wanted;
@@ -209,19 +229,14 @@ Result<int> run(const Options& options, const Place& place) {
   std::string why = ended ? std::string() : ended.error().message;
   const bool hangs = !ended && is_hang(ended.error(), meeting->group);
   if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
-  const Summary summary = course.summary(std::move(why));
-  if (talks) {
-    print(footer(summary));
-    if (json) {
-      if (auto written = write_report(json.get(), options.report.json_file, setting, summary); !written) {
-        return tl::unexpected(written.error());
-      }
-    }
-  }
+  const Report report{"this run", std::move(setting), course.summary(std::move(why))};
+  // A rank believes its own eyes too: the totals have travelled over what is being tested.
+  int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;
+  if (talks) status = finish(reports, report, status);
   if (hangs) return kLate;
   if (!ended) return tl::unexpected(ended.error());
-  // A rank believes its own eyes too: the totals have travelled over what is being tested.
-  return summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;
+  // Rank 0 may come late, from writing its files.
+  return agree_on_status(*connected->control, status, options.op_timeout + Reports::kDrawingTime);
 }
 
 }  // namespace ddrun::allreduce

@@ -11,6 +11,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "report.hpp"
 #include "say.hpp"
 #include "status.hpp"
 
@@ -40,10 +41,6 @@ std::string part(const Measurement& one) {
   const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
   return format(kParts, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
                 bandwidth(one.busbw).c_str(), wrong.c_str());
-}
-
-bool same_case(const Case& a, const Case& b) {
-  return a.collective == b.collective && a.type == b.type && a.op == b.op && a.root == b.root;
 }
 
 /// Whether a size may be no whole number of elements.
