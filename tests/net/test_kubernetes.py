@@ -3,7 +3,7 @@
 
 import pathlib
 
-from netcase import DDRUN, NetTest, main
+from netcase import ALLREDUCE, DDRUN, NetTest, main
 
 try:
     import yaml
@@ -30,8 +30,10 @@ class Pod:
             self.variables[entry["name"]] = SECRET
 
     def words(self):
-        """The container's command, with our ddrun, and a worker that says who it is."""
+        """The container's command, with our programs, or with a worker that says who it is."""
         command = self.container["command"]
+        if "ddrun-allreduce" in command:
+            return [{"ddrun": DDRUN, "ddrun-allreduce": ALLREDUCE}.get(word, word) for word in command]
         assert command[0] == "ddrun" and command[-1] == "/app/train", command
         return [DDRUN, *command[1:-1], "bash", "-c", WHO]
 
@@ -90,6 +92,32 @@ class Manifests(NetTest):
                 for index in range(count)]
         self.assertIn(f"--nnodes={count}", pods[0].container["command"])
         self.check(self.play(pods, objects), "train")
+
+    def test_allreduce_job(self):
+        objects = self.read("allreduce-job.yaml")
+        job, service = objects["Job"], objects["Service"]
+        template, count = job["spec"]["template"], job["spec"]["completions"]
+        self.assertEqual(service["metadata"]["name"], template["spec"]["subdomain"])
+        self.assertLessEqual(service["spec"]["selector"].items(), template["metadata"]["labels"].items())
+        spread, = template["spec"]["topologySpreadConstraints"]
+        self.assertEqual(spread["labelSelector"]["matchLabels"], template["metadata"]["labels"])
+        domain = f"{template['spec']['subdomain']}.default.svc.cluster.local"
+        pods = [Pod(self.bed.hosts[index], f"{job['metadata']['name']}-{index}", domain, template,
+                    {"JOB_COMPLETION_INDEX": index}) for index in range(count)]
+        command = pods[0].container["command"]
+        self.assertIn(f"--nnodes={count}", command)
+        # Of this machine, and of whatever else runs on it, nothing is asked; what is, is judged in the second run.
+        bounds = {"--min-busbw=0.1": "--min-busbw=0.000001", "--max-latency=10ms": "--max-latency=60s"}
+        self.assertLessEqual(bounds.keys(), set(command))
+        pods[0].container["command"] = [bounds.get(word, word) for word in command]
+        said = "\n".join(self.play(pods, objects))
+        self.assertIn("# Out of bounds values : 0 OK", said)
+        self.assertIn("ranks: 4 ", said)
+        bounds["--min-busbw=0.1"] = "--min-busbw=1000000"
+        pods[0].container["command"] = [bounds.get(word, word) for word in command]
+        started = [pod.start(pods) for pod in reversed(pods)]
+        self.assertEqual([one.wait(60) for one in started], [3, 3], f"{started}")
+        self.assertEqual("".join(one.err for one in started).count("too slow: all_reduce of 8 MiB"), 1, f"{started}")
 
     def test_jobset(self):
         objects = self.read("jobset.yaml")
