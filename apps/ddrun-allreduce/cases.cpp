@@ -51,6 +51,7 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
 
 std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks) {
   std::vector<Row> rows;
+  if (options.pairs) return rows;
   for (const Case& what : cases(options, ranks)) {
     const collectives::Blocks blocks = collectives::blocks_of(what.collective, ranks);
     for (const std::uint64_t bytes : sizes(options, max_bytes, what, ranks)) {

@@ -17,7 +17,7 @@ namespace ddrun::allreduce {
 [[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& what,
                                                int ranks);
 
-/// Rows for all of them without measurements: `what`, `bytes` and `count`.
+/// Rows for all of them without measurements: `what`, `bytes` and `count`. Pairs have none.
 [[nodiscard]] std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks);
 
 /// What has to be equal on all ranks, as words "name=value".
