@@ -225,7 +225,7 @@ class FromAScript(SlurmTest):
         status, said, _ = night(TOLERANCE="99.9%")
         self.assertEqual(status, "0:0", said)
         self.assertIn("measurements are slower than allowed", said)
-        status, said, result = night(MIN_BUSBW="100000")
+        status, said, result = night(MIN_BUSBW="100000", TOLERANCE="99.9%")
         self.assertEqual(status, "3:0", said)
         self.assertIn("too slow: all_reduce of 1 MiB float sum", said)
         self.assertEqual(len(json.loads(result.read_text())["fell_short"]), 1)

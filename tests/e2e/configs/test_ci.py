@@ -65,7 +65,7 @@ class Examples(unittest.TestCase):
         self.assertTrue(report["ok"])
         self.assertEqual(report["world_size"], 4)
         self.assertEqual(len({result["collective"] for result in report["results"]}), COLLECTIVES)
-        self.assertEqual(json.loads((self.work / "smoke.json").read_text())["verdict"], "succeeded")
+        self.assertEqual(json.loads((self.work / "smoke.json").read_text())["verdict"], "success")
 
     def github(self, change=lambda text: text):
         """Runs the steps until one fails; its result, or the last one's."""
