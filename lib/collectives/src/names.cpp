@@ -12,20 +12,19 @@ namespace {
 
 struct TypeFacts {
   std::string_view name;
-  std::size_t size;
   NumberKind kind;
 };
 
-constexpr std::array<TypeFacts, kDataTypes.size()> kTypeFacts{{{"int8", 1, NumberKind::signed_integer},
-                                                               {"uint8", 1, NumberKind::unsigned_integer},
-                                                               {"int32", 4, NumberKind::signed_integer},
-                                                               {"uint32", 4, NumberKind::unsigned_integer},
-                                                               {"int64", 8, NumberKind::signed_integer},
-                                                               {"uint64", 8, NumberKind::unsigned_integer},
-                                                               {"half", 2, NumberKind::floating},
-                                                               {"float", 4, NumberKind::floating},
-                                                               {"double", 8, NumberKind::floating},
-                                                               {"bfloat16", 2, NumberKind::floating}}};
+constexpr std::array<TypeFacts, kDataTypes.size()> kTypeFacts{{{"int8", NumberKind::signed_integer},
+                                                               {"uint8", NumberKind::unsigned_integer},
+                                                               {"int32", NumberKind::signed_integer},
+                                                               {"uint32", NumberKind::unsigned_integer},
+                                                               {"int64", NumberKind::signed_integer},
+                                                               {"uint64", NumberKind::unsigned_integer},
+                                                               {"half", NumberKind::floating},
+                                                               {"float", NumberKind::floating},
+                                                               {"double", NumberKind::floating},
+                                                               {"bfloat16", NumberKind::floating}}};
 
 constexpr std::array<std::string_view, kReduceOps.size()> kOpNames{"sum", "prod", "max", "min", "avg"};
 
@@ -67,7 +66,6 @@ std::optional<Value> named(const std::array<Value, Count>& all, std::string_view
 
 }  // namespace
 
-std::size_t size_of(DataType type) { return facts(type).size; }
 std::string_view name_of(DataType type) { return facts(type).name; }
 NumberKind kind_of(DataType type) { return facts(type).kind; }
 std::optional<DataType> data_type_named(std::string_view name) { return named(kDataTypes, name); }

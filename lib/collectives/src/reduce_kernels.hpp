@@ -82,60 +82,43 @@ struct BFloat16 {
 
 // Operations on two numbers, and what is done with the last result.
 
-template <class Number>
-Number unchanged(Number number, int /*ranks*/) {
-  return number;
-}
-
-struct Sum {
+struct LastStays {
   template <class Number>
-  static Number apply(Number a, Number b) {
-    return static_cast<Number>(a + b);
-  }
-  template <class Number>
-  static Number last(Number number, int ranks) {
-    return unchanged(number, ranks);
+  static Number last(Number number, int /*ranks*/) {
+    return number;
   }
   static constexpr bool kLastChanges = false;
 };
 
-struct Product {
+struct Sum : LastStays {
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return static_cast<Number>(a + b);
+  }
+};
+
+struct Product : LastStays {
   template <class Number>
   static Number apply(Number a, Number b) {
     return static_cast<Number>(a * b);
   }
-  template <class Number>
-  static Number last(Number number, int ranks) {
-    return unchanged(number, ranks);
-  }
-  static constexpr bool kLastChanges = false;
 };
 
 // A comparison with a number that is not equal to itself, NaN, is false: a NaN that is there stays, and one that comes
 // is taken.
 
-struct Maximum {
+struct Maximum : LastStays {
   template <class Number>
   static Number apply(Number a, Number b) {
     return ((b > a) | (b != b)) ? b : a;
   }
-  template <class Number>
-  static Number last(Number number, int ranks) {
-    return unchanged(number, ranks);
-  }
-  static constexpr bool kLastChanges = false;
 };
 
-struct Minimum {
+struct Minimum : LastStays {
   template <class Number>
   static Number apply(Number a, Number b) {
     return ((b < a) | (b != b)) ? b : a;
   }
-  template <class Number>
-  static Number last(Number number, int ranks) {
-    return unchanged(number, ranks);
-  }
-  static constexpr bool kLastChanges = false;
 };
 
 /// What integers are divided in. A double quotient of numbers below 2^32 is cut rightly for every divisor below 2^20,

@@ -56,6 +56,9 @@ const Kernels& kernels(DataType type, ReduceOp op, SimdPath path) {
   return table_of(path).of[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)];
 }
 
-const Kernels& kernels(DataType type, ReduceOp op) { return kernels(type, op, usable_paths().back()); }
+const Kernels& kernels(DataType type, ReduceOp op) {
+  static const KernelTable& fastest = table_of(usable_paths().back());
+  return fastest.of[static_cast<std::size_t>(type)][static_cast<std::size_t>(op)];
+}
 
 }  // namespace ddrun::collectives

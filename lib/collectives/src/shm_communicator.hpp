@@ -33,6 +33,7 @@ class ShmCommunicator final : public Communicator {
   ~ShmCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "shm"; }
+  [[nodiscard]] std::string details() const override { return segment_->pages(); }
   [[nodiscard]] std::optional<Error> trouble() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override;
   [[nodiscard]] std::span<std::byte> recv_buffer() override;

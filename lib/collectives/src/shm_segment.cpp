@@ -1,6 +1,7 @@
 #include "shm_segment.hpp"
 
 #include <fcntl.h>
+#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,11 +9,14 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "ddrun/base/text.hpp"
+#include "shm_layout.hpp"
 
 namespace ddrun::collectives {
 
@@ -24,11 +28,21 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-int make_memfd() {
+int make_memfd(unsigned flags) {
   // Some systems insist on the first form, kernels before 6.3 know only the second.
-  const int fd = memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+  const int fd = memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
   if (fd >= 0 || errno != EINVAL) return fd;
-  return memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  return memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+}
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Whether the system may give large pages to a memfd that has none reserved: "always within_size advise [never] …".
+bool large_pages_allowed() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string choices{std::istreambuf_iterator<char>(file), {}};
+  return choices.find('[') != std::string::npos && choices.find("[never]") == std::string::npos &&
+         choices.find("[deny]") == std::string::npos;
 }
 
 /// Segments of this process, so that threads acting as ranks share one mapping.
@@ -64,7 +78,11 @@ struct Where {
 }  // namespace
 
 Result<void> Segment::map(std::size_t bytes) {
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  struct stat info {};
+  if (fstat(fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot ask for shared memory's pages", errno);
+  page_ = static_cast<std::size_t>(info.st_blksize);
+  // Of reserved pages, this is what takes them: it fails where there are too few.
+  void* const memory = mmap(nullptr, round_up(bytes, page_), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (memory == MAP_FAILED) {
     return fail_errno(Errc::unavailable, concat("cannot map ", bytes, " bytes of shared memory"), errno);
   }
@@ -76,18 +94,32 @@ Result<void> Segment::map(std::size_t bytes) {
 }
 
 Segment::~Segment() {
-  if (data_ != nullptr) munmap(data_, size_);
+  if (data_ != nullptr) munmap(data_, round_up(size_, page_));
+}
+
+bool Segment::make(std::size_t bytes, bool huge) {
+  fd_.reset(make_memfd(huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+  const std::size_t whole = huge ? round_up(bytes, kHugePage) : bytes;
+  return fd_ && ftruncate(fd_.get(), static_cast<off_t>(whole)) == 0 && fcntl(fd_.get(), F_ADD_SEALS, kSeals) == 0;
+}
+
+std::string Segment::pages() const {
+  if (page_ == kHugePage) return "2 MiB pages";
+  return large_pages_allowed() ? "4 KiB pages, or 2 MiB where the system finds some" : "4 KiB pages";
 }
 
 Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes) {
   std::shared_ptr<Segment> segment(new Segment);
-  segment->fd_.reset(make_memfd());
-  struct stat info {};
-  if (!segment->fd_ || ftruncate(segment->fd_.get(), static_cast<off_t>(bytes)) != 0 ||
-      fcntl(segment->fd_.get(), F_ADD_SEALS, kSeals) != 0 || fstat(segment->fd_.get(), &info) != 0) {
-    return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);
+  // A small segment would waste most of a large page.
+  const bool huge = bytes >= kHugePage && segment->make(bytes, true) && segment->map(bytes);
+  if (!huge) {
+    if (!segment->make(bytes, false)) {
+      return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);
+    }
+    if (auto mapped = segment->map(bytes); !mapped) return tl::unexpected(mapped.error());
   }
-  if (auto mapped = segment->map(bytes); !mapped) return tl::unexpected(mapped.error());
+  struct stat info {};
+  if (fstat(segment->fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot see shared memory", errno);
   segment->where_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes);
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
@@ -117,7 +149,7 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
   }
   // The process id may mean somebody else in this rank's container.
   if (info.st_dev != where->device || info.st_ino != where->inode ||
-      static_cast<std::uint64_t>(info.st_size) != where->bytes) {
+      static_cast<std::uint64_t>(info.st_size) < where->bytes) {
     return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));
   }
   if (auto mapped = segment->map(where->bytes); !mapped) return tl::unexpected(mapped.error());

@@ -30,19 +30,24 @@ class Segment {
 
   [[nodiscard]] const std::string& where() const { return where_; }
   [[nodiscard]] std::byte* data() const { return data_; }
+  /// As asked for; the file itself is whole pages.
   [[nodiscard]] std::size_t size() const { return size_; }
+  /// "2 MiB pages" where the system has reserved enough of them, else "4 KiB pages", or that some may be larger.
+  [[nodiscard]] std::string pages() const;
 
   /// Gives [offset, offset + bytes) real memory. Fails with `unavailable`.
   [[nodiscard]] Result<void> reserve(std::size_t offset, std::size_t bytes) const;
 
  private:
   Segment() = default;
+  [[nodiscard]] bool make(std::size_t bytes, bool huge);
   [[nodiscard]] Result<void> map(std::size_t bytes);
 
   UniqueFd fd_;
   std::string where_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t page_ = 0;  ///< bytes of a page of the file
 };
 
 }  // namespace ddrun::collectives

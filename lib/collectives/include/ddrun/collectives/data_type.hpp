@@ -15,8 +15,9 @@ inline constexpr std::array kDataTypes{DataType::int8,    DataType::uint8,   Dat
                                        DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
                                        DataType::float64, DataType::bfloat16};
 
-/// Bytes of one element.
-[[nodiscard]] std::size_t size_of(DataType type);
+/// Bytes of an element of each.
+inline constexpr std::array<std::size_t, kDataTypes.size()> kDataTypeSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+[[nodiscard]] constexpr std::size_t size_of(DataType type) { return kDataTypeSizes[static_cast<std::size_t>(type)]; }
 
 /// As nccl-tests calls it: "int8", "half", "float", "double", "bfloat16", …
 [[nodiscard]] std::string_view name_of(DataType type);
