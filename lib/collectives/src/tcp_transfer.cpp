@@ -1,5 +1,6 @@
 #include "tcp_transfer.hpp"
 
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -126,7 +127,11 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
       awake_until = options_.spin ? now + kSpin : now;
       next_look_ = now + kLong;
     }
-    if (now < awake_until) continue;
+    if (now < awake_until) {
+      // Who is waited for may be waiting for this processor.
+      sched_yield();
+      continue;
+    }
     if (auto waited = wait(); !waited) return waited;
   }
 }
