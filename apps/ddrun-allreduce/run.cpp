@@ -209,6 +209,8 @@ Result<int> run(const Options& options, const Place& place) {
   wanted.buffer_bytes = Buffers::of_back_end(options, room);
   wanted.must_agree = must_agree(options);
   wanted.tcp_streams = options.streams;
+  wanted.nccl_blocking = options.blocking;
+  wanted.nccl_graph_launches = options.graph_launches;
   const auto connected = connect(meeting->group, wanted, start_by);
   if (!connected) return tl::unexpected(connected.error());
   collectives::Communicator& communicator = *connected->communicator;

@@ -4,6 +4,9 @@ option(DDRUN_BUILD_FUZZERS "Build the fuzzers of the store, with clang's libFuzz
 option(DDRUN_WERROR "Treat warnings as errors" OFF)
 option(DDRUN_PRECOMPILE "Compile the headers that nearly all files include once (scripts/cmake/DdrunPrecompiled.cmake)" OFF)
 option(DDRUN_SPLIT_DEBUG "Keep debug symbols in <program>.debug beside the program" OFF)
+set(DDRUN_WITH_CUDA AUTO CACHE STRING "Compile kernels for GPUs with nvcc: AUTO (if there is one that works), ON or OFF")
+set_property(CACHE DDRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(DDRUN_CUDA_ARCHITECTURES 90 CACHE STRING "GPUs they are for, for example 80;90;100; later ones compile what is for the last")
 set(DDRUN_LINK dynamic CACHE STRING
     "How programs are linked: dynamic, partial (only the C library is shared) or static (static-pie)")
 set_property(CACHE DDRUN_LINK PROPERTY STRINGS dynamic partial static)
@@ -12,6 +15,9 @@ set(DDRUN_WITH_GLOO AUTO CACHE STRING
 set_property(CACHE DDRUN_WITH_GLOO PROPERTY STRINGS AUTO ON OFF)
 set(DDRUN_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,undefined")
 
+if(NOT DDRUN_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
+  message(FATAL_ERROR "DDRUN_WITH_CUDA is '${DDRUN_WITH_CUDA}': choose AUTO, ON or OFF")
+endif()
 if(NOT DDRUN_LINK MATCHES "^(dynamic|partial|static)$")
   message(FATAL_ERROR "DDRUN_LINK is '${DDRUN_LINK}': choose dynamic, partial or static")
 endif()

@@ -6,7 +6,9 @@
 #include "choose.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
+#include "gpu_survey.hpp"
 #include "host_identity.hpp"
+#include "nccl_communicator.hpp"
 
 namespace ddrun::collectives {
 
@@ -138,27 +140,52 @@ Call Communicator::meeting() {
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
   HostIdentity me = HostIdentity::mine();
   if (!options.place.empty()) me.place = options.place;
-  const auto lines = exchange(group, "who", me.line() + kUnit + options.must_agree, deadline);
+  const bool may_be_nccl = options.backend == Backend::nccl || options.backend == Backend::automatic;
+  const GpuSurvey survey = may_be_nccl ? GpuSurvey::mine(options.backend == Backend::nccl) : GpuSurvey();
+  const auto lines =
+      exchange(group, "who", concat(me.line(), kUnit, survey.line(), kUnit, options.must_agree), deadline);
   if (!lines) return tl::unexpected(lines.error());
   Connected connected;
   std::vector<HostIdentity> all;
+  std::vector<GpuSurvey> surveys;
   std::string agreed;
   for (std::size_t rank = 0; rank < lines->size(); ++rank) {
     const std::vector<std::string> parts = split((*lines)[rank], kUnit);
+    if (parts.size() < 3) return fail(Errc::protocol, concat("rank ", rank, " says too little of itself"));
     auto one = HostIdentity::parse(parts[0]);
     if (!one) return tl::unexpected(one.error());
+    auto gpus = GpuSurvey::parse(parts[parts.size() - 2]);
+    if (!gpus) return tl::unexpected(gpus.error());
+    surveys.push_back(std::move(*gpus));
     if (rank == 0) agreed = parts.back();
     if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
     connected.members.push_back({one->host, one->pid, processors_in_words(one->processors)});
     all.push_back(std::move(*one));
   }
 
-  auto chosen = choose(group, options, all, deadline);
+  const GpuPlan plan = may_be_nccl ? plan_gpus(surveys, all) : GpuPlan();
+  if (options.backend == Backend::nccl && !plan.possible()) {
+    return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
+  }
+  // Where NCCL might refuse it is not chosen, but who asks for it gets it if NCCL can.
+  const bool is_nccl = plan.possible() && (options.backend == Backend::nccl || plan.problem.empty());
+  CommunicatorOptions without_gpus = options;
+  if (options.backend == Backend::nccl) without_gpus.backend = Backend::automatic;
+  if (is_nccl) without_gpus.buffer_bytes = 0;
+  auto chosen = choose(group, without_gpus, all, deadline);
   if (!chosen) return tl::unexpected(chosen.error());
-  chosen->communicator->tap_ = options.tap;
   connected.communicator = std::move(chosen->communicator);
   connected.control = chosen->control ? std::move(chosen->control) : connected.communicator;
   connected.why = std::move(chosen->why);
+  if (is_nccl) {
+    auto nccl = NcclCommunicator::connect(group, options, plan, connected.control, deadline);
+    if (!nccl) return tl::unexpected(nccl.error());
+    connected.communicator = std::move(*nccl);
+    connected.why = "there is a GPU for each rank";
+  } else if (std::any_of(surveys.begin(), surveys.end(), [](const GpuSurvey& one) { return !one.devices.empty(); })) {
+    connected.why += concat("; not nccl: ", plan.problem);
+  }
+  connected.communicator->tap_ = options.tap;
   return connected;
 }
 

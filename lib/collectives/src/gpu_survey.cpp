@@ -18,7 +18,7 @@ constexpr char kSeparator = '\x1e';
 constexpr int kSharingVersion = nccl::version_code(2, 30, 0);
 
 std::string uuid_of(const cuda::Driver& driver, int ordinal) {
-  cuda::Device device = 0;
+  cuda::DeviceId device = 0;
   cuda::Uuid uuid{};
   if (driver.device_get(&device, ordinal) != cuda::kSuccess ||
       driver.device_get_uuid(&uuid, device) != cuda::kSuccess) {

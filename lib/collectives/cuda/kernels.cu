@@ -1,0 +1,55 @@
+// The kernels for device memory: every thread does its part of what sequence_walk.hpp and reduce_elements.hpp say.
+// They are C functions, as they are found by name; arguments are those of lib/collectives/src/gpu_kernels.cpp.
+
+#include "reduce_elements.hpp"
+#include "sequence_walk.hpp"
+
+namespace {
+
+using namespace ddrun::collectives::gpu;
+
+extern __shared__ std::uint32_t shared_table[];
+
+__device__ std::uint64_t own_index() { return static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
+__device__ std::uint64_t all_threads() { return static_cast<std::uint64_t>(gridDim.x) * blockDim.x; }
+
+/// A block's own copy of the table, as near as memory can be.
+__device__ const std::uint32_t* load_table(const std::uint32_t* table, std::uint32_t period) {
+  for (std::uint32_t i = threadIdx.x; i < table_words(period); i += blockDim.x) shared_table[i] = table[i];
+  __syncthreads();
+  return shared_table;
+}
+
+__device__ void add_all(std::uint64_t mine, unsigned long long* total) {
+  unsigned long long sum = mine;
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_down_sync(0xffffffffU, sum, distance);
+  if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(total, sum);
+}
+
+}  // namespace
+
+#define DDRUN_KERNELS_OF(ELEMENT)                                                                                      \
+  extern "C" __global__ void __launch_bounds__(512, 3)                                                                 \
+      ddrun_fill_##ELEMENT(std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, std::uint32_t period,  \
+                           std::uint32_t turn, std::uint64_t first) {                                                  \
+    fill_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(), all_threads()); \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(512, 3)                                                                 \
+      ddrun_count_wrong_##ELEMENT(const std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table,           \
+                                  std::uint32_t period, std::uint32_t turn, std::uint64_t first,                       \
+                                  unsigned long long* wrong) {                                                         \
+    add_all(count_wrong_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(),  \
+                                      all_threads()),                                                                  \
+            wrong);                                                                                                    \
+  }
+
+DDRUN_KERNELS_OF(1)
+DDRUN_KERNELS_OF(2)
+DDRUN_KERNELS_OF(4)
+DDRUN_KERNELS_OF(8)
+
+extern "C" __global__ void __launch_bounds__(512, 3)
+    ddrun_reduce(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count, std::uint32_t type,
+                 std::uint32_t op) {
+  reduce_part(type, op, in, inputs, out, count, own_index(), all_threads());
+}

@@ -1,0 +1,197 @@
+#pragma once
+
+// What the kernels do for one of their threads, as plain C++17 that a processor can run as well: so the very same
+// arithmetic is tested without a GPU.
+//
+// A Sequence is taken as one of bytes. Its table is one period and the beginning of the next, so that a word can be
+// read from any place of it, as two words of which the middle is taken.
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define DDRUN_HOST_DEVICE __host__ __device__ __forceinline__
+#define DDRUN_UNROLL _Pragma("unroll")
+#else
+#define DDRUN_HOST_DEVICE inline
+#define DDRUN_UNROLL
+#endif
+
+namespace ddrun::collectives::gpu {
+
+/// 32-bit words of the table of a period of so many bytes.
+DDRUN_HOST_DEVICE constexpr std::uint32_t table_words(std::uint32_t period) { return (period + 3) / 4 + 3; }
+
+/// A place in a sequence, in bytes. Element p of a Sequence is period[(p % n + p / n * turn) % n]: `in_period` is p % n
+/// and `turned` is p / n * turn, modulo n.
+struct Place {
+  std::uint32_t in_period;
+  std::uint32_t turned;
+};
+
+struct Walk {
+  std::uint32_t period;  ///< bytes
+  std::uint32_t turn;    ///< bytes, less than period
+
+  DDRUN_HOST_DEVICE Place at(std::uint64_t position) const {
+    const std::uint64_t periods = position / period;
+    return {static_cast<std::uint32_t>(position % period),
+            static_cast<std::uint32_t>(periods % period * turn % period)};
+  }
+
+  /// `step` is at(bytes to go).
+  DDRUN_HOST_DEVICE void advance(Place& place, const Place& step) const {
+    place.in_period += step.in_period;
+    place.turned += step.turned;
+    if (place.turned >= period) place.turned -= period;
+    if (place.in_period >= period) {
+      place.in_period -= period;
+      place.turned += turn;
+      if (place.turned >= period) place.turned -= period;
+    }
+  }
+
+  DDRUN_HOST_DEVICE std::uint32_t in_table(const Place& place) const {
+    const std::uint32_t from = place.in_period + place.turned;
+    return from >= period ? from - period : from;
+  }
+};
+
+DDRUN_HOST_DEVICE std::uint32_t byte_at(const std::uint32_t* table, const Walk& walk, Place place) {
+  const std::uint32_t from = walk.in_table(place);
+  return table[from / 4] >> (from % 4 * 8) & 0xffU;
+}
+
+/// The four bytes from `place` on, of elements of `Element` bytes (up to 4).
+template <int Element>
+DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& walk, Place place) {
+  if (Element < 4 && place.in_period + 4 > walk.period) {
+    // Across the end of a period, where the next begins at another place.
+    const Place one{1, 0};
+    std::uint32_t word = 0;
+    for (int i = 0; i < 4; ++i) {
+      word |= byte_at(table, walk, place) << (8 * i);
+      walk.advance(place, one);
+    }
+    return word;
+  }
+  const std::uint32_t from = walk.in_table(place);
+  const std::uint32_t low = table[from / 4];
+  if (Element >= 4) return low;
+  const std::uint64_t both = static_cast<std::uint64_t>(table[from / 4 + 1]) << 32U | low;
+  return static_cast<std::uint32_t>(both >> (from % 4 * 8));
+}
+
+/// How many elements of a word differ.
+template <int Element>
+DDRUN_HOST_DEVICE std::uint32_t count_different(std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t different = a ^ b;
+  if (Element == 1) {
+    std::uint32_t count = 0;
+    for (int i = 0; i < 4; ++i) count += (different >> (8 * i) & 0xffU) != 0 ? 1 : 0;
+    return count;
+  }
+  if (Element == 2) return ((different & 0xffffU) != 0 ? 1U : 0U) + (different >> 16U != 0 ? 1U : 0U);
+  return different != 0 ? 1 : 0;
+}
+
+/// Where data of elements of `Element` bytes is cut into words that are aligned: single elements before and after.
+struct Cut {
+  std::uint64_t head;   ///< bytes
+  std::uint64_t units;  ///< words, or pairs of words for elements of 8 bytes
+  std::uint64_t tail;   ///< bytes
+};
+
+template <int Element>
+DDRUN_HOST_DEVICE Cut cut(const void* data, std::uint64_t bytes) {
+  const std::uint64_t unit = Element == 8 ? 8 : 4;
+  std::uint64_t head = (unit - reinterpret_cast<std::uintptr_t>(data) % unit) % unit;
+  if (head > bytes) head = bytes;
+  return {head, (bytes - head) / unit, (bytes - head) % unit};
+}
+
+/// What thread `thread` of `threads` has to fill. `first` is the sequence's byte that comes first.
+template <int Element>
+DDRUN_HOST_DEVICE void fill_part(std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, Walk walk,
+                                 std::uint64_t first, std::uint64_t thread, std::uint64_t threads) {
+  const Cut parts = cut<Element>(data, bytes);
+  if (thread < parts.head) data[thread] = static_cast<std::uint8_t>(byte_at(table, walk, walk.at(first + thread)));
+  if (thread < parts.tail) {
+    const std::uint64_t at = bytes - parts.tail + thread;
+    data[at] = static_cast<std::uint8_t>(byte_at(table, walk, walk.at(first + at)));
+  }
+  const std::uint64_t unit = Element == 8 ? 8 : 4;
+  Place place = walk.at(first + parts.head + thread * unit);
+  const Place step = walk.at(threads * unit);
+  auto* const words = reinterpret_cast<std::uint32_t*>(data + parts.head);
+  for (std::uint64_t i = thread; i < parts.units; i += threads) {
+    if (Element == 8) {
+      const std::uint32_t from = walk.in_table(place) / 4;
+      words[2 * i] = table[from];
+      words[2 * i + 1] = table[from + 1];
+    } else {
+      words[i] = word_at<Element>(table, walk, place);
+    }
+    walk.advance(place, step);
+  }
+}
+
+/// How many elements that thread finds wrong. Several words are loaded before the first is looked at, as memory is far
+/// away; that each thread has words of 4 bytes next to its neighbours' makes the table's words neighbours, too.
+template <int Element>
+DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::uint64_t bytes,
+                                                 const std::uint32_t* table, Walk walk, std::uint64_t first,
+                                                 std::uint64_t thread, std::uint64_t threads) {
+  const Cut parts = cut<Element>(data, bytes);
+  std::uint64_t wrong = 0;
+  // Of the single elements, this thread's is one whole.
+  for (int part = 0; part < 2; ++part) {
+    const std::uint64_t begin = part == 0 ? 0 : bytes - parts.tail;
+    const std::uint64_t end = part == 0 ? parts.head : bytes;
+    const std::uint64_t element = begin + thread * Element;
+    if (element >= end) continue;
+    bool same = true;
+    for (int i = 0; i < Element; ++i) {
+      same = same && data[element + i] == byte_at(table, walk, walk.at(first + element + i));
+    }
+    wrong += same ? 0 : 1;
+  }
+  const std::uint64_t unit = Element == 8 ? 8 : 4;
+  Place place = walk.at(first + parts.head + thread * unit);
+  const Place step = walk.at(threads * unit);
+  constexpr int kAtOnce = Element == 8 ? 4 : 8;
+  std::uint64_t i = thread;
+  if (Element == 8) {
+    const auto* const pairs = reinterpret_cast<const std::uint64_t*>(data + parts.head);
+    const auto differs = [&](std::uint64_t got) {
+      const std::uint32_t from = walk.in_table(place) / 4;
+      walk.advance(place, step);
+      return got != (static_cast<std::uint64_t>(table[from + 1]) << 32U | table[from]) ? 1U : 0U;
+    };
+    for (; i + (kAtOnce - 1) * threads < parts.units; i += kAtOnce * threads) {
+      std::uint64_t got[kAtOnce];
+      DDRUN_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) got[k] = pairs[i + k * threads];
+      DDRUN_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) wrong += differs(got[k]);
+    }
+    for (; i < parts.units; i += threads) wrong += differs(pairs[i]);
+    return wrong;
+  }
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(data + parts.head);
+  const auto differences = [&](std::uint32_t got) {
+    const std::uint32_t count = count_different<Element>(got, word_at<Element>(table, walk, place));
+    walk.advance(place, step);
+    return count;
+  };
+  for (; i + (kAtOnce - 1) * threads < parts.units; i += kAtOnce * threads) {
+    std::uint32_t got[kAtOnce];
+    DDRUN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) got[k] = words[i + k * threads];
+    DDRUN_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) wrong += differences(got[k]);
+  }
+  for (; i < parts.units; i += threads) wrong += differences(words[i]);
+  return wrong;
+}
+
+}  // namespace ddrun::collectives::gpu

@@ -1,0 +1,205 @@
+// libcuda.so.1 of a machine with GPUs that are made of host memory.
+
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "../../../lib/collectives/cuda/reduce_elements.hpp"
+#include "stream.hpp"
+
+// The library's own declarations; what is defined here has the names that the driver gives them.
+using namespace ddrun::collectives::cuda;
+using ddrun::test::fake::Recipe;
+using ddrun::test::fake::wanted;
+namespace gpu = ddrun::collectives::gpu;
+
+namespace ddrun::collectives::cuda {
+struct EventState {
+  StreamState* stream = nullptr;
+  bool done = false;
+  std::chrono::steady_clock::time_point when;
+};
+struct GraphState {
+  std::vector<Recipe> parts;
+};
+struct GraphExecState {
+  std::vector<Recipe> parts;
+};
+struct FunctionState {
+  std::string name;
+};
+struct ModuleState {
+  std::map<std::string, FunctionState> functions;
+};
+}  // namespace ddrun::collectives::cuda
+
+namespace {
+
+constexpr std::uint64_t kThreads = 97;
+
+std::size_t memory_bytes() { return std::stoull(wanted("memory", "1073741824")); }
+
+template <class T>
+T argument(void** arguments, int index) {
+  T value;
+  std::memcpy(&value, arguments[index], sizeof(value));
+  return value;
+}
+
+/// A recipe for work that is done at once.
+template <class Do>
+Recipe at_once(Do act) {
+  return [act] {
+    return [act] {
+      act();
+      return true;
+    };
+  };
+}
+
+template <int Element>
+Recipe walk_kernel(bool fills, void** arguments) {
+  auto* const data = reinterpret_cast<std::uint8_t*>(argument<Address>(arguments, 0));
+  const auto bytes = argument<std::uint64_t>(arguments, 1);
+  const auto* const table = reinterpret_cast<const std::uint32_t*>(argument<Address>(arguments, 2));
+  const gpu::Walk walk{argument<std::uint32_t>(arguments, 3), argument<std::uint32_t>(arguments, 4)};
+  const auto first = argument<std::uint64_t>(arguments, 5);
+  auto* const wrong = fills ? nullptr : reinterpret_cast<std::uint64_t*>(argument<Address>(arguments, 6));
+  return at_once([=] {
+    for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
+      if (fills) gpu::fill_part<Element>(data, bytes, table, walk, first, thread, kThreads);
+      else *wrong += gpu::count_wrong_part<Element>(data, bytes, table, walk, first, thread, kThreads);
+    }
+  });
+}
+
+Recipe reduce_kernel(void** arguments) {
+  const auto* const in = reinterpret_cast<const void* const*>(argument<Address>(arguments, 0));
+  const auto inputs = argument<std::uint32_t>(arguments, 1);
+  auto* const out = reinterpret_cast<void*>(argument<Address>(arguments, 2));
+  const auto count = argument<std::uint64_t>(arguments, 3);
+  const auto type = argument<std::uint32_t>(arguments, 4);
+  const auto op = argument<std::uint32_t>(arguments, 5);
+  return at_once([=] {
+    for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
+      gpu::reduce_part(type, op, in, inputs, out, count, thread, kThreads);
+    }
+  });
+}
+
+}  // namespace
+
+#define FAKE extern "C" __attribute__((visibility("default"))) Status
+
+FAKE cuInit(unsigned) { return wanted("devices", "1") == "0" ? kNoDevice : kSuccess; }
+FAKE cuDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
+FAKE cuGetErrorName(Status status, const char** text) {
+  *text = status == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+  return kSuccess;
+}
+FAKE cuGetErrorString(Status, const char** text) { return *text = "as the test wants", kSuccess; }
+FAKE cuDeviceGetCount(int* count) { return *count = std::stoi(wanted("devices", "1")), kSuccess; }
+FAKE cuDeviceGet(DeviceId* device, int ordinal) { return *device = ordinal, kSuccess; }
+FAKE cuDeviceGetName(char* name, int bytes, DeviceId) {
+  std::strncpy(name, "Fake GPU", static_cast<std::size_t>(bytes));
+  return kSuccess;
+}
+FAKE cuDeviceGetUuid_v2(Uuid* uuid, DeviceId device) {
+  uuid->bytes.fill(static_cast<char>(device + 1));
+  return kSuccess;
+}
+FAKE cuDeviceGetAttribute(int* value, int attribute, DeviceId) {
+  *value = attribute == kMostSharedMemory ? 100 << 10 : 4;
+  return kSuccess;
+}
+FAKE cuDevicePrimaryCtxRetain(Context* context, DeviceId) {
+  static int any;
+  *context = reinterpret_cast<Context>(&any);
+  return kSuccess;
+}
+FAKE cuDevicePrimaryCtxRelease_v2(DeviceId) { return kSuccess; }
+FAKE cuCtxSetCurrent(Context) { return kSuccess; }
+FAKE cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { return *free = *total = memory_bytes(), kSuccess; }
+FAKE cuMemAlloc_v2(Address* memory, std::size_t bytes) {
+  void* const got = bytes <= memory_bytes() ? ::operator new (bytes, std::align_val_t{4096}, std::nothrow) : nullptr;
+  *memory = reinterpret_cast<Address>(got);
+  return got != nullptr ? kSuccess : kOutOfMemory;
+}
+FAKE cuMemFree_v2(Address memory) {
+  ::operator delete (reinterpret_cast<void*>(memory), std::align_val_t{4096});
+  return kSuccess;
+}
+FAKE cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Stream stream) {
+  stream->add(at_once([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }));
+  return kSuccess;
+}
+FAKE cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Stream stream) {
+  stream->add(at_once([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }));
+  return kSuccess;
+}
+FAKE cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream stream) {
+  stream->add(at_once([=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); }));
+  return kSuccess;
+}
+FAKE cuMemsetD8Async(Address to, unsigned char value, std::size_t bytes, Stream stream) {
+  stream->add(at_once([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); }));
+  return kSuccess;
+}
+FAKE cuStreamCreate(Stream* stream, unsigned) { return *stream = new StreamState, kSuccess; }
+FAKE cuStreamDestroy_v2(Stream stream) { return delete stream, kSuccess; }
+FAKE cuStreamQuery(Stream stream) { return stream->run() ? kSuccess : kNotReady; }
+FAKE cuEventCreate(EventHandle* event, unsigned) { return *event = new EventState, kSuccess; }
+FAKE cuEventDestroy_v2(EventHandle event) { return delete event, kSuccess; }
+FAKE cuEventRecord(EventHandle event, Stream stream) {
+  event->stream = stream;
+  event->done = false;
+  stream->add(at_once([event] {
+    event->done = true;
+    event->when = std::chrono::steady_clock::now();
+  }));
+  return kSuccess;
+}
+FAKE cuEventQuery(EventHandle event) {
+  if (!event->done && event->stream != nullptr) event->stream->run();
+  return event->done ? kSuccess : kNotReady;
+}
+FAKE cuEventElapsedTime(float* milliseconds, EventHandle start, EventHandle end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->when - start->when).count();
+  return kSuccess;
+}
+FAKE cuStreamBeginCapture_v2(Stream stream, int) { return stream->capturing = true, kSuccess; }
+FAKE cuStreamEndCapture(Stream stream, Graph* graph) {
+  stream->capturing = false;
+  *graph = new GraphState{std::move(stream->written_down)};
+  stream->written_down.clear();
+  return kSuccess;
+}
+FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
+  *exec = new GraphExecState{graph->parts};
+  return kSuccess;
+}
+FAKE cuGraphLaunch(GraphExec exec, Stream stream) {
+  for (const Recipe& part : exec->parts) stream->add(part);
+  return kSuccess;
+}
+FAKE cuGraphDestroy(Graph graph) { return delete graph, kSuccess; }
+FAKE cuGraphExecDestroy(GraphExec exec) { return delete exec, kSuccess; }
+FAKE cuModuleLoadData(Module* module, const void*) { return *module = new ModuleState, kSuccess; }
+FAKE cuModuleUnload(Module module) { return delete module, kSuccess; }
+FAKE cuModuleGetFunction(Function* function, Module module, const char* name) {
+  *function = &module->functions[name];
+  (*function)->name = name;
+  return kSuccess;
+}
+FAKE cuFuncSetAttribute(Function, int, int) { return kSuccess; }
+FAKE cuLaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                    Stream stream, void** arguments, void**) {
+  const std::string& name = function->name;
+  const bool fills = name.starts_with("ddrun_fill_");
+  if (name == "ddrun_reduce") stream->add(reduce_kernel(arguments));
+  else if (name.ends_with("_1")) stream->add(walk_kernel<1>(fills, arguments));
+  else if (name.ends_with("_2")) stream->add(walk_kernel<2>(fills, arguments));
+  else if (name.ends_with("_4")) stream->add(walk_kernel<4>(fills, arguments));
+  else stream->add(walk_kernel<8>(fills, arguments));
+  return kSuccess;
+}

@@ -1,0 +1,285 @@
+// libnccl.so.2 of a machine with GPUs that are made of host memory: the ranks of a communicator, threads or processes,
+// share a file. A call is work on a stream: give this rank's data; when all have, take what is wanted.
+
+#include "nccl_abi.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "../../../lib/collectives/cuda/reduce_elements.hpp"
+#include "stream.hpp"
+
+using namespace ddrun::collectives::nccl;
+using ddrun::test::fake::wanted;
+namespace cuda = ddrun::collectives::cuda;
+namespace gpu = ddrun::collectives::gpu;
+
+namespace {
+
+constexpr int kMostRanks = 16;
+constexpr std::size_t kSlot = std::size_t{32} << 20;
+constexpr std::size_t kHeader = 4096;
+
+struct Shared {
+  std::atomic<int> joined;
+  std::atomic<std::uint64_t> given[kMostRanks];
+  std::atomic<std::uint64_t> taken[kMostRanks];
+};
+
+/// A block that is sent, as it lies in a slot: peer, bytes, data.
+struct Parcel {
+  std::uint64_t peer;
+  std::uint64_t bytes;
+};
+
+struct Piece {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t bytes = 0;
+  int peer = 0;
+};
+
+}  // namespace
+
+namespace ddrun::collectives::nccl {
+struct CommunicatorState {
+  int rank = 0;
+  int size = 1;
+  std::byte* memory = nullptr;
+  bool joined = false;
+  bool aborted = false;
+  std::uint64_t sequence = 0;
+  std::map<std::string, int> calls;
+  Status init_error = kSuccess;
+
+  [[nodiscard]] Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
+  [[nodiscard]] std::byte* slot(int of) const { return memory + kHeader + static_cast<std::size_t>(of) * kSlot; }
+
+  template <class Words>
+  bool all_are_at(const Words& words, std::uint64_t least) const {
+    return std::all_of(words, words + size, [&](const auto& one) { return one.load() >= least; });
+  }
+};
+}  // namespace ddrun::collectives::nccl
+
+namespace {
+
+using State = CommunicatorState;
+
+std::size_t size_of_type(Type type) {
+  constexpr std::size_t kSizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+  return kSizes[type];
+}
+
+enum class Script { none, fail, hang };
+
+Script script_for(State& comm, const std::string& function) {
+  const std::string now = function + ":" + std::to_string(++comm.calls[function]);
+  if (wanted("fail", "") == now) return Script::fail;
+  return wanted("hang", "") == now ? Script::hang : Script::none;
+}
+
+/// `give` writes into this rank's slot; `take` reads all ranks'.
+Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> give,
+           std::function<void()> take) {
+  const Script script = script_for(comm, function);
+  if (script == Script::fail) return kUnhandledCudaError;
+  stream->add([&comm, script, give, take] {
+    auto sequence = std::make_shared<std::uint64_t>(0);
+    return [&comm, script, give, take, sequence] {
+      if (comm.aborted) return true;
+      if (script == Script::hang) return false;
+      Shared& shared = comm.shared();
+      if (*sequence == 0) {
+        if (!comm.all_are_at(shared.taken, comm.sequence)) return false;
+        *sequence = ++comm.sequence;
+        give(comm.slot(comm.rank));
+        shared.given[comm.rank] = *sequence;
+      }
+      if (!comm.all_are_at(shared.given, *sequence)) return false;
+      take();
+      shared.taken[comm.rank] = *sequence;
+      return true;
+    };
+  });
+  // As a communicator that does not block may say.
+  return kInProgress;
+}
+
+void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count, Type type, Op op) {
+  std::vector<const void*> in;
+  for (int rank = 0; rank < comm.size; ++rank) in.push_back(comm.slot(rank) + offset);
+  const auto inputs = static_cast<std::uint32_t>(in.size());
+  const auto type_number = static_cast<std::uint32_t>(type);
+  gpu::reduce_part(type_number, static_cast<std::uint32_t>(op), in.data(), inputs, out, count, 0, 1);
+}
+
+// A group is of one thread.
+thread_local int group_depth = 0;
+thread_local std::vector<Piece> group_sends;
+thread_local std::vector<Piece> group_receives;
+thread_local State* group_comm = nullptr;
+thread_local cuda::Stream group_stream = nullptr;
+
+Status end_group() {
+  if (group_comm == nullptr) return kSuccess;
+  State& comm = *std::exchange(group_comm, nullptr);
+  const auto give = [sends = std::move(group_sends)](std::byte* slot) {
+    for (const Piece& piece : sends) {
+      const Parcel parcel{static_cast<std::uint64_t>(piece.peer), piece.bytes};
+      std::memcpy(slot, &parcel, sizeof(parcel));
+      std::memcpy(slot + sizeof(parcel), piece.in, piece.bytes);
+      slot += sizeof(parcel) + piece.bytes;
+    }
+    const Parcel end{kMostRanks, 0};
+    std::memcpy(slot, &end, sizeof(end));
+  };
+  const auto take = [&comm, receives = std::move(group_receives)] {
+    for (const Piece& piece : receives) {
+      const std::byte* slot = comm.slot(piece.peer);
+      Parcel parcel{};
+      for (std::memcpy(&parcel, slot, sizeof(parcel)); parcel.peer != kMostRanks;) {
+        if (parcel.peer == static_cast<std::uint64_t>(comm.rank)) {
+          std::memcpy(piece.out, slot + sizeof(parcel), std::min(parcel.bytes, piece.bytes));
+          break;
+        }
+        slot += sizeof(parcel) + parcel.bytes;
+        std::memcpy(&parcel, slot, sizeof(parcel));
+      }
+    }
+  };
+  group_sends.clear();
+  group_receives.clear();
+  return add(comm, group_stream, "ncclGroupEnd", give, take);
+}
+
+void join(State& comm) {
+  if (comm.joined || wanted("init", "") == "hang") return;
+  comm.joined = comm.shared().joined.load() == comm.size;
+}
+
+}  // namespace
+
+#define FAKE extern "C" __attribute__((visibility("default")))
+
+FAKE Status ncclGetVersion(int* version) { return *version = std::stoi(wanted("nccl", "22809")), kSuccess; }
+FAKE const char* ncclGetErrorString(Status) { return "a failure that the test wants"; }
+FAKE const char* ncclGetLastError(Comm) { return "as scripted"; }
+FAKE Status ncclGetUniqueId(UniqueId* id) {
+  static std::atomic<int> made{0};
+  id->internal.fill('\0');
+  const std::string path =
+      wanted("dir", "/tmp") + "/fake-nccl." + std::to_string(getpid()) + "." + std::to_string(++made);
+  path.copy(id->internal.data(), id->internal.size() - 1);
+  return kSuccess;
+}
+
+#ifndef FAKE_OLD_NCCL
+FAKE Status ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
+  if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
+  const int file = open(id.internal.data(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const std::size_t bytes = kHeader + static_cast<std::size_t>(ranks) * kSlot;
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return kInvalidUsage;
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (memory == MAP_FAILED) return kInvalidUsage;
+  *comm = new State;
+  (*comm)->rank = rank;
+  (*comm)->size = ranks;
+  (*comm)->memory = static_cast<std::byte*>(memory);
+  if (wanted("init", "") == "refuse") (*comm)->init_error = kInvalidUsage;
+  ++(*comm)->shared().joined;
+  return kInProgress;
+}
+FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, UniqueId* ids, Config* config) {
+  return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
+}
+#endif
+
+FAKE Status ncclCommGetAsyncError(Comm comm, Status* error) {
+  join(*comm);
+  *error = comm->init_error != kSuccess ? comm->init_error : comm->joined ? kSuccess : kInProgress;
+  return kSuccess;
+}
+FAKE Status ncclCommFinalize(Comm) { return kSuccess; }
+FAKE Status ncclCommDestroy(Comm comm) {
+  munmap(comm->memory, kHeader + static_cast<std::size_t>(comm->size) * kSlot);
+  delete comm;
+  return kSuccess;
+}
+FAKE Status ncclCommAbort(Comm comm) {
+  // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
+  comm->aborted = true;
+  return kSuccess;
+}
+FAKE Status ncclMemAlloc(void** memory, std::size_t bytes) {
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return *memory != nullptr ? kSuccess : kUnhandledCudaError;
+}
+FAKE Status ncclMemFree(void* memory) { return std::free(memory), kSuccess; }
+FAKE Status ncclCommRegister(Comm comm, void*, std::size_t, void** handle) { return *handle = comm, kSuccess; }
+FAKE Status ncclCommDeregister(Comm, void*) { return kSuccess; }
+
+FAKE Status ncclAllReduce(const void* in, void* out, std::size_t count, Type type, Op op, Comm comm,
+                          cuda::Stream stream) {
+  return add(
+      *comm, stream, "ncclAllReduce", [=](std::byte* slot) { std::memcpy(slot, in, count * size_of_type(type)); },
+      [=] { reduce_slots(*comm, 0, out, count, type, op); });
+}
+FAKE Status ncclReduce(const void* in, void* out, std::size_t count, Type type, Op op, int root, Comm comm,
+                       cuda::Stream stream) {
+  return add(
+      *comm, stream, "ncclReduce", [=](std::byte* slot) { std::memcpy(slot, in, count * size_of_type(type)); },
+      [=] {
+        if (comm->rank == root) reduce_slots(*comm, 0, out, count, type, op);
+      });
+}
+FAKE Status ncclBroadcast(const void* in, void* out, std::size_t count, Type type, int root, Comm comm,
+                          cuda::Stream stream) {
+  const std::size_t bytes = count * size_of_type(type);
+  return add(
+      *comm, stream, "ncclBroadcast",
+      [=](std::byte* slot) {
+        if (comm->rank == root) std::memcpy(slot, in, bytes);
+      },
+      [=] { std::memcpy(out, comm->slot(root), bytes); });
+}
+FAKE Status ncclAllGather(const void* in, void* out, std::size_t count, Type type, Comm comm, cuda::Stream stream) {
+  const std::size_t bytes = count * size_of_type(type);
+  return add(
+      *comm, stream, "ncclAllGather", [=](std::byte* slot) { std::memcpy(slot, in, bytes); },
+      [=] {
+        for (int rank = 0; rank < comm->size; ++rank) {
+          std::memcpy(static_cast<std::byte*>(out) + static_cast<std::size_t>(rank) * bytes, comm->slot(rank), bytes);
+        }
+      });
+}
+FAKE Status ncclReduceScatter(const void* in, void* out, std::size_t count, Type type, Op op, Comm comm,
+                              cuda::Stream stream) {
+  const std::size_t bytes = count * size_of_type(type);
+  const auto blocks = static_cast<std::size_t>(comm->size);
+  return add(
+      *comm, stream, "ncclReduceScatter", [=](std::byte* slot) { std::memcpy(slot, in, blocks * bytes); },
+      [=] { reduce_slots(*comm, static_cast<std::size_t>(comm->rank) * bytes, out, count, type, op); });
+}
+FAKE Status ncclSend(const void* in, std::size_t count, Type type, int peer, Comm comm, cuda::Stream stream) {
+  group_comm = comm;
+  group_stream = stream;
+  group_sends.push_back({in, nullptr, count * size_of_type(type), peer});
+  return kSuccess;
+}
+FAKE Status ncclRecv(void* out, std::size_t count, Type type, int peer, Comm comm, cuda::Stream stream) {
+  group_comm = comm;
+  group_stream = stream;
+  group_receives.push_back({nullptr, out, count * size_of_type(type), peer});
+  return kSuccess;
+}
+FAKE Status ncclGroupStart() { return ++group_depth, kSuccess; }
+FAKE Status ncclGroupEnd() { return --group_depth == 0 ? end_group() : kSuccess; }

@@ -1,0 +1,58 @@
+#pragma once
+
+// Streams of a GPU that is not there: work is done, step by step, by whoever asks whether it is done. What a peer has
+// to do first is simply not done yet, so ranks can be threads or processes and nothing blocks.
+
+#include <cstdint>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda_abi.hpp"
+
+namespace ddrun::test::fake {
+
+/// One step; true when it was the last.
+using Work = std::function<bool()>;
+/// Makes such work anew, as often as a graph is launched.
+using Recipe = std::function<Work()>;
+
+/// What the test wants, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1 dir=/tmp/x".
+/// hang and fail: the n-th call of that function by each rank, counted from 1.
+inline std::string wanted(const std::string& name, const std::string& otherwise) {
+  const char* const all = std::getenv("FAKE_GPU");
+  const std::string text = std::string(" ") + (all != nullptr ? all : "") + " ";
+  const auto at = text.find(" " + name + "=");
+  if (at == std::string::npos) return otherwise;
+  const auto begin = at + name.size() + 2;
+  return text.substr(begin, text.find(' ', begin) - begin);
+}
+
+}  // namespace ddrun::test::fake
+
+namespace ddrun::collectives::cuda {
+
+struct StreamState {
+  std::deque<test::fake::Work> queue;
+  bool capturing = false;
+  std::vector<test::fake::Recipe> written_down;
+
+  void add(test::fake::Recipe recipe) {
+    if (capturing) written_down.push_back(std::move(recipe));
+    else queue.push_back(recipe());
+  }
+
+  /// Whether everything is done.
+  bool run() {
+    while (!queue.empty()) {
+      if (!queue.front()()) return false;
+      queue.pop_front();
+    }
+    return true;
+  }
+};
+
+}  // namespace ddrun::collectives::cuda
