@@ -1,0 +1,133 @@
+// The real program on GPUs that are made of host memory (tests/helpers/fake_gpu).
+
+#include <cstdlib>
+
+#include "ddrun/test/files.hpp"
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+
+namespace {
+
+/// As long as it lives, programs find the fake driver and NCCL, which do as `wanted`.
+class FakeGpus {
+ public:
+  explicit FakeGpus(const std::string& wanted) {
+    if (std::string(DDRUN_TEST_LINK) == "static") skip("a static program opens no libraries");
+    setenv("DDRUN_CUDA_LIBRARY", DDRUN_TEST_FAKE_GPU, 1);
+    setenv("DDRUN_NCCL_LIBRARY", DDRUN_TEST_FAKE_GPU, 1);
+    setenv("FAKE_GPU", concat(wanted, " dir=", dir_.path()).c_str(), 1);
+  }
+  FakeGpus(const FakeGpus&) = delete;
+  FakeGpus& operator=(const FakeGpus&) = delete;
+  ~FakeGpus() {
+    for (const char* name : {"DDRUN_CUDA_LIBRARY", "DDRUN_NCCL_LIBRARY", "FAKE_GPU"}) unsetenv(name);
+  }
+
+ private:
+  TemporaryDirectory dir_;
+};
+
+bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("nccl makes every collective, and is chosen where there is a GPU for each rank") {
+  const FakeGpus gpus("devices=4");
+  Ranks ranks(3, {"--collective", "all", "-b", "1000", "-e", "4000", "-f", "4"});
+  const auto outcomes = ranks.wait();
+  for (const Outcome& outcome : outcomes) CHECK(outcome.code() == 0);
+  INFO(outcomes[0].out << outcomes[0].err);
+  CHECK(outcomes[0].out.find("backend: nccl") != std::string::npos);
+  CHECK(outcomes[0].out.find("there is a GPU for each rank") != std::string::npos);
+  CHECK(outcomes[0].out.find("nccl has no all_to_all in place") != std::string::npos);
+}
+
+TEST_CASE("nccl has all types and operations, blocking, and as graphs") {
+  const FakeGpus gpus("devices=2");
+  const auto more = GENERATE(std::vector<std::string>{}, std::vector<std::string>{"--blocking=1"},
+                             std::vector<std::string>{"--cudagraph=3"});
+  std::vector<std::string> args{"-d", "all", "-o", "all", "-b", "4000", "-e", "4000", "-n", "5"};
+  args.insert(args.end(), more.begin(), more.end());
+  Ranks ranks(2, args);
+  for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("a wrong element on a GPU is found") {
+  const FakeGpus gpus("devices=2");
+  Ranks ranks(2, {"-e", "4K", "--corrupt-rank", "1"});
+  for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 1);
+}
+
+TEST_CASE("one rank in place has no number with nccl") {
+  const FakeGpus gpus("devices=1");
+  Ranks ranks(1, {"-e", "4K"});
+  const auto outcomes = ranks.wait();
+  CHECK(outcomes[0].code() == 0);
+  CHECK(outcomes[0].out.find("one rank in place: nccl does nothing") != std::string::npos);
+}
+
+TEST_CASE("an NCCL that does not start is aborted") {
+  const FakeGpus gpus("devices=2 init=hang");
+  Ranks ranks(2, {"--backend=nccl", "-e", "4K", "-T", "3s"});
+  for (const Outcome& outcome : ranks.wait()) {
+    CHECK(outcome.code() > 0);
+    CHECK(says(outcome, "ncclCommInitRankConfig did not end in time"));
+  }
+}
+
+TEST_CASE("a call of NCCL that hangs is aborted after the time it has") {
+  const FakeGpus gpus("devices=2 hang=ncclAllReduce:5");
+  Ranks ranks(2, {"-e", "4K", "--op-timeout", "2s"});
+  for (const Outcome& outcome : ranks.wait(std::chrono::seconds(40))) {
+    INFO(outcome.err);
+    CHECK(outcome.code() > 0);
+    // Whoever gives up first is gone for the other.
+    CHECK((says(outcome, "did not end in time") || says(outcome, "waits in") || says(outcome, "is gone")));
+  }
+}
+
+TEST_CASE("an error of NCCL ends all ranks with its words") {
+  const FakeGpus gpus("devices=2 fail=ncclAllReduce:4");
+  Ranks ranks(2, {"-e", "4K"});
+  for (const Outcome& outcome : ranks.wait()) {
+    CHECK(outcome.code() == 1);
+    CHECK(says(outcome, "a failure that the test wants (as scripted)"));
+  }
+}
+
+TEST_CASE("a rank that dies ends the others of nccl at once") {
+  const FakeGpus gpus("devices=2");
+  Ranks ranks(2, {"-e", "64K", "--kill-rank", "1", "--kill-at", "1K"});
+  const auto outcomes = ranks.wait(std::chrono::seconds(20));
+  CHECK(outcomes[0].code() == 1);
+  CHECK(says(outcomes[0], "rank 1 is gone"));
+}
+
+TEST_CASE("two ranks on one GPU are explained where NCCL refuses them") {
+  const FakeGpus gpus("devices=1 init=refuse");
+  Ranks ranks(2, {"--backend=nccl", "-e", "4K"});
+  for (const Outcome& outcome : ranks.wait()) {
+    CHECK(outcome.code() == 1);
+    CHECK(says(outcome, "which NCCL 2.28.9 refuses; from 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 allows it"));
+  }
+}
+
+TEST_CASE("sizes beyond the GPU's memory are refused before anything is taken") {
+  const FakeGpus gpus("devices=2 memory=1000000");
+  Ranks ranks(2, {"-e", "1M"});
+  for (const Outcome& outcome : ranks.wait()) {
+    CHECK(outcome.code() == 2);
+    CHECK(says(outcome, "do not fit into the"));
+  }
+}
+
+TEST_CASE("nccl without a GPU says what there is, and ends as skipped") {
+  const FakeGpus gpus("devices=0");
+  Ranks ranks(1, {"--backend=nccl"});
+  const auto outcomes = ranks.wait();
+  CHECK(outcomes[0].code() == 77);
+  CHECK(says(outcomes[0], "nccl cannot run here: driver for CUDA 13.0 ("));
+  CHECK(says(outcomes[0], "0 GPUs; NCCL 2.28.9 ("));
+}

@@ -1,0 +1,81 @@
+#include "nccl_library.hpp"
+
+#include <cstdlib>
+#include <set>
+
+#include "cuda_driver.hpp"
+#include "ddrun/test/catch.hpp"
+#include "nccl_ids.hpp"
+#include "ranks.hpp"
+
+using namespace ddrun;
+using namespace ddrun::collectives;
+
+namespace {
+
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+void need_libraries() {
+  if (!can_open_libraries()) test::skip("linked as a static program: no library can be opened");
+}
+
+}  // namespace
+
+TEST_CASE("an NCCL that is too old is told with its version and what it lacks") {
+  need_libraries();
+  const Variable library("DDRUN_NCCL_LIBRARY", DDRUN_TEST_OLD_NCCL);
+  const Variable version("FAKE_GPU", "nccl=21212");
+  const auto opened = nccl::Library::open();
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().code == Errc::unsupported);
+  CHECK(opened.error().message.find(
+            "is NCCL 2.12.12 and has no ncclCommInitRankConfig: NCCL 2.14 or later is needed") != std::string::npos);
+}
+
+TEST_CASE("a library that is not there is told with its path") {
+  need_libraries();
+  const Variable nccl("DDRUN_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
+  const Variable cuda("DDRUN_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
+  const auto library = nccl::Library::open();
+  REQUIRE_FALSE(library);
+  CHECK(library.error().message.find("no NCCL: /nowhere/libnccl.so.2: ") == 0);
+  const auto driver = cuda::Driver::open();
+  REQUIRE_FALSE(driver);
+  CHECK(driver.error().message.find("no NVIDIA driver: /nowhere/libcuda.so.1: ") == 0);
+}
+
+TEST_CASE("versions of NCCL have two forms") {
+  CHECK(nccl::version_in_words(22809) == "2.28.9");
+  CHECK(nccl::version_in_words(2708) == "2.7.8");
+}
+
+TEST_CASE("ids of the real NCCL reach all ranks through the store") {
+  const auto library = nccl::Library::open();
+  if (!library) test::skip(library.error().message);
+  const int ranks_per_id = GENERATE(2, 1000);
+  std::vector<std::vector<nccl::UniqueId>> all(4);
+  const auto problems = test::run_ranks(4, [&](const Group& group) -> std::string {
+    auto ids = meet_for_nccl(group, *library, ranks_per_id, test::in_time());
+    if (!ids) return ids.error().message;
+    all[static_cast<std::size_t>(group.rank)] = std::move(*ids);
+    return {};
+  });
+  for (const auto& problem : problems) REQUIRE(problem.empty());
+  CHECK(all[0].size() == (ranks_per_id == 2 ? 2U : 1U));
+  std::set<std::array<char, 128>> different;
+  for (const auto& id : all[0]) different.insert(id.internal);
+  CHECK(different.size() == all[0].size());
+  for (const auto& ids : all) {
+    REQUIRE(ids.size() == all[0].size());
+    for (std::size_t i = 0; i < ids.size(); ++i) CHECK(ids[i].internal == all[0][i].internal);
+  }
+}
