@@ -8,11 +8,11 @@
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
-#include "options.hpp"
-#include "place.hpp"
-#include "reports.hpp"
+#include "options/options.hpp"
+#include "report/reports.hpp"
 #include "run.hpp"
 #include "say.hpp"
+#include "start/place.hpp"
 #include "status.hpp"
 
 using namespace ddrun;

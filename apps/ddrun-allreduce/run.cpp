@@ -4,21 +4,21 @@
 #include <utility>
 
 #include "agreement.hpp"
-#include "benchmark.hpp"
-#include "buffers.hpp"
-#include "cases.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/store/store.hpp"
-#include "facts.hpp"
-#include "hang.hpp"
-#include "memory_budget.hpp"
-#include "pairs.hpp"
-#include "reports.hpp"
-#include "roofline.hpp"
+#include "measure/benchmark.hpp"
+#include "measure/buffers.hpp"
+#include "measure/cases.hpp"
+#include "measure/hang.hpp"
+#include "measure/memory_budget.hpp"
+#include "measure/pairs.hpp"
+#include "measure/roofline.hpp"
+#include "report/facts.hpp"
+#include "report/reports.hpp"
+#include "report/table.hpp"
 #include "say.hpp"
 #include "status.hpp"
-#include "table.hpp"
 
 namespace ddrun::allreduce {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "options.hpp"
-#include "place.hpp"
+#include "options/options.hpp"
+#include "start/place.hpp"
 
 namespace ddrun::allreduce {
 

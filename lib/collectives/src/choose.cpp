@@ -4,11 +4,11 @@
 
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
-#include "gloo_backend.hpp"
-#include "host_groups.hpp"
-#include "shm_communicator.hpp"
-#include "tcp_communicator.hpp"
-#include "two_level_communicator.hpp"
+#include "gloo/backend.hpp"
+#include "shm/communicator.hpp"
+#include "tcp/communicator.hpp"
+#include "two_level/communicator.hpp"
+#include "two_level/host_groups.hpp"
 
 namespace ddrun::collectives {
 

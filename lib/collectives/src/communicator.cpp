@@ -6,9 +6,9 @@
 #include "choose.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
-#include "gpu_survey.hpp"
+#include "gpu/gpu_survey.hpp"
+#include "gpu/nccl_communicator.hpp"
 #include "host_identity.hpp"
-#include "nccl_communicator.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,7 +1,7 @@
 // libnccl.so.2 of a machine with GPUs that are made of host memory: the ranks of a communicator, threads or processes,
 // share a file. A call is work on a stream: give this rank's data; when all have, take what is wanted.
 
-#include "nccl_abi.hpp"
+#include "gpu/nccl_abi.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>

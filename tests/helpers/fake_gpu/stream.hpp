@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_abi.hpp"
+#include "gpu/cuda_abi.hpp"
 
 namespace ddrun::test::fake {
 

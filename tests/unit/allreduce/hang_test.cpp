@@ -1,4 +1,4 @@
-#include "hang.hpp"
+#include "measure/hang.hpp"
 
 #include "ddrun/test/catch.hpp"
 

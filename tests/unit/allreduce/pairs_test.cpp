@@ -1,10 +1,10 @@
-#include "pairs.hpp"
+#include "measure/pairs.hpp"
 
 #include <set>
 
 #include "ddrun/test/catch.hpp"
-#include "nodes.hpp"
-#include "round_robin.hpp"
+#include "measure/nodes.hpp"
+#include "measure/round_robin.hpp"
 
 using namespace ddrun;
 using namespace ddrun::allreduce;

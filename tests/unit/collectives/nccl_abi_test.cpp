@@ -1,6 +1,6 @@
 // Our declarations against those of CUDA and NCCL, where their headers are.
 
-#include "nccl_abi.hpp"
+#include "gpu/nccl_abi.hpp"
 
 #include "ddrun/test/catch.hpp"
 

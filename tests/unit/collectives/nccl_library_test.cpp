@@ -1,11 +1,11 @@
-#include "nccl_library.hpp"
+#include "gpu/nccl_library.hpp"
 
 #include <cstdlib>
 #include <set>
 
-#include "cuda_driver.hpp"
 #include "ddrun/test/catch.hpp"
-#include "nccl_ids.hpp"
+#include "gpu/cuda_driver.hpp"
+#include "gpu/nccl_ids.hpp"
 #include "ranks.hpp"
 
 using namespace ddrun;

@@ -13,7 +13,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "tcp_peers.hpp"
+#include "tcp/peers.hpp"
 
 namespace ddrun::test {
 

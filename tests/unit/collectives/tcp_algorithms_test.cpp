@@ -1,4 +1,4 @@
-#include "tcp_algorithms.hpp"
+#include "tcp/algorithms.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-#include "tcp_communicator.hpp"
+#include "tcp/communicator.hpp"
 
 #include <poll.h>
 #include <sys/socket.h>

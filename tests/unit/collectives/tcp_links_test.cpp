@@ -1,4 +1,4 @@
-#include "tcp_links.hpp"
+#include "tcp/links.hpp"
 
 #include <sys/socket.h>
 
@@ -8,7 +8,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"
-#include "tcp_communicator.hpp"
+#include "tcp/communicator.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;

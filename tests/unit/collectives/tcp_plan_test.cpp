@@ -1,8 +1,8 @@
-#include "tcp_plan.hpp"
+#include "tcp/plan.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "simulated_peers.hpp"
-#include "tcp_algorithms.hpp"
+#include "tcp/algorithms.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;

@@ -6,9 +6,9 @@
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
-#include "host_groups.hpp"
 #include "rank_words.hpp"
 #include "ranks.hpp"
+#include "two_level/host_groups.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;

@@ -1,4 +1,4 @@
-#include "local_port.hpp"
+#include "start/local_port.hpp"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
-#include "launcher_process.hpp"
+#include "start/launcher_process.hpp"
 
 using namespace ddrun;
 using namespace ddrun::allreduce;

@@ -1,4 +1,4 @@
-#include "place.hpp"
+#include "start/place.hpp"
 
 #include <unistd.h>
 

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "options/options.hpp"
+#include "results.hpp"
+
+namespace ddrun::allreduce {
+
+/// Measures what the memory of rank 0's machine can do. Blocks for about a second; every rank calls it, those of other
+/// machines only wait, and all get the same. `unavailable` if there is too little memory.
+[[nodiscard]] Result<Roofline> measure_roofline(const collectives::Connected& connected, const Options& options);
+
+/// For people, one line.
+[[nodiscard]] std::string line_of(const Roofline& roofline);
+
+}  // namespace ddrun::allreduce

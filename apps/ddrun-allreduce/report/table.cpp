@@ -1,0 +1,131 @@
+#include "report/table.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <system_error>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "report/report.hpp"
+#include "say.hpp"
+#include "status.hpp"
+
+namespace ddrun::allreduce {
+
+namespace {
+
+template <class... Values>
+std::string format(const char* pattern, Values... values) {
+  std::array<char, 512> text{};
+  std::snprintf(text.data(), text.size(), pattern, values...);
+  return text.data();
+}
+
+/// Seven characters at most as long as it is less than a second; two digits behind the point where there is room.
+std::string microseconds(double value) {
+  return format(value < 1000 ? "%.2f" : value < 10000 ? "%.1f" : "%.0f", value);
+}
+
+/// 0: there is no such bandwidth.
+std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) : "N/A"; }
+
+constexpr const char* kParts = "  %7s  %6s  %6s  %6s";
+
+std::string part(const Measurement& one) {
+  if (!one.lacking.empty()) return format(kParts, "N/A", "N/A", "N/A", "N/A");
+  const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
+  return format(kParts, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
+                bandwidth(one.busbw).c_str(), wrong.c_str());
+}
+
+/// Whether a size may be no whole number of elements.
+bool rounds(const Options& options) {
+  return std::any_of(options.types.begin(), options.types.end(), [&](collectives::DataType type) {
+    const std::size_t element = collectives::size_of(type);
+    return options.min_bytes % element != 0 || options.step_bytes % element != 0;
+  });
+}
+
+}  // namespace
+
+std::string header(const Setting& setting, const Options& options) {
+  std::string text =
+      concat("# ddrun-allreduce ", DDRUN_ALLREDUCE_VERSION, "  ranks: ", setting.size, "  backend: ", setting.backend,
+             setting.note.empty() ? "" : "  (", setting.note, setting.note.empty() ? "" : ")", '\n');
+  text += concat("# minBytes ", setting.min_bytes, " maxBytes ", setting.max_bytes,
+                 " step: ", options.step_bytes != 0 ? options.step_bytes : options.step_factor,
+                 options.step_bytes != 0 ? "(bytes)" : "(factor)", " warmup iters: ", options.warmup, " iters: ");
+  text += options.iterations != 0 ? std::to_string(options.iterations) : "auto";
+  text += concat(" validation: ", options.checks, "\n#\n");
+  if (!setting.details.empty()) text += concat("# backend  : ", setting.details, '\n');
+  for (const Fact& fact : setting.facts) text += format("# %-9s: %s\n", fact.name.c_str(), fact.value.c_str());
+  if (options.private_buffers) text += "# buffers  : private memory of each rank\n";
+  text += "#\n";
+  if (rounds(options)) text += "# sizes are rounded down to whole elements\n#\n";
+  for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
+    const collectives::Member& member = setting.members[rank];
+    text += format("#  Rank %3zu Pid %7d on %s\n", rank, member.pid, member.host.substr(0, 64).c_str());
+  }
+  return text;
+}
+
+std::string heading(collectives::Collective collective) {
+  constexpr const char* kLeft = "# %10s  %12s  %8s  %6s  %6s  ";
+  std::string text = concat("#\n# ", name_of(collective), '\n');
+  const auto both = [](const char* time, const char* algbw, const char* busbw, const char* wrong) {
+    const std::string one = format(kParts, time, algbw, busbw, wrong);
+    std::string line = one + " " + one;
+    line.erase(line.find_last_not_of(' ') + 1);
+    return line + "\n";
+  };
+  text += format(kLeft, "", "", "", "", "") + format("%22s%9s  %21s\n", "out-of-place", "", "in-place");
+  text += format(kLeft, "size", "count", "type", "redop", "root") + both("time", "algbw", "busbw", "#wrong");
+  text += format(kLeft, "(B)", "(elements)", "", "", "") + both("(us)", "(GB/s)", "(GB/s)", "");
+  return text;
+}
+
+std::string line(const Row& row) {
+  return format("%12llu  %12llu  %8s  %6s  %6d  ", static_cast<unsigned long long>(row.bytes),
+                static_cast<unsigned long long>(row.count), std::string(name_of(row.what.type)).c_str(),
+                reduces(row.what.collective) ? std::string(name_of(row.what.op)).c_str() : "none",
+                has_root(row.what.collective) ? row.what.root : -1) +
+         part(row.out_of_place) + " " + part(row.in_place) + "\n";
+}
+
+std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size) {
+  std::string text;
+  std::vector<std::string> said;
+  for (const Row& row : rows) {
+    if (!same_case(row.what, what)) continue;
+    for (const Measurement* one : {&row.out_of_place, &row.in_place}) {
+      if (one->lacking.empty() || std::find(said.begin(), said.end(), one->lacking) != said.end()) continue;
+      said.push_back(one->lacking);
+      text += concat("# N/A: ", one->lacking, '\n');
+    }
+  }
+  if (no_size) text += concat("# no size has an element of ", name_of(what.type), " for each rank\n");
+  return text;
+}
+
+std::string footer(const Summary& summary) {
+  std::string text;
+  if (!summary.error.empty()) text += concat("# Ended early: ", summary.error, '\n');
+  text += concat("# Out of bounds values : ", summary.wrong, summary.wrong == 0 ? " OK\n" : " FAILED\n");
+  const std::string mean = summary.mean_busbw > 0 ? format("%g", summary.mean_busbw) : "N/A";
+  text += concat("# Avg bus bandwidth    : ", mean, "\n#\n");
+  return text;
+}
+
+void print(const std::string& lines) {
+  if (write_all(STDOUT_FILENO, lines.data(), lines.size())) return;
+  const int why = errno;
+  say_error(concat("cannot write the table: ", std::generic_category().message(why)));
+  std::exit(kFailed);
+}
+
+}  // namespace ddrun::allreduce

@@ -1,0 +1,181 @@
+#include "report/thresholds.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "report/units.hpp"
+
+namespace ddrun::allreduce {
+
+namespace {
+
+using collectives::Collective;
+
+enum class Kind { bandwidth, latency };
+
+constexpr const char* option_of(Kind kind) { return kind == Kind::bandwidth ? "--min-busbw" : "--max-latency"; }
+
+/// A positive number at the beginning; what is behind it stays in `text`.
+std::optional<double> take_number(std::string_view& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc() || !std::isfinite(value) || value <= 0) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+std::optional<double> gigabytes_in(std::string_view text) {
+  const auto value = take_number(text);
+  return text.empty() || text == "GB/s" ? value : std::nullopt;
+}
+
+std::optional<double> microseconds_in(std::string_view text) {
+  const auto value = take_number(text);
+  for (const auto& [unit, factor] : {std::pair("ns", 1e-3), {"us", 1.0}, {"ms", 1e3}, {"s", 1e6}}) {
+    if (value && text == unit) return *value * factor;
+  }
+  return std::nullopt;
+}
+
+Result<std::vector<Threshold>> parse(Kind kind, const std::string& text) {
+  std::vector<Threshold> all;
+  for (const std::string& one : split(text, ',')) {
+    const std::size_t at = one.find('@');
+    const std::string amount = one.substr(0, at);
+    const auto value = kind == Kind::bandwidth ? gigabytes_in(amount) : microseconds_in(amount);
+    if (!value) {
+      return fail(
+          Errc::invalid_argument,
+          concat("must be ", kind == Kind::bandwidth ? "GB/s such as 10 or 10@64M" : "a time such as 20us or 1.5ms@64K",
+                 ", not '", one, "'"));
+    }
+    Threshold threshold{*value, std::nullopt};
+    if (at != std::string::npos) {
+      const auto bytes = parse_size(one.substr(at + 1));
+      if (!bytes) return tl::unexpected(bytes.error());
+      threshold.bytes = *bytes;
+    }
+    all.push_back(threshold);
+  }
+  return all;
+}
+
+/// Sizes are rounded down to whole elements (and blocks for each rank), so the one asked for is too.
+bool has_size(const Row& row, std::uint64_t bytes) {
+  return row.count != 0 && row.bytes <= bytes && bytes - row.bytes < row.bytes / row.count;
+}
+
+/// The row that a threshold is about among those of one case; null: none.
+const Row* chosen(Kind kind, const Threshold& threshold, const std::vector<const Row*>& rows) {
+  const bool barrier = rows.front()->what.collective == Collective::barrier;
+  if (barrier) return kind == Kind::latency && !threshold.bytes ? rows.front() : nullptr;
+  if (threshold.bytes) {
+    const auto found =
+        std::find_if(rows.begin(), rows.end(), [&](const Row* row) { return has_size(*row, *threshold.bytes); });
+    return found == rows.end() ? nullptr : *found;
+  }
+  const auto less = [](const Row* one, const Row* other) { return one->bytes < other->bytes; };
+  return kind == Kind::bandwidth ? *std::max_element(rows.begin(), rows.end(), less)
+                                 : *std::min_element(rows.begin(), rows.end(), less);
+}
+
+std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
+  std::vector<std::vector<const Row*>> cases;
+  for (const Row& row : rows) {
+    const auto known = std::find_if(cases.begin(), cases.end(),
+                                    [&](const auto& one) { return same_case(one.front()->what, row.what); });
+    if (known == cases.end()) {
+      cases.push_back({&row});
+    } else {
+      known->push_back(&row);
+    }
+  }
+  return cases;
+}
+
+/// The better of what was measured; null: nothing was.
+const Measurement* better(const Row& row) {
+  const Measurement* best = nullptr;
+  for (const Placement& placement : kPlacements) {
+    const Measurement& one = row.*placement.of;
+    if (measured(one) && (best == nullptr || one.microseconds < best->microseconds)) best = &one;
+  }
+  return best;
+}
+
+std::optional<Shortfall> judge(Kind kind, const Threshold& threshold, const Row& row) {
+  const Measurement* const best = better(row);
+  if (best == nullptr) return Shortfall{concat(in_words(row), ": not measured: ", row.out_of_place.lacking), 0};
+  const std::string where =
+      concat(in_words(row), ' ', best == &row.in_place ? kPlacements[1].words : kPlacements[0].words, ": ");
+  const auto percent = [](double part) { return number_in_words(part * 100) + " %"; };
+  if (kind == Kind::bandwidth) {
+    const double ratio = best->busbw / threshold.value;
+    if (ratio >= 1) return std::nullopt;
+    return Shortfall{concat(where, "busbw ", number_in_words(best->busbw), " GB/s, ", number_in_words(threshold.value),
+                            " wanted: ", percent(1 - ratio), " less"),
+                     ratio};
+  }
+  const double ratio = threshold.value / best->microseconds;
+  if (ratio >= 1) return std::nullopt;
+  return Shortfall{concat(where, "latency ", time_in_words(best->microseconds), ", ", time_in_words(threshold.value),
+                          " wanted: ", percent(1 / ratio - 1), " more"),
+                   ratio};
+}
+
+using Asked = std::array<std::pair<Kind, const std::vector<Threshold>*>, 2>;
+
+Asked asked(const Thresholds& thresholds) {
+  return {std::pair(Kind::bandwidth, &thresholds.min_busbw), std::pair(Kind::latency, &thresholds.max_latency)};
+}
+
+}  // namespace
+
+Result<std::vector<Threshold>> parse_min_busbw(const std::string& text) { return parse(Kind::bandwidth, text); }
+Result<std::vector<Threshold>> parse_max_latency(const std::string& text) { return parse(Kind::latency, text); }
+
+Result<void> check_judgeable(const Thresholds& thresholds, const std::vector<Row>& rows, int ranks) {
+  if (!thresholds.min_busbw.empty() && ranks == 1) {
+    return fail(Errc::invalid_argument, "--min-busbw: a group of one has no bus bandwidth: start more ranks");
+  }
+  const auto cases = by_case(rows);
+  for (const auto& [kind, all] : asked(thresholds)) {
+    for (const Threshold& threshold : *all) {
+      bool applies = false;
+      for (const auto& one : cases) {
+        if (chosen(kind, threshold, one) != nullptr) {
+          applies = true;
+        } else if (one.front()->what.collective != Collective::barrier) {
+          return fail(Errc::invalid_argument,
+                      concat(option_of(kind), ": ", in_words(one.front()->what), " is not measured at ",
+                             size_in_words(*threshold.bytes), ", only at ", one.size(), " sizes from ",
+                             size_in_words(one.front()->bytes), " to ", size_in_words(one.back()->bytes)));
+        }
+      }
+      if (!applies) return fail(Errc::invalid_argument, concat(option_of(kind), ": nothing is measured that has it"));
+    }
+  }
+  return {};
+}
+
+std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const std::vector<Row>& rows) {
+  std::vector<Shortfall> all;
+  for (const auto& one : by_case(rows)) {
+    for (const auto& [kind, wanted] : asked(thresholds)) {
+      for (const Threshold& threshold : *wanted) {
+        const Row* const row = chosen(kind, threshold, one);
+        if (row == nullptr) continue;
+        if (auto shortfall = judge(kind, threshold, *row)) all.push_back(std::move(*shortfall));
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace ddrun::allreduce

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ddrun/base/duration.hpp"
+#include "gpu/cuda_driver.hpp"
+
+namespace ddrun::collectives::cuda {
+
+/// Asked now and then during a wait; a failure ends it.
+using Alarm = std::function<Result<void>()>;
+
+/// One GPU as this process uses it: its primary context and a stream, on which everything happens in order. What it
+/// gives out must be gone before it. Failures are `unavailable`, in the driver's words.
+class Device {
+ public:
+  /// `ordinal` among the GPUs that this process may use.
+  [[nodiscard]] static Result<std::shared_ptr<Device>> open(Driver driver, int ordinal);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+  ~Device();
+
+  [[nodiscard]] const Driver& driver() const { return driver_; }
+  [[nodiscard]] Stream stream() const { return stream_; }
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
+  /// Bytes of shared memory that a block may ask for.
+  [[nodiscard]] int most_shared_memory() const { return most_shared_memory_; }
+
+  /// Makes it the calling thread's. To be called before anything else, on whatever thread that happens.
+  [[nodiscard]] Result<void> use() const;
+  /// Bytes that are free.
+  [[nodiscard]] Result<std::size_t> free_memory() const;
+
+  // On the stream; they return before it is done. Host memory must stay as it is until then.
+  [[nodiscard]] Result<void> copy_to_device(std::byte* to, const void* from, std::size_t bytes) const;
+  [[nodiscard]] Result<void> copy_to_host(void* to, const std::byte* from, std::size_t bytes) const;
+  [[nodiscard]] Result<void> set(std::byte* to, std::byte value, std::size_t bytes) const;
+
+  /// Until everything on the stream is done.
+  [[nodiscard]] Result<void> wait(const Alarm& alarm, Deadline deadline, const std::string& what) const;
+  /// Gives up: nothing is freed or waited for any more, as work that never ends may still use it.
+  void forsake() { forsaken_ = true; }
+  [[nodiscard]] bool forsaken() const { return forsaken_; }
+
+ private:
+  explicit Device(Driver driver) : driver_(std::move(driver)) {}
+
+  Driver driver_;
+  DeviceId device_ = -1;
+  Context context_ = nullptr;
+  Stream stream_ = nullptr;
+  std::string name_;
+  int multiprocessors_ = 1;
+  int most_shared_memory_ = 0;
+  bool forsaken_ = false;
+};
+
+/// An array of a device.
+class Array {
+ public:
+  [[nodiscard]] static Result<Array> make(std::shared_ptr<Device> device, std::size_t bytes);
+  Array() = default;
+  Array(Array&& other) noexcept;
+  Array& operator=(Array&& other) noexcept;
+  ~Array();
+
+  /// Never null in one that was made.
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// A place in a device's stream.
+class Event {
+ public:
+  enum class Kind { timing, order };
+  [[nodiscard]] static Result<Event> make(std::shared_ptr<Device> device, Kind kind);
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  ~Event();
+
+  /// The place is here: after all that is on the stream now.
+  [[nodiscard]] Result<void> record() const;
+  [[nodiscard]] Result<void> wait(const Alarm& alarm, Deadline deadline, const std::string& what) const;
+  /// From `start` to this; both have been waited for.
+  [[nodiscard]] Result<double> microseconds_since(const Event& start) const;
+
+ private:
+  Event() = default;
+
+  std::shared_ptr<Device> device_;
+  EventHandle event_ = nullptr;
+};
+
+[[nodiscard]] inline Address address_of(const std::byte* data) { return reinterpret_cast<Address>(data); }
+
+}  // namespace ddrun::collectives::cuda

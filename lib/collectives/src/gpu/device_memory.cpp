@@ -1,0 +1,167 @@
+#include "gpu/device_memory.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/collectives/sequence.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// No filling or comparing takes that long; a device that needs longer is broken.
+constexpr std::chrono::seconds kLimit{60};
+constexpr std::size_t kMostTables = 32;
+constexpr std::size_t kPiece = std::size_t{4} << 20;
+
+Result<void> calm() { return {}; }
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceMemory>> DeviceMemory::make(std::shared_ptr<cuda::Device> device) {
+  std::unique_ptr<DeviceMemory> made(new DeviceMemory(device));
+  auto kernels = GpuKernels::load(device);
+  if (!kernels) return tl::unexpected(kernels.error());
+  made->kernels_ = std::move(*kernels);
+  if (!made->kernels_) return made;
+  auto counter = cuda::Array::make(std::move(device), sizeof(std::uint64_t));
+  if (!counter) return tl::unexpected(counter.error());
+  made->counter_ = std::move(*counter);
+  if (auto good = made->try_out(); !good) return tl::unexpected(good.error());
+  return made;
+}
+
+Result<void> DeviceMemory::wait(const std::string& what) const {
+  return device_->wait(calm, Clock::now() + kLimit, what);
+}
+
+bool DeviceMemory::suits(const Sequence& sequence) const {
+  return kernels_ && GpuKernels::table_bytes(sequence) <= static_cast<std::size_t>(device_->most_shared_memory());
+}
+
+Result<void> DeviceMemory::fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) {
+  if (auto used = device_->use(); !used) return used;
+  if (suits(sequence)) {
+    const auto table = table_of(sequence);
+    if (!table) return tl::unexpected(table.error());
+    if (auto done = kernels_->fill(data, sequence, (*table)->data(), first); !done) return done;
+    return wait("filling device memory");
+  }
+  const std::size_t element = size_of(sequence.type());
+  piece_.resize(std::min(kPiece, data.size()));
+  for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
+    const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
+    sequence.fill(part, first + done / element);
+    if (auto written = write(data.subspan(done, part.size()), part); !written) return written;
+  }
+  return {};
+}
+
+Result<std::uint64_t> DeviceMemory::count_wrong(std::span<const std::byte> data, const Sequence& sequence,
+                                                std::uint64_t first) {
+  if (auto used = device_->use(); !used) return tl::unexpected(used.error());
+  std::uint64_t wrong = 0;
+  if (suits(sequence)) {
+    const auto table = table_of(sequence);
+    if (!table) return tl::unexpected(table.error());
+    const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
+    if (auto zero = device_->set(counter_.data(), std::byte{0}, counter_.size()); !zero) return failed(zero);
+    if (auto done = kernels_->count_wrong(data, sequence, (*table)->data(), first, counter_.data()); !done) {
+      return failed(done);
+    }
+    if (auto got = device_->copy_to_host(&wrong, counter_.data(), sizeof(wrong)); !got) return failed(got);
+    if (auto done = wait("comparing device memory"); !done) return failed(done);
+    return wrong;
+  }
+  const std::size_t element = size_of(sequence.type());
+  piece_.resize(std::min(kPiece, data.size()));
+  for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
+    const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
+    if (auto got = read(part, data.subspan(done, part.size())); !got) return tl::unexpected(got.error());
+    wrong += sequence.count_wrong(part, first + done / element);
+  }
+  return wrong;
+}
+
+Result<void> DeviceMemory::set(std::span<std::byte> data, std::byte value) {
+  if (auto used = device_->use(); !used) return used;
+  if (auto done = device_->set(data.data(), value, data.size()); !done) return done;
+  return wait("setting device memory");
+}
+
+Result<void> DeviceMemory::read(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (auto used = device_->use(); !used) return used;
+  if (auto done = device_->copy_to_host(to.data(), from.data(), from.size()); !done) return done;
+  return wait("copying from the device");
+}
+
+Result<void> DeviceMemory::write(std::span<std::byte> to, std::span<const std::byte> from) {
+  if (auto used = device_->use(); !used) return used;
+  if (auto done = device_->copy_to_device(to.data(), from.data(), from.size()); !done) return done;
+  return wait("copying to the device");
+}
+
+Result<void> DeviceMemory::reduce(const std::vector<const std::byte*>& in, std::byte* out, std::size_t count,
+                                  DataType type, ReduceOp op) {
+  if (!kernels_) return fail(Errc::unsupported, "this build has no kernels for GPUs");
+  if (auto used = device_->use(); !used) return used;
+  const std::size_t bytes = in.size() * sizeof(in[0]);
+  auto inputs = cuda::Array::make(device_, bytes);
+  if (!inputs) return tl::unexpected(inputs.error());
+  if (auto done = device_->copy_to_device(inputs->data(), in.data(), bytes); !done) return done;
+  if (auto done = kernels_->reduce(inputs->data(), in.size(), out, count, type, op); !done) return done;
+  return wait("reducing device memory");
+}
+
+Result<const cuda::Array*> DeviceMemory::table_of(const Sequence& sequence) {
+  const auto found = std::find_if(tables_.begin(), tables_.end(), [&](const Table& table) {
+    return std::equal(table.period.begin(), table.period.end(), sequence.period().begin(), sequence.period().end());
+  });
+  if (found != tables_.end()) {
+    std::rotate(found, found + 1, tables_.end());
+    return &tables_.back().array;
+  }
+  if (tables_.size() == kMostTables) tables_.erase(tables_.begin());
+  const std::vector<std::byte> content = GpuKernels::table_of(sequence);
+  auto array = cuda::Array::make(device_, content.size());
+  if (!array) return tl::unexpected(array.error());
+  if (auto done = write({array->data(), content.size()}, content); !done) return tl::unexpected(done.error());
+  tables_.push_back({{sequence.period().begin(), sequence.period().end()}, std::move(*array)});
+  return &tables_.back().array;
+}
+
+/// A comparison that never finds anything would say that all is well.
+Result<void> DeviceMemory::try_out() {
+  constexpr std::size_t kLength = 101;
+  constexpr std::size_t kCount = 40'009;
+  constexpr std::size_t kWrong = 20'011;
+  std::vector<std::byte> period(kLength * sizeof(std::uint32_t));
+  for (std::size_t i = 0; i < kLength; ++i) {
+    const auto number = static_cast<std::uint32_t>(i * 2654435761U + 1);
+    std::memcpy(period.data() + i * sizeof(number), &number, sizeof(number));
+  }
+  const Sequence sequence(DataType::uint32, std::move(period));
+  auto array = cuda::Array::make(device_, kCount * sizeof(std::uint32_t));
+  if (!array) return tl::unexpected(array.error());
+  const std::span<std::byte> data(array->data(), array->size());
+  if (auto filled = fill(data, sequence, 5); !filled) return filled;
+  std::vector<std::byte> copy(data.size());
+  if (auto got = read(copy, data); !got) return got;
+  const std::uint64_t wrong_by_host = sequence.count_wrong(copy, 5);
+  const auto right = count_wrong(data, sequence, 5);
+  if (!right) return tl::unexpected(right.error());
+  std::byte& element = copy[kWrong * sizeof(std::uint32_t)];
+  element ^= std::byte{1};
+  if (auto put = write(data.subspan(kWrong * sizeof(std::uint32_t), 1), {&element, 1}); !put) return put;
+  const auto wrong = count_wrong(data, sequence, 5);
+  if (!wrong) return tl::unexpected(wrong.error());
+  if (wrong_by_host == 0 && *right == 0 && *wrong == 1) return {};
+  return fail(Errc::unavailable,
+              concat("the kernels do not work on ", device_->name(), ": ", wrong_by_host, " elements filled wrong, ",
+                     *right, " and ", *wrong, " found wrong where there are 0 and 1"));
+}
+
+}  // namespace ddrun::collectives

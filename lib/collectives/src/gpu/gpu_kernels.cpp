@@ -1,0 +1,119 @@
+#include "gpu/gpu_kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "../cuda/sequence_walk.hpp"
+#include "ddrun/base/text.hpp"
+#include "gpu/gpu_kernels_image.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+// As many as a multiprocessor has registers and shared memory for; each then goes on until all is done. kernels.cu has
+// the same numbers.
+constexpr unsigned kThreads = 512;
+constexpr unsigned kBlocksPerMultiprocessor = 3;
+
+}  // namespace
+
+Result<std::optional<GpuKernels>> GpuKernels::load(std::shared_ptr<cuda::Device> device) {
+  const void* const image = gpu_kernels_image();
+  if (image == nullptr) return std::nullopt;
+  GpuKernels made(std::move(device));
+  const cuda::Driver& driver = made.device_->driver();
+  const auto status = driver.module_load_data(&made.module_, image);
+  if (auto done = driver.check(status, concat("the kernels do not fit ", made.device_->name())); !done) {
+    made.module_ = nullptr;
+    return tl::unexpected(done.error());
+  }
+  return made;
+}
+
+GpuKernels::GpuKernels(GpuKernels&& other) noexcept
+    : device_(std::move(other.device_)), module_(std::exchange(other.module_, nullptr)) {}
+
+GpuKernels& GpuKernels::operator=(GpuKernels&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(module_, other.module_);
+  return *this;
+}
+
+GpuKernels::~GpuKernels() {
+  if (module_ == nullptr || device_->forsaken()) return;
+  if (device_->use()) (void)device_->driver().module_unload(module_);
+}
+
+std::size_t GpuKernels::table_bytes(const Sequence& sequence) {
+  return gpu::table_words(static_cast<std::uint32_t>(sequence.period().size())) * sizeof(std::uint32_t);
+}
+
+std::vector<std::byte> GpuKernels::table_of(const Sequence& sequence) {
+  const auto period = sequence.period();
+  std::vector<std::byte> table(table_bytes(sequence));
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = period[i % period.size()];
+  return table;
+}
+
+Result<void> GpuKernels::launch(const std::string& name, std::size_t shared_bytes,
+                                std::span<void* const> arguments) const {
+  const cuda::Driver& driver = device_->driver();
+  cuda::Function function = nullptr;
+  if (auto got = driver.check(driver.module_get_function(&function, module_, name.c_str()), name); !got) return got;
+  if (shared_bytes > 0) {
+    const auto bytes = static_cast<int>(shared_bytes);
+    const auto status = driver.func_set_attribute(function, cuda::kDynamicSharedMemory, bytes);
+    if (auto set = driver.check(status, concat(name, " with ", bytes, " bytes of shared memory")); !set) return set;
+  }
+  const unsigned blocks = kBlocksPerMultiprocessor * static_cast<unsigned>(device_->multiprocessors());
+  return driver.check(driver.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, static_cast<unsigned>(shared_bytes),
+                                           device_->stream(), const_cast<void**>(arguments.data()), nullptr),
+                      name);
+}
+
+Result<void> GpuKernels::fill(std::span<std::byte> data, const Sequence& sequence, const std::byte* table,
+                              std::uint64_t first) const {
+  if (data.empty()) return {};
+  const std::size_t element = size_of(sequence.type());
+  cuda::Address address = cuda::address_of(data.data());
+  std::uint64_t bytes = data.size();
+  cuda::Address words = cuda::address_of(table);
+  auto period = static_cast<std::uint32_t>(sequence.period().size());
+  auto turn = static_cast<std::uint32_t>(Sequence::turn() * element % period);
+  std::uint64_t begin = first * element;
+  const std::array<void*, 6> arguments{&address, &bytes, &words, &period, &turn, &begin};
+  return launch(concat("ddrun_fill_", element), table_bytes(sequence), arguments);
+}
+
+Result<void> GpuKernels::count_wrong(std::span<const std::byte> data, const Sequence& sequence, const std::byte* table,
+                                     std::uint64_t first, std::byte* counter) const {
+  if (data.empty()) return {};
+  const std::size_t element = size_of(sequence.type());
+  cuda::Address address = cuda::address_of(data.data());
+  std::uint64_t bytes = data.size();
+  cuda::Address words = cuda::address_of(table);
+  auto period = static_cast<std::uint32_t>(sequence.period().size());
+  auto turn = static_cast<std::uint32_t>(Sequence::turn() * element % period);
+  std::uint64_t begin = first * element;
+  cuda::Address wrong = cuda::address_of(counter);
+  const std::array<void*, 7> arguments{&address, &bytes, &words, &period, &turn, &begin, &wrong};
+  return launch(concat("ddrun_count_wrong_", element), table_bytes(sequence), arguments);
+}
+
+Result<void> GpuKernels::reduce(const std::byte* inputs, std::size_t count_of_inputs, std::byte* out, std::size_t count,
+                                DataType type, ReduceOp op) const {
+  if (count == 0) return {};
+  cuda::Address in = cuda::address_of(inputs);
+  auto ranks = static_cast<std::uint32_t>(count_of_inputs);
+  cuda::Address to = cuda::address_of(out);
+  std::uint64_t elements = count;
+  auto type_number = static_cast<std::uint32_t>(type);
+  auto op_number = static_cast<std::uint32_t>(op);
+  const std::array<void*, 6> arguments{&in, &ranks, &to, &elements, &type_number, &op_number};
+  return launch("ddrun_reduce", 0, arguments);
+}
+
+}  // namespace ddrun::collectives

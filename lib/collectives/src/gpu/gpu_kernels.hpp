@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ddrun/collectives/data_type.hpp"
+#include "ddrun/collectives/reduce_op.hpp"
+#include "ddrun/collectives/sequence.hpp"
+#include "gpu/cuda_device.hpp"
+
+namespace ddrun::collectives {
+
+/// The kernels of cuda/kernels.cu on one device. All calls put their work on the device's stream and return.
+class GpuKernels {
+ public:
+  /// Nothing in a build without them. Fails with `unavailable` if the device does not take them: an architecture that
+  /// they were not built for.
+  [[nodiscard]] static Result<std::optional<GpuKernels>> load(std::shared_ptr<cuda::Device> device);
+  GpuKernels(GpuKernels&& other) noexcept;
+  GpuKernels& operator=(GpuKernels&& other) noexcept;
+  ~GpuKernels();
+
+  /// The period as the kernels want it, to be put into the device's memory; and its size.
+  [[nodiscard]] static std::vector<std::byte> table_of(const Sequence& sequence);
+  [[nodiscard]] static std::size_t table_bytes(const Sequence& sequence);
+
+  [[nodiscard]] Result<void> fill(std::span<std::byte> data, const Sequence& sequence, const std::byte* table,
+                                  std::uint64_t first) const;
+  /// Adds to the 64-bit number at `counter`.
+  [[nodiscard]] Result<void> count_wrong(std::span<const std::byte> data, const Sequence& sequence,
+                                         const std::byte* table, std::uint64_t first, std::byte* counter) const;
+  /// `inputs` is an array of as many addresses, in the device's memory.
+  [[nodiscard]] Result<void> reduce(const std::byte* inputs, std::size_t count_of_inputs, std::byte* out,
+                                    std::size_t count, DataType type, ReduceOp op) const;
+
+ private:
+  explicit GpuKernels(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
+  [[nodiscard]] Result<void> launch(const std::string& name, std::size_t shared_bytes,
+                                    std::span<void* const> arguments) const;
+
+  std::shared_ptr<cuda::Device> device_;
+  cuda::Module module_ = nullptr;
+};
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,156 @@
+#include "gpu/gpu_survey.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "gpu/cuda_driver.hpp"
+#include "gpu/nccl_library.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+constexpr char kSeparator = '\x1e';
+/// The first NCCL that lets ranks share a GPU.
+constexpr int kSharingVersion = nccl::version_code(2, 30, 0);
+
+std::string uuid_of(const cuda::Driver& driver, int ordinal) {
+  cuda::DeviceId device = 0;
+  cuda::Uuid uuid{};
+  if (driver.device_get(&device, ordinal) != cuda::kSuccess ||
+      driver.device_get_uuid(&uuid, device) != cuda::kSuccess) {
+    return concat("GPU-", ordinal);
+  }
+  std::string text = "GPU-";
+  for (const char byte : uuid.bytes) {
+    const auto value = static_cast<unsigned char>(byte);
+    text += "0123456789abcdef"[value >> 4U];
+    text += "0123456789abcdef"[value & 15U];
+  }
+  return text;
+}
+
+bool sharing_is_enabled() {
+  const char* const value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+/// Equal for ranks of one machine. Where /proc tells too little the host's name has to do.
+const std::string& machine_of(const HostIdentity& host) { return host.place.empty() ? host.host : host.place; }
+
+}  // namespace
+
+GpuSurvey GpuSurvey::mine(bool thorough) {
+  GpuSurvey survey;
+  survey.looked = true;
+  const auto driver = cuda::Driver::open();
+  int count = 0;
+  if (driver) {
+    survey.driver = driver->version;
+    survey.driver_words = driver->library.file();
+    if (driver->device_get_count(&count) != cuda::kSuccess) count = 0;
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (count == 0 && visible != nullptr) survey.driver_words += concat(" with CUDA_VISIBLE_DEVICES=", visible);
+    for (int i = 0; i < count; ++i) survey.devices.push_back(uuid_of(*driver, i));
+  } else {
+    survey.driver_words = driver.error().message;
+  }
+  if (count == 0 && !thorough) return survey;
+  const auto library = nccl::Library::open();
+  if (library) {
+    survey.nccl = library->version;
+    survey.nccl_words = library->library.file();
+    survey.may_share = library->version >= kSharingVersion && sharing_is_enabled();
+  } else {
+    survey.nccl_words = library.error().message;
+  }
+  return survey;
+}
+
+std::string GpuSurvey::line() const {
+  const auto plain = [](std::string words) {
+    std::replace_if(
+        words.begin(), words.end(), [](unsigned char c) { return c < ' '; }, ' ');
+    return words;
+  };
+  return join({looked ? "1" : "0", std::to_string(driver), plain(driver_words), join(devices, ","),
+               std::to_string(nccl), plain(nccl_words), may_share ? "1" : "0"},
+              std::string(1, kSeparator));
+}
+
+Result<GpuSurvey> GpuSurvey::parse(const std::string& line) {
+  const std::vector<std::string> parts = split(line, kSeparator);
+  const auto bad = [&] { return fail(Errc::protocol, concat("not what a rank says of its GPUs: ", line)); };
+  if (parts.size() != 7) return bad();
+  const auto driver = parse_integer(parts[1], 0, 1'000'000);
+  const auto nccl = parse_integer(parts[4], 0, 10'000'000);
+  if (!driver || !nccl) return bad();
+  GpuSurvey survey;
+  survey.looked = parts[0] == "1";
+  survey.driver = static_cast<int>(*driver);
+  survey.driver_words = parts[2];
+  if (!parts[3].empty()) survey.devices = split(parts[3], ',');
+  survey.nccl = static_cast<int>(*nccl);
+  survey.nccl_words = parts[5];
+  survey.may_share = parts[6] == "1";
+  return survey;
+}
+
+std::string GpuSurvey::in_words() const {
+  std::string words = driver_words;
+  if (driver != 0) {
+    words = concat("driver for CUDA ", cuda::version_in_words(driver), " (", driver_words, "), ", devices.size(),
+                   devices.size() == 1 ? " GPU" : " GPUs");
+  }
+  if (nccl != 0) words += concat("; NCCL ", nccl::version_in_words(nccl), " (", nccl_words, ')');
+  else if (!nccl_words.empty()) words += concat("; ", nccl_words);
+  return words;
+}
+
+GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostIdentity>& hosts) {
+  const auto impossible = [&](std::size_t rank, const std::string& why) {
+    GpuPlan plan;
+    plan.problem = concat("rank ", rank, " on ", hosts[rank].host, ": ", why);
+    return plan;
+  };
+  const bool may_share =
+      std::all_of(surveys.begin(), surveys.end(), [](const GpuSurvey& survey) { return survey.may_share; });
+  std::map<std::string, std::size_t> ranks_of_machine;
+  std::map<std::pair<std::string, std::string>, std::size_t> taken;
+  GpuPlan plan;
+  for (std::size_t rank = 0; rank < surveys.size(); ++rank) {
+    const GpuSurvey& survey = surveys[rank];
+    if (survey.devices.empty() || survey.nccl == 0) return impossible(rank, survey.in_words());
+    if (survey.nccl != surveys[0].nccl) {
+      return impossible(rank, concat("NCCL ", nccl::version_in_words(survey.nccl), ", rank 0 has ",
+                                     nccl::version_in_words(surveys[0].nccl)));
+    }
+    const std::string& machine = machine_of(hosts[rank]);
+    const std::size_t place = ranks_of_machine[machine]++;
+    const std::size_t count = survey.devices.size();
+    if (place >= count && count > 1 && !may_share) {
+      return impossible(rank, concat("the machine has at least ", place + 1, " ranks and only ", count, " GPUs"));
+    }
+    const std::size_t device = place % count;
+    const auto [other, is_first] = taken.try_emplace({machine, survey.devices[device]}, rank);
+    if (!is_first && !plan.shared()) {
+      plan.one = static_cast<int>(other->second);
+      plan.other = static_cast<int>(rank);
+    }
+    plan.devices.push_back(static_cast<int>(device));
+  }
+  if (plan.shared() && !may_share) {
+    plan.problem =
+        concat("ranks ", plan.one, " and ", plan.other, " are on one GPU of ",
+               hosts[static_cast<std::size_t>(plan.one)].host, ", which NCCL ", nccl::version_in_words(surveys[0].nccl),
+               surveys[0].nccl >= kSharingVersion ? " allows only with NCCL_MULTI_RANK_GPU_ENABLE=1"
+                                                  : " refuses; from 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 "
+                                                    "allows it");
+  }
+  return plan;
+}
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,328 @@
+#include "gpu/nccl_communicator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "call_words.hpp"
+#include "ddrun/base/text.hpp"
+#include "exchange.hpp"
+#include "gpu/nccl_ids.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// Looks between calls that are timed together.
+constexpr int kMostBetweenMarks = 64;
+/// Every call must end in time; as many may share a look as would take this part of it.
+constexpr double kPartBetweenMarks = 8;
+
+constexpr int number_of(DataType type) { return static_cast<int>(type); }
+constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
+
+}  // namespace
+
+/// What a rank makes for itself, before it meets the others.
+struct NcclCommunicator::Local {
+  nccl::Library library;
+  std::shared_ptr<cuda::Device> device;
+  std::unique_ptr<DeviceMemory> memory;
+  NcclBuffers buffers;
+  cuda::Array nothing;
+  cuda::Event start;
+  cuda::Event end;
+  std::vector<cuda::Event> marks;
+
+  [[nodiscard]] static Result<Local> make(int ordinal, std::size_t buffer_bytes) {
+    auto library = nccl::Library::open();
+    if (!library) return tl::unexpected(library.error());
+    auto driver = cuda::Driver::open();
+    if (!driver) return tl::unexpected(driver.error());
+    auto device = cuda::Device::open(std::move(*driver), ordinal);
+    if (!device) return tl::unexpected(device.error());
+    auto buffers = NcclBuffers::make(*library, *device, buffer_bytes);
+    if (!buffers) return tl::unexpected(buffers.error());
+    auto memory = DeviceMemory::make(*device);
+    if (!memory) return tl::unexpected(memory.error());
+    auto nothing = cuda::Array::make(*device, sizeof(float));
+    if (!nothing) return tl::unexpected(nothing.error());
+    if (auto zero = (*memory)->set({nothing->data(), sizeof(float)}, std::byte{0}); !zero) {
+      return tl::unexpected(zero.error());
+    }
+    auto start = cuda::Event::make(*device, cuda::Event::Kind::timing);
+    if (!start) return tl::unexpected(start.error());
+    auto end = cuda::Event::make(*device, cuda::Event::Kind::timing);
+    if (!end) return tl::unexpected(end.error());
+    return Local{std::move(*library), std::move(*device), std::move(*memory), std::move(*buffers),
+                 std::move(*nothing), std::move(*start),  std::move(*end),    {}};
+  }
+};
+
+Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& group, const CommunicatorOptions& options,
+                                                                const GpuPlan& plan,
+                                                                std::shared_ptr<Communicator> control,
+                                                                Deadline deadline) {
+  auto local = Local::make(plan.devices[static_cast<std::size_t>(group.rank)], options.buffer_bytes);
+  const Result<void> mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
+  if (auto agreed = agree(group, "gpu", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  auto ids = meet_for_nccl(group, local->library, ranks_per_nccl_id(local->library), deadline);
+  if (!ids) return tl::unexpected(ids.error());
+  auto session = NcclSession::start(group, {local->library, local->device, control}, std::move(*ids), deadline);
+  if (!session) {
+    Error error = session.error();
+    if (!plan.problem.empty()) error.message += concat("; ", plan.problem);
+    return tl::unexpected(error);
+  }
+  return std::unique_ptr<Communicator>(
+      new NcclCommunicator(group, options, std::move(*local), std::move(*session), std::move(control)));
+}
+
+NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions& options, Local local,
+                                   std::unique_ptr<NcclSession> session, std::shared_ptr<Communicator> control)
+    : Communicator(group.rank, group.size),
+      control_(std::move(control)),
+      device_(std::move(local.device)),
+      memory_(std::move(local.memory)),
+      buffers_(std::move(local.buffers)),
+      nothing_(std::move(local.nothing)),
+      start_(std::move(local.start)),
+      end_(std::move(local.end)),
+      session_(std::move(session)),
+      waits_for_each_(options.nccl_blocking),
+      graph_launches_(options.nccl_graph_launches),
+      details_(concat("NCCL ", nccl::version_in_words(session_->library().version), ", ", device_->name())) {
+  if (!buffers_.are_nccls()) return;
+  bool registered = true;
+  for (const auto buffer : {buffers_.send(), buffers_.recv()}) {
+    registered = registered && session_->register_memory(buffer.data(), buffer.size());
+  }
+  if (registered) details_ += ", buffers registered";
+}
+
+NcclCommunicator::~NcclCommunicator() = default;
+
+std::string NcclCommunicator::lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const {
+  if (collective == Collective::barrier) return {};
+  if (size() == 1 && in_place) return "one rank in place: nccl does nothing";
+  if (in_place && (collective == Collective::all_to_all || collective == Collective::send_recv)) {
+    return concat("nccl has no ", name_of(collective), " in place");
+  }
+  if (reduces(collective) && op == ReduceOp::avg && kind_of(type) == NumberKind::floating &&
+      !std::has_single_bit(static_cast<unsigned>(size()))) {
+    // It multiplies every input by 1/n before it adds them.
+    return concat("nccl's average of ", size(), " ranks is rounded more than once: there is no exact result");
+  }
+  return {};
+}
+
+/// After a failure nothing may stay on the device that waits for a peer.
+template <class Value>
+Result<Value> NcclCommunicator::aborted(Result<Value> result) {
+  if (!result) session_->abort();
+  return result;
+}
+
+Call NcclCommunicator::on_device(const Call& call) const {
+  if (call.collective != Collective::barrier) return call;
+  Call meeting = call;
+  meeting.in = meeting.out = nothing_.data();
+  return meeting;
+}
+
+Result<void> NcclCommunicator::run(const Call& call, Deadline deadline) {
+  if (auto used = device_->use(); !used) return used;
+  if (auto same = agree_on(call, deadline); !same) return aborted(same);
+  if (auto done = enqueue(on_device(call), deadline); !done) return aborted(done);
+  const auto alarm = [this] { return session_->alarm(); };
+  return aborted(device_->wait(alarm, deadline, in_words(collectives::kind_of(call), call.count)));
+}
+
+/// NCCL itself would wait for ever, or mix up data, where ranks make different calls.
+Result<void> NcclCommunicator::agree_on(const Call& call, Deadline deadline) {
+  if (size() == 1) return {};
+  const std::uint64_t kind = collectives::kind_of(call);
+  // The maximum of each number and of its complement, which is the minimum's.
+  std::array<std::uint64_t, 4> most{kind, ~kind, call.count, ~call.count};
+  const auto words = std::as_writable_bytes(std::span(most));
+  if (auto done = control_->all_reduce(words, words, DataType::uint64, ReduceOp::max, deadline); !done) return done;
+  if (most[0] == ~most[1] && most[2] == ~most[3]) return {};
+  // Everybody knows by now that they differ, and tells its own.
+  std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
+  all[2 * static_cast<std::size_t>(rank())] = kind;
+  all[2 * static_cast<std::size_t>(rank()) + 1] = call.count;
+  const auto table = std::as_writable_bytes(std::span(all));
+  if (auto done = control_->all_reduce(table, table, DataType::uint64, ReduceOp::max, deadline); !done) return done;
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::uint64_t its_kind = all[2 * static_cast<std::size_t>(peer)];
+    const std::uint64_t its_count = all[2 * static_cast<std::size_t>(peer) + 1];
+    if (its_kind == kind && its_count == call.count) continue;
+    return different_calls(peer, static_cast<std::uint32_t>(its_kind), its_count, rank(), call);
+  }
+  return {};
+}
+
+/// Gathers, scatters and exchanges are blocks sent and received together. A rank's own block, in place, is there.
+nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
+  const nccl::Library& nccl = session_->library();
+  const int type = number_of(call.type);
+  const cuda::Stream stream = device_->stream();
+  const bool from_all = call.collective == Collective::gather || call.collective == Collective::all_to_all;
+  const bool to_all = call.collective == Collective::scatter || call.collective == Collective::all_to_all;
+  const bool is_root = rank() == call.root;
+  const bool here = collectives::in_place(call, rank(), size());
+  nccl::Status first = nccl.group_start();
+  const auto keep = [&](nccl::Status status) {
+    if (first == nccl::kSuccess || first == nccl::kInProgress) first = status;
+  };
+  const auto send = [&](int peer, std::size_t block) {
+    keep(nccl.send(call.in + block * call.bytes(), call.count, type, peer, session_->comm(), stream));
+  };
+  const auto receive = [&](int peer, std::size_t block) {
+    keep(nccl.recv(call.out + block * call.bytes(), call.count, type, peer, session_->comm(), stream));
+  };
+  if (call.collective == Collective::send_recv) {
+    send(call.to, 0);
+    receive(call.from, 0);
+  } else {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (here && peer == rank()) continue;
+      const auto block = static_cast<std::size_t>(peer);
+      if (to_all && (call.collective == Collective::all_to_all || is_root)) send(peer, block);
+      if (from_all && (call.collective == Collective::all_to_all || is_root)) receive(peer, block);
+    }
+    const bool own_is_there = here && is_root;
+    if (call.collective == Collective::gather && !own_is_there) send(call.root, 0);
+    if (call.collective == Collective::scatter && !own_is_there) receive(call.root, 0);
+  }
+  const nccl::Status last = nccl.group_end();
+  return first != nccl::kSuccess && first != nccl::kInProgress ? first : last;
+}
+
+Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
+  const nccl::Library& nccl = session_->library();
+  const nccl::Comm comm = session_->comm();
+  const cuda::Stream stream = device_->stream();
+  const int type = number_of(call.type);
+  const int op = number_of(call.op);
+  nccl::Status status = nccl::kSuccess;
+  switch (call.collective) {
+    case Collective::barrier:
+    case Collective::all_reduce: status = nccl.all_reduce(call.in, call.out, call.count, type, op, comm, stream); break;
+    case Collective::broadcast:
+      status = nccl.broadcast(call.in, call.out, call.count, type, call.root, comm, stream);
+      break;
+    case Collective::reduce:
+      status = nccl.reduce(call.in, call.out, call.count, type, op, call.root, comm, stream);
+      break;
+    case Collective::all_gather: status = nccl.all_gather(call.in, call.out, call.count, type, comm, stream); break;
+    case Collective::reduce_scatter:
+      status = nccl.reduce_scatter(call.in, call.out, call.count, type, op, comm, stream);
+      break;
+    case Collective::gather:
+    case Collective::scatter:
+    case Collective::all_to_all:
+    case Collective::send_recv: status = exchange_blocks(call); break;
+  }
+  return session_->settle(in_words(collectives::kind_of(call), call.count), status, deadline);
+}
+
+Result<void> NcclCommunicator::wait_for(const cuda::Event& event, const Call& call, Deadline deadline) {
+  const auto alarm = [this] { return session_->alarm(); };
+  return event.wait(alarm, deadline, in_words(collectives::kind_of(call), call.count));
+}
+
+Result<double> NcclCommunicator::run_timed(const Call& call, int times, Milliseconds timeout) {
+  const auto failed = [&](const Result<void>& result) {
+    return aborted(Result<double>(tl::unexpected(result.error())));
+  };
+  if (auto used = device_->use(); !used) return failed(used);
+  if (auto same = agree_on(call, Clock::now() + timeout); !same) return failed(same);
+  const Call ours = on_device(call);
+  auto took = graph_launches_ > 0 ? time_graph(ours, times, timeout) : time_calls(ours, times, timeout);
+  if (took) last_call_microseconds_ = std::max(*took / times, 0.1);
+  return aborted(std::move(took));
+}
+
+/// Calls are put on the stream without waiting; marks between them show that they go on.
+Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
+  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
+  const double affordable =
+      static_cast<double>(timeout.count()) * 1e3 / kPartBetweenMarks / std::max(last_call_microseconds_, 0.1);
+  int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(kMostBetweenMarks)));
+  if (waits_for_each_ || last_call_microseconds_ == 0) between = 1;
+  const auto marks_needed = static_cast<std::size_t>(waits_for_each_ ? 1 : (times - 1) / between + 1);
+  while (marks_.size() < std::min<std::size_t>(marks_needed, kMostBetweenMarks)) {
+    auto mark = cuda::Event::make(device_, cuda::Event::Kind::order);
+    if (!mark) return tl::unexpected(mark.error());
+    marks_.push_back(std::move(*mark));
+  }
+  std::size_t recorded = 0;
+  std::size_t passed = 0;
+  const auto pass_one = [&] { return wait_for(marks_[passed++ % marks_.size()], call, Clock::now() + timeout); };
+  if (auto done = start_.record(); !done) return failed(done);
+  for (int i = 0; i < times; ++i) {
+    if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
+    if (i % between != between - 1 || i + 1 == times) continue;
+    // A mark is used again only when it has been passed, so that no more than so many calls are under way.
+    if (recorded - passed == marks_.size()) {
+      if (auto done = pass_one(); !done) return failed(done);
+    }
+    if (auto done = marks_[recorded++ % marks_.size()].record(); !done) return failed(done);
+    if (!waits_for_each_) continue;
+    if (auto done = pass_one(); !done) return failed(done);
+  }
+  if (auto done = end_.record(); !done) return failed(done);
+  while (passed < recorded) {
+    if (auto done = pass_one(); !done) return failed(done);
+  }
+  if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
+  return end_.microseconds_since(start_);
+}
+
+Result<double> NcclCommunicator::time_graph(const Call& call, int times, Milliseconds timeout) {
+  const cuda::Driver& driver = device_->driver();
+  const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
+  if (driver.graph_instantiate == nullptr) {
+    return fail(Errc::unsupported,
+                concat("graphs need a driver for CUDA 11.4, this one is for ", cuda::version_in_words(driver.version)));
+  }
+  const auto do_check = [&](cuda::Status status, const char* what) { return driver.check(status, what); };
+  // What a call needs for the first time must not happen while calls are only written down.
+  if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
+  const auto alarm = [this] { return session_->alarm(); };
+  const std::string words = in_words(collectives::kind_of(call), call.count);
+  if (auto done = device_->wait(alarm, Clock::now() + timeout, words); !done) return failed(done);
+
+  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::kRelaxedCapture), "cuStreamBeginCapture");
+      !done) {
+    return failed(done);
+  }
+  Result<void> captured;
+  for (int i = 0; i < times && captured; ++i) captured = enqueue(call, Clock::now() + timeout);
+  cuda::Graph graph = nullptr;
+  const auto ended = do_check(driver.end_capture(device_->stream(), &graph), "cuStreamEndCapture");
+  if (!captured || !ended) {
+    if (graph != nullptr) (void)driver.graph_destroy(graph);
+    return failed(captured ? ended : captured);
+  }
+  cuda::GraphExec exec = nullptr;
+  const auto made = do_check(driver.graph_instantiate(&exec, graph, 0), "cuGraphInstantiate");
+  (void)driver.graph_destroy(graph);
+  if (!made) return failed(made);
+
+  Result<void> launched = start_.record();
+  for (int i = 0; i < graph_launches_ && launched; ++i) {
+    launched = do_check(driver.graph_launch(exec, device_->stream()), "cuGraphLaunch");
+    if (launched) launched = end_.record();
+    // A graph has many calls, of which each may take so long.
+    if (launched) launched = wait_for(end_, call, Clock::now() + timeout * times);
+  }
+  if (launched) (void)driver.graph_exec_destroy(exec);
+  if (!launched) return failed(launched);
+  const auto all = end_.microseconds_since(start_);
+  if (!all) return all;
+  return *all / graph_launches_;
+}
+
+}  // namespace ddrun::collectives

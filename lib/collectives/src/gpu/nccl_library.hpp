@@ -1,0 +1,57 @@
+#pragma once
+
+#include <string>
+
+#include "ddrun/base/result.hpp"
+#include "gpu/nccl_abi.hpp"
+#include "gpu/shared_library.hpp"
+
+namespace ddrun::collectives::nccl {
+
+/// NCCL's functions, found when the program runs.
+struct Library {
+  /// From the file that DDRUN_NCCL_LIBRARY names, else libnccl.so.2. Fails with `unsupported`: not there, or too old;
+  /// then the function that is missing and the library's version are named.
+  [[nodiscard]] static Result<Library> open();
+
+  SharedLibrary library;
+  int version = 0;  ///< 22809 is 2.28.9
+
+  GetVersion* get_version = nullptr;
+  GetUniqueId* get_unique_id = nullptr;
+  CommInitRankConfig* comm_init_rank_config = nullptr;
+  CommFinalize* comm_finalize = nullptr;
+  CommDestroy* comm_destroy = nullptr;
+  CommAbort* comm_abort = nullptr;
+  CommGetAsyncError* comm_get_async_error = nullptr;
+  GetErrorString* get_error_string = nullptr;
+  GetLastError* get_last_error = nullptr;
+  AllReduce* all_reduce = nullptr;
+  Broadcast* broadcast = nullptr;
+  Reduce* reduce = nullptr;
+  AllGather* all_gather = nullptr;
+  ReduceScatter* reduce_scatter = nullptr;
+  Send* send = nullptr;
+  Recv* recv = nullptr;
+  GroupStart* group_start = nullptr;
+  GroupEnd* group_end = nullptr;
+
+  // What only later versions have; null in others.
+  CommInitRankScalable* comm_init_rank_scalable = nullptr;  ///< 2.23
+  MemAlloc* mem_alloc = nullptr;                            ///< 2.19, as the next three
+  MemFree* mem_free = nullptr;
+  CommRegister* comm_register = nullptr;
+  CommDeregister* comm_deregister = nullptr;
+
+  [[nodiscard]] bool registers_buffers() const {
+    return mem_alloc != nullptr && mem_free != nullptr && comm_register != nullptr && comm_deregister != nullptr;
+  }
+
+  /// "ncclAllReduce: unhandled cuda error (out of memory)". `comm` may be null.
+  [[nodiscard]] std::string in_words(const std::string& what, Status status, Comm comm) const;
+};
+
+/// 22809 as "2.28.9".
+[[nodiscard]] std::string version_in_words(int version);
+
+}  // namespace ddrun::collectives::nccl

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "ddrun/collectives/private_memory.hpp"

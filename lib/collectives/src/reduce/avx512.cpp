@@ -1,0 +1,2 @@
+#define DDRUN_KERNEL_TABLE kernels_avx512
+#include "reduce/kernels.hpp"

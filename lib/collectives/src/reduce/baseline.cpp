@@ -1,0 +1,2 @@
+#define DDRUN_KERNEL_TABLE kernels_baseline
+#include "reduce/kernels.hpp"

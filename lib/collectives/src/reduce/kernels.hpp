@@ -1,0 +1,358 @@
+// The loops over elements, compiled once per SimdPath: each of those files names its table in DDRUN_KERNEL_TABLE and
+// has compiler options of its own. So everything here is local to the file, and nothing inline comes from elsewhere:
+// what the linker keeps one copy of must not use instructions that another processor lacks.
+
+#include <stdint.h>
+#include <string.h>
+
+#include "reduce/tables.hpp"
+
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
+/// Says of the loop that follows that its rounds do not depend on each other: outputs are inputs of the same index or
+/// none at all, which a compiler cannot know.
+#ifdef __clang__
+#define DDRUN_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define DDRUN_EACH_ALONE _Pragma("GCC ivdep")
+#endif
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// Elements worked on at a time: a few such blocks stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+constexpr size_t kLineBytes = 64;
+
+// Element types: how one is held in memory and how it is computed with.
+
+template <class Number>
+struct Plain {
+  using Held = Number;
+  using Number_ = Number;
+  static Number load(Held held) { return held; }
+  static Held store(Number number) { return number; }
+};
+
+struct Half {
+  using Held = uint16_t;
+  using Number_ = float;
+
+  static float load(uint16_t held) {
+    const uint32_t sign = static_cast<uint32_t>(held & 0x8000U) << 16U;
+    const uint32_t magnitude = static_cast<uint32_t>(held & 0x7fffU) << 13U;
+    // The exponent's bias differs by 112. As a product this is right for subnormal numbers, too.
+    const uint32_t scaled = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112F);
+    const uint32_t special = magnitude | (magnitude > 0x0f800000U ? 0x7fc00000U : 0x7f800000U);
+    return __builtin_bit_cast(float, sign | (magnitude >= 0x0f800000U ? special : scaled));
+  }
+
+  static uint16_t store(float number) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, number);
+    const uint32_t magnitude = bits & 0x7fffffffU;
+    const uint32_t odd = (magnitude >> 13U) & 1U;
+    const uint32_t normal = (magnitude + 0xfffU + odd - (112U << 23U)) >> 13U;
+    // Added to a half, a number that is subnormal as half is rounded by the adder at just the right place.
+    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5F;
+    const uint32_t subnormal = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000U;
+    const uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x3ffU);
+    uint32_t result = magnitude < 0x38800000U ? subnormal : normal;
+    result = magnitude >= 0x47800000U ? 0x7c00U : result;
+    result = magnitude > 0x7f800000U ? nan : result;
+    return static_cast<uint16_t>(result | ((bits >> 16U) & 0x8000U));
+  }
+};
+
+struct BFloat16 {
+  using Held = uint16_t;
+  using Number_ = float;
+
+  static float load(uint16_t held) { return __builtin_bit_cast(float, static_cast<uint32_t>(held) << 16U); }
+
+  static uint16_t store(float number) {
+    const uint32_t bits = __builtin_bit_cast(uint32_t, number);
+    const uint32_t rounded = (bits + 0x7fffU + ((bits >> 16U) & 1U)) >> 16U;
+    const uint32_t nan = (bits >> 16U) | 0x40U;
+    return static_cast<uint16_t>((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded);
+  }
+};
+
+// Operations on two numbers, and what is done with the last result.
+
+struct LastStays {
+  template <class Number>
+  static Number last(Number number, int /*ranks*/) {
+    return number;
+  }
+  static constexpr bool kLastChanges = false;
+};
+
+struct Sum : LastStays {
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return static_cast<Number>(a + b);
+  }
+};
+
+struct Product : LastStays {
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return static_cast<Number>(a * b);
+  }
+};
+
+// A comparison with a number that is not equal to itself, NaN, is false: a NaN that is there stays, and one that comes
+// is taken.
+
+struct Maximum : LastStays {
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return ((b > a) | (b != b)) ? b : a;
+  }
+};
+
+struct Minimum : LastStays {
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return ((b < a) | (b != b)) ? b : a;
+  }
+};
+
+/// What integers are divided in. A double quotient of numbers below 2^32 is cut rightly for every divisor below 2^20,
+/// and unlike integers, doubles are divided several at a time.
+template <class Number>
+struct Quotient {
+  using In = double;
+};
+template <>
+struct Quotient<float> {
+  using In = float;
+};
+template <>
+struct Quotient<int64_t> {
+  using In = int64_t;
+};
+template <>
+struct Quotient<uint64_t> {
+  using In = uint64_t;
+};
+
+struct Average {
+  /// Signed numbers wrap around as unsigned ones do; in floats the cast is nothing.
+  template <class Number>
+  static Number apply(Number a, Number b) {
+    return static_cast<Number>(a + b);
+  }
+  static int32_t apply(int32_t a, int32_t b) {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+  static int64_t apply(int64_t a, int64_t b) {
+    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+  }
+  template <class Number>
+  static Number last(Number number, int ranks) {
+    using In = typename Quotient<Number>::In;
+    return static_cast<Number>(static_cast<In>(number) / static_cast<In>(ranks));
+  }
+  static constexpr bool kLastChanges = true;
+};
+
+/// Streaming stores to more arrays than this in turn were slower than ordinary ones.
+constexpr size_t kMostStreams = 4;
+
+/// One line past the cache, where there is such a store; both are aligned.
+void stream_line(void* out, const void* from) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(static_cast<__m512i*>(out), *static_cast<const __m512i*>(from));
+#elif defined(__AVX__)
+  __m256i* const to = static_cast<__m256i*>(out);
+  const __m256i* const line = static_cast<const __m256i*>(from);
+  _mm256_stream_si256(to, line[0]);
+  _mm256_stream_si256(to + 1, line[1]);
+#elif defined(__SSE2__)
+  __m128i* const to = static_cast<__m128i*>(out);
+  const __m128i* const line = static_cast<const __m128i*>(from);
+  for (size_t i = 0; i < kLineBytes / sizeof(__m128i); ++i) _mm_stream_si128(to + i, line[i]);
+#else
+  memcpy(out, from, kLineBytes);
+#endif
+}
+
+/// Streaming stores are not ordered by the flags that follow.
+void order_streams() {
+#ifdef __SSE2__
+  _mm_sfence();
+#endif
+}
+
+/// Whether three and four arrays get loops of their own: code that only the most usual case is worth.
+template <class Element, class Op>
+constexpr bool kManyFused = false;
+template <>
+constexpr bool kManyFused<Plain<float>, Sum> = true;
+
+template <class Element, class Op>
+struct Loops {
+  using Held = typename Element::Held;
+  using Number = typename Element::Number_;
+  static constexpr bool kHeldIsResult = sizeof(Held) == sizeof(Number) && !Op::kLastChanges;
+
+  static Held result(Number number, int ranks) { return Element::store(Op::last(number, ranks)); }
+
+  /// A few inputs, each read once, and as many outputs or one: loads come before stores, so an output may be an input.
+  template <size_t Inputs, size_t Outputs>
+  static void fused(const void* const* in, void* const* out, size_t begin, size_t end, int ranks) {
+    const Held* const a = static_cast<const Held*>(in[0]);
+    const Held* const b = static_cast<const Held*>(in[1]);
+    const Held* const c = static_cast<const Held*>(in[Inputs > 2 ? 2 : 0]);
+    const Held* const d = static_cast<const Held*>(in[Inputs > 3 ? 3 : 0]);
+    Held* const to_a = static_cast<Held*>(out[0]);
+    Held* const to_b = static_cast<Held*>(out[Outputs > 1 ? 1 : 0]);
+    Held* const to_c = static_cast<Held*>(out[Outputs > 2 ? 2 : 0]);
+    Held* const to_d = static_cast<Held*>(out[Outputs > 3 ? 3 : 0]);
+    DDRUN_EACH_ALONE
+    for (size_t i = begin; i < end; ++i) {
+      Number number = Op::apply(Element::load(a[i]), Element::load(b[i]));
+      if constexpr (Inputs > 2) number = Op::apply(number, Element::load(c[i]));
+      if constexpr (Inputs > 3) number = Op::apply(number, Element::load(d[i]));
+      const Held held = result(number, ranks);
+      to_a[i] = held;
+      if constexpr (Outputs > 1) to_b[i] = held;
+      if constexpr (Outputs > 2) to_c[i] = held;
+      if constexpr (Outputs > 3) to_d[i] = held;
+    }
+  }
+
+  static void reduce(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
+                     Stores stores, int ranks) {
+    bool streaming = stores == Stores::streaming && inputs <= kMostStreams;
+    for (size_t k = 0; streaming && k < outputs; ++k) {
+      streaming = reinterpret_cast<uintptr_t>(out[k]) % kLineBytes == 0;
+    }
+    if (streaming) return streamed(in, inputs, out, outputs, begin, end, ranks);
+    if (inputs == 2 && outputs == 2) return fused<2, 2>(in, out, begin, end, ranks);
+    if (inputs == 2 && outputs == 1) return fused<2, 1>(in, out, begin, end, ranks);
+    if constexpr (kManyFused<Element, Op>) {
+      if (inputs == 3 && outputs == 3) return fused<3, 3>(in, out, begin, end, ranks);
+      if (inputs == 4 && outputs == 4) return fused<4, 4>(in, out, begin, end, ranks);
+    }
+    blocked(in, inputs, out, outputs, begin, end, ranks);
+  }
+
+  /// With stores past the cache, as far as the outputs have whole lines.
+  static void streamed(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
+                       int ranks) {
+    constexpr size_t kLine = kLineBytes / sizeof(Held);
+    size_t i = (begin + kLine - 1) / kLine * kLine;
+    if (i > end) i = end;
+    blocked(in, inputs, out, outputs, begin, i, ranks);
+    alignas(kLineBytes) Number numbers[kLine];
+    alignas(kLineBytes) Held held[kLine];
+    for (; end - i >= kLine; i += kLine) {
+      const Held* const first = static_cast<const Held*>(in[0]) + i;
+      for (size_t j = 0; j < kLine; ++j) numbers[j] = Element::load(first[j]);
+      for (size_t k = 1; k < inputs; ++k) {
+        const Held* const from = static_cast<const Held*>(in[k]) + i;
+        for (size_t j = 0; j < kLine; ++j) numbers[j] = Op::apply(numbers[j], Element::load(from[j]));
+      }
+      for (size_t j = 0; j < kLine; ++j) held[j] = result(numbers[j], ranks);
+      for (size_t to = 0; to < outputs; ++to) stream_line(static_cast<Held*>(out[to]) + i, held);
+    }
+    order_streams();
+    blocked(in, inputs, out, outputs, i, end, ranks);
+  }
+
+  /// Any number of inputs and outputs, through a block that stays in the cache.
+  static void blocked(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
+                      int ranks) {
+    alignas(kLineBytes) Number numbers[kBlock];
+    alignas(kLineBytes) Held held[kHeldIsResult ? 1 : kBlock];
+    for (size_t at = begin; at < end; at += kBlock) {
+      const size_t count = end - at < kBlock ? end - at : kBlock;
+      const auto input = [&](size_t k) { return static_cast<const Held*>(in[k]) + at; };
+      size_t k = 1;
+      load(numbers, input(0), count);
+      for (; k + 1 < inputs; k += 2) accumulate_two(numbers, input(k), input(k + 1), count);
+      if (k < inputs) accumulate(numbers, input(k), count);
+      const void* results = numbers;
+      if constexpr (!kHeldIsResult) {
+        finish(held, numbers, count, ranks);
+        results = held;
+      }
+      for (size_t to = 0; to < outputs; ++to) memcpy(static_cast<Held*>(out[to]) + at, results, count * sizeof(Held));
+    }
+  }
+
+  static void accumulate_two(Number* numbers, const Held* a, const Held* b, size_t count) {
+    DDRUN_EACH_ALONE
+    for (size_t i = 0; i < count; ++i) {
+      numbers[i] = Op::apply(Op::apply(numbers[i], Element::load(a[i])), Element::load(b[i]));
+    }
+  }
+
+  static void load(void* acc, const void* in, size_t count) {
+    Number* const numbers = static_cast<Number*>(acc);
+    const Held* const from = static_cast<const Held*>(in);
+    DDRUN_EACH_ALONE
+    for (size_t i = 0; i < count; ++i) numbers[i] = Element::load(from[i]);
+  }
+
+  static void accumulate(void* acc, const void* in, size_t count) {
+    Number* const numbers = static_cast<Number*>(acc);
+    const Held* const from = static_cast<const Held*>(in);
+    DDRUN_EACH_ALONE
+    for (size_t i = 0; i < count; ++i) numbers[i] = Op::apply(numbers[i], Element::load(from[i]));
+  }
+
+  static void finish(void* out, const void* acc, size_t count, int ranks) {
+    Held* const to = static_cast<Held*>(out);
+    const Number* const numbers = static_cast<const Number*>(acc);
+    DDRUN_EACH_ALONE
+    for (size_t i = 0; i < count; ++i) to[i] = result(numbers[i], ranks);
+  }
+};
+
+template <class Element, class Op>
+constexpr Kernels make() {
+  using Mine = Loops<Element, Op>;
+  return {Mine::reduce, Mine::load, Mine::accumulate, Mine::finish};
+}
+
+/// Sums and products that wrap around are the same bits with and without a sign.
+template <class Element, class Wrapping>
+constexpr void fill(Kernels (&of)[kReduceOps.size()]) {
+  of[static_cast<size_t>(ReduceOp::sum)] = make<Wrapping, Sum>();
+  of[static_cast<size_t>(ReduceOp::prod)] = make<Wrapping, Product>();
+  of[static_cast<size_t>(ReduceOp::max)] = make<Element, Maximum>();
+  of[static_cast<size_t>(ReduceOp::min)] = make<Element, Minimum>();
+  of[static_cast<size_t>(ReduceOp::avg)] = make<Element, Average>();
+}
+
+constexpr KernelTable make_table() {
+  KernelTable table{};
+  const auto row = [&table](DataType type) -> Kernels(&)[kReduceOps.size()] {
+    return table.of[static_cast<size_t>(type)];
+  };
+  fill<Plain<int8_t>, Plain<uint8_t>>(row(DataType::int8));
+  fill<Plain<uint8_t>, Plain<uint8_t>>(row(DataType::uint8));
+  fill<Plain<int32_t>, Plain<uint32_t>>(row(DataType::int32));
+  fill<Plain<uint32_t>, Plain<uint32_t>>(row(DataType::uint32));
+  fill<Plain<int64_t>, Plain<uint64_t>>(row(DataType::int64));
+  fill<Plain<uint64_t>, Plain<uint64_t>>(row(DataType::uint64));
+  fill<Half, Half>(row(DataType::float16));
+  fill<Plain<float>, Plain<float>>(row(DataType::float32));
+  fill<Plain<double>, Plain<double>>(row(DataType::float64));
+  fill<BFloat16, BFloat16>(row(DataType::bfloat16));
+  return table;
+}
+
+constexpr KernelTable kTable = make_table();
+
+}  // namespace
+
+const KernelTable& DDRUN_KERNEL_TABLE() { return kTable; }
+
+}  // namespace ddrun::collectives

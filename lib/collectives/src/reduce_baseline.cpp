@@ -1,2 +1,0 @@
-#define DDRUN_KERNEL_TABLE kernels_baseline
-#include "reduce_kernels.hpp"

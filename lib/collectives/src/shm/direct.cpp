@@ -1,0 +1,207 @@
+#include "shm/direct.hpp"
+
+#include <algorithm>
+
+#include "copy.hpp"
+#include "shm/parts.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// Whose memory the others have to reach.
+enum class Whose { nobodys, the_roots, everybodys };
+struct Reach {
+  Whose in = Whose::nobodys;
+  Whose out = Whose::nobodys;
+};
+
+Reach reach_of(Collective collective) {
+  switch (collective) {
+    case Collective::barrier: return {};
+    case Collective::all_reduce: return {Whose::everybodys, Whose::everybodys};
+    case Collective::broadcast: return {Whose::the_roots, Whose::everybodys};
+    case Collective::reduce: return {Whose::everybodys, Whose::the_roots};
+    case Collective::all_gather: return {Whose::nobodys, Whose::everybodys};
+    case Collective::gather: return {Whose::nobodys, Whose::the_roots};
+    case Collective::scatter: return {Whose::the_roots, Whose::nobodys};
+    case Collective::reduce_scatter:
+    case Collective::all_to_all:
+    case Collective::send_recv: return {Whose::everybodys, Whose::nobodys};
+  }
+  return {};
+}
+
+/// Whether each rank overwrites what it gives to another one, so that both must be moved at the same time.
+bool exchanges(Collective collective) {
+  return collective == Collective::all_to_all || collective == Collective::send_recv;
+}
+
+/// A rank that a send_recv leaves alone.
+bool alone(const Call& call, int rank, const Seen& seen) {
+  return call.collective == Collective::send_recv && seen.peers.to == rank;
+}
+
+}  // namespace
+
+DirectWork::DirectWork(int rank, int size)
+    : rank_(rank),
+      size_(size),
+      from_(static_cast<std::size_t>(size)),
+      results_(static_cast<std::size_t>(size)),
+      places_(static_cast<std::size_t>(size)) {}
+
+bool DirectWork::out_of_reach(const Call& call, int rank, const Seen& seen) {
+  if (alone(call, rank, seen)) return false;
+  const auto needed = [&](Whose whose) {
+    return whose == Whose::everybodys || (whose == Whose::the_roots && rank == call.root);
+  };
+  const Reach reach = reach_of(call.collective);
+  return (needed(reach.in) && seen.in == nullptr) || (needed(reach.out) && seen.out == nullptr);
+}
+
+bool DirectWork::possible(const Call& call, std::span<const Seen> seen) const {
+  int in_place = 0;
+  int out_of_place = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    const Seen& one = seen[static_cast<std::size_t>(rank)];
+    if (out_of_reach(call, rank, one)) return false;
+    if (!alone(call, rank, one)) ++(one.in_place() ? in_place : out_of_place);
+  }
+  return !exchanges(call.collective) || in_place == 0 || out_of_place == 0;
+}
+
+void DirectWork::work(const Call& call, std::span<const Seen> seen) {
+  switch (call.collective) {
+    case Collective::barrier: return;
+    case Collective::all_reduce:
+    case Collective::reduce: return reduce(call, seen);
+    case Collective::reduce_scatter: return reduce_scatter(call, seen);
+    case Collective::broadcast: return broadcast(call, seen);
+    case Collective::all_gather: return all_gather(call, seen);
+    case Collective::gather:
+    case Collective::scatter: return between_root_and_others(call, seen);
+    case Collective::all_to_all: return all_to_all(call, seen);
+    case Collective::send_recv: return send_recv(call, seen);
+  }
+}
+
+DirectWork::Share DirectWork::share_of(std::size_t elements, std::size_t element, std::size_t worker,
+                                       std::size_t workers) const {
+  const std::size_t share = round_up((elements + workers - 1) / workers, kApart / element);
+  const std::size_t begin = std::min(elements, share * worker);
+  return {begin, std::min(elements, begin + share)};
+}
+
+void DirectWork::reduce(const Call& call, std::span<const Seen> seen) {
+  const bool to_all = call.collective == Collective::all_reduce;
+  bool in_place = false;
+  std::size_t outputs = 0;
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    from_[rank] = seen[rank].in;
+    if (!to_all && static_cast<int>(rank) != call.root) continue;
+    results_[outputs++] = seen[rank].out;
+    in_place = in_place || seen[rank].in_place();
+  }
+  const Share share = share_of(call.count, size_of(call.type), static_cast<std::size_t>(rank_), seen.size());
+  kernels(call.type, call.op)
+      .reduce(from_.data(), from_.size(), results_.data(), outputs, share.begin, share.end,
+              stores_of(call, size_, in_place), size_);
+}
+
+void DirectWork::reduce_scatter(const Call& call, std::span<const Seen> seen) {
+  const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) from_[rank] = seen[rank].in + mine;
+  void* out = call.out;
+  const bool in_place = out == from_[static_cast<std::size_t>(rank_)];
+  kernels(call.type, call.op)
+      .reduce(from_.data(), from_.size(), &out, 1, 0, call.count, stores_of(call, size_, in_place), size_);
+}
+
+void DirectWork::broadcast(const Call& call, std::span<const Seen> seen) {
+  const Share share = share_of(call.bytes(), 1, static_cast<std::size_t>(rank_), seen.size());
+  std::transform(seen.begin(), seen.end(), places_.begin(), [&](const Seen& one) { return one.out + share.begin; });
+  copy_to_all(places_, seen[static_cast<std::size_t>(call.root)].in + share.begin, share.end - share.begin,
+              stores_of(call, size_, false));
+}
+
+void DirectWork::all_gather(const Call& call, std::span<const Seen> seen) {
+  const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
+  std::transform(seen.begin(), seen.end(), places_.begin(), [&](const Seen& one) { return one.out + mine; });
+  copy_to_all(places_, call.in, call.bytes(), stores_of(call, size_, false));
+}
+
+void DirectWork::between_root_and_others(const Call& call, std::span<const Seen> seen) {
+  const Seen& root = seen[static_cast<std::size_t>(call.root)];
+  const bool to_root = call.collective == Collective::gather;
+  const Stores stores = stores_of(call, size_, false);
+  // Where both can reach both memories, the root does its share of each block, the last; else the other does it all.
+  for (int other = 0; other < size_; ++other) {
+    if (rank_ != call.root && rank_ != other) continue;
+    const std::size_t block = static_cast<std::size_t>(other) * call.bytes();
+    const Seen& its = seen[static_cast<std::size_t>(other)];
+    const std::byte* from = to_root ? its.in : root.in + block;
+    std::byte* to = to_root ? root.out + block : its.out;
+    Share share{0, call.bytes()};
+    if (rank_ == other) {
+      if (to_root) from = call.in;
+      else to = call.out;
+    }
+    if (other != call.root) {
+      const bool shared = (to_root ? its.in : its.out) != nullptr;
+      const Share roots = share_of(call.bytes(), 1, seen.size() - 1, seen.size());
+      if (rank_ == call.root) share = shared ? roots : Share{};
+      else if (shared) share.end = roots.begin;
+    }
+    if (share.end > share.begin) copy(to + share.begin, from + share.begin, share.end - share.begin, stores);
+  }
+}
+
+void DirectWork::all_to_all(const Call& call, std::span<const Seen> seen) {
+  const auto mine = static_cast<std::size_t>(rank_);
+  const bool in_place = call.in == call.out;
+  const Stores stores = stores_of(call, size_, false);
+  // Each begins with another one, so that they do not all read the same rank's memory at a time.
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::size_t other = (mine + i) % seen.size();
+    std::byte* const to = call.out + other * call.bytes();
+    std::byte* const from = seen[other].in + mine * call.bytes();
+    if (!in_place) {
+      copy(to, from, call.bytes(), stores);
+    } else if (other != mine) {
+      const Share half = share_of(call.bytes(), 1, mine < other ? 0 : 1, 2);
+      std::byte* const places[] = {to + half.begin, from + half.begin};
+      rotate(places, half.end - half.begin);
+    }
+  }
+}
+
+void DirectWork::send_recv(const Call& call, std::span<const Seen> seen) {
+  const auto mine = static_cast<std::size_t>(rank_);
+  if (call.to == rank_) return copy(call.out, call.in, call.bytes(), Stores::normal);
+  const Stores stores = stores_of(call, size_, false);
+  if (!seen[mine].in_place()) {
+    return copy(call.out, seen[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
+  }
+  // The ranks that what this one sends would come through, if it were sent on and on. All begin with the least of
+  // them, and each has its share of the bytes of all.
+  std::size_t members = 0;
+  int first = rank_;
+  int at = rank_;
+  do {
+    first = std::min(first, at);
+    at = seen[static_cast<std::size_t>(at)].peers.to;
+  } while (at != rank_);
+  std::size_t position = 0;
+  at = first;
+  do {
+    if (at == rank_) position = members;
+    places_[members++] = seen[static_cast<std::size_t>(at)].in;
+    at = seen[static_cast<std::size_t>(at)].peers.to;
+  } while (at != first);
+  const Share share = share_of(call.bytes(), 1, position, members);
+  for (std::size_t i = 0; i < members; ++i) places_[i] += share.begin;
+  rotate({places_.data(), members}, share.end - share.begin);
+}
+
+}  // namespace ddrun::collectives

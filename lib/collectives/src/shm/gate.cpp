@@ -1,0 +1,154 @@
+#include "shm/gate.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <ctime>
+#include <vector>
+
+#include "ddrun/base/text.hpp"
+#include "exchange.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
+constexpr std::chrono::nanoseconds kLongestWatch = 40us;
+// Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
+constexpr std::chrono::nanoseconds kShortestWatch = 1us;
+// Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
+constexpr int kLeastYields = 30;
+constexpr std::chrono::nanoseconds kYieldFor = 100us;
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Until `word` is rung, the deadline (an absolute time of CLOCK_MONOTONIC, which steady_clock is), or for no
+/// reason at all: the caller looks again in any case.
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline) {
+  const auto since = deadline.time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
+  timespec until{};
+  until.tv_sec = static_cast<time_t>(seconds.count());
+  until.tv_nsec = static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count());
+  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+}  // namespace
+
+void ring(Bell& bell) {
+  bell.rings.fetch_add(1);
+  if (bell.sleepers.load() != 0) syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void report_lost(Control& control, int rank) {
+  std::uint32_t none = 0;
+  control.lost.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
+  ring(control.bell);
+}
+
+std::optional<Error> lost_rank(const Control& control) {
+  const std::uint32_t lost = control.lost.load();
+  if (lost == 0) return std::nullopt;
+  return Error{Errc::connection_lost, concat("rank ", lost - 1, " is gone")};
+}
+
+Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
+    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(kLongestWatch) {}
+
+bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
+
+bool Gate::all_here() {
+  // The counter runs through 2^32 and starts again; only the distance counts.
+  if (crowded_) {
+    const std::uint32_t due = gate_ * static_cast<std::uint32_t>(size_);
+    return static_cast<std::int32_t>(control_.arrivals.load() - due) >= 0;
+  }
+  while (seen_ < size_ && here(seen_)) ++seen_;
+  return seen_ == size_;
+}
+
+bool Gate::linger() {
+  if (all_here()) return true;  // the last one to come learns nothing about watching
+  if (!crowded_) {
+    const auto until = Clock::now() + watch_;
+    do {
+      for (int i = 0; i < 8; ++i) {
+        if (all_here()) {
+          watch_ = std::min(2 * watch_, kLongestWatch);
+          return true;
+        }
+        relax();
+      }
+    } while (Clock::now() < until);
+    watch_ = std::max(watch_ / 2, kShortestWatch);
+  }
+  const auto until = Clock::now() + kYieldFor;
+  for (int i = 0; i < kLeastYields || (!crowded_ && Clock::now() < until); ++i) {
+    if (all_here()) return true;
+    sched_yield();
+  }
+  return all_here();
+}
+
+Result<void> Gate::sleep(Deadline deadline) {
+  // Sequentially consistent on both sides: either the one who arrives sees a sleeper, or the sleeper sees the arrival.
+  control_.bell.sleepers.fetch_add(1);
+  Result<void> result;
+  while (true) {
+    const std::uint32_t seen = control_.bell.rings.load();
+    auto lost = lost_rank(control_);
+    if (all_here()) break;
+    if (lost) {
+      result = tl::unexpected(std::move(*lost));
+      break;
+    }
+    if (Clock::now() >= deadline) {
+      result = too_late();
+      break;
+    }
+    futex_wait(control_.bell.rings, seen, deadline);
+  }
+  control_.bell.sleepers.fetch_sub(1);
+  return result;
+}
+
+Result<void> Gate::pass(Deadline deadline) {
+  ++gate_;
+  seen_ = 0;
+  line(rank_, gate_).gate.store(gate_);
+  if (crowded_) {
+    const std::uint32_t due = gate_ * static_cast<std::uint32_t>(size_);
+    if (control_.arrivals.fetch_add(1) + 1 == due) {
+      ring(control_.bell);
+      return {};
+    }
+  } else if (control_.bell.sleepers.load() != 0) {
+    ring(control_.bell);
+  }
+  if (linger()) return {};
+  return sleep(deadline);
+}
+
+tl::unexpected<Error> Gate::too_late() const {
+  std::vector<int> missing;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (!here(rank)) missing.push_back(rank);
+  }
+  return fail(Errc::timeout, missing_in_words(missing));
+}
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "shm/layout.hpp"
+
+namespace ddrun::collectives {
+
+/// The meeting point of all ranks in shared memory: nobody passes gate n before everybody has arrived there.
+///
+/// Waiting starts with watching the peers' lines when every rank can have a processor of its own, goes on with
+/// giving the processor away, and ends asleep on a futex that the last to arrive rings.
+class Gate {
+ public:
+  /// `lines` are two per rank. `crowded`: more ranks than processors; equal on all ranks.
+  Gate(Control& control, Line* lines, int rank, int size, bool crowded);
+
+  /// The line to fill in before pass(): what the peers read after it.
+  [[nodiscard]] Line& mine() { return line(rank_, gate_ + 1); }
+  /// What `rank` wrote before it arrived at the gate that was passed last. Valid until the next pass().
+  [[nodiscard]] const Line& of(int rank) const { return line(rank, gate_); }
+  /// 0 or 1 in turn, for other memory that is used like the lines. Before pass(): of the gate to come.
+  [[nodiscard]] unsigned parity_ahead() const { return (gate_ + 1) & 1U; }
+
+  /// Arrives and waits for the others. `timeout` names the ranks that did not come, `connection_lost` the one
+  /// that is gone.
+  [[nodiscard]] Result<void> pass(Deadline deadline);
+
+ private:
+  [[nodiscard]] Line& line(int rank, std::uint32_t gate) const {
+    return lines_[2 * static_cast<std::size_t>(rank) + (gate & 1U)];
+  }
+  [[nodiscard]] bool here(int rank) const;
+  [[nodiscard]] bool all_here();
+  [[nodiscard]] bool linger();
+  [[nodiscard]] Result<void> sleep(Deadline deadline);
+  [[nodiscard]] tl::unexpected<Error> too_late() const;
+
+  Control& control_;
+  Line* lines_;
+  int rank_;
+  int size_;
+  bool crowded_;
+  std::uint32_t gate_ = 0;
+  std::chrono::nanoseconds watch_{};  ///< how long watching has been worth it lately
+  int seen_ = 0;                      ///< ranks below this one have arrived at gate_
+};
+
+/// Wakes every rank that sleeps at a gate.
+void ring(Bell& bell);
+
+/// The rank that was noted as gone first, as an error of whoever needs it.
+[[nodiscard]] std::optional<Error> lost_rank(const Control& control);
+
+/// Notes that `rank` is gone, unless another went before it, and wakes everybody.
+void report_lost(Control& control, int rank);
+
+}  // namespace ddrun::collectives

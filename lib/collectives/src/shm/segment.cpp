@@ -1,0 +1,170 @@
+#include "shm/segment.hpp"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "ddrun/base/text.hpp"
+#include "shm/layout.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+int make_memfd(unsigned flags) {
+  // Some systems insist on the first form, kernels before 6.3 know only the second.
+  const int fd = memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
+  if (fd >= 0 || errno != EINVAL) return fd;
+  return memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+}
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+/// Whether the system may give large pages to a memfd that has none reserved: "always within_size advise [never] …".
+bool large_pages_allowed() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string choices{std::istreambuf_iterator<char>(file), {}};
+  return choices.find('[') != std::string::npos && choices.find("[never]") == std::string::npos &&
+         choices.find("[deny]") == std::string::npos;
+}
+
+/// Segments of this process, so that threads acting as ranks share one mapping.
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Segment>> segments;
+};
+
+Registry& registry() {
+  static Registry instance;
+  return instance;
+}
+
+/// "pid fd device inode bytes"
+struct Where {
+  std::uint64_t pid = 0, fd = 0, device = 0, inode = 0, bytes = 0;
+
+  static Result<Where> parse(const std::string& text) {
+    Where where;
+    const std::vector<std::string> fields = split(text, ' ');
+    std::uint64_t* const targets[] = {&where.pid, &where.fd, &where.device, &where.inode, &where.bytes};
+    bool good = fields.size() == std::size(targets);
+    for (std::size_t i = 0; good && i < fields.size(); ++i) {
+      const char* const end = fields[i].data() + fields[i].size();
+      const auto [stop, error] = std::from_chars(fields[i].data(), end, *targets[i]);
+      good = error == std::errc() && stop == end;
+    }
+    if (!good) return fail(Errc::protocol, concat("rank 0 described its shared memory as '", text, "'"));
+    return where;
+  }
+};
+
+}  // namespace
+
+Result<void> Segment::map(std::size_t bytes) {
+  struct stat info {};
+  if (fstat(fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot ask for shared memory's pages", errno);
+  page_ = static_cast<std::size_t>(info.st_blksize);
+  // Of reserved pages, this is what takes them: it fails where there are too few.
+  void* const memory = mmap(nullptr, round_up(bytes, page_), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  if (memory == MAP_FAILED) {
+    return fail_errno(Errc::unavailable, concat("cannot map ", bytes, " bytes of shared memory"), errno);
+  }
+  data_ = static_cast<std::byte*>(memory);
+  size_ = bytes;
+  // Where the system allows large pages for shared memory, they save most of the page faults.
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  return {};
+}
+
+Segment::~Segment() {
+  if (data_ != nullptr) munmap(data_, round_up(size_, page_));
+}
+
+bool Segment::make(std::size_t bytes, bool huge) {
+  fd_.reset(make_memfd(huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
+  const std::size_t whole = huge ? round_up(bytes, kHugePage) : bytes;
+  return fd_ && ftruncate(fd_.get(), static_cast<off_t>(whole)) == 0 && fcntl(fd_.get(), F_ADD_SEALS, kSeals) == 0;
+}
+
+std::string Segment::pages() const {
+  if (page_ == kHugePage) return "2 MiB pages";
+  return large_pages_allowed() ? "4 KiB pages, or 2 MiB where the system finds some" : "4 KiB pages";
+}
+
+Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes) {
+  std::shared_ptr<Segment> segment(new Segment);
+  // A small segment would waste most of a large page.
+  const bool huge = bytes >= kHugePage && segment->make(bytes, true) && segment->map(bytes);
+  if (!huge) {
+    if (!segment->make(bytes, false)) {
+      return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);
+    }
+    if (auto mapped = segment->map(bytes); !mapped) return tl::unexpected(mapped.error());
+  }
+  struct stat info {};
+  if (fstat(segment->fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot see shared memory", errno);
+  segment->where_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes);
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  std::erase_if(known.segments, [](const auto& entry) { return entry.second.expired(); });
+  known.segments[segment->where_] = segment;
+  return segment;
+}
+
+Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
+  const auto where = Where::parse(text);
+  if (!where) return tl::unexpected(where.error());
+  if (where->pid == static_cast<std::uint64_t>(getpid())) {
+    Registry& known = registry();
+    const std::lock_guard lock(known.mutex);
+    const auto found = known.segments.find(text);
+    if (found != known.segments.end()) {
+      if (auto segment = found->second.lock()) return segment;
+    }
+  }
+  const std::string path = concat("/proc/", where->pid, "/fd/", where->fd);
+  std::shared_ptr<Segment> segment(new Segment);
+  segment->where_ = text;
+  segment->fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat info {};
+  if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
+    return fail_errno(Errc::unavailable, concat("cannot open rank 0's shared memory at ", path), errno);
+  }
+  // The process id may mean somebody else in this rank's container.
+  if (info.st_dev != where->device || info.st_ino != where->inode ||
+      static_cast<std::uint64_t>(info.st_size) < where->bytes) {
+    return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));
+  }
+  if (auto mapped = segment->map(where->bytes); !mapped) return tl::unexpected(mapped.error());
+  return segment;
+}
+
+Result<void> Segment::reserve(std::size_t offset, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  int done = 0;
+  do {
+    done = fallocate(fd_.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (done != 0 && errno == EINTR);
+  if (done == 0 || errno == EOPNOTSUPP) return {};
+  return fail_errno(Errc::unavailable,
+                    concat("cannot reserve ", bytes >> 20, " MiB of shared memory for this rank's buffers"), errno);
+}
+
+}  // namespace ddrun::collectives

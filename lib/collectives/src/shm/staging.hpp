@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "shm/gate.hpp"
+#include "shm/layout.hpp"
+#include "shm/parts.hpp"
+
+namespace ddrun::collectives {
+
+/// Collectives on memory that not every rank reaches, part by part through places in the segment that every rank does.
+///
+/// Between two gates each rank gives the next part, and takes the one that was given before. Of reductions with one
+/// result, each rank reduces a slice of the part given before, and takes all slices of the one before that. So there is
+/// one gate per part, and what is given and taken at the same time lies in different places.
+class Staging {
+ public:
+  /// All of it outlives this object. `segment` is laid out as `layout` says.
+  Staging(std::byte* segment, const Layout& layout, Gate& gate, int rank, int size);
+
+  /// Whether `rank` has anything to give in such a call.
+  [[nodiscard]] static bool gives(const Call& call, int rank);
+
+  /// May come before the gate at which the ranks compare their calls: gives the first part.
+  void begin(const Call& call);
+
+  /// `begun`: all ranks that give something have begun before the last gate.
+  [[nodiscard]] Result<void> run(const Call& call, bool begun, Deadline deadline);
+
+ private:
+  /// How a call is cut: `parts` of `count` elements each, or less at the end, of every block.
+  struct Cut {
+    bool sliced = false;
+    std::size_t block = 0;   ///< elements of a block, which is a slice where these are cut
+    std::size_t count = 0;   ///< elements of a part
+    std::size_t stride = 0;  ///< bytes from one block to the next in a place
+    std::size_t parts = 0;
+  };
+  [[nodiscard]] Cut cut(const Call& call) const;
+  [[nodiscard]] Part part_of(const Cut& cut, std::size_t number) const;
+  [[nodiscard]] Part slice_of(const Call& call, const Cut& cut, std::size_t number, int owner) const;
+
+  void give_part(const Call& call, const Cut& cut, std::size_t number);
+  void take_part(const Call& call, const Cut& cut, std::size_t number, Stores stores);
+  void reduce_slice(const Call& call, const Cut& cut, std::size_t number);
+  void take_slices(const Call& call, const Cut& cut, std::size_t number, Stores stores);
+  [[nodiscard]] std::byte* given(int rank, unsigned turn) const { return segment_ + layout_.given(rank, turn & 1U); }
+  [[nodiscard]] std::byte* reduced(int rank, unsigned turn) const {
+    return segment_ + layout_.reduced(rank, turn & 1U);
+  }
+
+  std::byte* segment_;
+  const Layout& layout_;
+  Gate& gate_;
+  int rank_;
+  int size_;
+  /// Gates that were passed here: what is given in one turn is taken in the next. The first part of a call is given
+  /// in the turn in which the last of the call before is taken.
+  unsigned turn_ = 0;
+  std::vector<const void*> from_;
+  std::vector<const std::byte*> places_;
+};
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,99 @@
+#include "tcp/communicator.hpp"
+
+#include <cstring>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/store/store.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+/// Between machines: one stream is one flow for the network, which puts it on one queue and one processor.
+constexpr int kStreamsBetweenMachines = 4;
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> TcpCommunicator::connect(const Group& group, const TcpOptions& options,
+                                                               Deadline deadline) {
+  if (options.streams < 0 || options.streams > TcpLinks::kMostStreams) {
+    return fail(Errc::invalid_argument, concat("a link cannot have ", options.streams, " streams: give 1 to ",
+                                               TcpLinks::kMostStreams, ", or 0 for a number that is chosen"));
+  }
+  auto links = TcpLinks::connect(group, deadline);
+  if (!links) return tl::unexpected(links.error());
+  const int chosen = links->one_machine() ? 1 : kStreamsBetweenMachines;
+  const int streams = options.streams == 0 ? chosen : options.streams;
+  TransferOptions transfer{streams, !options.crowded, options.zero_copy};
+  if (links->one_machine() && options.zero_copy != ZeroCopy::always) transfer.zero_copy = ZeroCopy::never;
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options.buffer_bytes, transfer));
+  if (auto got = made->buffers_.allocate(made->distance_, 2); !got) return tl::unexpected(got.error());
+  if (options.plan) made->plan_ = *options.plan;
+  else if (auto planned = made->choose_plan(deadline); !planned) return tl::unexpected(planned.error());
+  return made;
+}
+
+TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer)
+    : Communicator(group.rank, group.size),
+      group_(std::move(group)),
+      streams_(transfer.streams),
+      transfer_(group_, std::move(links), transfer),
+      buffer_bytes_(buffer_bytes),
+      distance_((buffer_bytes + kPage - 1) / kPage * kPage) {}
+
+TcpCommunicator::~TcpCommunicator() {
+  if (!failed_) transfer_.leave();
+}
+
+std::string TcpCommunicator::details() const {
+  if (group_.size == 1) return {};
+  return concat(streams_, streams_ == 1 ? " stream; " : " streams; ", plan_.in_words());
+}
+
+std::optional<Error> TcpCommunicator::trouble() {
+  if (group_.size == 1 || failed_) return std::nullopt;
+  if (auto looked = transfer_.look_at_neighbour(); !looked) return first_failure(looked.error());
+  return std::nullopt;
+}
+
+Result<void> TcpCommunicator::choose_plan(Deadline deadline) {
+  if (group_.size == 1) return {};
+  Call call;
+  call.collective = Collective::barrier;
+  transfer_.begin(call, deadline);
+  const auto costs = measure_costs(transfer_, workspace_);
+  if (!costs) return tl::unexpected(first_failure(costs.error()));
+  plan_ = plan_for(*costs, group_.size);
+  return {};
+}
+
+Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
+  if (group_.size == 1) {
+    if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
+    return {};
+  }
+  transfer_.begin(call, deadline);
+  const auto done = collectives::perform(transfer_, workspace_, plan_, call);
+  if (!done) return tl::unexpected(first_failure(done.error()));
+  return {};
+}
+
+/// A rank sees only some of the others. Whoever fails says so in the store before it hangs up, so that the others, who
+/// then see that, know what came first.
+Error TcpCommunicator::first_failure(Error mine) {
+  failed_ = true;
+  const std::string words = concat(static_cast<int>(mine.code), ' ', mine.message);
+  const auto first =
+      group_.store->compare_set(group_.prefix + "failed", "", words, Clock::now() + std::chrono::seconds(2));
+  transfer_.close();
+  if (!first) return mine;
+  const auto blank = first->find(' ');
+  const auto code = parse_integer(std::string_view(*first).substr(0, blank), 0, static_cast<int>(Errc::cancelled));
+  if (!code || blank == std::string::npos) return mine;
+  mine.code = static_cast<Errc>(*code);
+  mine.message = first->substr(blank + 1);
+  return mine;
+}
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/private_memory.hpp"
+#include "tcp/algorithms.hpp"
+#include "tcp/transfer.hpp"
+
+namespace ddrun::collectives {
+
+struct TcpOptions {
+  std::size_t buffer_bytes = 0;
+  /// Connections of a link, 1 to TcpLinks::kMostStreams; 0: chosen. Equal on all ranks.
+  int streams = 0;
+  /// Whether more ranks run on this machine than it has processors, so that nobody should wait awake.
+  bool crowded = true;
+  ZeroCopy zero_copy = ZeroCopy::where_it_works;  ///< between machines; inside one only ZeroCopy::always has an effect
+  /// Which algorithm for which size, equal on all ranks; chosen by what is measured if there is none.
+  std::optional<Plan> plan{};
+};
+
+/// All collectives over connections between the ranks; see TcpLinks, TcpTransfer and the algorithms.
+class TcpCommunicator final : public Communicator {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Communicator>> connect(const Group& group, const TcpOptions& options,
+                                                                     Deadline deadline);
+  /// Tells the peers that this rank leaves as it should, if nothing has failed.
+  ~TcpCommunicator() override;
+
+  [[nodiscard]] std::string_view name() const override { return "tcp"; }
+  /// "4 streams; all_reduce: recursive doubling up to 16 KiB, then ring; …"
+  [[nodiscard]] std::string details() const override;
+  /// Looks at the next rank only; the ranks before learn of its end by this one's.
+  [[nodiscard]] std::optional<Error> trouble() override;
+  [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
+  [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
+
+ private:
+  TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer);
+
+  [[nodiscard]] Result<void> run(const Call& call, Deadline deadline) override;
+  [[nodiscard]] Result<void> choose_plan(Deadline deadline);
+  [[nodiscard]] Error first_failure(Error mine);
+
+  Group group_;
+  int streams_;
+  TcpTransfer transfer_;
+  Workspace workspace_;
+  Plan plan_;
+  std::size_t buffer_bytes_;
+  std::size_t distance_;  ///< from the send buffer to the receive buffer: whole pages
+  PrivateMemory buffers_;
+  bool failed_ = false;
+};
+
+}  // namespace ddrun::collectives

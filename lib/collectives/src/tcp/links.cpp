@@ -1,0 +1,231 @@
+#include "tcp/links.hpp"
+
+#include <netinet/tcp.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "ddrun/base/text.hpp"
+#include "exchange.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kWord = 32;
+/// How long somebody may take to say who it is, and how many may do so at a time.
+constexpr auto kPatience = 2s;
+constexpr std::size_t kMostCallers = 1024;
+
+std::string secret_word() {
+  std::array<unsigned char, kWord / 2> bytes{};
+  std::size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t got = getrandom(bytes.data() + have, bytes.size() - have, 0);
+    if (got > 0) have += static_cast<std::size_t>(got);
+  }
+  std::string word;
+  for (const unsigned byte : bytes) {
+    word += "0123456789abcdef"[byte >> 4U];
+    word += "0123456789abcdef"[byte & 15U];
+  }
+  return word;
+}
+
+Result<Listener> listen_on(const std::string& address) {
+  if (!SocketAddress::parse(address, 0)) {
+    return fail(Errc::invalid_argument, concat("'", address, "' is not a numeric address"));
+  }
+  auto listeners = open_listeners({address}, 0);
+  if (!listeners) return tl::unexpected(listeners.error());
+  return std::move(listeners->front());
+}
+
+/// Until the connection is made or refused.
+Result<void> finish_connecting(int fd, const std::string& what, Deadline deadline) {
+  pollfd one{fd, POLLOUT, 0};
+  while (poll(&one, 1, poll_timeout(deadline)) <= 0) {
+    if (Clock::now() >= deadline) return fail(Errc::timeout, what + ": no answer in time");
+  }
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) return fail_errno(Errc::connection_lost, what, error);
+  return {};
+}
+
+}  // namespace
+
+int poll_timeout(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
+}
+
+int TcpLinks::of(const std::vector<Streams>& all, int peer, int stream) {
+  const Streams& streams = all[static_cast<std::size_t>(peer)];
+  const auto i = static_cast<std::size_t>(stream);
+  return i < streams.size() ? streams[i].get() : -1;
+}
+
+Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
+  TcpLinks links;
+  links.rank_ = group.rank;
+  links.size_ = group.size;
+  links.to_.resize(static_cast<std::size_t>(group.size));
+  links.from_.resize(static_cast<std::size_t>(group.size));
+  if (group.size == 1) return links;
+
+  auto listener = listen_on(group.address);
+  links.word_ = secret_word();
+  const auto listening =
+      agree(group, "listening", listener ? Result<void>() : tl::unexpected(listener.error()), deadline);
+  if (!listening) return tl::unexpected(listening.error());
+  links.listener_ = std::move(*listener);
+  auto places =
+      exchange(group, "ring", concat(group.address, ' ', links.listener_.at.port(), ' ', links.word_), deadline);
+  if (!places) return tl::unexpected(places.error());
+  links.places_ = std::move(*places);
+
+  // Calling first cannot block anybody: the peer's queue answers before the peer does.
+  if (auto called = links.call((group.rank + 1) % group.size, 1, deadline); !called) {
+    return tl::unexpected(called.error());
+  }
+  if (auto called = links.wait_for_previous(deadline); !called) return tl::unexpected(called.error());
+  // Whoever is lost from here on is seen by a connected neighbour.
+  if (auto all_there = exchange(group, "connected", "yes", deadline); !all_there) {
+    return tl::unexpected(all_there.error());
+  }
+  return links;
+}
+
+Result<void> TcpLinks::wait_for_previous(Deadline deadline) {
+  const int previous = (rank_ + size_ - 1) % size_;
+  std::vector<pollfd> polled;
+  while (true) {
+    if (auto answered = answer(); !answered) return answered;
+    if (from(previous, 0) >= 0) return {};
+    if (Clock::now() >= deadline) {
+      return fail(Errc::timeout, concat("rank ", previous, " did not connect in time"));
+    }
+    polled.clear();
+    poll_for_callers(polled);
+    // Who takes too long to say its word is not waited for; see answer().
+    poll(polled.data(), polled.size(), poll_timeout(std::min(deadline, Clock::now() + kPatience)));
+  }
+}
+
+/// A place is "address port word", as the peer published it.
+Result<TcpLinks::Place> TcpLinks::place_of(int peer) const {
+  const std::string& text = places_[static_cast<std::size_t>(peer)];
+  const std::vector<std::string> fields = split(text, ' ');
+  const auto port = fields.size() == 3 ? parse_integer(fields[1], 1, 65535) : parse_integer("", 1, 1);
+  const auto at = port ? SocketAddress::parse(fields[0], static_cast<std::uint16_t>(*port)) : std::nullopt;
+  if (!at || fields[2].size() != kWord) {
+    return fail(Errc::protocol, concat("rank ", peer, " gave '", text, "' as its address"));
+  }
+  return Place{*at, fields[2]};
+}
+
+bool TcpLinks::one_machine() const {
+  const auto address = [](const std::string& place) { return std::string_view(place).substr(0, place.find(' ')); };
+  return std::all_of(places_.begin(), places_.end(),
+                     [&](const std::string& place) { return address(place) == address(places_[0]); });
+}
+
+Result<void> TcpLinks::call(int peer, int streams, Deadline deadline) {
+  Streams& link = to_[static_cast<std::size_t>(peer)];
+  const std::size_t first = link.size();
+  const auto wanted = static_cast<std::size_t>(streams);
+  if (first >= wanted) return {};
+  const auto place = place_of(peer);
+  if (!place) return tl::unexpected(place.error());
+  const std::string what = concat("cannot connect to rank ", peer, " at ", place->at.text());
+  // All begin before the first is waited for.
+  while (link.size() < wanted) {
+    UniqueFd fd(socket(place->at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd) return fail_errno(Errc::unavailable, what, errno);
+    const int on = 1;
+    setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (::connect(fd.get(), place->at.get(), place->at.size) != 0 && errno != EINPROGRESS) {
+      return fail_errno(Errc::connection_lost, what, errno);
+    }
+    link.push_back(std::move(fd));
+  }
+  for (std::size_t i = first; i < wanted; ++i) {
+    if (auto connected = finish_connecting(link[i].get(), what, deadline); !connected) return connected;
+    Hello hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
+    std::memcpy(hello.word.data(), place->word.data(), kWord);
+    // A new connection always has room for this little.
+    if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
+      return fail_errno(Errc::connection_lost, what, errno);
+    }
+  }
+  return {};
+}
+
+Result<void> TcpLinks::answer() {
+  while (true) {
+    UniqueFd fd;
+    sockaddr_storage who{};
+    const auto outcome = acceptor_.next(listener_, fd, who);
+    if (outcome == Acceptor::Outcome::nobody) break;
+    if (outcome == Acceptor::Outcome::failed) continue;
+    if (outcome != Acceptor::Outcome::accepted) {
+      return fail(Errc::unavailable,
+                  "cannot answer another rank's connection: this process or machine has no "
+                  "descriptor left; raise the limit on open files (ulimit -n)");
+    }
+    if (callers_.size() == kMostCallers) callers_.erase(callers_.begin());
+    callers_.push_back({std::move(fd), {}, 0, Clock::now() + kPatience});
+  }
+  std::erase_if(callers_, [&](Caller& caller) {
+    const Heard heard = listen_to(caller);
+    if (heard == Heard::friendly) welcome(caller);
+    return heard != Heard::more || Clock::now() >= caller.until;
+  });
+  return {};
+}
+
+TcpLinks::Heard TcpLinks::listen_to(Caller& caller) const {
+  while (caller.have < caller.said.size()) {
+    const ssize_t got = recv(caller.fd.get(), caller.said.data() + caller.have, caller.said.size() - caller.have, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return Heard::more;
+    if (got <= 0) return Heard::stranger;
+    caller.have += static_cast<std::size_t>(got);
+    // Hung up on at the first wrong letter.
+    const std::size_t letters = std::min(caller.have, kWord);
+    if (std::memcmp(caller.said.data(), word_.data(), letters) != 0) return Heard::stranger;
+  }
+  return Heard::friendly;
+}
+
+void TcpLinks::welcome(Caller& caller) {
+  Hello hello{};
+  std::memcpy(&hello, caller.said.data(), sizeof(hello));
+  if (hello.rank >= static_cast<std::uint32_t>(size_) || hello.stream >= kMostStreams) return;
+  Streams& link = from_[hello.rank];
+  if (link.size() <= hello.stream) link.resize(hello.stream + 1);
+  if (!link[hello.stream]) link[hello.stream] = std::move(caller.fd);
+}
+
+void TcpLinks::poll_for_callers(std::vector<pollfd>& polled) const {
+  polled.push_back({listener_.fd.get(), POLLIN, 0});
+  for (const Caller& caller : callers_) polled.push_back({caller.fd.get(), POLLIN, 0});
+}
+
+void TcpLinks::close() {
+  for (auto* const links : {&to_, &from_}) {
+    for (Streams& link : *links) link.clear();
+  }
+  callers_.clear();
+  listener_.fd.reset();
+}
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tcp/links.hpp"
+#include "tcp/peers.hpp"
+#include "tcp/stripe.hpp"
+#include "tcp/watch.hpp"
+#include "tcp/zero_copy.hpp"
+
+namespace ddrun::collectives {
+
+struct TransferOptions {
+  int streams = 1;    ///< of each link, for large messages
+  bool spin = false;  ///< whether to look a while before sleeping: only where each rank has a processor of its own
+  ZeroCopy zero_copy = ZeroCopy::never;
+};
+
+/// Moves bytes over a rank's links, both ways at once, on the calling thread. The first message to each rank in a call
+/// says which call this is, so that ranks that make different ones find out. Large messages are cut into chunks that
+/// all streams of a link carry at the same time.
+///
+/// Fails with `timeout` (names whom it waited for), `connection_lost` (a rank is gone) or `invalid_argument` (another
+/// rank makes another call). After a failure only close() is allowed.
+class TcpTransfer final : public Peers {
+ public:
+  TcpTransfer(const Group& group, TcpLinks links, TransferOptions options);
+
+  [[nodiscard]] int rank() const override { return rank_; }
+  [[nodiscard]] int size() const override { return size_; }
+
+  /// What follows belongs to this call and has to end by then.
+  void begin(const Call& call, Deadline deadline);
+  [[nodiscard]] Result<void> exchange(const Outgoing& out, const Incoming& in) override;
+
+  /// Fails if the next rank has died or left, or makes another call than this one made last. Does not block.
+  [[nodiscard]] Result<void> look_at_neighbour();
+
+  /// Says that this rank has done its part and needs nobody any more, then close().
+  void leave();
+  /// Hangs up on everybody, so that all learn that something is wrong here.
+  void close() { links_.close(); }
+
+ private:
+  /// In front of a call's data, in the byte order of the machine: all ranks have the same program.
+  struct Header {
+    std::uint64_t kind = 0;
+    std::uint64_t count = 0;
+  };
+  /// One direction of an exchange.
+  struct Way {
+    int peer = kNobody;
+    std::size_t header_left = 0;  ///< bytes, before the data of stream 0
+    std::vector<Stripe> stripes;  ///< by stream
+    [[nodiscard]] bool done() const;
+    [[nodiscard]] bool done(std::size_t stream) const;
+  };
+  /// What a stream has received for an Arrival: more than it wants at once, less than an element.
+  struct Arrived {
+    std::unique_ptr<std::byte[]> data;
+    std::size_t pending = 0;  ///< bytes that are no whole element yet
+  };
+
+  [[nodiscard]] bool finished() const;
+  void start(Way& way, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
+  [[nodiscard]] Result<void> send_some(const Outgoing& out, std::size_t stream, bool& progress);
+  [[nodiscard]] Result<void> receive_some(const Incoming& in, std::size_t stream, bool& progress);
+  [[nodiscard]] std::size_t hand_over(const Incoming& in, std::size_t stream, std::size_t got);
+  [[nodiscard]] Result<void> wait();
+  [[nodiscard]] Result<void> waited_long();
+  [[nodiscard]] Result<void> sender_may_be_gone();
+  [[nodiscard]] tl::unexpected<Error> lost(int peer) const;
+
+  int rank_;
+  int size_;
+  TransferOptions options_;
+  TcpLinks links_;
+  TcpWatch watch_;
+  Call call_;
+  std::uint64_t calls_ = 0;
+  Deadline deadline_;
+  Deadline next_look_;  ///< when waited_long() is due
+  Way out_;
+  Way in_;
+  std::vector<std::uint64_t> told_;   ///< by rank: the last call that it was sent the header of
+  std::vector<std::uint64_t> heard_;  ///< by rank: the last call whose header it has sent
+  Header mine_;
+  Header theirs_;
+  std::vector<std::vector<ZeroCopySends>> sends_;  ///< by rank and stream
+  std::vector<Arrived> arrived_;                   ///< by stream
+  std::vector<pollfd> polled_;
+};
+
+}  // namespace ddrun::collectives
