@@ -21,7 +21,7 @@ std::string number(double value) {
   return error == std::errc() ? std::string(text.data(), end) : std::string();
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? std::string(2, c) : std::string(1, c);
@@ -39,7 +39,7 @@ std::string line_of(const Setting& setting, const Row& row, const Placement& pla
                                   std::to_string(row.bytes),
                                   std::to_string(row.count),
                                   std::to_string(setting.size),
-                                  quoted(setting.backend)};
+                                  in_quotes(setting.backend)};
   if (one.lacking.empty()) {
     for (const double value : {one.microseconds, one.algbw, one.busbw}) fields.push_back(number(value));
     fields.push_back(one.wrong ? std::to_string(*one.wrong) : "");
@@ -49,7 +49,7 @@ std::string line_of(const Setting& setting, const Row& row, const Placement& pla
   } else {
     fields.insert(fields.end(), 9, "");
   }
-  fields.push_back(quoted(one.lacking));
+  fields.push_back(in_quotes(one.lacking));
   return join(fields, ",") + "\n";
 }
 
