@@ -54,10 +54,6 @@ TEST_CASE("the worker runs under Open MPI's mpirun") { check_launcher(open_mpi(4
 
 TEST_CASE("the worker runs under MPICH's mpiexec") { check_launcher({path_of("mpiexec.hydra"), "-n", "4"}, 4); }
 
-TEST_CASE("the worker runs under torchrun") {
-  check_launcher({path_of("torchrun"), "--standalone", "--no-python", "--nproc-per-node=3"}, 3);
-}
-
 TEST_CASE("a shell between mpirun and the worker does no harm, nor does a second run") {
   const std::string line = concat(DDRUN_TEST_ALLREDUCE, ' ', join(kShort, " "));
   std::vector<std::string> argv = open_mpi(3);
