@@ -10,6 +10,9 @@ set(DDRUN_CUDA_ARCHITECTURES 90 CACHE STRING "GPUs they are for, for example 80;
 set(DDRUN_LINK dynamic CACHE STRING
     "How programs are linked: dynamic, partial (only the C library is shared) or static (static-pie)")
 set_property(CACHE DDRUN_LINK PROPERTY STRINGS dynamic partial static)
+set(DDRUN_WORKER_LINK "${DDRUN_LINK}" CACHE STRING
+    "The same for ddrun-allreduce, which can open NCCL and the NVIDIA driver only if it shares the C library with them")
+set_property(CACHE DDRUN_WORKER_LINK PROPERTY STRINGS dynamic partial static)
 set(DDRUN_WITH_GLOO AUTO CACHE STRING
   "--backend=gloo of ddrun-allreduce: ON, OFF, or AUTO: if libgloo is there and programs are linked to shared libraries")
 set_property(CACHE DDRUN_WITH_GLOO PROPERTY STRINGS AUTO ON OFF)
@@ -18,9 +21,11 @@ set(DDRUN_SANITIZE "" CACHE STRING "Value of -fsanitize=, for example address,un
 if(NOT DDRUN_WITH_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "DDRUN_WITH_CUDA is '${DDRUN_WITH_CUDA}': choose AUTO, ON or OFF")
 endif()
-if(NOT DDRUN_LINK MATCHES "^(dynamic|partial|static)$")
-  message(FATAL_ERROR "DDRUN_LINK is '${DDRUN_LINK}': choose dynamic, partial or static")
-endif()
+foreach(link IN ITEMS DDRUN_LINK DDRUN_WORKER_LINK)
+  if(NOT ${link} MATCHES "^(dynamic|partial|static)$")
+    message(FATAL_ERROR "${link} is '${${link}}': choose dynamic, partial or static")
+  endif()
+endforeach()
 if(DDRUN_SANITIZE AND NOT DDRUN_LINK STREQUAL "dynamic")
   message(FATAL_ERROR "DDRUN_SANITIZE needs DDRUN_LINK=dynamic: the sanitizers' run-time libraries cannot be linked "
     "into a ${DDRUN_LINK} program")

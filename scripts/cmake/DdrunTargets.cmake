@@ -54,9 +54,12 @@ endfunction()
 
 # ddrun_program(ddrun SOURCES main.cpp DEPS cli agent)   — installed into bin/
 #
-# The target is `<name>_program` with '-' as '_'; it may call ddrun::build_info().
+# The target is `<name>_program` with '-' as '_'; it may call ddrun::build_info(). LINK: another way than DDRUN_LINK.
 function(ddrun_program name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "" "LINK" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  if(NOT arg_LINK)
+    set(arg_LINK "${DDRUN_LINK}")
+  endif()
   string(REPLACE "-" "_" target "${name}_program")
   add_executable(${target} ${arg_SOURCES})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
@@ -66,9 +69,9 @@ function(ddrun_program name)
   endforeach()
   # By this note two hosts know that they have the same program.
   target_link_options(${target} PRIVATE -Wl,--build-id=sha1)
-  if(DDRUN_LINK STREQUAL "partial")
-    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
-  elseif(DDRUN_LINK STREQUAL "static")
+  if(arg_LINK STREQUAL "partial")
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections)
+  elseif(arg_LINK STREQUAL "static")
     # Everything in it must be position-independent: our code is, and so are the distributions' static libraries.
     target_link_options(${target} PRIVATE -static-pie -Wl,--gc-sections)
   endif()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# installed_copy.sh BUILD_DIR CMAKE LINK: installs into a fresh directory and uses what is there.
+# installed_copy.sh BUILD_DIR CMAKE LINK WORKER_LINK: installs into a fresh directory and uses what is there.
 set -euo pipefail
-build=$1 cmake=$2 link=$3
+build=$1 cmake=$2 link=$3 worker_link=$4
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 fail() { echo "FAILED: $*"; exit 1; }
@@ -43,8 +43,16 @@ build_id() { readelf --notes --wide "$1" | sed -n 's/.*Build ID: *//p'; }
 for program in ddrun ddrun-allreduce; do
   file=$prefix/bin/$program
   shows --file-header "$file" 'Type: *DYN' || fail "$program is not position-independent"
-  ! shows --program-headers "$file" INTERP || fail "$program needs a dynamic linker"
-  ! shows --dynamic "$file" NEEDED || fail "$program needs shared libraries"
+  how=$link
+  [ "$program" = ddrun ] || how=$worker_link
+  if [ "$how" = static ]; then
+    ! shows --program-headers "$file" INTERP || fail "$program needs a dynamic linker"
+    ! shows --dynamic "$file" NEEDED || fail "$program needs shared libraries"
+  elif [ "$how" = partial ]; then
+    # The C library and its parts alone.
+    ! readelf --dynamic --wide "$file" | grep NEEDED | grep -vE '\[(libc|libm|ld-linux-x86-64)\.so' ||
+      fail "$program needs more than the C library"
+  fi
   # Any x86-64 of the last ten years, any kernel that glibc supports.
   shows --notes "$file" 'ABI: 3\.2\.0' || fail "$program asks for another kernel: $(readelf -nW "$file")"
   ! shows --notes "$file" 'ISA needed:.*x86-64-v[234]' || fail "$program needs a newer CPU"

@@ -74,9 +74,9 @@ TEST_CASE("where the store hangs with its rank, each rank says what it knows") {
                    {"WORLD_SIZE", "2"},
                    {"MASTER_ADDR", "127.0.0.1"},
                    {"MASTER_PORT", std::to_string(port)}};
-    return std::make_unique<Run>(std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "1M", "-e", "1M", "-n",
-                                                          "1000000000", "--op-timeout", "2s"},
-                                 options);
+    return std::make_unique<Run>(
+        std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "8", "-e", "16M", "-i", "8", "--op-timeout", "2s"},
+        options);
   };
   // A port that was free a moment ago.
   auto probe = store::TcpServer::start();
@@ -85,7 +85,8 @@ TEST_CASE("where the store hangs with its rank, each rank says what it knows") {
   probe->reset();
   const auto first = start(0, port);
   const auto second = start(1, port);
-  REQUIRE(first->wait_for_out("redop"));
+  // A row: the other one has left the start behind, too, whose time limit is another.
+  REQUIRE(first->wait_for_out("float"));
   first->signal(SIGSTOP);
   const Outcome outcome = second->wait(40s);
   CAPTURE(outcome.err);

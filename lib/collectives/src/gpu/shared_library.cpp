@@ -18,7 +18,7 @@ bool can_open_libraries() { return false; }
 Result<SharedLibrary> SharedLibrary::open(const std::string& path) {
   return fail(Errc::unsupported, concat(path,
                                         ": this program is linked statically and cannot open libraries; "
-                                        "build it with -DDDRUN_LINK=partial"));
+                                        "build it with -DDDRUN_WORKER_LINK=partial"));
 }
 
 void* SharedLibrary::find(const char* /*name*/) const { return nullptr; }
