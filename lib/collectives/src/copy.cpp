@@ -51,7 +51,7 @@ void order_streams() {}
 
 }  // namespace
 
-void copy(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) {
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores stores) {
   copy_to_all({&to, 1}, from, bytes, stores);
 }
 

@@ -153,7 +153,7 @@ void DirectWork::between_root_and_others(const Call& call, std::span<const Seen>
       if (rank_ == call.root) share = shared ? roots : Share{};
       else if (shared) share.end = roots.begin;
     }
-    if (share.end > share.begin) copy(to + share.begin, from + share.begin, share.end - share.begin, stores);
+    if (share.end > share.begin) copy_bytes(to + share.begin, from + share.begin, share.end - share.begin, stores);
   }
 }
 
@@ -167,7 +167,7 @@ void DirectWork::all_to_all(const Call& call, std::span<const Seen> seen) {
     std::byte* const to = call.out + other * call.bytes();
     std::byte* const from = seen[other].in + mine * call.bytes();
     if (!in_place) {
-      copy(to, from, call.bytes(), stores);
+      copy_bytes(to, from, call.bytes(), stores);
     } else if (other != mine) {
       const Share half = share_of(call.bytes(), 1, mine < other ? 0 : 1, 2);
       std::byte* const places[] = {to + half.begin, from + half.begin};
@@ -178,10 +178,10 @@ void DirectWork::all_to_all(const Call& call, std::span<const Seen> seen) {
 
 void DirectWork::send_recv(const Call& call, std::span<const Seen> seen) {
   const auto mine = static_cast<std::size_t>(rank_);
-  if (call.to == rank_) return copy(call.out, call.in, call.bytes(), Stores::normal);
+  if (call.to == rank_) return copy_bytes(call.out, call.in, call.bytes(), Stores::normal);
   const Stores stores = stores_of(call, size_, false);
   if (!seen[mine].in_place()) {
-    return copy(call.out, seen[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
+    return copy_bytes(call.out, seen[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
   }
   // The ranks that what this one sends would come through, if it were sent on and on. All begin with the least of
   // them, and each has its share of the bytes of all.

@@ -65,10 +65,10 @@ void take(const Call& call, int rank, const Part& part, std::span<const std::byt
         .reduce(from.data(), from.size(), &out, 1, 0, part.count, stores, static_cast<int>(places.size()));
   } else if (blocks.out == 1) {
     const int of = call.collective == Collective::send_recv ? call.from : call.root;
-    copy(call.out + begin, source(static_cast<std::size_t>(of)), bytes, stores);
+    copy_bytes(call.out + begin, source(static_cast<std::size_t>(of)), bytes, stores);
   } else {
     for (std::size_t of = 0; of < places.size(); ++of) {
-      copy(call.out + of * call.bytes() + begin, source(of), bytes, stores);
+      copy_bytes(call.out + of * call.bytes() + begin, source(of), bytes, stores);
     }
   }
 }

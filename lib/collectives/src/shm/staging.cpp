@@ -84,7 +84,7 @@ void Staging::take_slices(const Call& call, const Cut& cut, std::size_t number, 
   const std::size_t element = size_of(call.type);
   for (int owner = 0; owner < size_; ++owner) {
     const Part slice = slice_of(call, cut, number, owner);
-    copy(call.out + slice.begin * element, reduced(owner, turn_ - 1), slice.count * element, stores);
+    copy_bytes(call.out + slice.begin * element, reduced(owner, turn_ - 1), slice.count * element, stores);
   }
 }
 

@@ -1,8 +1,8 @@
 #include "tcp/algorithms.hpp"
 
 #include <algorithm>
-#include <cstring>
 
+#include "copy.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::collectives {
@@ -20,7 +20,11 @@ Result<void> swap(Peers& peers, Workspace& ws, int to, const std::byte* in, int 
   do {
     const std::size_t now = std::min(kSwapPiece, bytes - at);
     const std::byte* data = in + at;
-    if (in == out) data = static_cast<const std::byte*>(std::memcpy(ws.mine.at_least(now), data, now));
+    if (in == out) {
+      std::byte* const kept = ws.mine.at_least(now);
+      copy_bytes(kept, data, now);
+      data = kept;
+    }
     if (auto done = peers.exchange({to, data, now}, {from, out + at, now}); !done) return done;
     at += now;
   } while (at < bytes);
@@ -36,7 +40,7 @@ Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call) 
     const std::byte* const in = call.in + static_cast<std::size_t>(partner) * bytes;
     std::byte* const out = call.out + static_cast<std::size_t>(partner) * bytes;
     if (partner == peers.rank()) {
-      if (in != out) std::memcpy(out, in, bytes);
+      if (in != out) copy_bytes(out, in, bytes);
     } else if (auto done = swap(peers, ws, partner, in, partner, out, bytes); !done) {
       return done;
     }
@@ -52,7 +56,7 @@ Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call) {
                        ": who sends to itself receives from itself"));
   }
   if (!to_itself) return swap(peers, ws, call.to, call.in, call.from, call.out, call.bytes());
-  if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
+  if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   return {};
 }
 

@@ -1,7 +1,6 @@
 #include "tcp/communicator.hpp"
 
-#include <cstring>
-
+#include "copy.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
 
@@ -70,7 +69,7 @@ Result<void> TcpCommunicator::choose_plan(Deadline deadline) {
 
 Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
   if (group_.size == 1) {
-    if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
+    if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
     return {};
   }
   transfer_.begin(call, deadline);

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <vector>
 
+#include "copy.hpp"
 #include "tcp/algorithms.hpp"
 
 namespace ddrun::collectives {
@@ -138,15 +138,15 @@ Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& cal
   const auto blocks = [bytes](int count) { return static_cast<std::size_t>(count) * bytes; };
   // From this rank's own block on, going round.
   std::byte* const turned = ws.mine.at_least(blocks(n));
-  std::memcpy(turned, call.in, bytes);
+  copy_bytes(turned, call.in, bytes);
   for (int have = 1; have < n; have *= 2) {
     const std::size_t more = blocks(std::min(have, n - have));
     auto done = peers.exchange({peers.at(-have), turned, more}, {peers.at(have), turned + blocks(have), more});
     if (!done) return done;
   }
   const int end = n - peers.rank();
-  std::memcpy(call.out + blocks(peers.rank()), turned, blocks(end));
-  std::memcpy(call.out, turned + blocks(end), blocks(peers.rank()));
+  copy_bytes(call.out + blocks(peers.rank()), turned, blocks(end));
+  copy_bytes(call.out, turned + blocks(end), blocks(peers.rank()));
   return {};
 }
 

@@ -1,7 +1,8 @@
 #include "tcp/partial.hpp"
 
 #include <array>
-#include <cstring>
+
+#include "copy.hpp"
 
 namespace ddrun::collectives {
 
@@ -42,7 +43,7 @@ void Passing::take(std::size_t offset, std::byte* data, std::size_t bytes) {
   }
   partial_.accumulate(numbers, own, count);
   if (places_.last) partial_.finish(to, numbers, count);
-  else if (numbers != to) std::memcpy(to, numbers, count * partial_.number());
+  else if (numbers != to) copy_bytes(to, numbers, count * partial_.number());
 }
 
 }  // namespace ddrun::collectives

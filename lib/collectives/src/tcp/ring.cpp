@@ -1,7 +1,8 @@
 #include "tcp/ring.hpp"
 
 #include <algorithm>
-#include <cstring>
+
+#include "copy.hpp"
 
 namespace ddrun::collectives {
 
@@ -72,7 +73,7 @@ Result<void> all_gather_by_ring(Peers& peers, const Call& call) {
   const std::size_t element = size_of(call.type);
   const Parts blocks(call.count * static_cast<std::size_t>(peers.size()), peers.size());
   std::byte* const own = call.out + blocks[peers.rank()].begin * element;
-  if (call.in != own) std::memcpy(own, call.in, call.bytes());
+  if (call.in != own) copy_bytes(own, call.in, call.bytes());
   return ring_all_gather(peers, blocks, 0, call.out, element);
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
+#include "copy.hpp"
 #include "tcp/algorithms.hpp"
 
 namespace ddrun::collectives {
@@ -52,7 +52,7 @@ Result<void> broadcast_by_tree(Peers& peers, const Call& call) {
   const Tree tree(peers, call.root);
   const std::byte* data = call.out;
   if (tree.place() == 0) {
-    if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
+    if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   } else if (auto got = peers.receive({tree.parent(), call.out, call.bytes()}); !got) {
     return got;
   }
@@ -83,7 +83,7 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
     }
     if (auto done = peers.exchange(out, in); !done) return done;
   }
-  if (first && call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
+  if (first && call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   return {};
 }
 
@@ -141,7 +141,7 @@ Result<void> gather_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   const std::byte* data = call.in;
   if (tree.places() > 1) {
     std::byte* const all = ws.mine.at_least(blocks(call, tree.places()));
-    std::memcpy(all, call.in, call.bytes());
+    copy_bytes(all, call.in, call.bytes());
     for (int distance = 1; distance < tree.reach(); distance *= 2) {
       const int places = tree.places_at(distance);
       if (places <= 0) continue;
@@ -152,8 +152,8 @@ Result<void> gather_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   }
   if (tree.place() != 0) return peers.send({tree.parent(), data, blocks(call, tree.places())});
   const int end = peers.size() - call.root;
-  std::memcpy(call.out + blocks(call, call.root), data, blocks(call, end));
-  std::memcpy(call.out, data + blocks(call, end), blocks(call, call.root));
+  copy_bytes(call.out + blocks(call, call.root), data, blocks(call, end));
+  copy_bytes(call.out, data + blocks(call, end), blocks(call, call.root));
   return {};
 }
 
@@ -163,8 +163,8 @@ Result<void> scatter_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   if (tree.places() > 1) data = ws.mine.at_least(blocks(call, tree.places()));
   if (tree.place() == 0) {
     const int end = peers.size() - call.root;
-    std::memcpy(data, call.in + blocks(call, call.root), blocks(call, end));
-    std::memcpy(data + blocks(call, end), call.in, blocks(call, call.root));
+    copy_bytes(data, call.in + blocks(call, call.root), blocks(call, end));
+    copy_bytes(data + blocks(call, end), call.in, blocks(call, call.root));
   } else if (auto got = peers.receive({tree.parent(), data, blocks(call, tree.places())}); !got) {
     return got;
   }
@@ -174,14 +174,14 @@ Result<void> scatter_by_tree(Peers& peers, Workspace& ws, const Call& call) {
     const int child = tree.rank_at(tree.place() + distance);
     if (auto sent = peers.send({child, data + blocks(call, distance), blocks(call, places)}); !sent) return sent;
   }
-  if (data != call.out) std::memcpy(call.out, data, call.bytes());
+  if (data != call.out) copy_bytes(call.out, data, call.bytes());
   return {};
 }
 
 Result<void> gather_directly(Peers& peers, const Call& call) {
   if (peers.rank() != call.root) return peers.send({call.root, call.in, call.bytes()});
   std::byte* const own = call.out + blocks(call, call.root);
-  if (call.in != own) std::memcpy(own, call.in, call.bytes());
+  if (call.in != own) copy_bytes(own, call.in, call.bytes());
   for (int i = 1; i < peers.size(); ++i) {
     const int from = peers.at(i);
     if (auto got = peers.receive({from, call.out + blocks(call, from), call.bytes()}); !got) return got;
@@ -196,7 +196,7 @@ Result<void> scatter_directly(Peers& peers, const Call& call) {
     if (auto sent = peers.send({to, call.in + blocks(call, to), call.bytes()}); !sent) return sent;
   }
   const std::byte* const own = call.in + blocks(call, call.root);
-  if (call.out != own) std::memcpy(call.out, own, call.bytes());
+  if (call.out != own) copy_bytes(call.out, own, call.bytes());
   return {};
 }
 

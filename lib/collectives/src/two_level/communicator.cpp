@@ -1,8 +1,8 @@
 #include "two_level/communicator.hpp"
 
 #include <algorithm>
-#include <cstring>
 
+#include "copy.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/reduction.hpp"
 #include "exchange.hpp"
@@ -204,7 +204,7 @@ const std::byte* TwoLevelCommunicator::source(const Call& call, int local_rank, 
 void TwoLevelCommunicator::gather_here(const Call& call, const Piece& slice, std::size_t in_piece) {
   if (call.collective == Collective::broadcast) {
     if (hosts_.host_of(call.root) != host_) return;
-    std::memcpy(slice_.data(), source(call, hosts_.local_rank_of(call.root), slice, in_piece), slice_.size());
+    copy_bytes(slice_.data(), source(call, hosts_.local_rank_of(call.root), slice, in_piece), slice_.size());
     return;
   }
   const Kernels& loops = kernels(call.type, travelling_op(call));
@@ -246,11 +246,11 @@ void TwoLevelCommunicator::spread(const Call& call, const Piece& slice, std::siz
   bool to_private = false;
   const auto write = [&](std::byte* to) {
     if (finished != nullptr) {
-      std::memcpy(to, finished, bytes);
+      copy_bytes(to, finished, bytes);
       return;
     }
     if (reduces(call.collective)) kernels(call.type, call.op).finish(to, slice_.data(), slice.count, size());
-    else std::memcpy(to, slice_.data(), bytes);
+    else copy_bytes(to, slice_.data(), bytes);
     finished = to;
   };
   for (int local = 0; local < team_->size(); ++local) {
@@ -266,14 +266,14 @@ void TwoLevelCommunicator::spread(const Call& call, const Piece& slice, std::siz
 void TwoLevelCommunicator::show(const Call& call, const Piece& piece) {
   if (piece.count == 0 || !has_input(call, rank()) || team_->shares(call.in, call.bytes())) return;
   const std::size_t element = size_of(call.type);
-  std::memcpy(team_->shown(team_->local_rank()), call.in + piece.begin * element, piece.count * element);
+  copy_bytes(team_->shown(team_->local_rank()), call.in + piece.begin * element, piece.count * element);
 }
 
 /// Takes a piece of the results to private memory.
 void TwoLevelCommunicator::take(const Call& call, const Piece& piece) {
   if (piece.count == 0 || !has_output(call, rank()) || team_->shares(call.out, call.bytes())) return;
   const std::size_t element = size_of(call.type);
-  std::memcpy(call.out + piece.begin * element, team_->results(), piece.count * element);
+  copy_bytes(call.out + piece.begin * element, team_->results(), piece.count * element);
 }
 
 }  // namespace ddrun::collectives
