@@ -100,9 +100,10 @@ TEST_CASE("the tcp ring sums any count for one to nine ranks") {
 }
 
 TEST_CASE("every type and operation works in both back ends") {
-  for (const int size : {2, 3, 4, 7}) {
+  for (const int size : ddrun::test::few_if_sanitized<int>({3, 2, 4, 7}, 1)) {
     for (const Backend backend : {Backend::shm, Backend::tcp}) {
-      try_sizes(backend, size, {1, 5, 33, 1000, 5003, 70001}, everything());
+      try_sizes(backend, size, ddrun::test::few_if_sanitized<std::size_t>({5, 5003, 1, 33, 1000, 70001}, 2),
+                everything());
     }
   }
 }

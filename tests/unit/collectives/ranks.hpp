@@ -12,6 +12,19 @@
 
 namespace ddrun::test {
 
+/// Under a sanitizer everything takes ten times as long or more: there, tests of many combinations try fewer of them.
+#ifdef DDRUN_SANITIZED
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+/// `all`, or only the first `few` of them under a sanitizer.
+template <class Value>
+std::vector<Value> few_if_sanitized(std::vector<Value> all, std::size_t few) {
+  if (kSanitized && all.size() > few) all.resize(few);
+  return all;
+}
+
 /// Threads as ranks: runs `body` once per rank and returns what went wrong, by rank; empty texts mean success.
 inline std::vector<std::string> run_ranks(int size, const std::function<std::string(const collectives::Group&)>& body) {
   store::MemoryStore store;
