@@ -18,6 +18,26 @@ namespace {
 constexpr unsigned kThreads = 512;
 constexpr unsigned kBlocksPerMultiprocessor = 3;
 
+/// What the kernels that walk along a sequence are given first, in their order.
+struct Walk {
+  Walk(std::span<const std::byte> data, const Sequence& sequence, const std::byte* table, std::uint64_t first)
+      : element(size_of(sequence.type())),
+        address(cuda::address_of(data.data())),
+        bytes(data.size()),
+        words(cuda::address_of(table)),
+        period(static_cast<std::uint32_t>(sequence.period().size())),
+        turn(static_cast<std::uint32_t>(Sequence::turn() * element % period)),
+        begin(first * element) {}
+
+  std::size_t element;
+  cuda::Address address;
+  std::uint64_t bytes;
+  cuda::Address words;
+  std::uint32_t period;
+  std::uint32_t turn;
+  std::uint64_t begin;
+};
+
 }  // namespace
 
 Result<std::optional<GpuKernels>> GpuKernels::load(std::shared_ptr<cuda::Device> device) {
@@ -77,30 +97,19 @@ Result<void> GpuKernels::launch(const std::string& name, std::size_t shared_byte
 Result<void> GpuKernels::fill(std::span<std::byte> data, const Sequence& sequence, const std::byte* table,
                               std::uint64_t first) const {
   if (data.empty()) return {};
-  const std::size_t element = size_of(sequence.type());
-  cuda::Address address = cuda::address_of(data.data());
-  std::uint64_t bytes = data.size();
-  cuda::Address words = cuda::address_of(table);
-  auto period = static_cast<std::uint32_t>(sequence.period().size());
-  auto turn = static_cast<std::uint32_t>(Sequence::turn() * element % period);
-  std::uint64_t begin = first * element;
-  const std::array<void*, 6> arguments{&address, &bytes, &words, &period, &turn, &begin};
-  return launch(concat("ddrun_fill_", element), table_bytes(sequence), arguments);
+  Walk walk(data, sequence, table, first);
+  const std::array<void*, 6> arguments{&walk.address, &walk.bytes, &walk.words, &walk.period, &walk.turn, &walk.begin};
+  return launch(concat("ddrun_fill_", walk.element), table_bytes(sequence), arguments);
 }
 
 Result<void> GpuKernels::count_wrong(std::span<const std::byte> data, const Sequence& sequence, const std::byte* table,
                                      std::uint64_t first, std::byte* counter) const {
   if (data.empty()) return {};
-  const std::size_t element = size_of(sequence.type());
-  cuda::Address address = cuda::address_of(data.data());
-  std::uint64_t bytes = data.size();
-  cuda::Address words = cuda::address_of(table);
-  auto period = static_cast<std::uint32_t>(sequence.period().size());
-  auto turn = static_cast<std::uint32_t>(Sequence::turn() * element % period);
-  std::uint64_t begin = first * element;
+  Walk walk(data, sequence, table, first);
   cuda::Address wrong = cuda::address_of(counter);
-  const std::array<void*, 7> arguments{&address, &bytes, &words, &period, &turn, &begin, &wrong};
-  return launch(concat("ddrun_count_wrong_", element), table_bytes(sequence), arguments);
+  const std::array<void*, 7> arguments{&walk.address, &walk.bytes, &walk.words, &walk.period,
+                                       &walk.turn,    &walk.begin, &wrong};
+  return launch(concat("ddrun_count_wrong_", walk.element), table_bytes(sequence), arguments);
 }
 
 Result<void> GpuKernels::reduce(const std::byte* inputs, std::size_t count_of_inputs, std::byte* out, std::size_t count,
