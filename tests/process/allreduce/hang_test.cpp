@@ -75,7 +75,8 @@ TEST_CASE("where the store hangs with its rank, each rank says what it knows") {
                    {"MASTER_ADDR", "127.0.0.1"},
                    {"MASTER_PORT", std::to_string(port)}};
     return std::make_unique<Run>(
-        std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "8", "-e", "16M", "-i", "8", "--op-timeout", "2s"},
+        // The first of many rows is there at once.
+        std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "8", "-e", "512K", "-i", "8", "--op-timeout", "2s"},
         options);
   };
   // A port that was free a moment ago.
