@@ -27,6 +27,8 @@ constexpr std::chrono::nanoseconds kShortestWatch = 1us;
 // Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
 constexpr int kLeastYields = 30;
 constexpr std::chrono::nanoseconds kYieldFor = 100us;
+// Two ranks that take turns at a processor need this long for a turn each.
+constexpr std::chrono::nanoseconds kTurns = 3us;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -45,6 +47,16 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline d
   until.tv_sec = static_cast<time_t>(seconds.count());
   until.tv_nsec = static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count());
   syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+}
+
+/// As in Line::processor.
+std::int32_t this_processor() { return sched_getcpu() + 1; }
+
+void note_processor(Line& line) {
+  const std::int32_t processor = this_processor();
+  // Those who wait have read the old value, so that writing the same again is not free.
+  if (line.processor.load(std::memory_order_relaxed) == processor) return;
+  line.processor.store(processor, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -81,24 +93,40 @@ bool Gate::all_here() {
   return seen_ == size_;
 }
 
+bool Gate::watch(std::chrono::nanoseconds longest) {
+  const auto until = Clock::now() + longest;
+  do {
+    for (int i = 0; i < 8; ++i) {
+      if (all_here()) return true;
+      relax();
+    }
+  } while (Clock::now() < until);
+  return false;
+}
+
+bool Gate::somebody_needs_this_processor() {
+  const std::int32_t processor = this_processor();
+  while (seen_ < size_ && here(seen_)) ++seen_;
+  for (int rank = seen_; rank < size_; ++rank) {
+    if (!here(rank) && line(rank, gate_ - 1).processor.load(std::memory_order_relaxed) == processor) return true;
+  }
+  return false;
+}
+
 bool Gate::linger() {
   if (all_here()) return true;  // the last one to come learns nothing about watching
   if (!crowded_) {
-    const auto until = Clock::now() + watch_;
-    do {
-      for (int i = 0; i < 8; ++i) {
-        if (all_here()) {
-          watch_ = std::min(2 * watch_, kLongestWatch);
-          return true;
-        }
-        relax();
-      }
-    } while (Clock::now() < until);
+    if (watch(watch_)) {
+      watch_ = std::min(2 * watch_, kLongestWatch);
+      return true;
+    }
     watch_ = std::max(watch_ / 2, kShortestWatch);
   }
   const auto until = Clock::now() + kYieldFor;
   for (int i = 0; i < kLeastYields || (!crowded_ && Clock::now() < until); ++i) {
     if (all_here()) return true;
+    // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
+    if (crowded_ && !somebody_needs_this_processor() && watch(kTurns)) return true;
     sched_yield();
   }
   return all_here();
@@ -129,6 +157,7 @@ Result<void> Gate::sleep(Deadline deadline) {
 Result<void> Gate::pass(Deadline deadline) {
   ++gate_;
   seen_ = 0;
+  if (crowded_) note_processor(line(rank_, gate_));
   line(rank_, gate_).gate.store(gate_);
   if (crowded_) {
     const std::uint32_t due = gate_ * static_cast<std::uint32_t>(size_);

@@ -13,7 +13,8 @@ namespace ddrun::collectives {
 /// The meeting point of all ranks in shared memory: nobody passes gate n before everybody has arrived there.
 ///
 /// Waiting starts with watching the peers' lines when every rank can have a processor of its own, goes on with
-/// giving the processor away, and ends asleep on a futex that the last to arrive rings.
+/// giving the processor away, and ends asleep on a futex that the last to arrive rings. Where ranks share processors,
+/// one that waits gives its own away at once, unless nobody who is missing was last seen there.
 class Gate {
  public:
   /// `lines` are two per rank. `crowded`: more ranks than processors; equal on all ranks.
@@ -36,6 +37,8 @@ class Gate {
   }
   [[nodiscard]] bool here(int rank) const;
   [[nodiscard]] bool all_here();
+  [[nodiscard]] bool watch(std::chrono::nanoseconds longest);
+  [[nodiscard]] bool somebody_needs_this_processor();
   [[nodiscard]] bool linger();
   [[nodiscard]] Result<void> sleep(Deadline deadline);
   [[nodiscard]] tl::unexpected<Error> too_late() const;

@@ -41,8 +41,12 @@ struct alignas(kApart) Line {
   /// The input itself if it is this small: one cache line is all that moves. The last bytes of a send_recv are
   /// Partners.
   std::array<std::byte, 32> data;
+  /// 1 + the processor that the rank last arrived on; 0: not known. In a cache line of its own, since it is read by who
+  /// waits and seldom changes.
+  alignas(kLine) std::atomic<std::int32_t> processor;
 };
 static_assert(offsetof(Line, data) + sizeof(Line::data) == kLine);
+static_assert(sizeof(Line) == kApart);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};
