@@ -91,7 +91,8 @@ endfunction()
 #
 # One Catch2 program of tests; every TEST_CASE becomes a CTest test of its own, with a time limit.
 # `ninja ddrun_tests_unit` builds all programs with the label `unit`. One label only: with two, Catch's script would
-# write a property list that CTest misreads. Unit tests of code with threads have the label `unit_threads`.
+# write a property list that CTest misreads. Unit tests of code with threads have the label `unit_threads`, those that
+# try less under a sanitizer the label `unit_scaled`.
 function(ddrun_test name)
   cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBRARIES;DEFINITIONS" ${ARGN})
   set(target ddrun_test_${name})

@@ -6,17 +6,63 @@ failures=() skips=()
 
 # run_ctest PRESET [CTEST_OPTION…]   goes on after failing tests: they are counted and named at the end.
 run_ctest() {
-  local preset=$1 name=ctest-$1 log start=$SECONDS status=0 line
+  local preset=$1 start=$SECONDS status=0
   shift
-  log=$log_dir/$name.log
+  say "Testing $preset ..."
+  _ctest "$root" "$preset" --preset "$preset" --parallel "$(_test_jobs)" "$@" || status=$?
+  _count_results "$preset" "$preset" "$status"
+  say "Testing $preset: done in $((SECONDS - start)) s"
+}
+
+# begin_ctest PRESET FOLDER [CTEST_OPTION…]   the tests of tests/FOLDER, beside what follows until end_ctest: for tests
+# that wait. One such run at a time, without the variables of the preset. stop_ctest ends it, and nothing if there is none.
+begin_ctest() {
+  beside_preset=$1 beside_name=$1-$2 beside_start=$SECONDS
+  shift 2
+  say "Testing $beside_name beside what follows ..."
+  set -m # a process group of its own, which stop_ctest can end
+  _ctest "$root/build/$beside_preset/tests/${beside_name#"$beside_preset"-}" "$beside_name" --output-on-failure \
+    --parallel $((2 * $(jobs))) "$@" &
+  beside=$!
+  set +m
+}
+beside=''
+
+end_ctest() {
+  local status=0
+  wait "$beside" || status=$?
+  beside=''
+  _count_results "$beside_preset" "$beside_name" "$status"
+  say "Testing $beside_name: done in $((SECONDS - beside_start)) s"
+}
+
+stop_ctest() {
+  [ -z "$beside" ] || kill -TERM -- "-$beside" 2>/dev/null || true
+  beside=''
+}
+
+# One and a half times the CPUs: many tests wait, some keep several CPUs busy.
+_test_jobs() {
+  local cpus
+  cpus=$(jobs)
+  echo $((cpus + cpus / 2))
+}
+
+# _ctest FOLDER NAME CTEST_OPTION…   runs it in FOLDER; NAME is that of the log.
+_ctest() {
+  local folder=$1 name=ctest-$2
+  shift 2
   mkdir -p "$log_dir"
   rm -f "$log_dir/$name.xml"
-  say "Testing $preset ..."
-  (cd "$root" && ctest --preset "$preset" --parallel "$(jobs)" --output-junit "$log_dir/$name.xml" "$@") \
-    >"$log" 2>&1 </dev/null || status=$?
+  (cd "$folder" && exec ctest --output-junit "$log_dir/$name.xml" "$@") >"$log_dir/$name.log" 2>&1 </dev/null
+}
+
+# _count_results PRESET NAME STATUS   of the run with this name, which ended so.
+_count_results() {
+  local preset=$1 name=ctest-$2 status=$3 log=$log_dir/ctest-$2.log line
   if [ ! -s "$log_dir/$name.xml" ]; then
     tail -n 20 "$log"
-    die "ctest did not run the tests of $preset (exit status $status)" "The whole output is in $log"
+    die "ctest did not run the tests of $2 (exit status $status)" "The whole output is in $log"
   fi
   if [ "$status" -ne 0 ]; then
     # Everything but the lines of the tests that went well.
@@ -29,7 +75,6 @@ run_ctest() {
       skip*) skipped=$((skipped + 1)) skips+=("$preset: ${line#skip }") ;;
     esac
   done < <(_results <"$log_dir/$name.xml")
-  say "Testing $preset: done in $((SECONDS - start)) s"
 }
 
 # From CTest's JUnit file, a line for each test: "pass NAME", "fail NAME" or "skip NAME: REASON".

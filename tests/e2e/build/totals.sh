@@ -20,6 +20,15 @@ add_test(NAME "six: program is missing" COMMAND ${CMAKE_SOURCE_DIR}/missing)
 add_test(NAME "seven: crashes" COMMAND sh -c "kill -SEGV $$")
 set_tests_properties("four: takes too long" PROPERTIES TIMEOUT 1)
 set_tests_properties("five: is skipped" PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED:")
+if(BESIDE)
+  add_subdirectory(tests/beside)
+endif()
+END
+mkdir -p "$dir/tests/beside"
+cat >"$dir/tests/beside/CMakeLists.txt" <<'END'
+add_test(NAME "beside: goes well" COMMAND true)
+add_test(NAME "beside: fails" COMMAND false)
+add_test(NAME "beside: goes on" COMMAND sh -c "echo $$ >beside.pid; exec sleep 60")
 END
 cat >"$dir/CMakePresets.json" <<'END'
 {"version": 6, "configurePresets": [{"name": "dev", "generator": "Ninja", "binaryDir": "${sourceDir}/build/dev"}],
@@ -50,3 +59,29 @@ failed: dev: seven: crashes
 
 bash "$dir/scripts/totals" -R '^(one|two|five)' >"$dir/good" 2>&1 || { cat "$dir/good"; fail "the good ones fail"; }
 [ "$(tail -n 1 "$dir/good")" = '3 passed, 0 failed, 1 skipped' ] || { cat "$dir/good"; fail "closing line"; }
+
+# Those of a folder beside the others: counted with them, and ended with the script.
+cat >"$dir/scripts/beside" <<'END'
+set -euo pipefail
+. "$(dirname "$0")/lib/common.sh"
+. "$(dirname "$0")/lib/ctest.sh"
+trap stop_ctest EXIT
+begin_ctest dev beside "${@:2}"
+[ "$1" = stop ] || run_ctest dev -R '^one'
+[ "$1" != stop ] || until [ -s "$root/build/dev/tests/beside/beside.pid" ]; do sleep 0.02; done
+[ "$1" = stop ] || end_ctest
+print_totals
+END
+(cd "$dir" && cmake --preset dev -DBESIDE=ON >/dev/null)
+bash "$dir/scripts/beside" both -E 'goes on' >"$dir/both" 2>&1 && { cat "$dir/both"; fail "a failure beside is not seen"; }
+[ "$(tail -n 2 "$dir/both")" = 'failed: dev: beside: fails
+2 passed, 1 failed, 0 skipped' ] || { cat "$dir/both"; fail "what ran beside is not counted"; }
+bash "$dir/scripts/beside" both -R '^one' >"$dir/none" 2>&1 || { cat "$dir/none"; fail "no test beside that matches"; }
+[ "$(tail -n 1 "$dir/none")" = '1 passed, 0 failed, 0 skipped' ] || { cat "$dir/none"; fail "closing line"; }
+timeout 30 bash "$dir/scripts/beside" stop -R 'goes on' >"$dir/stop" 2>&1 || { cat "$dir/stop"; fail "the script does not end"; }
+pid=$(cat "$dir/build/dev/tests/beside/beside.pid")
+for _ in $(seq 500); do
+  [ -e "/proc/$pid" ] || exit 0
+  sleep 0.02
+done
+fail "a test beside runs on after the script"
