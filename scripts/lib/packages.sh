@@ -53,7 +53,7 @@ slurm_packages() { echo slurmctld slurmd slurm-client munge; } # a cluster of th
 clang_packages() { echo clang libclang-rt-dev; } # the second has its sanitizers and libFuzzer
 lint_packages() { echo clang-format clang-tidy clang shellcheck git; }
 pytorch_packages() { echo python3-venv; }
-rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev iperf3 parallel redis-server time; }
+rival_packages() { echo mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev iperf3 parallel redis-server time; }
 
 missing_packages() {
   local package

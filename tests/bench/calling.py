@@ -77,22 +77,16 @@ class Caller:
         self.bench, self.ranks, self.limit = bench, ranks, limit
         self.cpus = processors()
         self.report = os.path.join(bench.scratch, "calls.json")
-        self._without = {}
 
     def ddrun(self, sizes, *options, collective="all_reduce"):
-        worker = [self.bench.allreduce, *options]
-        return self._run(self.bench.ddrun_command(self.ranks, *held(self.cpus), *worker, options=("--no-python",)), sizes,
-                         collective)
+        return self._by_ddrun([self.bench.allreduce, *options], sizes, collective)
 
     def gloo(self, sizes, *options, collective="all_reduce"):
-        """Debian's library, by the same worker."""
-        if "gloo" not in self._without:
-            tried = subprocess.run([self.bench.allreduce, "--backend=gloo", "-e", "8", "-n", "1"], capture_output=True,
-                                   text=True, timeout=60, env=self.bench.environment, check=False)
-            self._without["gloo"] = tried.stderr.strip() if tried.returncode else ""
-        if self._without["gloo"]:
-            raise Skip(self._without["gloo"])
-        return self.ddrun(sizes, "--backend=gloo", *options, collective=collective)
+        """Debian's library, by a ddrun-allreduce that has it."""
+        worker = os.path.join(self.bench.helpers, "bench_gloo")
+        if not os.path.exists(worker):
+            raise Skip("libgloo-dev is not installed (scripts/setup --rivals installs it)")
+        return self._by_ddrun([worker, "--backend=gloo", *options], sizes, collective)
 
     def openmpi(self, sizes, *options, collective="all_reduce"):
         if self.ranks > len(self.cpus):
@@ -112,8 +106,7 @@ class Caller:
         if not self.bench.torchrun:
             raise Skip("torch is not installed (scripts/setup --rivals)")
         python = os.path.join(os.path.dirname(self.bench.torchrun), "python")
-        worker = [*held(self.cpus), python, os.path.join(HERE, "torch_collective.py")]
-        return self._run(self.bench.ddrun_command(self.ranks, *worker, options=("--no-python",)), sizes)
+        return self._by_ddrun([python, os.path.join(HERE, "torch_collective.py")], sizes)
 
     def roofline(self):
         """Bytes per second that memory gives and takes: copy_one, copy_all, triad_one, triad_all."""
@@ -122,6 +115,10 @@ class Caller:
         if done.returncode:
             raise Failure(f"roofline: {done.stderr.strip()}")
         return json.loads(done.stdout)
+
+    def _by_ddrun(self, worker, sizes, collective="all_reduce"):
+        command = self.bench.ddrun_command(self.ranks, *held(self.cpus), *worker, options=("--no-python",))
+        return self._run(command, sizes, collective)
 
     def _mpi_worker(self, name):
         worker = os.path.join(self.bench.helpers, f"bench_mpi_{name}")
