@@ -29,6 +29,17 @@ class AllReduce(JobTest):
         self.assertRegex(table, r"backend: shm\+tcp")
         self.assertIn("3 hosts with 2 ranks each", table)
 
+    def test_every_collective_in_two_levels(self):
+        collectives = ["all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send_recv"]
+        table = self.table(f"--collective={','.join(collectives)}", "-b", "256", "-e", "4M", "-f", "128", "-n", "2")
+        self.assertRegex(table, r"backend: shm\+tcp")
+        self.assertEqual(re.findall(r"^# ([a-z]+_[a-z_]+|gather|scatter)$", table, re.MULTILINE), collectives)
+        # What was chosen for each.
+        chosen = re.search(r"^# backend +: (.*)$", table, re.MULTILINE)[1]
+        for collective in ["all_reduce", *collectives]:
+            self.assertRegex(chosen, rf"\b{collective}\b")
+        self.assertRegex(chosen, r"all_to_all: (blocks of a host together|straight)")
+
     def test_one_rank_on_each_host(self):
         self.assertRegex(self.table("-b", "8", "-e", "1M", "-f", "64", "-n", "3", ranks=1), r"backend: tcp\b")
 

@@ -52,4 +52,9 @@ tl::unexpected<Error> not_sent(int rank, int from, int to) {
                                              ": who is received from must send there"));
 }
 
+tl::unexpected<Error> sends_to_itself(int rank, int to, int from) {
+  return fail(Errc::invalid_argument, concat("rank ", rank, " sends to rank ", to, " and receives from rank ", from,
+                                             ": who sends to itself receives from itself"));
+}
+
 }  // namespace ddrun::collectives

@@ -20,4 +20,7 @@ namespace ddrun::collectives {
 /// Of a send_recv in which `rank` waits for `from`, which sends to `to`.
 [[nodiscard]] tl::unexpected<Error> not_sent(int rank, int from, int to);
 
+/// Of a send_recv that `rank` has with itself in one direction only.
+[[nodiscard]] tl::unexpected<Error> sends_to_itself(int rank, int to, int from);
+
 }  // namespace ddrun::collectives

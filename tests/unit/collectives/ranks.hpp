@@ -44,6 +44,12 @@ inline std::vector<std::string> run_ranks(int size, const std::function<std::str
   return problems;
 }
 
+/// Whether the error's words are those of ranks that make different calls, and name both of these.
+inline bool tells_both_calls(const std::string& words, const std::string& one, const std::string& other) {
+  const auto says = [&](const std::string& what) { return words.find(what) != std::string::npos; };
+  return says(one) && says(other) && says("all ranks must make the same calls");
+}
+
 inline Deadline in_time() { return Clock::now() + std::chrono::seconds(30); }
 
 }  // namespace ddrun::test

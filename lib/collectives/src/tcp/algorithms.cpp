@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "call_words.hpp"
 #include "copy.hpp"
-#include "ddrun/base/text.hpp"
 
 namespace ddrun::collectives {
 
@@ -50,11 +50,7 @@ Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call) 
 
 Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call) {
   const bool to_itself = call.to == peers.rank();
-  if (to_itself != (call.from == peers.rank())) {
-    return fail(Errc::invalid_argument,
-                concat("rank ", peers.rank(), " sends to rank ", call.to, " and receives from rank ", call.from,
-                       ": who sends to itself receives from itself"));
-  }
+  if (to_itself != (call.from == peers.rank())) return sends_to_itself(peers.rank(), call.to, call.from);
   if (!to_itself) return swap(peers, ws, call.to, call.in, call.from, call.out, call.bytes());
   if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   return {};

@@ -14,8 +14,8 @@ constexpr int kStreamsBetweenMachines = 4;
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> TcpCommunicator::connect(const Group& group, const TcpOptions& options,
-                                                               Deadline deadline) {
+Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& group, const TcpOptions& options,
+                                                                  Deadline deadline) {
   if (options.streams < 0 || options.streams > TcpLinks::kMostStreams) {
     return fail(Errc::invalid_argument, concat("a link cannot have ", options.streams, " streams: give 1 to ",
                                                TcpLinks::kMostStreams, ", or 0 for a number that is chosen"));
@@ -75,6 +75,11 @@ Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
   transfer_.begin(call, deadline);
   const auto done = collectives::perform(transfer_, workspace_, plan_, call);
   if (!done) return tl::unexpected(first_failure(done.error()));
+  return {};
+}
+
+Result<void> TcpCommunicator::exchange(const Outgoing& out, const Incoming& in) {
+  if (auto done = transfer_.exchange(out, in); !done) return tl::unexpected(first_failure(done.error()));
   return {};
 }
 

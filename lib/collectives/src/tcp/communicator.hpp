@@ -25,8 +25,8 @@ struct TcpOptions {
 /// All collectives over connections between the ranks; see TcpLinks, TcpTransfer and the algorithms.
 class TcpCommunicator final : public Communicator {
  public:
-  [[nodiscard]] static Result<std::unique_ptr<Communicator>> connect(const Group& group, const TcpOptions& options,
-                                                                     Deadline deadline);
+  [[nodiscard]] static Result<std::unique_ptr<TcpCommunicator>> connect(const Group& group, const TcpOptions& options,
+                                                                        Deadline deadline);
   /// Tells the peers that this rank leaves as it should, if nothing has failed.
   ~TcpCommunicator() override;
 
@@ -37,6 +37,14 @@ class TcpCommunicator final : public Communicator {
   [[nodiscard]] std::optional<Error> trouble() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
+
+  [[nodiscard]] const Plan& plan() const { return plan_; }
+
+  /// For calls that are made of messages elsewhere: what exchange() moves from here on belongs to this one. Every rank
+  /// must call it as many times as the others; how many messages there are between two of them is their own affair.
+  void begin(const Call& call, Deadline deadline) { transfer_.begin(call, deadline); }
+  /// See Peers. Fails as calls do, and must not be called again then.
+  [[nodiscard]] Result<void> exchange(const Outgoing& out, const Incoming& in);
 
  private:
   TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer);

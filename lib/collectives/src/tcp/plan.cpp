@@ -13,22 +13,8 @@ namespace ddrun::collectives {
 
 namespace {
 
-constexpr std::size_t kLeast = 64;
-constexpr std::size_t kMost = std::size_t{1} << 30U;
 constexpr std::size_t kLeastPiece = 64 << 10;
 constexpr std::size_t kMostPiece = 4 << 20;
-
-/// The largest power of two up to which `small` takes no longer than `large`; both grow steadily.
-template <class Small, class Large>
-std::size_t crossover(Small small, Large large) {
-  std::size_t last = 0;
-  for (std::size_t bytes = kLeast; bytes <= kMost; bytes *= 2) {
-    const auto size = static_cast<double>(bytes);
-    if (small(size) > large(size)) return last;
-    last = bytes;
-  }
-  return Plan::kAlways;
-}
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -72,7 +58,8 @@ std::string up_to(std::size_t bytes) {
   return concat(bytes, " B");
 }
 
-/// "recursive doubling up to 16 KiB, then ring"
+}  // namespace
+
 std::string in_steps(std::initializer_list<std::pair<std::string_view, std::size_t>> steps) {
   std::string words;
   std::size_t from = 0;
@@ -85,8 +72,6 @@ std::string in_steps(std::initializer_list<std::pair<std::string_view, std::size
   }
   return words;
 }
-
-}  // namespace
 
 std::size_t Plan::piece(std::size_t bytes, int ranks) const {
   // (n - 2 + k) (alpha + beta S / k) for k pieces is least at k² = (n - 2) beta S / alpha.

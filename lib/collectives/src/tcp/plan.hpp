@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "ddrun/base/result.hpp"
 
@@ -35,6 +38,22 @@ struct Plan {
   /// "all_reduce: recursive doubling up to 16 KiB, then ring; …"
   [[nodiscard]] std::string in_words() const;
 };
+
+/// The largest power of two up to which `small` takes no longer than `large`; both are functions of a number of bytes
+/// and grow steadily. 0: none. kAlways: up to sizes that nobody has.
+template <class Small, class Large>
+std::size_t crossover(const Small& small, const Large& large) {
+  std::size_t last = 0;
+  for (std::size_t bytes = 64; bytes <= std::size_t{1} << 30U; bytes *= 2) {
+    const auto size = static_cast<double>(bytes);
+    if (small(size) > large(size)) return last;
+    last = bytes;
+  }
+  return Plan::kAlways;
+}
+
+/// "recursive doubling up to 16 KiB, then ring": names, each with the size up to which it is taken.
+[[nodiscard]] std::string in_steps(std::initializer_list<std::pair<std::string_view, std::size_t>> steps);
 
 /// The least time for each size by the cost model of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
 /// Communication Operations in MPICH", Int. J. of High Performance Computing Applications 19(1), 2005.

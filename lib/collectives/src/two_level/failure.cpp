@@ -70,7 +70,7 @@ Error compare_with_others(Error mine, const Group& group, const Call& call, std:
 }  // namespace
 
 Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call& call, std::uint64_t call_number,
-                  const std::function<void()>& hang_up) {
+                  bool certain, const std::function<void()>& hang_up) {
   if (auto known = team.kept()) return *known;
   const std::string key = group.prefix + "failed";
   const std::string differing = concat(group.prefix, "differing/", call_number);
@@ -80,7 +80,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
           ->set(key_of(group, call_number, group.rank), concat(kind_of(call), ' ', call.count), Clock::now() + 1s)
           .has_value() &&
       group.store->num_keys(Clock::now() + 1s).has_value();
-  if (told && !is_there(group, key)) {
+  if (told && !certain && !is_there(group, key)) {
     bool calls_differ = mine.code == Errc::invalid_argument;
     if (calls_differ) {
       // Whoever waits for this rank shall fail as well, and know why it was hung up on.
@@ -101,6 +101,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
       if (code && blank != std::string::npos) mine = Error{static_cast<Errc>(*code), first->substr(blank + 1)};
     }
   }
+  if (certain) hang_up();  // whoever waits for this rank finds the reason now
   return team.keep(mine);
 }
 

@@ -12,8 +12,9 @@ namespace ddrun::collectives {
 ///
 /// Of calls that differ, and of ranks that did not come, each rank sees only a part, too: those that have failed tell
 /// each other what they were called for. `call_number` is that of the call, equal on ranks that wait for each other.
-/// Blocks for a second or two at most. `hang_up` closes this rank's connections to other hosts.
+/// `certain`: nobody else can know better. Blocks for a second or two at most. `hang_up` closes this rank's connections
+/// to other hosts.
 [[nodiscard]] Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call& call,
-                                std::uint64_t call_number, const std::function<void()>& hang_up);
+                                std::uint64_t call_number, bool certain, const std::function<void()>& hang_up);
 
 }  // namespace ddrun::collectives

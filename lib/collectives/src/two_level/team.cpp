@@ -71,19 +71,20 @@ Result<std::unique_ptr<TwoLevelTeam>> TwoLevelTeam::start(std::shared_ptr<Segmen
     if (peer != local_rank) peers.push_back({peer, here.back().pid});
   }
   const bool crowded = size > count_processors(here);
-  std::unique_ptr<TwoLevelTeam> team(
-      new TwoLevelTeam(std::move(segment), std::move(ranks), local_rank, buffer_bytes, crowded));
+  std::unique_ptr<TwoLevelTeam> team(new TwoLevelTeam(std::move(segment), std::move(ranks), local_rank,
+                                                      static_cast<int>(all.size()), buffer_bytes, crowded));
   if (auto watched = team->watch_.start(*team->at<Control>(0), peers); !watched) {
     return tl::unexpected(with_ranks(watched.error(), team->ranks_));
   }
   return team;
 }
 
-TwoLevelTeam::TwoLevelTeam(std::shared_ptr<Segment> segment, std::vector<int> ranks, int local_rank,
+TwoLevelTeam::TwoLevelTeam(std::shared_ptr<Segment> segment, std::vector<int> ranks, int local_rank, int group_size,
                            std::size_t buffer_bytes, bool crowded)
     : segment_(std::move(segment)),
       ranks_(std::move(ranks)),
       local_rank_(local_rank),
+      group_size_(group_size),
       buffer_bytes_(buffer_bytes),
       gate_(*at<Control>(0), at<Line>(Layout(size(), buffer_bytes).lines), local_rank, size(), crowded) {}
 
@@ -103,8 +104,11 @@ Result<void> TwoLevelTeam::announce(const Call& call, Deadline deadline) {
   Line& mine = gate_.mine();
   mine.kind = kind_of(call);
   mine.count = call.count;
-  mine.in = offset_of(call.in, call.bytes());
-  mine.out = offset_of(call.out, call.bytes());
+  const Blocks blocks = blocks_of(call.collective, group_size_);
+  mine.in = offset_of(call.in, call.bytes() * blocks.in);
+  mine.out = offset_of(call.out, call.bytes() * blocks.out);
+  const Partners partners{call.to, call.from};
+  std::memcpy(mine.data.data(), &partners, sizeof(partners));
   if (auto met = meet(deadline); !met) return met;
   for (int peer = 0; peer < size(); ++peer) {
     const Line& theirs = gate_.of(peer);
@@ -121,6 +125,7 @@ TwoLevelTeam::Reach TwoLevelTeam::reach(int local_rank) const {
   Reach reach;
   if (line.in != kPrivate) reach.in = at(line.in);
   if (line.out != kPrivate) reach.out = at(line.out);
+  std::memcpy(&reach.partners, line.data.data(), sizeof(reach.partners));
   return reach;
 }
 

@@ -50,6 +50,7 @@ class TwoLevelTeam {
   struct Reach {
     const std::byte* in = nullptr;  ///< null: in private memory, or nothing
     std::byte* out = nullptr;
+    Partners partners{};  ///< of a send_recv
   };
   [[nodiscard]] Reach reach(int local_rank) const;
   /// Whether `data` is in the shared memory.
@@ -69,8 +70,8 @@ class TwoLevelTeam {
  private:
   struct Layout;
   struct Note;
-  TwoLevelTeam(std::shared_ptr<Segment> segment, std::vector<int> ranks, int local_rank, std::size_t buffer_bytes,
-               bool crowded);
+  TwoLevelTeam(std::shared_ptr<Segment> segment, std::vector<int> ranks, int local_rank, int group_size,
+               std::size_t buffer_bytes, bool crowded);
   template <class T = std::byte>
   [[nodiscard]] T* at(std::size_t offset) const {
     return reinterpret_cast<T*>(segment_->data() + offset);
@@ -80,6 +81,7 @@ class TwoLevelTeam {
   std::shared_ptr<Segment> segment_;
   std::vector<int> ranks_;
   int local_rank_;
+  int group_size_;
   std::size_t buffer_bytes_;
   Gate gate_;
   PeerWatch watch_;  ///< last: it ends before what it reports to

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "tcp/communicator.hpp"
+#include "two_level/host_groups.hpp"
+#include "two_level/plan.hpp"
+#include "two_level/team.hpp"
+
+namespace ddrun::collectives {
+
+/// What a rank of several hosts works with: the ranks of its own host, and its ways to the other hosts.
+struct Levels {
+  HostGroups hosts;
+  int rank = 0;
+  int size = 1;
+  int host = 0;  ///< this rank's
+  std::unique_ptr<TwoLevelTeam> team{};
+  std::vector<int> column_ranks{};            ///< of the whole group, by host
+  std::unique_ptr<TcpCommunicator> column{};  ///< none if this rank is in no column
+  std::unique_ptr<TcpCommunicator> flat{};    ///< all ranks
+  TwoLevelPlan plan{};
+
+  /// The rank of a host that comes at this place among those of its host.
+  [[nodiscard]] int rank_at(int of_host, int local_rank) const {
+    return hosts.hosts[static_cast<std::size_t>(of_host)][static_cast<std::size_t>(local_rank)];
+  }
+  /// A call of this rank's column.
+  [[nodiscard]] Result<void> across(const Call& between, Deadline deadline) const;
+  /// A peer that is known to be gone. Does not wait.
+  [[nodiscard]] std::optional<Error> trouble() const;
+};
+
+/// Up to here a message between hosts takes as long as an empty one.
+inline constexpr std::size_t kSmallBetweenHosts = 16 << 10;
+
+/// What the numbers of a call are between hosts, and how they are added up before the last step.
+[[nodiscard]] DataType travelling_type(const Call& call);
+[[nodiscard]] ReduceOp travelling_op(const Call& call);
+
+}  // namespace ddrun::collectives
