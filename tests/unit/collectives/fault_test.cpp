@@ -16,7 +16,7 @@ using ddrun::test::run_ranks;
 namespace {
 
 constexpr int kRanks = 3;
-constexpr std::size_t kCount = 1501;
+constexpr std::size_t kCount = ddrun::test::kSanitized ? 501 : 1501;
 constexpr std::size_t kChunk = 64;
 constexpr int kFaulty = 1;      // the rank that makes the mistake
 constexpr int kFaultyCall = 3;  // and when
