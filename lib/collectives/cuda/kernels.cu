@@ -1,5 +1,5 @@
 // The kernels for device memory: every thread does its part of what sequence_walk.hpp and reduce_elements.hpp say.
-// They are C functions, as they are found by name; arguments are those of lib/collectives/src/gpu/gpu_kernels.cpp.
+// They are C functions, as they are found by name; arguments are those of lib/collectives/src/gpu/kernels.cpp.
 
 #include "reduce_elements.hpp"
 #include "sequence_walk.hpp"

@@ -6,8 +6,8 @@
 #include "choose.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
-#include "gpu/gpu_survey.hpp"
 #include "gpu/nccl_communicator.hpp"
+#include "gpu/survey.hpp"
 #include "host_identity.hpp"
 
 namespace ddrun::collectives {

@@ -1,7 +1,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/backend.hpp"
 #include "gloo/backend.hpp"
-#include "gpu/gpu_survey.hpp"
+#include "gpu/survey.hpp"
 
 namespace ddrun::collectives {
 

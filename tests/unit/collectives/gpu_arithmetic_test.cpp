@@ -6,7 +6,7 @@
 #include "cuda/reduce_elements.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
-#include "gpu/gpu_kernels.hpp"
+#include "gpu/kernels.hpp"
 
 using namespace ddrun::collectives;
 

@@ -1,6 +1,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
-#include "gpu/gpu_survey.hpp"
+#include "gpu/survey.hpp"
 
 using namespace ddrun::collectives;
 

@@ -8,7 +8,7 @@
 #include "ddrun/collectives/memory.hpp"
 #include "ddrun/collectives/reduce_op.hpp"
 #include "gpu/cuda_device.hpp"
-#include "gpu/gpu_kernels.hpp"
+#include "gpu/kernels.hpp"
 
 namespace ddrun::collectives {
 

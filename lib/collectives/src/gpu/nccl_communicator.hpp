@@ -7,9 +7,9 @@
 #include "ddrun/collectives/communicator.hpp"
 #include "gpu/cuda_device.hpp"
 #include "gpu/device_memory.hpp"
-#include "gpu/gpu_survey.hpp"
 #include "gpu/nccl_buffers.hpp"
 #include "gpu/nccl_session.hpp"
+#include "gpu/survey.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,4 +1,4 @@
-#include "gpu/gpu_survey.hpp"
+#include "gpu/survey.hpp"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "gpu/gpu_kernels.hpp"
+#include "gpu/kernels.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 
 #include "../cuda/sequence_walk.hpp"
 #include "ddrun/base/text.hpp"
-#include "gpu/gpu_kernels_image.hpp"
+#include "gpu/kernels_image.hpp"
 
 namespace ddrun::collectives {
 
