@@ -45,15 +45,22 @@ struct Fact {
   std::string value;
 };
 
-/// What the memory of rank 0's machine can do, in GB/s (10⁹ bytes): arrays far larger than the caches, the best of a
-/// few passes. `one`: rank 0 alone while the others wait; `all`: every rank of that machine at once, together.
+/// What the memory that calls work on can do, in GB/s (10⁹ bytes), on rank 0's machine: arrays far larger than the
+/// caches, the best of a few turns.
 struct Roofline {
-  int ranks = 1;            ///< how many `all` are
+  std::string memory;       ///< "host", or the name of rank 0's device
+  int ranks = 1;            ///< on that machine
   std::uint64_t bytes = 0;  ///< of each array
-  double copy_one = 0;      ///< memcpy: bytes read plus bytes written
-  double copy_all = 0;
-  double triad_one = 0;  ///< a[i] = b[i] + s c[i]: bytes of the three arrays
-  double triad_all = 0;
+  double peak = 0;          ///< that a device's clock and width allow; 0: not known
+
+  /// Bytes read plus bytes written. Of the host: "copy" (memcpy) and "triad" (a[i] = b[i] + s c[i]). Of a device:
+  /// "copy" (by its driver) and, in a build with kernels, "fill", "verify" and "reduce" (two arrays into a third).
+  struct Pass {
+    std::string name;
+    double one = 0;  ///< rank 0 alone while the others wait
+    double all = 0;  ///< every rank of that machine at once, together
+  };
+  std::vector<Pass> passes;
 };
 
 /// What each pair of nodes (of ranks, on a single node) reaches. Matrices are row by row, nodes.size() each way,

@@ -37,6 +37,8 @@ Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
   const std::uint64_t buffers = 2 * static_cast<std::uint64_t>(ranks);
   const std::uint64_t free = free_memory();
   if (options.max_bytes) {
+    // Buffers are in the memory of GPUs, and what is free there is for the back end to say.
+    if (options.backend == collectives::Backend::nccl) return *options.max_bytes;
     if (*options.max_bytes > free / buffers) {
       return fail(Errc::invalid_argument,
                   concat("--maxbytes: ", ranks, " ranks with two buffers of ", *options.max_bytes >> 20U,

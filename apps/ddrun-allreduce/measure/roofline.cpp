@@ -1,71 +1,75 @@
 #include "measure/roofline.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <functional>
+#include <memory>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/private_memory.hpp"
-#include "measure/memory_budget.hpp"
+#include "measure/host_gauge.hpp"
 #include "tell_all.hpp"
 
 namespace ddrun::allreduce {
 
 namespace {
 
-constexpr int kPasses = 5;
-constexpr std::uint64_t kLeast = std::uint64_t{64} << 20U;
-constexpr std::uint64_t kMost = std::uint64_t{256} << 20U;
-/// Arrays so many times as large as the last cache leave nothing of themselves in it.
-constexpr std::uint64_t kTimesCache = 4;
+using collectives::MemoryGauge;
+using collectives::MemoryPass;
 
-/// Bytes of each of three arrays, of `ranks` ranks on this machine.
-std::uint64_t array_bytes(int ranks) {
-  const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const std::uint64_t wanted = std::clamp(kTimesCache * static_cast<std::uint64_t>(std::max(cache, 0L)), kLeast, kMost);
-  const std::uint64_t fits = free_memory() / 4 / (3 * static_cast<std::uint64_t>(ranks));
-  return std::max<std::uint64_t>(std::min(wanted, fits) / 4096 * 4096, 4096);
-}
+constexpr int kTurns = 5;
+/// A turn is so many passes as take this time, as starting and ending takes some, too.
+constexpr double kTurnSeconds = 10e-3;
+constexpr double kMostPasses = 200;
 
-/// STREAM's triad (J. McCalpin, 1995).
-void triad(double* a, const double* b, const double* c, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 3 * c[i];
-}
+double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
-double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
-
-class Passes {
+/// Ranks that measure together, and those that wait meanwhile.
+class Together {
  public:
-  Passes(collectives::Communicator& control, Milliseconds timeout) : control_(control), timeout_(timeout) {}
+  Together(collectives::Communicator& control, MemoryGauge* gauge, Milliseconds timeout)
+      : control_(control), gauge_(gauge), timeout_(timeout) {}
 
-  /// Seconds of the fastest of some passes, each from the first start to the last end of those who `work`, which are
-  /// all on one machine and have one clock.
-  Result<double> best(bool works, const std::function<void()>& body) {
-    double best = 0;
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (auto met = control_.barrier(Clock::now() + timeout_); !met) return tl::unexpected(met.error());
-      std::array<double, 2> times{-INFINITY, -INFINITY};  // the end, and the start with the other sign
-      times[1] = works ? -now() : times[1];
-      if (works) body();
-      times[0] = works ? now() : times[0];
-      if (auto told = largest_of_all(control_, times, Clock::now() + timeout_); !told) {
-        return tl::unexpected(told.error());
-      }
-      const double took = times[0] + times[1];
-      if (pass == 0 || took < best) best = took;
+  /// Seconds of one pass, in the fastest of some turns, each from the first start to the last end of those who `work`,
+  /// which are all on one machine and have one clock.
+  Result<double> best(const MemoryPass& pass, bool works) {
+    const auto once = turn(pass, works, 1);  // it also warms up
+    if (!once) return once;
+    const int times = static_cast<int>(std::clamp(kTurnSeconds / std::max(*once, 1e-9), 1.0, kMostPasses));
+    double best = INFINITY;
+    for (int i = 0; i < kTurns; ++i) {
+      const auto took = turn(pass, works, times);
+      if (!took) return took;
+      best = std::min(best, *took / times);
     }
     return best;
   }
 
  private:
+  Result<double> turn(const MemoryPass& pass, bool works, int times) {
+    if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
+    std::array<double, 2> limits{-INFINITY, -INFINITY};  // the end, and the start with the other sign
+    if (works) {
+      const auto mine = gauge_->run(pass, times);
+      if (!mine) return tl::unexpected(mine.error());
+      limits = {seconds(mine->end), -seconds(mine->start)};
+    }
+    if (auto told = largest_of_all(control_, limits, deadline()); !told) return tl::unexpected(told.error());
+    return limits[0] + limits[1];
+  }
+
+  [[nodiscard]] Deadline deadline() const { return Clock::now() + timeout_; }
+
   collectives::Communicator& control_;
+  MemoryGauge* gauge_;
   Milliseconds timeout_;
 };
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", value);
+  return text.data();
+}
 
 }  // namespace
 
@@ -77,54 +81,51 @@ Result<Roofline> measure_roofline(const collectives::Connected& connected, const
   Roofline roofline;
   roofline.ranks = static_cast<int>(std::count_if(connected.members.begin(), connected.members.end(),
                                                   [&](const auto& one) { return one.host == host; }));
-  // Rank 0 decides.
-  std::array<double, 1> bytes{rank == 0 ? static_cast<double>(array_bytes(roofline.ranks)) : 0};
+  std::unique_ptr<MemoryGauge> gauge = connected.communicator->memory().gauge();
+  if (!gauge) gauge = std::make_unique<HostGauge>();
+  roofline.memory = gauge->memory();
+  roofline.peak = gauge->peak();
+
+  // As much as is right for the one who has least: ranks may have different devices.
+  std::array<double, 1> bytes{-INFINITY};
+  if (here) {
+    const auto suitable = gauge->suitable_bytes(roofline.ranks);
+    if (!suitable) return tl::unexpected(suitable.error());
+    bytes[0] = -static_cast<double>(*suitable);
+  }
   if (auto told = largest_of_all(control, bytes, Clock::now() + options.op_timeout); !told) {
     return tl::unexpected(told.error());
   }
-  roofline.bytes = static_cast<std::uint64_t>(bytes[0]);
-  collectives::PrivateMemory memory;
-  if (auto got = memory.allocate(here ? roofline.bytes : 0, 3); !got) return tl::unexpected(got.error());
-  const std::size_t count = roofline.bytes / sizeof(double);
-  auto* const a = reinterpret_cast<double*>(memory.data());
-  double* const b = a + count;
-  double* const c = b + count;
-  if (here) std::fill(a, a + 3 * count, 1.0);
+  roofline.bytes = static_cast<std::uint64_t>(-bytes[0]);
+  if (here) {
+    if (auto ready = gauge->prepare(roofline.bytes); !ready) return tl::unexpected(ready.error());
+  }
 
-  Passes passes(control, options.op_timeout);
-  const auto measure = [&](bool works, int ranks, int arrays, const std::function<void()>& body) -> Result<double> {
-    const auto seconds = passes.best(works, body);
-    if (!seconds) return seconds;
-    return static_cast<double>(roofline.bytes) * arrays * ranks / *seconds / 1e9;
-  };
-  const auto copy = [&] { std::memcpy(a, b, roofline.bytes); };
-  const auto add = [&] { triad(a, b, c, count); };
-  struct Run {
-    double* to;
-    bool works;
-    int ranks;
-    int arrays;
-    std::function<void()> body;
-  };
-  for (const Run& run : {Run{&roofline.copy_one, rank == 0, 1, 2, copy},
-                         {&roofline.copy_all, here, roofline.ranks, 2, copy},
-                         {&roofline.triad_one, rank == 0, 1, 3, add},
-                         {&roofline.triad_all, here, roofline.ranks, 3, add}}) {
-    const auto result = measure(run.works, run.ranks, run.arrays, run.body);
-    if (!result) return tl::unexpected(result.error());
-    *run.to = *result;
+  Together together(control, gauge.get(), options.op_timeout);
+  for (const MemoryPass& pass : gauge->passes()) {
+    const double moved = static_cast<double>(roofline.bytes) * pass.arrays / 1e9;
+    const auto one = together.best(pass, rank == 0);
+    if (!one) return tl::unexpected(one.error());
+    const auto all = roofline.ranks == 1 ? one : together.best(pass, here);
+    if (!all) return tl::unexpected(all.error());
+    roofline.passes.push_back({std::string(pass.name), moved / *one, moved * roofline.ranks / *all});
   }
   return roofline;
 }
 
 std::string line_of(const Roofline& roofline) {
-  std::array<char, 256> text{};
-  std::snprintf(
-      text.data(), text.size(),
-      "# roofline : copy %.2f GB/s by one rank, %.2f by %d; triad %.2f by one, %.2f by %d; arrays of %llu MiB\n",
-      roofline.copy_one, roofline.copy_all, roofline.ranks, roofline.triad_one, roofline.triad_all, roofline.ranks,
-      static_cast<unsigned long long>(roofline.bytes >> 20U));
-  return text.data();
+  std::vector<std::string> words;
+  for (const Roofline::Pass& pass : roofline.passes) {
+    const bool first = words.empty();
+    std::string text =
+        concat(pass.name, ' ', number(pass.one), first ? " GB/s by one" : " by one", first ? " rank" : "");
+    if (roofline.ranks > 1) text += concat(", ", number(pass.all), " by ", roofline.ranks);
+    words.push_back(std::move(text));
+  }
+  if (roofline.peak > 0) words.push_back(concat(number(roofline.peak), " by its clock and width"));
+  return concat(
+      "# roofline : ", roofline.memory == "host" ? std::string() : concat("memory of ", roofline.memory, ": "),
+      join(words, "; "), "; arrays of ", roofline.bytes >> 20U, " MiB\n");
 }
 
 }  // namespace ddrun::allreduce

@@ -8,8 +8,9 @@
 
 namespace ddrun::allreduce {
 
-/// Measures what the memory of rank 0's machine can do. Blocks for about a second; every rank calls it, those of other
-/// machines only wait, and all get the same. `unavailable` if there is too little memory.
+/// Measures what the memory that the communicator works on can do, on rank 0's machine. Blocks for about a second;
+/// every rank calls it, those of other machines only wait, and rank 0's result names its memory. `unavailable` if there
+/// is too little memory, or a device fails.
 [[nodiscard]] Result<Roofline> measure_roofline(const collectives::Connected& connected, const Options& options);
 
 /// For people, one line.

@@ -76,8 +76,8 @@ std::string topology_of(const std::vector<collectives::Member>& members) {
     found->second.push_back(static_cast<int>(rank));
   }
   std::vector<std::string> words;
-  for (auto& [host, ranks] : hosts) {
-    words.push_back(concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(std::move(ranks)), " on ", host));
+  for (const auto& [host, ranks] : hosts) {
+    words.push_back(concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), " on ", host));
   }
   return join(words, ", ");
 }

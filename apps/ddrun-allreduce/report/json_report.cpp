@@ -25,12 +25,15 @@ ordered_json to_json(const Measurement& one) {
 }
 
 ordered_json to_json(const Roofline& roofline) {
-  return {{"ranks", roofline.ranks},
-          {"bytes", roofline.bytes},
-          {"copy_one_gbps", roofline.copy_one},
-          {"copy_all_gbps", roofline.copy_all},
-          {"triad_one_gbps", roofline.triad_one},
-          {"triad_all_gbps", roofline.triad_all}};
+  ordered_json all{{"memory", roofline.memory},
+                   {"ranks", roofline.ranks},
+                   {"bytes", roofline.bytes},
+                   {"peak_gbps", roofline.peak > 0 ? ordered_json(roofline.peak) : ordered_json(nullptr)}};
+  for (const Roofline::Pass& pass : roofline.passes) {
+    all[pass.name + "_one_gbps"] = pass.one;
+    all[pass.name + "_all_gbps"] = pass.all;
+  }
+  return all;
 }
 
 /// A list of rows; null where a node would meet itself.

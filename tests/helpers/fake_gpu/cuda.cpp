@@ -109,7 +109,11 @@ FAKE cuDeviceGetUuid_v2(Uuid* uuid, DeviceId device) {
   return kSuccess;
 }
 FAKE cuDeviceGetAttribute(int* value, int attribute, DeviceId) {
-  *value = attribute == kMostSharedMemory ? 100 << 10 : 4;
+  // 1024 GB/s of memory.
+  *value = attribute == kMostSharedMemory  ? 100 << 10
+           : attribute == kMemoryKilohertz ? 1'000'000
+           : attribute == kMemoryBits      ? 4096
+                                           : 4;
   return kSuccess;
 }
 FAKE cuDevicePrimaryCtxRetain(Context* context, DeviceId) {

@@ -80,6 +80,8 @@ static_assert(cuda::kStubLibrary == CUDA_ERROR_STUB_LIBRARY && cuda::kOutOfMemor
 static_assert(cuda::kNonBlockingStream == CU_STREAM_NON_BLOCKING && cuda::kEventWithoutTime == CU_EVENT_DISABLE_TIMING);
 static_assert(cuda::kRelaxedCapture == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(cuda::kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(cuda::kMemoryKilohertz == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE &&
+              cuda::kMemoryBits == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
 static_assert(cuda::kMostSharedMemory == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 static_assert(cuda::kDynamicSharedMemory == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 

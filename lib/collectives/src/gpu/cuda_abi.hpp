@@ -2,7 +2,7 @@
 
 // The CUDA driver's C interface (libcuda.so.1), as far as it is used here, declared anew so that no toolkit is needed
 // to build. The driver keeps every function under the name and with the arguments that it once had: a changed one gets
-// another name (_v2). tests/unit/collectives/abi_test.cpp compares these with cuda.h where there is one.
+// another name (_v2). tests/unit/collectives/nccl_abi_test.cpp compares these with cuda.h where there is one.
 
 #include <array>
 #include <cstddef>
@@ -44,6 +44,8 @@ inline constexpr unsigned kEventWithoutTime = 2;
 inline constexpr int kRelaxedCapture = 2;
 // CUdevice_attribute
 inline constexpr int kMultiprocessors = 16;
+inline constexpr int kMemoryKilohertz = 36;
+inline constexpr int kMemoryBits = 37;  ///< that the memory's bus is wide
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
 inline constexpr int kMostSharedMemory = 97;  ///< bytes of a block that asks for more than usual

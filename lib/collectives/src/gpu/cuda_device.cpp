@@ -57,6 +57,16 @@ Result<std::size_t> Device::free_memory() const {
   return free;
 }
 
+double Device::peak_bandwidth() const {
+  int kilohertz = 0;
+  int bits = 0;
+  if (driver_.device_get_attribute(&kilohertz, kMemoryKilohertz, device_) != kSuccess ||
+      driver_.device_get_attribute(&bits, kMemoryBits, device_) != kSuccess) {
+    return 0;
+  }
+  return 2.0 * kilohertz * 1e3 * bits / 8 / 1e9;
+}
+
 Result<void> Device::copy_to_device(std::byte* to, const void* from, std::size_t bytes) const {
   if (bytes == 0) return {};
   return driver_.check(driver_.copy_to_device(address_of(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
@@ -65,6 +75,11 @@ Result<void> Device::copy_to_device(std::byte* to, const void* from, std::size_t
 Result<void> Device::copy_to_host(void* to, const std::byte* from, std::size_t bytes) const {
   if (bytes == 0) return {};
   return driver_.check(driver_.copy_to_host(to, address_of(from), bytes, stream_), "cuMemcpyDtoHAsync");
+}
+
+Result<void> Device::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  return driver_.check(driver_.copy_on_device(address_of(to), address_of(from), bytes, stream_), "cuMemcpyDtoDAsync");
 }
 
 Result<void> Device::set(std::byte* to, std::byte value, std::size_t bytes) const {

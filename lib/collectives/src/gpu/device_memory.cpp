@@ -7,6 +7,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/sequence.hpp"
+#include "gpu/device_gauge.hpp"
 
 namespace ddrun::collectives {
 
@@ -102,6 +103,10 @@ Result<void> DeviceMemory::write(std::span<std::byte> to, std::span<const std::b
   if (auto used = device_->use(); !used) return used;
   if (auto done = device_->copy_to_device(to.data(), from.data(), from.size()); !done) return done;
   return wait("copying to the device");
+}
+
+std::unique_ptr<MemoryGauge> DeviceMemory::gauge() {
+  return std::make_unique<DeviceGauge>(device_, kernels_ ? &*kernels_ : nullptr);
 }
 
 Result<void> DeviceMemory::reduce(const std::vector<const std::byte*>& in, std::byte* out, std::size_t count,

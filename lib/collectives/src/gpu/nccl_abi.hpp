@@ -1,8 +1,8 @@
 #pragma once
 
 // NCCL's C interface, as far as it is used here, declared anew so that the back end is in every build and needs no
-// header of NCCL. Numbers and layouts have not changed since the versions named; tests/unit/collectives/abi_test.cpp
-// compares them with nccl.h where there is one.
+// header of NCCL. Numbers and layouts have not changed since the versions named;
+// tests/unit/collectives/nccl_abi_test.cpp compares them with nccl.h where there is one.
 
 #include <array>
 #include <climits>

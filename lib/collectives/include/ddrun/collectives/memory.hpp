@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "ddrun/base/result.hpp"
+#include "ddrun/collectives/memory_gauge.hpp"
 
 namespace ddrun::collectives {
 
@@ -28,6 +30,9 @@ class Memory {
   /// Between this memory and the program's own; equal sizes.
   [[nodiscard]] virtual Result<void> read(std::span<std::byte> to, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) = 0;
+
+  /// Measures a device's memory, which outlives it. Null: this is the program's own, and anybody can measure that.
+  [[nodiscard]] virtual std::unique_ptr<MemoryGauge> gauge() { return nullptr; }
 };
 
 /// The program's own memory. Lives as long as the program.
