@@ -11,12 +11,14 @@ import subprocess
 
 from measuring import HERE, Failure, Skip
 
+SHARED, PRIVATE = "--buffers=shared", "--buffers=private"
 PLACEMENTS = ("out_of_place", "in_place")
 WARMUP = 3
 # Rank by ddrun and torchrun, Open MPI, MPICH.
 RANK = "${RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
 HOLD = 'exec taskset -c "$(echo {cpus} | cut -d, -f$(({rank} % {count} + 1)))" "$@"'
 ROOFLINE_BYTES, ROOFLINE_TURNS = 128 << 20, 5
+OPENMPI_TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,14 @@ class Sizes:
     def options(self):
         return ["-b", str(self.first), "-e", str(self.last), "-f", str(self.factor), "-n", str(self.times),
                 "-w", str(WARMUP)]
+
+
+def merged(call, spans):
+    """What `call` finds for each of the spans of sizes, in one dictionary."""
+    found = {}
+    for sizes in spans:
+        found.update(call(sizes))
+    return found
 
 
 def processors():
@@ -78,6 +88,18 @@ class Caller:
         self.cpus = processors()
         self.report = os.path.join(bench.scratch, "calls.json")
 
+    def sides(self, names, rounds, spans, collective="all_reduce"):
+        """For in_turn(): those of these names, with ddrun's buffers shared and private, and others with private ones."""
+        calls = {
+            "ddrun shared": (self.ddrun, SHARED), "ddrun private": (self.ddrun, PRIVATE),
+            "ddrun tcp": (self.ddrun, "--backend=tcp"),
+            "openmpi": (self.openmpi,), "openmpi tcp": (self.openmpi, *OPENMPI_TCP), "mpich": (self.mpich,),
+            "gloo": (self.gloo, PRIVATE), "torch": (self.torch,),
+        }
+        def side(call, *options):
+            return rounds, lambda: merged(lambda sizes: call(sizes, *options, collective=collective), spans)
+        return {name: side(*calls[name]) for name in names}
+
     def ddrun(self, sizes, *options, collective="all_reduce"):
         return self._by_ddrun([self.bench.allreduce, *options], sizes, collective)
 
@@ -101,8 +123,10 @@ class Caller:
         command = self.bench.hydra_command(self.ranks, *held(self.cpus), self._mpi_worker("mpich"), options=options)
         return self._run(command, sizes, collective)
 
-    def torch(self, sizes):
+    def torch(self, sizes, collective="all_reduce"):
         """all_reduce in place, which is what torch has."""
+        if collective != "all_reduce":
+            raise Skip(f"tests/bench/torch_collective.py has no {collective}")
         if not self.bench.torchrun:
             raise Skip("torch is not installed (scripts/setup --rivals)")
         python = os.path.join(os.path.dirname(self.bench.torchrun), "python")

@@ -89,7 +89,7 @@ class Bench:
         self.environment = {
             name: value for name, value in os.environ.items()
             if not name.startswith(("DDRUN_", "PET_", "TORCHELASTIC_", "PMI_", "HYDRA_", "OMPI_"))
-            or name in ("DDRUN_NO_CGROUP", "DDRUN_NO_PIDFD")
+            or name in ("DDRUN_NO_CGROUP", "DDRUN_NO_PIDFD", "DDRUN_NCCL_LIBRARY", "DDRUN_CUDA_LIBRARY")
         }
         # torchrun warns about it otherwise; Open MPI refuses to be run by root.
         self.environment.update(OMP_NUM_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -194,6 +194,14 @@ def compare(benchmark, quantity, samples, trouble, limits, **more):
         rows.append(Comparison(benchmark, quantity, samples["ddrun"], rival, theirs, goal, floor,
                                skipped="" if theirs else trouble.get(rival, "not measured"), **more))
     return rows
+
+
+def rates(benchmark, quantity, ours, rival="", theirs=(), goal=None, floor=None, **more):
+    """A Comparison of bytes per second, of which more is better."""
+    row = Comparison(benchmark, quantity, list(ours), rival, list(theirs), goal, floor, scale=1e-9, unit="GB/s", **more)
+    if row.ratio is not None:
+        row.ratio = 1 / row.ratio
+    return row
 
 
 # -- processes

@@ -4,7 +4,8 @@ from calling import Caller, Sizes
 from measuring import Comparison, in_turn
 
 KIB, MIB = 1 << 10, 1 << 20
-SHARED, PRIVATE = "--buffers=shared", "--buffers=private"
+# A call of a few bytes takes so little time that, of fewer calls, another process' time slice would be most.
+MANY = 20_000
 COLLECTIVES = ("broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
 PLACE = {"in_place": "in place", "out_of_place": "out of place"}
 
@@ -14,14 +15,6 @@ def size_text(size):
         if size >= unit:
             return f"{size // unit} {name}"
     return f"{size} B"
-
-
-def merged(call, spans):
-    """What `call` finds for each of the spans of sizes, in one dictionary."""
-    found = {}
-    for sizes in spans:
-        found.update(call(sizes))
-    return found
 
 
 def rows_of(benchmark, samples, trouble, ours, placement, limits, label=""):
@@ -62,21 +55,19 @@ def memory_rows(samples):
             for kind in ("copy", "triad", "update")]
 
 
-def allreduce(bench, note):
+ALLREDUCE = (Sizes(8, 2 * KIB, 16, MANY), Sizes(32 * KIB, 512 * KIB, 16, 100), Sizes(8 * MIB, 128 * MIB, 16, 8))
+ALLREDUCE_MANY = (Sizes(8, 8, 2, 100), Sizes(4 * KIB, 64 * KIB, 16, 30), Sizes(MIB, 16 * MIB, 16, 5))
+OTHERS = (Sizes(KIB, KIB, 2, MANY), Sizes(64 * KIB, MIB, 16, 50), Sizes(16 * MIB, 16 * MIB, 2, 8))
+
+
+def allreduce(bench, note, spans=ALLREDUCE):
     """2 ranks on 2 processors, float sum, 8 B to 128 MiB: in place in ddrun's buffers, out of place in private ones."""
-    spans = [Sizes(8, 2 * KIB, 16, 1000), Sizes(32 * KIB, 512 * KIB, 16, 100), Sizes(8 * MIB, 128 * MIB, 16, 8)]
-    caller = Caller(bench, 2)
-    rounds = bench.count(7, 1)
-    def side(call, *options):
-        return rounds, lambda: merged(lambda sizes: call(sizes, *options), spans)
-    samples, trouble = in_turn({
-        "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
-        "openmpi": side(caller.openmpi), "mpich": side(caller.mpich), "gloo": side(caller.gloo, PRIVATE),
-        "torch": side(caller.torch), "roofline": (rounds, caller.roofline),
-    }, note)
-    largest = 128 * MIB
+    caller, rounds = Caller(bench, 2), bench.count(7, 1)
+    sides = caller.sides(("ddrun shared", "ddrun private", "openmpi", "mpich", "gloo", "torch"), rounds, spans)
+    samples, trouble = in_turn({**sides, "roofline": (rounds, caller.roofline)}, note)
+    smallest, largest = spans[0].first, spans[-1].last
     def in_place(rival, size):
-        known = {largest: (6, 3), 8: (1, 1 / 1.3)}
+        known = {largest: (6, 3), smallest: (1, 1 / 1.3)}
         return known.get(size, (1, None)) if rival == "openmpi" else (1, None)
     def out_of_place(rival, size):
         return (1.4, 1.1) if rival == "openmpi" and size == largest else in_place(rival, size)
@@ -87,36 +78,22 @@ def allreduce(bench, note):
     return rows + memory_rows(samples)
 
 
-def allreduce_many(bench, note):
+def allreduce_many(bench, note, spans=ALLREDUCE_MANY):
     """8 ranks on 2 processors, float sum, 8 B to 16 MiB: in place in ddrun's buffers, out of place in private ones."""
-    spans = [Sizes(8, 8, 2, 100), Sizes(4 * KIB, 64 * KIB, 16, 30), Sizes(MIB, 16 * MIB, 16, 5)]
-    caller = Caller(bench, 8, limit=30)
-    rounds = bench.count(5, 1)
-    def side(call, *options):
-        return rounds, lambda: merged(lambda sizes: call(sizes, *options), spans)
-    samples, trouble = in_turn({
-        "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
-        "openmpi": side(caller.openmpi), "mpich": side(caller.mpich), "gloo": side(caller.gloo, PRIVATE),
-    }, note)
+    sides = Caller(bench, 8, limit=30).sides(("ddrun shared", "ddrun private", "openmpi", "mpich", "gloo"), bench.count(5, 1), spans)
+    samples, trouble = in_turn(sides, note)
     def limits(rival, size):
         return (3, None) if rival == "openmpi" else (1, None)
     return rows_of("allreduce-many", samples, trouble, "ddrun shared", "in_place", limits) + \
         rows_of("allreduce-many", samples, trouble, "ddrun private", "out_of_place", limits)
 
 
-def collectives(bench, note):
+def collectives(bench, note, spans=OTHERS, names=COLLECTIVES):
     """2 ranks on 2 processors, the other collectives, 1 KiB to 16 MiB: in ddrun's buffers and in private ones."""
-    spans = [Sizes(KIB, KIB, 2, 500), Sizes(64 * KIB, MIB, 16, 50), Sizes(16 * MIB, 16 * MIB, 2, 8)]
-    caller = Caller(bench, 2)
-    rounds = bench.count(3, 1)
-    rows = []
-    for collective in COLLECTIVES:
-        def side(call, *options, which=collective):
-            return rounds, lambda: merged(lambda sizes: call(sizes, *options, collective=which), spans)
-        samples, trouble = in_turn({
-            "ddrun shared": side(caller.ddrun, SHARED), "ddrun private": side(caller.ddrun, PRIVATE),
-            "openmpi": side(caller.openmpi), "mpich": side(caller.mpich),
-        }, lambda text, which=collective: note(f"{which} {text}"))
+    caller, rounds, rows = Caller(bench, 2), bench.count(3, 1), []
+    for collective in names:
+        sides = caller.sides(("ddrun shared", "ddrun private", "openmpi", "mpich"), rounds, spans, collective)
+        samples, trouble = in_turn(sides, lambda text, which=collective: note(f"{which} {text}"))
         for ours, placement in (("ddrun shared", "in_place"), ("ddrun private", "out_of_place")):
             rows += rows_of("collectives", samples, trouble, ours, placement, lambda rival, size: (1, None), collective)
     return rows

@@ -11,6 +11,7 @@ import time
 
 import coordinating
 import counting
+import gpu_reducing
 import launching
 import networking
 import reducing
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "allreduce-many": reducing.allreduce_many,
     "allreduce-tcp": wiring.allreduce_tcp,
     "collectives": reducing.collectives,
+    "gpu-allreduce": gpu_reducing.gpu_allreduce,
     "network-start": networking.network_start,
     "network-restart": networking.network_restart,
     "network-stop": networking.network_stop,

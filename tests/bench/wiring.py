@@ -4,8 +4,8 @@ import json
 import sys
 
 from calling import Caller, Sizes, WARMUP, held, processors, seconds_of
-from measuring import HERE, Comparison, Failure, Skip, in_turn, wait_until
-from reducing import KIB, MIB, merged, rows_of
+from measuring import HERE, Comparison, Failure, Skip, in_turn, rates, wait_until
+from reducing import KIB, MIB, rows_of
 
 sys.path.insert(0, f"{HERE}/../net")
 import bed as beds  # noqa: E402
@@ -91,24 +91,17 @@ def wire_rows(streams, samples, trouble):
     rows = []
     for name, factor, what, limits in (("both ways", 1, "each way", (0.9, 0.7)), ("one way", 2, "both ways together", (None, None))):
         ours = [rate * factor for rate in samples["ddrun"]]
-        row = Comparison("allreduce-tcp", f"two hosts, {streams} streams, {what}", ours, f"iperf3, {name}", samples[name], *limits,
-                         scale=1e-9, unit="GB/s", skipped="" if samples[name] else trouble.get(name, "not measured"))
-        if row.ratio is not None:
-            row.ratio = 1 / row.ratio  # these are rates
-        rows.append(row)
+        rows.append(rates("allreduce-tcp", f"two hosts, {streams} streams, {what}", ours, f"iperf3, {name}", samples[name], *limits,
+                          skipped="" if samples[name] else trouble.get(name, "not measured")))
     return rows
 
 
-def on_loopback(bench, note):
-    spans = [Sizes(8, 8, 2, 200), Sizes(64 * KIB, MIB, 16, 50), Sizes(64 * MIB, 64 * MIB, 2, 4)]
-    caller, rounds = Caller(bench, 2), bench.count(5, 1)
-    tcp = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo")
-    def side(call, *options):
-        return rounds, lambda: merged(lambda sizes: call(sizes, *options), spans)
-    samples, trouble = in_turn({
-        "ddrun tcp": side(caller.ddrun, "--backend=tcp"), "openmpi": side(caller.openmpi, *tcp),
-        "gloo": side(caller.gloo), "torch": side(caller.torch),
-    }, lambda text: note(f"loopback {text}"))
+LOOPBACK = (Sizes(8, 8, 2, 200), Sizes(64 * KIB, MIB, 16, 50), Sizes(64 * MIB, 64 * MIB, 2, 4))
+
+
+def on_loopback(bench, note, spans=LOOPBACK):
+    sides = Caller(bench, 2).sides(("ddrun tcp", "openmpi tcp", "gloo", "torch"), bench.count(5, 1), spans)
+    samples, trouble = in_turn(sides, lambda text: note(f"loopback {text}"))
     return rows_of("allreduce-tcp", samples, trouble, "ddrun tcp", "in_place", lambda rival, size: (1, None), "loopback")
 
 
