@@ -14,7 +14,6 @@ ONE_RANK = Sizes(1024 * MIB, 1024 * MIB, 2, 20)
 # NCCL rings of several ranks on one GPU are slow to start; these have a size for latency and one for bandwidth.
 SEVERAL = (Sizes(8, 8, 2, 200), Sizes(256 * MIB, 256 * MIB, 2, 10))
 SHARING_NCCL = (2, 30)
-HOW_TO_SHARE = "python3 -m pip install --target DIR nvidia-nccl-cu13==2.30.7, DDRUN_NCCL_LIBRARY=DIR/nvidia/nccl/lib/libnccl.so.2"
 OTHER_KERNELS = {"fill": "filling", "reduce": "reducing two arrays"}
 NO_KERNELS = "this build has no kernels: no nvcc was found (docs/nccl.md)"
 
@@ -107,7 +106,7 @@ def gpu_allreduce(bench, note, one_rank=ONE_RANK, several=SEVERAL):
     for ranks in (2, 4, 8):
         def side(count=ranks):
             if version < SHARING_NCCL:
-                raise Skip(f"NCCL {version[0]}.{version[1]} does not let ranks share a GPU, 2.30 does: {HOW_TO_SHARE}")
+                raise Skip(f"NCCL {version[0]}.{version[1]} does not let ranks share a GPU, 2.30 does (docs/nccl.md)")
             return [gpu.run(count, sizes) for sizes in several]
         shared, trouble = in_turn({"several": (rounds, side)}, lambda text, count=ranks: note(f"{count} ranks {text}"))
         if trouble:

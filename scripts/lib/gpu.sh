@@ -1,0 +1,59 @@
+# shellcheck shell=bash
+# What only a GPU can show: the real NCCL and our kernels, also under compute-sanitizer. Needs common.sh and ctest.sh.
+
+# Why there is nothing to run here; nothing if there may be. (/dev/dxg: Windows' subsystem for Linux)
+gpu_obstacle() {
+  if [ -z "${DDRUN_CUDA_LIBRARY:-}" ] && [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
+    echo "no GPU: neither /dev/nvidiactl nor /dev/dxg is there"
+  fi
+}
+
+# _gpu_check NAME COMMAND…   counts it; the output is in a log
+_gpu_check() {
+  local name=$1 log status=0
+  log=$log_dir/gpu-${name//[^a-z0-9]/-}.log
+  shift
+  mkdir -p "$log_dir"
+  timeout "${DDRUN_GPU_TIMEOUT:-900}" "$@" >"$log" 2>&1 </dev/null || status=$?
+  case $status in
+    0) count pass "GPU: $name" ;;
+    77) count skip "GPU: $name" "$(tail -n 1 "$log")" ;;
+    *) count fail "GPU: $name" "$(if [ "$status" -eq 124 ]; then echo "not done in time"; else tail -n 1 "$log"; fi) (see $log)" ;;
+  esac
+}
+
+# gpu_tests DIR [SIZE]   with the programs of a build that lie in DIR, up to so many bytes
+gpu_tests() {
+  local dir=$1 worker=$1/ddrun-allreduce last=${2:-64M} why status=0 gpus tool
+  local everything=(--backend=nccl --collective all -d all -o all -b 1000 -e "$last" -f 256 -n 3)
+  why=$("$worker" --backend=nccl -e 8 -n 1 2>&1 >/dev/null) || status=$?
+  if [ "$status" -eq 77 ]; then
+    count skip "GPU" "$why"
+    return
+  fi
+  say "Testing on the GPU ..."
+  _gpu_check "every collective of one rank" "$worker" "${everything[@]}"
+  _gpu_check "calls waited for one by one" "$worker" --backend=nccl -e "$last" -z 1
+  _gpu_check "graphs" "$worker" --backend=nccl -e "$last" -n 5 -G 3
+  _gpu_check "the memory and the kernels" "$worker" --backend=nccl --roofline -b "$last" -e "$last"
+  for tool in memcheck racecheck synccheck; do
+    if command -v compute-sanitizer >/dev/null; then
+      _gpu_check "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        "$worker" --backend=nccl -d all -b 1000 -e "$last" -f 256 -n 2
+    else
+      count skip "GPU: compute-sanitizer $tool" "compute-sanitizer is not in PATH (it comes with the CUDA toolkit)"
+    fi
+  done
+  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ') || true
+  if [ "${gpus:-0}" -gt 1 ]; then
+    _gpu_check "every collective of $gpus ranks" "$dir/ddrun" --nproc-per-node="$gpus" "$worker" "${everything[@]}"
+  else
+    count skip "GPU: every collective of a rank per GPU" "there are not several GPUs"
+  fi
+  if "$worker" --list | grep -qE '^nccl .*NCCL 2\.(3[0-9]|[4-9][0-9]|[0-9]{3,})\.'; then
+    _gpu_check "every collective of 2 ranks on one GPU" env CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
+      "$dir/ddrun" --nproc-per-node=2 "$worker" "${everything[@]}"
+  else
+    count skip "GPU: every collective of 2 ranks on one GPU" "that needs NCCL 2.30 (docs/nccl.md)"
+  fi
+}
