@@ -94,6 +94,7 @@ struct Setting {
   std::string backend;
   std::string note;     ///< why it is that back end, or another surprise; empty: none
   std::string details;  ///< Communicator::details()
+  std::string buffers;  ///< "shared" or "private"; empty: a report of an older version does not say
   std::vector<collectives::Member> members;
   std::vector<Fact> facts;
   std::uint64_t min_bytes = 0;

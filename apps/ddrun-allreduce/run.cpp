@@ -24,6 +24,16 @@ namespace ddrun::allreduce {
 
 namespace {
 
+/// What is known of the report before the run.
+Report planned(const Options& options, std::uint64_t last, int ranks) {
+  Report report;
+  report.setting.size = ranks;
+  report.setting.buffers = buffers_of(options);
+  report.summary.rows = planned_rows(options, last, ranks);
+  if (options.pairs) report.summary.pairs.emplace().bytes = pair_bytes(options, last);
+  return report;
+}
+
 /// Rank 0 decides, as each rank finds another amount of free memory, and only rank 0 has the files that the results
 /// are judged by: all end with what it finds wrong.
 Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
@@ -37,7 +47,7 @@ Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& pl
   }
   auto decided = max_bytes(options, place.local_size);
   if (decided) {
-    const auto checked = reports.check(planned_rows(options, *decided, place.size), place.size);
+    const auto checked = reports.check(planned(options, *decided, place.size));
     if (!checked) decided = tl::unexpected(checked.error());
   }
   if (place.size > 1) {
@@ -69,6 +79,7 @@ Setting setting_of(const Options& options, const Place& place, const collectives
   setting.backend = connected.communicator->name();
   setting.note = note_of(place, connected);
   setting.details = connected.communicator->details();
+  setting.buffers = buffers_of(options);
   setting.members = connected.members;
   setting.facts = facts_of(connected);
   setting.min_bytes = options.min_bytes;

@@ -71,9 +71,9 @@ std::string must_agree(const Options& options) {
       " --iters=", options.iterations, " --warmup_iters=", options.warmup, " --check=", options.checks,
       " --collective=", names_of(options.collectives), " --root=", options.root,
       " --datatype=", names_of(options.types), " --op=", names_of(options.ops), " --backend=", name_of(options.backend),
-      " --buffers=", options.private_buffers ? "private" : "shared", " --pairs=", options.pairs ? 1 : 0,
-      " --roofline=", options.roofline ? 1 : 0, " --streams=", options.streams,
-      " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
+      " --buffers=", buffers_of(options), " --pairs=", options.pairs ? 1 : 0, " --roofline=", options.roofline ? 1 : 0,
+      " --streams=", options.streams, " --blocking=", options.blocking ? 1 : 0,
+      " --cudagraph=", options.graph_launches);
 }
 
 }  // namespace ddrun::allreduce

@@ -157,7 +157,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   pairs.steps = round_robin_steps(count);
   pairs.ranks_per_node = static_cast<int>(active);
   const std::uint64_t room = buffers.recv().size() - collectives::Checker::kGuardBytes;
-  pairs.bytes = (options.max_bytes ? room : std::min(room, kUsualBytes)) / sizeof(float) * sizeof(float);
+  pairs.bytes = pair_bytes(options, room);
   const std::size_t cells = pairs.nodes.size() * pairs.nodes.size();
   pairs.gbps.resize(cells);
   pairs.median_us.resize(cells);
@@ -198,26 +198,38 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   return pairs;
 }
 
+std::uint64_t pair_bytes(const Options& options, std::uint64_t room) {
+  return (options.max_bytes ? room : std::min(room, kUsualBytes)) / sizeof(float) * sizeof(float);
+}
+
+int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double sign) {
+  const int count = static_cast<int>(pairs.nodes.size());
+  int worst = -1;
+  double least = INFINITY;
+  for (int node = 0; node < count && count > 2; ++node) {
+    std::vector<double> own;
+    for (int other = 0; other < count; ++other) {
+      if (other != node) own.push_back(values[pairs.at(node, other)]);
+    }
+    const double here = sign * median(std::move(own));
+    if (here < least) worst = node;
+    least = std::min(least, here);
+  }
+  return worst;
+}
+
 void find_worst(Pairs& pairs) {
   const int count = static_cast<int>(pairs.nodes.size());
-  double least_median = INFINITY;
   for (int first = 0; first < count; ++first) {
-    std::vector<double> own;
-    for (int second = 0; second < count; ++second) {
-      if (second == first) continue;
-      own.push_back(pairs.gbps[pairs.at(first, second)]);
-      if (second < first) continue;
+    for (int second = first + 1; second < count; ++second) {
       const auto worse = [&](const Pairs::Worst& worst, const std::vector<double>& in, double sign) {
         return worst.first < 0 || sign * in[pairs.at(first, second)] > sign * in[pairs.at(worst.first, worst.second)];
       };
       if (worse(pairs.slowest, pairs.gbps, -1)) pairs.slowest = {first, second};
       if (worse(pairs.latest, pairs.median_us, 1)) pairs.latest = {first, second};
     }
-    if (count < 3) continue;  // two are as bad as each other
-    const double here = median(std::move(own));
-    if (here < least_median) pairs.worst_node = first;
-    least_median = std::min(least_median, here);
   }
+  pairs.worst_node = worst_node_of(pairs, pairs.gbps, 1);
 }
 
 }  // namespace ddrun::allreduce

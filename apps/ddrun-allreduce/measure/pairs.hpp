@@ -14,8 +14,15 @@ namespace ddrun::allreduce {
 [[nodiscard]] Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffers& buffers,
                                           const Options& options, int local_rank);
 
+/// How much each rank sends of as much as its buffers hold: 16 MiB, or all that was asked for.
+[[nodiscard]] std::uint64_t pair_bytes(const Options& options, std::uint64_t room);
+
 /// Fills in the worst pairs and the worst node of a matrix.
 void find_worst(Pairs& pairs);
+
+/// The node whose pairs have the least median of `values`, the greatest if `sign` is -1; -1 if there are but two nodes,
+/// which are as bad as each other.
+[[nodiscard]] int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double sign);
 
 /// For people, whole lines: the matrices (of 64 nodes at most) and the worst.
 [[nodiscard]] std::string table_of(const Pairs& pairs);

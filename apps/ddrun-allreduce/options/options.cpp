@@ -146,6 +146,8 @@ std::string list_of_back_ends() {
 
 }  // namespace
 
+std::string buffers_of(const Options& options) { return options.private_buffers ? "private" : "shared"; }
+
 Result<void> suits(const Options& options, std::string_view backend) {
   if (options.streams != 0 && backend != "tcp") {
     return wrong("--streams", concat("is for tcp; ", backend, " makes no connections of its own choice"));

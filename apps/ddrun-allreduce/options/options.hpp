@@ -51,6 +51,9 @@ struct Parsed {
 
 [[nodiscard]] Parsed parse_options(int argc, char** argv);
 
+/// As the option has it: "shared" or "private".
+[[nodiscard]] std::string buffers_of(const Options& options);
+
 /// `invalid_argument` if options were given that mean nothing to the back end of this name.
 [[nodiscard]] Result<void> suits(const Options& options, std::string_view backend);
 

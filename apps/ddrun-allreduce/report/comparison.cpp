@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "ddrun/base/text.hpp"
+#include "report/pairs_judgement.hpp"
 #include "report/units.hpp"
 
 namespace ddrun::allreduce {
@@ -20,8 +21,6 @@ const Row* find(const Row& wanted, const std::vector<Row>& rows) {
   return found == rows.end() ? nullptr : &*found;
 }
 
-std::string percent(double part) { return number_in_words(part * 100) + " %"; }
-
 /// The part of the path that people use to tell files apart.
 std::string file_of(const Report& old) { return old.name.substr(old.name.rfind('/') + 1); }
 
@@ -34,8 +33,8 @@ Shortfall shortfall(const Row& row, const Placement& placement, const Measuremen
           ? concat("busbw ", number_in_words(now.busbw), " GB/s, ", number_in_words(before.busbw), " in ", old_name)
           : concat("time ", time_in_words(now.microseconds), ", ", time_in_words(before.microseconds), " in ",
                    old_name);
-  return {concat(in_words(row), ' ', placement.words, ": ", values, ": ", percent(1 - ratio), " slower, ",
-                 percent(tolerance), " allowed"),
+  return {concat(in_words(row), ' ', placement.words, ": ", values, ": ", percent_in_words(1 - ratio), " slower, ",
+                 percent_in_words(tolerance), " allowed"),
           ratio};
 }
 
@@ -51,13 +50,26 @@ Result<double> parse_tolerance(const std::string& text) {
   return value / 100;
 }
 
-Result<void> check_comparable(const Report& old, const std::vector<Row>& rows, int ranks) {
+Result<void> check_comparable(const Report& old, const Report& planned) {
+  const int ranks = planned.setting.size;
+  const std::vector<Row>& rows = planned.summary.rows;
   const auto refused = [&](const auto&... why) {
     return fail(Errc::invalid_argument, concat("--compare: ", old.name, ' ', why...));
   };
   if (!old.summary.error.empty()) return refused("is of a run that ended early: ", old.summary.error);
   if (old.summary.wrong != 0) return refused("is of a run with ", old.summary.wrong, " wrong elements");
   if (old.setting.size != ranks) return refused("is of ", old.setting.size, " ranks, this run has ", ranks);
+  if (!old.setting.buffers.empty() && !planned.setting.buffers.empty() &&
+      old.setting.buffers != planned.setting.buffers) {
+    return refused("is of ", old.setting.buffers, " buffers, this run has ", planned.setting.buffers,
+                   " ones (--buffers)");
+  }
+  if (planned.summary.pairs) {
+    if (!old.summary.pairs) return refused("has no pairs, which are all that this run measures");
+    if (old.summary.pairs->bytes == planned.summary.pairs->bytes) return {};
+    return refused("is of pairs with ", old.summary.pairs->bytes, " bytes, this run has ", planned.summary.pairs->bytes,
+                   " (--maxbytes)");
+  }
   const bool common =
       std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return find(row, old.summary.rows) != nullptr; });
   if (!common) {
@@ -69,6 +81,9 @@ Result<void> check_comparable(const Report& old, const std::vector<Row>& rows, i
 Comparison compare(const Report& old, const Report& now, double tolerance) {
   Comparison result;
   const std::string name = file_of(old);
+  if (old.summary.pairs && now.summary.pairs) {
+    compare(*old.summary.pairs, *now.summary.pairs, tolerance, name, result);
+  }
   std::size_t missing = 0;
   for (const Row& row : now.summary.rows) {
     const Row* const before = find(row, old.summary.rows);
@@ -82,6 +97,7 @@ Comparison compare(const Report& old, const Report& now, double tolerance) {
       ++result.compared;
       const Measurement& other = before->*placement.of;
       if (one.microseconds * (1 - tolerance) > other.microseconds) {
+        ++result.slower;
         result.shortfalls.push_back(shortfall(row, placement, other, tolerance, name));
       }
     }

@@ -14,7 +14,8 @@ namespace ddrun::allreduce {
 
 namespace {
 
-using nlohmann::json;
+// In the order that it was written in: that of a roofline's passes is part of it.
+using json = nlohmann::ordered_json;
 
 /// What `name_of` gave, back; throws if there is nothing of that name.
 template <class Value>
@@ -58,6 +59,50 @@ Measurement measurement_of(const json& one) {
   return result;
 }
 
+Roofline roofline_of(const json& one) {
+  Roofline roofline;
+  roofline.memory = one.value("memory", "host");
+  roofline.ranks = one.at("ranks");
+  roofline.bytes = one.at("bytes");
+  roofline.peak = number(one, "peak_gbps");
+  const std::string behind = "_one_gbps";
+  for (const auto& [key, value] : one.items()) {
+    if (!key.ends_with(behind)) continue;
+    const std::string name = key.substr(0, key.size() - behind.size());
+    roofline.passes.push_back({name, value.get<double>(), one.at(name + "_all_gbps").get<double>()});
+  }
+  return roofline;
+}
+
+std::vector<double> matrix_of(const json& rows, std::size_t nodes) {
+  std::vector<double> values;
+  for (const json& row : rows) {
+    for (const json& value : row) values.push_back(value.is_null() ? 0 : value.get<double>());
+  }
+  if (values.size() != nodes * nodes)
+    throw std::runtime_error("its matrix of pairs is not as large as its list of nodes");
+  return values;
+}
+
+Pairs pairs_of(const json& one) {
+  const auto worst = [&](const char* key) {
+    const json& pair = one.at(key);
+    return pair.is_null() ? Pairs::Worst{} : Pairs::Worst{pair.at(0).get<int>(), pair.at(1).get<int>()};
+  };
+  Pairs pairs;
+  pairs.nodes = one.at("nodes").get<std::vector<std::string>>();
+  pairs.steps = one.at("steps");
+  pairs.ranks_per_node = one.at("ranks_per_node");
+  pairs.bytes = one.at("bytes");
+  pairs.gbps = matrix_of(one.at("gbps"), pairs.nodes.size());
+  pairs.median_us = matrix_of(one.at("median_us"), pairs.nodes.size());
+  pairs.minimum_us = matrix_of(one.at("min_us"), pairs.nodes.size());
+  pairs.slowest = worst("slowest");
+  pairs.latest = worst("latest");
+  pairs.worst_node = one.at("worst_node").is_null() ? -1 : one.at("worst_node").get<int>();
+  return pairs;
+}
+
 Report report_of(const json& text) {
   if (!text.is_object() || text.value("program", "") != "ddrun-allreduce") {
     throw std::runtime_error("it was not written by ddrun-allreduce -J");
@@ -65,6 +110,14 @@ Report report_of(const json& text) {
   Report report;
   report.setting.backend = text.at("backend");
   report.setting.size = text.at("world_size");
+  report.setting.note = text.value("why", "");
+  report.setting.details = text.value("details", "");
+  report.setting.buffers = text.value("buffers", "");
+  report.setting.min_bytes = text.value("min_bytes", std::uint64_t{0});
+  report.setting.max_bytes = text.value("max_bytes", std::uint64_t{0});
+  if (const auto facts = text.find("facts"); facts != text.end()) {
+    for (const auto& [name, value] : facts->items()) report.setting.facts.push_back({name, value.get<std::string>()});
+  }
   report.setting.collective = text.value("collective", "");
   report.setting.type = text.value("type", "");
   report.setting.op = text.value("redop", "");
@@ -72,6 +125,8 @@ Report report_of(const json& text) {
   report.summary.error = text.value("error", "");
   report.summary.wrong = text.at("out_of_bounds");
   report.summary.mean_busbw = number(text, "avg_busbw_gbps");
+  if (const auto one = text.find("roofline"); one != text.end()) report.summary.roofline = roofline_of(*one);
+  if (const auto one = text.find("pairs"); one != text.end()) report.summary.pairs = pairs_of(*one);
   for (const json& result : text.at("results")) {
     Row row;
     row.what = case_of(result, report.setting.collective);

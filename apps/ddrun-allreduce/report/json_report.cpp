@@ -79,6 +79,7 @@ std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls)
                       {"backend", setting.backend},
                       {"why", setting.note},
                       {"details", setting.details},
+                      {"buffers", setting.buffers},
                       {"world_size", setting.size},
                       {"min_bytes", setting.min_bytes},
                       {"max_bytes", setting.max_bytes}};

@@ -58,14 +58,14 @@ Result<Reports> Reports::open(const ReportOptions& options) {
   return reports;
 }
 
-Result<void> Reports::check(const std::vector<Row>& rows, int ranks) const {
-  if (auto good = check_judgeable(options_.thresholds, rows, ranks); !good) return good;
+Result<void> Reports::check(const Report& planned) const {
+  if (auto good = check_judgeable(options_.thresholds, planned); !good) return good;
   if (old_) {
-    if (auto good = check_comparable(*old_, rows, ranks); !good) return good;
+    if (auto good = check_comparable(*old_, planned); !good) return good;
   }
   if (plot_) {
     std::vector<Report> all(with_);
-    all.emplace_back().summary.rows = rows;
+    all.emplace_back().summary.rows = planned.summary.rows;
     if (const auto curves = curves_of(all); !curves) return tl::unexpected(curves.error());
   }
   return {};
@@ -74,11 +74,10 @@ Result<void> Reports::check(const std::vector<Row>& rows, int ranks) const {
 Verdict Reports::judge(const Report& now) const {
   Verdict verdict;
   if (!now.summary.error.empty()) return verdict;
-  verdict.shortfalls = shortfalls(options_.thresholds, now.summary.rows);
+  verdict.shortfalls = shortfalls(options_.thresholds, now.summary);
   if (!old_) return verdict;
   Comparison comparison = compare(*old_, now, options_.tolerance);
-  const std::size_t slower = comparison.shortfalls.size();
-  verdict.notes.push_back(concat("Compared with ", old_->name, ": ", slower, " of ", comparison.compared,
+  verdict.notes.push_back(concat("Compared with ", old_->name, ": ", comparison.slower, " of ", comparison.compared,
                                  " measurements are slower than allowed"));
   std::move(comparison.notes.begin(), comparison.notes.end(), std::back_inserter(verdict.notes));
   std::move(comparison.shortfalls.begin(), comparison.shortfalls.end(), std::back_inserter(verdict.shortfalls));
@@ -124,7 +123,7 @@ Result<int> report_from_files(const ReportOptions& options) {
   auto reports = Reports::open(rest);
   if (!reports) return tl::unexpected(reports.error());
   const Report& run = runs.front();
-  if (auto good = reports->check(run.summary.rows, run.setting.size); !good) return tl::unexpected(good.error());
+  if (auto good = reports->check(run); !good) return tl::unexpected(good.error());
   const Verdict verdict = reports->judge(run);
   print(lines_of(verdict));
   if (auto written = reports->write(run, verdict); !written) return tl::unexpected(written.error());

@@ -24,8 +24,9 @@ class Reports {
   /// error.
   [[nodiscard]] static Result<Reports> open(const ReportOptions& options);
 
-  /// Whether a run that measures these rows can be judged and drawn. Of the rows, `what`, `bytes` and `count` count.
-  [[nodiscard]] Result<void> check(const std::vector<Row>& rows, int ranks) const;
+  /// Whether such a run can be judged and drawn. Of the plan, the number of ranks, the buffers, the rows' `what`,
+  /// `bytes` and `count`, and the pairs' bytes count.
+  [[nodiscard]] Result<void> check(const Report& planned) const;
 
   /// Nothing falls short in a run that ended early: it is not judged.
   [[nodiscard]] Verdict judge(const Report& now) const;

@@ -9,6 +9,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
+#include "report/pairs_judgement.hpp"
 #include "report/units.hpp"
 
 namespace ddrun::allreduce {
@@ -114,18 +115,17 @@ std::optional<Shortfall> judge(Kind kind, const Threshold& threshold, const Row&
   if (best == nullptr) return Shortfall{concat(in_words(row), ": not measured: ", row.out_of_place.lacking), 0};
   const std::string where =
       concat(in_words(row), ' ', best == &row.in_place ? kPlacements[1].words : kPlacements[0].words, ": ");
-  const auto percent = [](double part) { return number_in_words(part * 100) + " %"; };
   if (kind == Kind::bandwidth) {
     const double ratio = best->busbw / threshold.value;
     if (ratio >= 1) return std::nullopt;
     return Shortfall{concat(where, "busbw ", number_in_words(best->busbw), " GB/s, ", number_in_words(threshold.value),
-                            " wanted: ", percent(1 - ratio), " less"),
+                            " wanted: ", percent_in_words(1 - ratio), " less"),
                      ratio};
   }
   const double ratio = threshold.value / best->microseconds;
   if (ratio >= 1) return std::nullopt;
   return Shortfall{concat(where, "latency ", time_in_words(best->microseconds), ", ", time_in_words(threshold.value),
-                          " wanted: ", percent(1 / ratio - 1), " more"),
+                          " wanted: ", percent_in_words(1 / ratio - 1), " more"),
                    ratio};
 }
 
@@ -140,11 +140,19 @@ Asked asked(const Thresholds& thresholds) {
 Result<std::vector<Threshold>> parse_min_busbw(const std::string& text) { return parse(Kind::bandwidth, text); }
 Result<std::vector<Threshold>> parse_max_latency(const std::string& text) { return parse(Kind::latency, text); }
 
-Result<void> check_judgeable(const Thresholds& thresholds, const std::vector<Row>& rows, int ranks) {
-  if (!thresholds.min_busbw.empty() && ranks == 1) {
+Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned) {
+  if (!thresholds.min_busbw.empty() && planned.setting.size == 1) {
     return fail(Errc::invalid_argument, "--min-busbw: a group of one has no bus bandwidth: start more ranks");
   }
-  const auto cases = by_case(rows);
+  if (planned.summary.pairs) {
+    for (const auto& [kind, all] : asked(thresholds)) {
+      if (std::any_of(all->begin(), all->end(), [](const Threshold& one) { return one.bytes.has_value(); })) {
+        return fail(Errc::invalid_argument, concat(option_of(kind), ": pairs are measured at one size, so name none"));
+      }
+    }
+    return {};
+  }
+  const auto cases = by_case(planned.summary.rows);
   for (const auto& [kind, all] : asked(thresholds)) {
     for (const Threshold& threshold : *all) {
       bool applies = false;
@@ -164,9 +172,16 @@ Result<void> check_judgeable(const Thresholds& thresholds, const std::vector<Row
   return {};
 }
 
-std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const std::vector<Row>& rows) {
+std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& summary) {
   std::vector<Shortfall> all;
-  for (const auto& one : by_case(rows)) {
+  for (const auto& [kind, wanted] : asked(thresholds)) {
+    for (const Threshold& threshold : *wanted) {
+      if (!summary.pairs) continue;
+      const PairsQuantity& quantity = kind == Kind::bandwidth ? kPairsBandwidth : kPairsLatency;
+      if (auto shortfall = judge(*summary.pairs, quantity, threshold.value)) all.push_back(std::move(*shortfall));
+    }
+  }
+  for (const auto& one : by_case(summary.rows)) {
     for (const auto& [kind, wanted] : asked(thresholds)) {
       for (const Threshold& threshold : *wanted) {
         const Row* const row = chosen(kind, threshold, one);

@@ -16,8 +16,9 @@ struct Threshold {
   std::optional<std::uint64_t> bytes;  ///< none: the largest size of the case (bandwidth), its smallest (latency)
 };
 
-/// The better of the two placements has to reach it: the mean time of the slowest rank, as in the table.
-/// A barrier has no bandwidth and no size, so only a latency without a size is asked of it.
+/// The better of the two placements has to reach it: the mean time of the slowest rank, as in the table. Where pairs
+/// are measured, every pair has to: its bandwidth each way, and the median time of its 8 bytes. A barrier has no
+/// bandwidth and no size, so only a latency without a size is asked of it.
 struct Thresholds {
   std::vector<Threshold> min_busbw;
   std::vector<Threshold> max_latency;
@@ -31,10 +32,12 @@ struct Thresholds {
 [[nodiscard]] Result<std::vector<Threshold>> parse_max_latency(const std::string& text);
 
 /// Fails with `invalid_argument` if one of them could not be judged: a size that is not among the rows that are
-/// going to be measured, or a bandwidth of a group of one. Of `rows`, `what`, `bytes` and `count` are used.
-[[nodiscard]] Result<void> check_judgeable(const Thresholds& thresholds, const std::vector<Row>& rows, int ranks);
+/// going to be measured, or any size of pairs, or a bandwidth of a group of one. Of `planned`, the number of ranks, the
+/// rows' `what`, `bytes` and `count`, and whether there are pairs count.
+[[nodiscard]] Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned);
 
-/// In the rows' order. A case that the back end lacks falls short.
-[[nodiscard]] std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const std::vector<Row>& rows);
+/// In the rows' order. A case that the back end lacks falls short. Of pairs one for each threshold, with the worst pair
+/// and the worst node.
+[[nodiscard]] std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& summary);
 
 }  // namespace ddrun::allreduce

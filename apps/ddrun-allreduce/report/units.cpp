@@ -42,6 +42,8 @@ std::string size_in_words(std::uint64_t bytes) {
   return concat(words, ' ', kUnits[unit]);
 }
 
+std::string percent_in_words(double part) { return number_in_words(part * 100) + " %"; }
+
 std::string time_in_words(double microseconds) {
   if (microseconds < 1) return number_in_words(microseconds * 1e3) + " ns";
   if (microseconds < 1e3) return number_in_words(microseconds) + " us";

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <climits>
+#include <ctime>
 #include <vector>
 
 #include "ddrun/base/text.hpp"
@@ -138,11 +139,24 @@ Result<void> take_started(Place& place, const cluster::StartedRank& started, con
   const Endpoint endpoint = cluster::candidates(started.hosts.front(), started.job).front();
   place.master_address = endpoint.host;
   place.master_port = endpoint.port;
+  place.port_is_of_step = true;
   return {};
 }
 
+/// Serves the store as soon as no other run does at its port; nobody tells when that is.
+Result<std::unique_ptr<store::TcpServer>> serve_after_others(const Place& place, Deadline deadline) {
+  while (true) {
+    auto server = serve(place);
+    if (server || !place.port_is_of_step || Clock::now() >= deadline) return server;
+    const timespec pause{0, 20'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
 /// What all ranks can only do wrong together; each says so itself, as nobody else would notice before the time is up.
-Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline) {
+/// `taken`: this rank has been here already.
+Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline, bool& taken) {
+  taken = false;
   const std::string& prefix = meeting.group.prefix;
   const auto size = meeting.client->compare_set(prefix + "world_size", "", std::to_string(place.size), deadline);
   if (!size) return tl::unexpected(size.error());
@@ -152,7 +166,8 @@ Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadl
   }
   const auto how_many = meeting.client->add(concat(prefix, "is_rank/", place.rank), 1, deadline);
   if (!how_many) return tl::unexpected(how_many.error());
-  if (*how_many != 1) {
+  taken = *how_many != 1;
+  if (taken) {
     return fail(Errc::invalid_argument, concat("another process is rank ", place.rank, " too: is RANK set by hand, or ",
                                                "does another job use the same MASTER_PORT?"));
   }
@@ -198,7 +213,7 @@ Result<Meeting> meet(const Place& asked, Deadline deadline) {
   }
   const auto where = [&] { return concat("the store at ", place.master_address, " port ", place.master_port); };
   if (!place.store_is_there && place.rank == 0) {
-    auto server = serve(place);
+    auto server = serve_after_others(place, deadline);
     if (!server) return fail(server.error().code, concat("cannot serve ", where(), ": ", server.error().message));
     meeting.server = std::move(*server);
     place.master_port = meeting.server->port();
@@ -208,12 +223,23 @@ Result<Meeting> meet(const Place& asked, Deadline deadline) {
       if (!told) return tl::unexpected(told.error());
     }
   }
-  auto client = store::connect_by_name(place.master_address, place.master_port, deadline);
-  if (!client) return fail(client.error().code, concat("cannot reach ", where(), ": ", client.error().message));
-  meeting.client = std::move(*client);
+  while (true) {
+    auto client = store::connect_by_name(place.master_address, place.master_port, deadline);
+    if (!client) return fail(client.error().code, concat("cannot reach ", where(), ": ", client.error().message));
+    meeting.client = std::move(*client);
+    bool taken = false;
+    const auto in = check_in(place, meeting, deadline, taken);
+    if (in) break;
+    const bool earlier =
+        place.port_is_of_step && place.rank != 0 && (taken || in.error().code == Errc::connection_lost);
+    if (!earlier || Clock::now() >= deadline) return tl::unexpected(in.error());
+    if (!taken) continue;
+    // The store of the run before, whose rank 0 has not ended yet: nobody ever sets this key.
+    const auto ended = meeting.client->get(meeting.group.prefix + "the_run_after", deadline);
+    if (!ended && ended.error().code == Errc::timeout) return tl::unexpected(in.error());
+  }
   meeting.group.store = meeting.client.get();
   meeting.group.address = own_address(meeting.client->server());
-  if (auto in = check_in(place, meeting, deadline); !in) return tl::unexpected(in.error());
   return meeting;
 }
 

@@ -26,6 +26,8 @@ struct Place {
   /// Words that all ranks know and no other job here has; empty: not known, and not needed.
   std::string job;
   int restart_count = 0;
+  /// The port follows from the number of the job's step, so that runs of the same step have the same.
+  bool port_is_of_step = false;
   /// The launcher serves the store. Otherwise rank 0 does, as PyTorch's env:// rendezvous has it.
   bool store_is_there = false;
 };
@@ -43,7 +45,8 @@ struct Meeting {
   collectives::Group group;
 };
 
-/// Blocks until the store is reached. `invalid_argument` if ranks differ in WORLD_SIZE, or two are the same.
+/// Blocks until the store is reached. `invalid_argument` if ranks differ in WORLD_SIZE, or two are the same. Where runs
+/// of a step have the same port, a run waits for the end of the one before.
 [[nodiscard]] Result<Meeting> meet(const Place& place, Deadline deadline);
 
 }  // namespace ddrun::allreduce

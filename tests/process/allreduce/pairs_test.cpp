@@ -1,4 +1,5 @@
-#include "ranks.hpp"
+#include "ddrun/test/files.hpp"
+#include "report_files.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;
@@ -33,6 +34,17 @@ TEST_CASE("ranks of one machine meet in pairs") {
   }
 }
 
+TEST_CASE("what -J says of pairs can be judged and compared later") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("report.json");
+  Ranks ranks(3, {"--pairs", "-e", "64K", "-n", "3", "-J", path});
+  REQUIRE(ranks.wait()[0].code() == 0);
+  const auto report = nlohmann::json::parse(read_file(path));
+  CHECK(report["pairs"]["nodes"].size() == 3);
+  CHECK(run_alone({"--from", path, "--compare", path, "--tolerance=0%"}).code() == 0);
+  check_ends(run_alone({"--from", path, "--min-busbw=1000000"}), 3, "3 of 3 pairs fell short");
+}
+
 TEST_CASE("one rank has nobody to meet") {
   Run run({DDRUN_TEST_ALLREDUCE, "--pairs"});
   const Outcome outcome = run.wait();
@@ -41,7 +53,9 @@ TEST_CASE("one rank has nobody to meet") {
 }
 
 TEST_CASE("the roofline stands in the header") {
-  Ranks ranks(2, {"--roofline", "-e", "1K", "-n", "2"});
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("report.json");
+  Ranks ranks(2, {"--roofline", "-e", "1K", "-n", "2", "-J", path});
   const auto outcomes = ranks.wait();
   CAPTURE(outcomes[0].out, outcomes[0].err);
   CHECK(outcomes[0].code() == 0);
@@ -49,4 +63,10 @@ TEST_CASE("the roofline stands in the header") {
   REQUIRE(at != std::string::npos);
   CHECK(at < outcomes[0].out.find("redop"));
   CHECK(outcomes[0].out.find(" by 2; triad ", at) != std::string::npos);
+  const auto roofline = nlohmann::json::parse(read_file(path))["roofline"];
+  CHECK(roofline["memory"] == "host");
+  CHECK(roofline["peak_gbps"].is_null());
+  for (const char* name : {"copy_one_gbps", "copy_all_gbps", "triad_one_gbps", "triad_all_gbps"})
+    CHECK(roofline[name] > 0);
+  CHECK(run_alone({"--from", path, "--compare", path}).code() == 0);
 }

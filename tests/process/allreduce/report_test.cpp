@@ -1,6 +1,8 @@
 // The files beside the table: JSON and CSV.
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include "report_files.hpp"
@@ -97,10 +99,28 @@ TEST_CASE("reports that cannot be written cost no measurement") {
   check_ends(run_alone({"--csv="}), 2, "--csv: ");
 }
 
+TEST_CASE("a full disk is said of a file that was begun") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("report.json");
+  constexpr int kNoMount = 99;
+  RunOptions options;
+  options.in_child = [at = directory.path()] {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("tmpfs", at.c_str(), "tmpfs", 0, "size=4096") != 0) {
+      _exit(kNoMount);
+    }
+  };
+  const Outcome outcome = run_alone({"-e", "64K", "-n", "2", "-J", path}, options);
+  if (outcome.code() == kNoMount) skip("a file system cannot be mounted here");
+  check_ends(outcome, 1, concat("--output_file: cannot write ", path, ": No space left on device"));
+  CHECK(outcome.out.find("# Out of bounds values : 0 OK") != std::string::npos);
+}
+
 TEST_CASE("a full disk is said, and every rank ends with the same status") {
-  Ranks ranks(2, {"-e", "64", "-n", "2", "--csv", "/dev/full"});
+  const std::string option = GENERATE("--csv", "--output_file");
+  Ranks ranks(2, {"-e", "64", "-n", "2", option, "/dev/full"});
   const auto outcomes = ranks.wait();
-  check_ends(outcomes[0], 1, "--csv: cannot write /dev/full: No space left on device");
+  check_ends(outcomes[0], 1, option + ": cannot write /dev/full: No space left on device");
   CHECK(outcomes[1].code() == 1);
   CHECK(outcomes[1].err.empty());
 }

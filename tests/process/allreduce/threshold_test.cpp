@@ -208,6 +208,94 @@ TEST_CASE("files of another kind are refused as what they are") {
   refused(path, path + ": 'fp8' is not known to this version");
 }
 
+namespace {
+
+/// Four nodes, of which c is slow.
+nlohmann::json pairs_report() {
+  auto report = report_of({});
+  const auto matrix = [](std::vector<double> six) {
+    nlohmann::json rows(4, nlohmann::json(4, nullptr));
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < 4; ++i) {
+      for (std::size_t j = i + 1; j < 4; ++j) rows[i][j] = rows[j][i] = six[next++];
+    }
+    return rows;
+  };
+  report["buffers"] = "shared";
+  report["pairs"] = {{"nodes", {"a", "b", "c", "d"}},
+                     {"steps", 3},
+                     {"ranks_per_node", 1},
+                     {"bytes", 1 << 20},
+                     {"gbps", matrix({10, 3, 9.5, 2, 9.5, 4})},
+                     {"median_us", matrix({5, 9, 5, 20, 5, 10})},
+                     {"min_us", matrix({4, 8, 4, 10, 4, 9})},
+                     {"slowest", {1, 2}},
+                     {"latest", {1, 2}},
+                     {"worst_node", 2}};
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("every pair has to reach a threshold, and the worst pair and node are named") {
+  const auto report = pairs_report();
+  check_good(judged(report, {"--min-busbw=2", "--max-latency=20us"}));
+  check_ends(
+      judged(report, {"--min-busbw=9"}), 3,
+      "too slow: pair b and c: bandwidth 2 GB/s, 9 GB/s wanted: 77.8 % less; 3 of 6 pairs fell short, worst node c\n");
+  check_ends(judged(report, {"--max-latency=8us"}), 3,
+             "too slow: pair b and c: latency 20 us, 8 us wanted: 150 % more; 3 of 6 pairs fell short, worst node c\n");
+  check_ends(judged(report, {"--min-busbw=1@1M"}), 2, "--min-busbw: pairs are measured at one size, so name none");
+  check_ends(judged(report, {"--max-latency=1us@8"}), 2, "--max-latency: pairs are measured at one size, so name none");
+}
+
+TEST_CASE("pairs are compared with those of the same nodes") {
+  const auto old = pairs_report();
+  check_good(compared(old, old, {"--tolerance=0%"}));
+  auto now = old;
+  now["pairs"]["gbps"][0][1] = now["pairs"]["gbps"][1][0] = 5;
+  const Outcome slower = compared(old, now);
+  check_ends(slower, 3,
+             "too slow: pair a and b: bandwidth 5 GB/s, 10 GB/s in old.json: 50 % slower, 10 % allowed; 1 of 6 pairs "
+             "fell short, worst node c\n");
+  CHECK(slower.out.find("old.json: 1 of 12 measurements are slower than allowed") != std::string::npos);
+  now = old;
+  now["pairs"]["nodes"] = {"d", "x", "y", "a"};
+  for (const auto& [one, other] : {std::pair(0, 3), {3, 0}}) now["pairs"]["median_us"][one][other] = 500;
+  check_ends(compared(old, now), 3,
+             "pair d and a: latency 500 us, 5 us in old.json: 99 % slower, 10 % allowed; 1 of 1 pair ");
+  now["pairs"]["nodes"] = {"d", "x", "y", "z"};
+  check_ends(compared(old, now), 3, "too slow: no pair of nodes of this run is in old.json");
+  now["pairs"]["bytes"] = 8;
+  check_ends(compared(old, now), 2, " is of pairs with 1048576 bytes, this run has 8 (--maxbytes)");
+  check_ends(compared(usual_report(), old), 2, " has no pairs, which are all that this run measures");
+  check_ends(compared(old, usual_report()), 2, " has nothing that this run measures");
+}
+
+TEST_CASE("all ranks end with status 3 if a pair falls short") {
+  Ranks ranks(3, {"--pairs", "-e", "64K", "-n", "3", "--min-busbw=1000000"});
+  const auto outcomes = ranks.wait();
+  check_ends(outcomes[0], 3, " 1000000 GB/s wanted: ");
+  CHECK(outcomes[0].err.find("; 3 of 3 pairs fell short, worst node rank ") != std::string::npos);
+  for (const Outcome& one : outcomes) CHECK(one.code() == 3);
+}
+
+TEST_CASE("a report of other buffers is refused") {
+  auto old = usual_report();
+  auto now = old;
+  now["buffers"] = "shared";
+  check_good(compared(old, now));  // an older version did not say
+  old["buffers"] = "private";
+  check_ends(compared(old, now), 2, " is of private buffers, this run has shared ones (--buffers)");
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("old.json", old.dump());
+  check_ends(run_alone({"-b", "1K", "-e", "1K", "-n", "2", "--compare", path}), 2, " is of 2 ranks, this run has 1");
+  old["world_size"] = 1;
+  write_file(path, old.dump());
+  const std::vector<std::string> args{"-b", "1K", "-e", "1K", "-n", "2", "--tolerance=99%", "--compare", path};
+  check_ends(run_alone(args), 2, " is of private buffers, this run has shared ones (--buffers)");
+}
+
 TEST_CASE("a report can be compared with a run of the same options that has just been") {
   const TemporaryDirectory directory;
   const std::string path = directory.file("old.json");
