@@ -4,9 +4,13 @@
 # language is enabled: a build needs nvcc alone. Without it the back end nccl is there too, and lets the processor fill
 # and compare what lies on the device.
 
-# Flags for -fatbin: machine code of each architecture and, for GPUs to come, the last one's PTX.
+# Flags for -fatbin: machine code of each architecture and, for GPUs to come, the last one's PTX. Compressed it is a sixth.
 function(ddrun_nvcc_flags result)
-  set(flags -fatbin -std=c++17 -O3)
+  set(flags -fatbin -std=c++17 -O3 -Xfatbin -compress-all)
+  if(DDRUN_CUDA_ARCHITECTURES MATCHES "^all(-major)?$")
+    set(${result} ${flags} "-arch=${DDRUN_CUDA_ARCHITECTURES}" PARENT_SCOPE)
+    return()
+  endif()
   foreach(architecture IN LISTS DDRUN_CUDA_ARCHITECTURES)
     list(APPEND flags -gencode "arch=compute_${architecture},code=sm_${architecture}")
   endforeach()

@@ -28,16 +28,23 @@ __device__ void add_all(std::uint64_t mine, unsigned long long* total) {
 
 }  // namespace
 
+// As many blocks of 512 threads as gpu/kernels.cpp starts on a multiprocessor. Of architecture 75 it holds 1024
+// threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define DDRUN_BOUNDS __launch_bounds__(512, 2)
+#else
+#define DDRUN_BOUNDS __launch_bounds__(512, 3)
+#endif
+
 #define DDRUN_KERNELS_OF(ELEMENT)                                                                                      \
-  extern "C" __global__ void __launch_bounds__(512, 3)                                                                 \
-      ddrun_fill_##ELEMENT(std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, std::uint32_t period,  \
-                           std::uint32_t turn, std::uint64_t first) {                                                  \
+  extern "C" __global__ void DDRUN_BOUNDS ddrun_fill_##ELEMENT(std::uint8_t* data, std::uint64_t bytes,                \
+                                                               const std::uint32_t* table, std::uint32_t period,       \
+                                                               std::uint32_t turn, std::uint64_t first) {              \
     fill_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(), all_threads()); \
   }                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(512, 3)                                                                 \
-      ddrun_count_wrong_##ELEMENT(const std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table,           \
-                                  std::uint32_t period, std::uint32_t turn, std::uint64_t first,                       \
-                                  unsigned long long* wrong) {                                                         \
+  extern "C" __global__ void DDRUN_BOUNDS ddrun_count_wrong_##ELEMENT(                                                 \
+      const std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, std::uint32_t period,                 \
+      std::uint32_t turn, std::uint64_t first, unsigned long long* wrong) {                                            \
     add_all(count_wrong_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(),  \
                                       all_threads()),                                                                  \
             wrong);                                                                                                    \
@@ -48,8 +55,7 @@ DDRUN_KERNELS_OF(2)
 DDRUN_KERNELS_OF(4)
 DDRUN_KERNELS_OF(8)
 
-extern "C" __global__ void __launch_bounds__(512, 3)
-    ddrun_reduce(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count, std::uint32_t type,
-                 std::uint32_t op) {
+extern "C" __global__ void DDRUN_BOUNDS ddrun_reduce(const void* const* in, std::uint32_t inputs, void* out,
+                                                     std::uint64_t count, std::uint32_t type, std::uint32_t op) {
   reduce_part(type, op, in, inputs, out, count, own_index(), all_threads());
 }
