@@ -18,6 +18,7 @@
 #include <optional>
 
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/small_file.hpp"
@@ -30,7 +31,6 @@ using namespace ddrun;
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 
 /// Slurm's commands answer in milliseconds, unless its controller is down.
@@ -72,9 +72,8 @@ std::optional<std::string> ask(const Words& words) {
   const auto deadline = Clock::now() + patience;
   bool in_time = true;
   while (in_time) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd readable{pipe->read.get(), POLLIN, 0};
-    const int ready = ::poll(&readable, 1, static_cast<int>(std::max<long long>(0, left.count())));
+    const int ready = ::poll(&readable, 1, poll_timeout(deadline));
     if (ready < 0 && errno == EINTR) continue;
     in_time = ready > 0;
     std::array<char, 4096> some{};

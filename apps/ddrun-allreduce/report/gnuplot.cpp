@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -62,11 +61,10 @@ Result<int> wait_for(pid_t pid, Deadline deadline) {
   const UniqueFd watched(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   bool late = false;
   while (watched) {
-    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now()).count();
+    const int left = poll_timeout(deadline);
     pollfd entry{watched.get(), POLLIN, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 60'000)));
-    if (ready > 0) break;
-    late = left <= 0;
+    if (poll(&entry, 1, left) > 0) break;
+    late = left == 0;
     if (late) break;
   }
   if (late) kill(pid, SIGKILL);

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstddef>
 #include <cstring>
 #include <ctime>
@@ -48,11 +47,11 @@ bool is_same_user(int fd) {
 
 bool wait_readable(int fd, Deadline deadline) {
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const int left = poll_timeout(deadline);
     pollfd one{fd, POLLIN, 0};
-    const int ready = poll(&one, 1, static_cast<int>(std::clamp<long long>(left, 0, INT_MAX)));
+    const int ready = poll(&one, 1, left);
     if (ready > 0) return true;
-    if (left <= 0 || (ready < 0 && errno != EINTR)) return false;
+    if (left == 0 || (ready < 0 && errno != EINTR)) return false;
   }
 }
 

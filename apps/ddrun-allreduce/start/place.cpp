@@ -1,14 +1,13 @@
 #include "start/place.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <climits>
 #include <ctime>
 #include <vector>
 
+#include "ddrun/base/host_port.hpp"
+#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/started_rank.hpp"
@@ -25,37 +24,15 @@ constexpr const char* kHowToStart = "start it with a launcher, for example: ddru
 /// The address of this machine from which packets to `server` ("10.0.0.1:29500", "[::1]:29500") leave; others that
 /// reach the store reach us there too. Nothing is sent for this.
 std::string own_address(const std::string& server) {
-  std::string host = server.substr(0, server.rfind(':'));
-  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  sockaddr_in v4{};
-  sockaddr_in6 v6{};
-  const sockaddr* target = nullptr;
-  socklen_t length = 0;
-  if (inet_pton(AF_INET, host.c_str(), &v4.sin_addr) == 1) {
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(9);
-    target = reinterpret_cast<const sockaddr*>(&v4);
-    length = sizeof(v4);
-  } else if (inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) == 1) {
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(9);
-    target = reinterpret_cast<const sockaddr*>(&v6);
-    length = sizeof(v6);
-  } else {
-    return "127.0.0.1";
-  }
-  const UniqueFd probe(socket(target->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own{};
-  socklen_t own_length = sizeof(own);
-  if (!probe || connect(probe.get(), target, length) != 0 ||
-      getsockname(probe.get(), reinterpret_cast<sockaddr*>(&own), &own_length) != 0) {
-    return host;
-  }
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  const void* const bytes = own.ss_family == AF_INET
-                                ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in&>(own).sin_addr)
-                                : static_cast<const void*>(&reinterpret_cast<const sockaddr_in6&>(own).sin6_addr);
-  return inet_ntop(own.ss_family, bytes, text.data(), text.size()) != nullptr ? text.data() : host;
+  constexpr std::uint16_t kAnyPort = 9;
+  const auto host = split_host_port(server);
+  const auto target = host ? SocketAddress::parse(host->host, kAnyPort) : std::nullopt;
+  if (!target) return "127.0.0.1";
+  const UniqueFd probe(socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe || connect(probe.get(), target->get(), target->size) != 0) return host->host;
+  const auto own = local_socket_address(probe.get());
+  const auto parts = own ? split_host_port(own->text()) : std::nullopt;
+  return parts ? parts->host : host->host;
 }
 
 Result<std::unique_ptr<store::TcpServer>> serve(const Place& place) {

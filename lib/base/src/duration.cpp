@@ -1,6 +1,8 @@
 #include "ddrun/base/duration.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 
@@ -72,6 +74,11 @@ std::string format_duration(std::chrono::nanoseconds duration) {
     std::snprintf(text, sizeof text, "%ld h %ld min", minutes / 60, minutes % 60);
   }
   return text;
+}
+
+int poll_timeout(Deadline deadline) {
+  const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text) {

@@ -31,6 +31,17 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
+std::string in_hex(std::span<const std::byte> bytes) {
+  std::string digits;
+  digits.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    const auto value = std::to_integer<unsigned>(byte);
+    digits += "0123456789abcdef"[value >> 4U];
+    digits += "0123456789abcdef"[value & 15U];
+  }
+  return digits;
+}
+
 std::string shell_quote(std::string_view word) {
   constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+./:,@%^";
   if (!word.empty() && word.find_first_not_of(plain) == std::string_view::npos) return std::string(word);

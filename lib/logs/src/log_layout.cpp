@@ -1,6 +1,5 @@
 #include "ddrun/logs/log_layout.hpp"
 
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::logs {
@@ -17,7 +17,7 @@ namespace {
 std::string random_name() {
   static constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::array<unsigned char, 8> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+  if (!fill_random(std::as_writable_bytes(std::span(bytes)))) {
     // Only uniqueness matters, and mkdir makes sure of that.
     for (auto& byte : bytes) byte = static_cast<unsigned char>(std::rand());
   }

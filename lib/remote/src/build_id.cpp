@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <cctype>
+#include <span>
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
@@ -32,11 +33,7 @@ std::string note_of_program() {
         if (at > end || note->n_type != NT_GNU_BUILD_ID ||
             std::string_view(name, note->n_namesz) != std::string_view("GNU", 4))
           continue;
-        for (std::size_t k = 0; k < note->n_descsz; ++k) {
-          const auto byte = static_cast<unsigned char>(content[k]);
-          text += "0123456789abcdef"[byte >> 4U];
-          text += "0123456789abcdef"[byte & 15U];
-        }
+        text = in_hex(std::as_bytes(std::span(content, note->n_descsz)));
         return 1;
       }
     }

@@ -1,12 +1,10 @@
 #include "handshake.hpp"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 
 #include "bytes.hpp"
+#include "ddrun/base/random_bytes.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -39,15 +37,7 @@ std::string make_hello(std::uint16_t number, const Nonce& nonce) {
 
 Nonce random_nonce() {
   Nonce nonce;
-  std::size_t have = 0;
-  while (have < nonce.size()) {
-    const ssize_t got = ::getrandom(nonce.data() + have, nonce.size() - have, 0);
-    if (got > 0) {
-      have += static_cast<std::size_t>(got);
-    } else if (errno != EINTR) {
-      std::abort();
-    }
-  }
+  if (!fill_random(std::as_writable_bytes(std::span(nonce)))) std::abort();
   return nonce;
 }
 

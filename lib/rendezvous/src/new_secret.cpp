@@ -1,11 +1,11 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 
+#include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -37,20 +37,9 @@ std::optional<std::string> secret_path(const EnvironmentLookup& variable) {
 }
 
 Result<std::string> new_secret_text() {
-  std::array<unsigned char, 32> bytes{};
-  ssize_t n;
-  do n = ::getrandom(bytes.data(), bytes.size(), 0);
-  while (n < 0 && errno == EINTR);
-  if (n != static_cast<ssize_t>(bytes.size())) {
-    return fail_errno(Errc::unavailable, "the kernel gave no random bytes", n < 0 ? errno : EIO);
-  }
-  std::string text;
-  text.reserve(2 * bytes.size() + 1);
-  for (const unsigned char byte : bytes) {
-    text += "0123456789abcdef"[byte >> 4U];
-    text += "0123456789abcdef"[byte & 15U];
-  }
-  return text;
+  std::array<std::byte, 32> bytes{};
+  if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
+  return in_hex(bytes);
 }
 
 Result<void> write_new_secret(const std::string& path, std::string_view text) {

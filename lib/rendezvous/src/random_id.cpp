@@ -1,27 +1,26 @@
 #include "random_id.hpp"
 
-#include <sys/random.h>
+#include <array>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/text.hpp"
 
 namespace ddrun::rendezvous {
 
 std::string random_id() {
-  unsigned char bytes[16];
-  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) {
-    for (auto& byte : bytes)
-      byte = static_cast<unsigned char>(Clock::now().time_since_epoch().count() >> (&byte - bytes));
+  std::array<std::byte, 16> bytes{};
+  if (!fill_random(bytes)) {
+    // Only uniqueness matters.
+    const auto now = Clock::now().time_since_epoch().count();
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(now >> i);
   }
-  bytes[6] = static_cast<unsigned char>((bytes[6] & 0x0f) | 0x40);
-  bytes[8] = static_cast<unsigned char>((bytes[8] & 0x3f) | 0x80);
-  std::string text;
-  constexpr char digits[] = "0123456789abcdef";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += digits[bytes[i] >> 4];
-    text += digits[bytes[i] & 15];
-  }
-  return text;
+  bytes[6] = (bytes[6] & std::byte{0x0f}) | std::byte{0x40};
+  bytes[8] = (bytes[8] & std::byte{0x3f}) | std::byte{0x80};
+  const std::string digits = in_hex(bytes);
+  const std::string_view all = digits;
+  return concat(all.substr(0, 8), '-', all.substr(8, 4), '-', all.substr(12, 4), '-', all.substr(16, 4), '-',
+                all.substr(20));
 }
 
 }  // namespace ddrun::rendezvous

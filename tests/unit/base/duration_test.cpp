@@ -1,5 +1,7 @@
 #include "ddrun/base/duration.hpp"
 
+#include <climits>
+
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
@@ -51,4 +53,14 @@ TEST_CASE("durations are shown for people") {
   CHECK(format_duration(12340ms) == "12.3 s");
   CHECK(format_duration(125s) == "2 min 5 s");
   CHECK(format_duration(3h + 2min) == "3 h 2 min");
+}
+
+TEST_CASE("time left is told to poll in milliseconds that are not too few") {
+  CHECK(poll_timeout(Clock::now() - 1h) == 0);
+  const auto before = Clock::now();
+  const int left = poll_timeout(before + 10s);
+  const auto after = Clock::now();
+  CHECK(left <= 10'000);
+  CHECK(before + 10s - after <= std::chrono::milliseconds(left));
+  CHECK(poll_timeout(Deadline::max()) == INT_MAX);
 }

@@ -1,5 +1,7 @@
 #include "ddrun/base/text.hpp"
 
+#include <span>
+
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
@@ -31,4 +33,10 @@ TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
   CHECK(split("", ',') == std::vector<std::string>{""});
   CHECK(trim("  x y\t") == "x y");
   CHECK(trim(" ") == "");
+}
+
+TEST_CASE("bytes are shown as two hexadecimal digits each") {
+  const std::vector<unsigned char> bytes{0x00, 0x0f, 0xa5, 0xff};
+  CHECK(in_hex(std::as_bytes(std::span(bytes))) == "000fa5ff");
+  CHECK(in_hex({}).empty());
 }

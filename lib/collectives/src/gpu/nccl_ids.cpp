@@ -1,6 +1,7 @@
 #include "gpu/nccl_ids.hpp"
 
 #include <limits>
+#include <span>
 
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
@@ -11,15 +12,7 @@ namespace {
 
 constexpr char kDigits[] = "0123456789abcdef";
 
-std::string in_digits(const nccl::UniqueId& id) {
-  std::string text;
-  for (const char byte : id.internal) {
-    const auto value = static_cast<unsigned char>(byte);
-    text += kDigits[value >> 4U];
-    text += kDigits[value & 15U];
-  }
-  return text;
-}
+std::string in_digits(const nccl::UniqueId& id) { return in_hex(std::as_bytes(std::span(id.internal))); }
 
 Result<nccl::UniqueId> from_digits(const std::string& text, std::size_t rank) {
   nccl::UniqueId id{};

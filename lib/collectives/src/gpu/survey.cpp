@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <span>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
@@ -24,13 +25,7 @@ std::string uuid_of(const cuda::Driver& driver, int ordinal) {
       driver.device_get_uuid(&uuid, device) != cuda::kSuccess) {
     return concat("GPU-", ordinal);
   }
-  std::string text = "GPU-";
-  for (const char byte : uuid.bytes) {
-    const auto value = static_cast<unsigned char>(byte);
-    text += "0123456789abcdef"[value >> 4U];
-    text += "0123456789abcdef"[value & 15U];
-  }
-  return text;
+  return concat("GPU-", in_hex(std::as_bytes(std::span(uuid.bytes))));
 }
 
 bool sharing_is_enabled() {

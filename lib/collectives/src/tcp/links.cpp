@@ -1,14 +1,13 @@
 #include "tcp/links.hpp"
 
 #include <netinet/tcp.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 
+#include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 
@@ -23,19 +22,10 @@ constexpr std::size_t kWord = 32;
 constexpr auto kPatience = 2s;
 constexpr std::size_t kMostCallers = 1024;
 
-std::string secret_word() {
-  std::array<unsigned char, kWord / 2> bytes{};
-  std::size_t have = 0;
-  while (have < bytes.size()) {
-    const ssize_t got = getrandom(bytes.data() + have, bytes.size() - have, 0);
-    if (got > 0) have += static_cast<std::size_t>(got);
-  }
-  std::string word;
-  for (const unsigned byte : bytes) {
-    word += "0123456789abcdef"[byte >> 4U];
-    word += "0123456789abcdef"[byte & 15U];
-  }
-  return word;
+Result<std::string> secret_word() {
+  std::array<std::byte, kWord / 2> bytes{};
+  if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
+  return in_hex(bytes);
 }
 
 Result<Listener> listen_on(const std::string& address) {
@@ -62,11 +52,6 @@ Result<void> finish_connecting(int fd, const std::string& what, Deadline deadlin
 
 }  // namespace
 
-int poll_timeout(Deadline deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-  return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
-}
-
 int TcpLinks::of(const std::vector<Streams>& all, int peer, int stream) {
   const Streams& streams = all[static_cast<std::size_t>(peer)];
   const auto i = static_cast<std::size_t>(stream);
@@ -82,11 +67,14 @@ Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
   if (group.size == 1) return links;
 
   auto listener = listen_on(group.address);
-  links.word_ = secret_word();
-  const auto listening =
-      agree(group, "listening", listener ? Result<void>() : tl::unexpected(listener.error()), deadline);
+  auto word = secret_word();
+  Result<void> ready;
+  if (!listener) ready = tl::unexpected(listener.error());
+  else if (!word) ready = tl::unexpected(word.error());
+  const auto listening = agree(group, "listening", ready, deadline);
   if (!listening) return tl::unexpected(listening.error());
   links.listener_ = std::move(*listener);
+  links.word_ = std::move(*word);
   auto places =
       exchange(group, "ring", concat(group.address, ' ', links.listener_.at.port(), ' ', links.word_), deadline);
   if (!places) return tl::unexpected(places.error());

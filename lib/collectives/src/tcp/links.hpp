@@ -13,9 +13,6 @@
 
 namespace ddrun::collectives {
 
-/// What poll(2) takes: whole milliseconds until the deadline, rounded up.
-int poll_timeout(Deadline deadline);
-
 /// The connections of one rank. A link has a direction: the sender connects to the receiver, who answers; it has one
 /// or more streams, each a connection. The links of the ring are made at the start, the others when somebody needs
 /// them, so that a rank has no more descriptors than its calls ask for. All are non-blocking, close-on-exec and

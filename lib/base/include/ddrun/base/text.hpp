@@ -1,6 +1,8 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -28,6 +30,9 @@ template <class... Parts>
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
 [[nodiscard]] std::string_view trim(std::string_view text);
+
+/// Two hexadecimal digits for each byte, small letters.
+[[nodiscard]] std::string in_hex(std::span<const std::byte> bytes);
 
 /// As a POSIX shell would need it typed; plain words stay plain.
 [[nodiscard]] std::string shell_quote(std::string_view word);
