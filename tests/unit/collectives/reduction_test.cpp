@@ -209,6 +209,30 @@ TEST_CASE("half and bfloat16 are converted as defined, whatever the bits") {
   }
 }
 
+TEST_CASE("all paths convert half alike, bit for bit, NaNs too") {
+  std::vector<std::uint16_t> all(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> wide;
+  for (std::uint32_t bits = 0; bits < 0xffffffffU - 0x7001U; bits += 0x7001U)
+    wide.push_back(std::bit_cast<float>(bits));
+  const auto converted = [&](SimdPath path) {
+    const Kernels& loops = kernels(DataType::float16, ReduceOp::sum, path);
+    std::vector<float> numbers(all.size());
+    std::vector<std::uint16_t> held(wide.size());
+    loops.load(numbers.data(), all.data(), all.size());
+    loops.finish(held.data(), wide.data(), wide.size(), 1);
+    std::vector<std::uint32_t> bits;
+    for (const float number : numbers) bits.push_back(std::bit_cast<std::uint32_t>(number));
+    bits.insert(bits.end(), held.begin(), held.end());
+    return bits;
+  };
+  const auto right = converted(SimdPath::baseline);
+  for (const SimdPath path : usable_paths()) {
+    CAPTURE(name_of(path));
+    CHECK((converted(path) == right));
+  }
+}
+
 TEST_CASE("half is rounded once, not at each input") {
   // 2048 + 1 + 1 is 2050 in half, but 2048 if each sum is rounded.
   const std::vector<std::uint16_t> in{encode(2048, 10, 5), encode(1, 10, 5), encode(1, 10, 5)};

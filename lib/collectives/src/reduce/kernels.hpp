@@ -66,6 +66,24 @@ struct Half {
   }
 };
 
+#ifdef __F16C__
+/// Half numbers, eight at a time, by the processor's own conversions: it rounds and keeps NaNs as Half does.
+struct EightHalves {
+  typedef float Numbers __attribute__((vector_size(32)));
+  static constexpr size_t kCount = 8;
+
+  static Numbers load(const uint16_t* from) {
+    return reinterpret_cast<Numbers>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
+  static void store(uint16_t* to, Numbers numbers) {
+    const __m128i held = _mm256_cvtps_ph(reinterpret_cast<__m256>(numbers), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), held);
+  }
+  static Numbers numbers_at(const float* from) { return reinterpret_cast<Numbers>(_mm256_loadu_ps(from)); }
+  static void put(float* to, Numbers numbers) { _mm256_storeu_ps(to, reinterpret_cast<__m256>(numbers)); }
+};
+#endif
+
 struct BFloat16 {
   using Held = uint16_t;
   using Number_ = float;
@@ -315,9 +333,107 @@ struct Loops {
   }
 };
 
+#ifdef __F16C__
+/// The same for half: lines of 64 bytes whole, and what is left over as the others do it.
+template <class Op>
+struct HalfLoops {
+  using Rest = Loops<Half, Op>;
+  using Numbers = EightHalves::Numbers;
+  static constexpr size_t kEight = EightHalves::kCount;
+  static constexpr size_t kLine = kLineBytes / sizeof(uint16_t);
+  static_assert(kLine == 4 * kEight);
+
+  static Numbers last(Numbers numbers, int ranks) {
+    if constexpr (Op::kLastChanges) return numbers / static_cast<float>(ranks);
+    return numbers;
+  }
+
+  /// Loads come before stores, so an output may be an input.
+  static void reduce(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
+                     Stores stores, int ranks) {
+    bool streaming = stores == Stores::streaming && inputs <= kMostStreams;
+    for (size_t k = 0; streaming && k < outputs; ++k) {
+      streaming = reinterpret_cast<uintptr_t>(out[k]) % kLineBytes == 0;
+    }
+    size_t i = begin;
+    if (streaming) {
+      i = (begin + kLine - 1) / kLine * kLine;
+      if (i > end) i = end;
+      Rest::blocked(in, inputs, out, outputs, begin, i, ranks);
+    }
+    alignas(kLineBytes) uint16_t held[kLine];
+    for (; end - i >= kLine; i += kLine) {
+      // Four by name, as compilers keep an array of them in memory.
+      const uint16_t* from = static_cast<const uint16_t*>(in[0]) + i;
+      Numbers a = EightHalves::load(from);
+      Numbers b = EightHalves::load(from + kEight);
+      Numbers c = EightHalves::load(from + 2 * kEight);
+      Numbers d = EightHalves::load(from + 3 * kEight);
+      for (size_t k = 1; k < inputs; ++k) {
+        from = static_cast<const uint16_t*>(in[k]) + i;
+        a = Op::apply(a, EightHalves::load(from));
+        b = Op::apply(b, EightHalves::load(from + kEight));
+        c = Op::apply(c, EightHalves::load(from + 2 * kEight));
+        d = Op::apply(d, EightHalves::load(from + 3 * kEight));
+      }
+      EightHalves::store(held, last(a, ranks));
+      EightHalves::store(held + kEight, last(b, ranks));
+      EightHalves::store(held + 2 * kEight, last(c, ranks));
+      EightHalves::store(held + 3 * kEight, last(d, ranks));
+      for (size_t to = 0; to < outputs; ++to) {
+        uint16_t* const place = static_cast<uint16_t*>(out[to]) + i;
+        if (streaming) stream_line(place, held);
+        else memcpy(place, held, sizeof(held));
+      }
+    }
+    if (streaming) order_streams();
+    Rest::blocked(in, inputs, out, outputs, i, end, ranks);
+  }
+
+  static void load(void* acc, const void* in, size_t count) {
+    float* const numbers = static_cast<float*>(acc);
+    const uint16_t* const from = static_cast<const uint16_t*>(in);
+    size_t i = 0;
+    for (; count - i >= kEight; i += kEight) EightHalves::put(numbers + i, EightHalves::load(from + i));
+    Rest::load(numbers + i, from + i, count - i);
+  }
+
+  static void accumulate(void* acc, const void* in, size_t count) {
+    float* const numbers = static_cast<float*>(acc);
+    const uint16_t* const from = static_cast<const uint16_t*>(in);
+    size_t i = 0;
+    for (; count - i >= kEight; i += kEight) {
+      EightHalves::put(numbers + i, Op::apply(EightHalves::numbers_at(numbers + i), EightHalves::load(from + i)));
+    }
+    Rest::accumulate(numbers + i, from + i, count - i);
+  }
+
+  static void finish(void* out, const void* acc, size_t count, int ranks) {
+    uint16_t* const to = static_cast<uint16_t*>(out);
+    const float* const numbers = static_cast<const float*>(acc);
+    size_t i = 0;
+    for (; count - i >= kEight; i += kEight)
+      EightHalves::store(to + i, last(EightHalves::numbers_at(numbers + i), ranks));
+    Rest::finish(to + i, numbers + i, count - i, ranks);
+  }
+};
+
+#endif
+
+template <class Element, class Op>
+struct Chosen {
+  using Type = Loops<Element, Op>;
+};
+#ifdef __F16C__
+template <class Op>
+struct Chosen<Half, Op> {
+  using Type = HalfLoops<Op>;
+};
+#endif
+
 template <class Element, class Op>
 constexpr Kernels make() {
-  using Mine = Loops<Element, Op>;
+  using Mine = typename Chosen<Element, Op>::Type;
   return {Mine::reduce, Mine::load, Mine::accumulate, Mine::finish};
 }
 

@@ -10,14 +10,26 @@ namespace ddrun::collectives {
 
 namespace {
 
+#if defined(__x86_64__)
+/// Conversions of half. Not all compilers' __builtin_cpu_supports knows it; what has avx2 has its registers saved.
+bool has_f16c() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 std::vector<SimdPath> find_paths() {
   std::vector<SimdPath> paths{SimdPath::baseline};
 #if defined(__x86_64__)
   // __builtin_cpu_supports also asks whether the system saves the registers.
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2")) paths.push_back(SimdPath::avx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl")) {
+  const bool half = has_f16c();
+  if (half && __builtin_cpu_supports("avx2")) paths.push_back(SimdPath::avx2);
+  if (half && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     paths.push_back(SimdPath::avx512);
   }
 #endif
