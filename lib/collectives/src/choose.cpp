@@ -42,11 +42,12 @@ Result<std::unique_ptr<Communicator>> connect_shm(const Group& group, const Comm
   std::vector<int> pids;
   for (const HostIdentity& one : all) pids.push_back(one.pid);
   const bool crowded = group.size > count_processors(all);
-  Result<std::unique_ptr<Communicator>> made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
-    return ShmCommunicator::start(opened, group.rank, pids, options.buffer_bytes, crowded);
+  auto made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
+    return ShmCommunicator::start(opened, group.rank, pids, {options.buffer_bytes, crowded, options.private_way});
   });
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
   if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  if (auto met = (*made)->meet(deadline); !met) return tl::unexpected(met.error());
   return made;
 }
 

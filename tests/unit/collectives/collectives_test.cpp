@@ -19,14 +19,25 @@ using ddrun::test::run_ranks;
 
 namespace {
 
+struct Tested {
+  std::string name;
+  Backend backend;
+  PrivateWay private_way = PrivateWay::automatic;
+};
+
+/// What is tested of shared memory.
+const std::vector<Tested> kShm = [] {
+  std::vector<Tested> tested{{"shm, staged", Backend::shm, PrivateWay::staged}};
+  if (ddrun::test::reaches_across()) tested.push_back({"shm, across", Backend::shm, PrivateWay::across});
+  return tested;
+}();
+
 /// What is tested here: a new back end needs one line more.
-const std::vector<std::pair<std::string, Backend>> kTested = [] {
-  std::vector<std::pair<std::string, Backend>> tested{
-      {"shm", Backend::shm},
-      {"tcp", Backend::tcp},
-  };
+const std::vector<Tested> kTested = [] {
+  std::vector<Tested> tested = kShm;
+  tested.push_back({"tcp", Backend::tcp});
   // It is slow enough, and not our code, to be left out under a sanitizer.
-  if (!ddrun::test::kSanitized && probe(Backend::gloo)) tested.emplace_back("gloo", Backend::gloo);
+  if (!ddrun::test::kSanitized && probe(Backend::gloo)) tested.push_back({"gloo", Backend::gloo});
   return tested;
 }();
 
@@ -156,25 +167,27 @@ bool worth_it(const Trial& trial) {
          (what == Collective::send_recv || trial.peers == 0);
 }
 
-void try_all(const std::pair<std::string, Backend>& backend, int size, const std::vector<Trial>& trials) {
+void try_all(const Tested& tested, int size, const std::vector<Trial>& trials) {
   std::size_t most = 0;
   for (const Trial& trial : trials) most = std::max(most, trial.call.bytes() * static_cast<std::size_t>(size));
   const auto problems = run_ranks(size, [&](const Group& group) -> std::string {
-    auto connected = connect(group, {backend.second, most + kBeyond}, in_time());
+    CommunicatorOptions options{tested.backend, most + kBeyond};
+    options.private_way = tested.private_way;
+    auto connected = connect(group, options, in_time());
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
     std::uint64_t seed = 0;
     for (const Trial& trial : trials) {
       const Call& call = trial.call;
       const auto lacking = all.lacks(call.collective, call.type, call.op, trial.in_place);
-      if (!lacking.empty() && backend.second == Backend::gloo) continue;
+      if (!lacking.empty() && tested.backend == Backend::gloo) continue;
       if (!lacking.empty()) return lacking;
       auto problem = try_one(all, trial, ++seed);
       if (!problem.empty()) return concat(words(trial), ": ", problem);
     }
     return {};
   });
-  CAPTURE(backend.first, size, trials.size());
+  CAPTURE(tested.name, size, trials.size());
   CHECK(problems == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
@@ -209,36 +222,38 @@ const std::vector<ReduceOp> kAllOps{kReduceOps.begin(), kReduceOps.end()};
 }  // namespace
 
 TEST_CASE("every collective is right for small and odd counts and every root") {
-  for (const auto& backend : kTested) {
+  for (const Tested& tested : kTested) {
     for (const int size : ddrun::test::few_if_sanitized<int>({1, 3, 2, 5, 8}, 2)) {
       std::vector<int> roots;
       for (int root = 0; root < size; ++root) roots.push_back(root);
-      try_all(backend, size, trials_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots));
+      try_all(tested, size, trials_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots));
     }
   }
 }
 
 TEST_CASE("every collective is right for large counts") {
-  for (const auto& backend : kTested) {
+  for (const Tested& tested : kTested) {
     // More than one round of whatever the back ends move at a time.
-    try_all(backend, 2, trials_of({4099, 200003}, {DataType::float32}, {ReduceOp::sum}, {0, 1}));
+    try_all(tested, 2, trials_of({4099, 200003}, {DataType::float32}, {ReduceOp::sum}, {0, 1}));
     for (const int size : ddrun::test::few_if_sanitized<int>({3, 5, 8}, 1)) {
-      try_all(backend, size, trials_of({20011}, {DataType::float32}, {ReduceOp::sum}, {0, size / 2}));
+      try_all(tested, size, trials_of({20011}, {DataType::float32}, {ReduceOp::sum}, {0, size / 2}));
     }
   }
 }
 
 TEST_CASE("every collective is right for every type and operation") {
-  for (const auto& backend : kTested) {
+  for (const Tested& tested : kTested) {
     const auto counts = ddrun::test::few_if_sanitized<std::size_t>({5, 3001}, 1);
     for (const int size : ddrun::test::few_if_sanitized<int>({2, 3}, 1)) {
-      try_all(backend, size, trials_of(counts, kAllTypes, kAllOps, {0, size - 1}));
+      try_all(tested, size, trials_of(counts, kAllTypes, kAllOps, {0, size - 1}));
     }
-    if (!ddrun::test::kSanitized) try_all(backend, 5, trials_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}));
+    if (!ddrun::test::kSanitized) try_all(tested, 5, trials_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}));
   }
 }
 
 TEST_CASE("every collective over shared memory is right for more ranks than processors and elements") {
   const int size = ddrun::test::kSanitized ? 7 : 21;
-  try_all({"shm", Backend::shm}, size, trials_of({3, 3001}, {DataType::bfloat16}, {ReduceOp::sum}, {0, size - 1}));
+  for (const Tested& tested : kShm) {
+    try_all(tested, size, trials_of({3, 3001}, {DataType::bfloat16}, {ReduceOp::sum}, {0, size - 1}));
+  }
 }

@@ -38,8 +38,10 @@ namespace {
 struct Size {
   std::size_t count;
   bool own;
+  PrivateWay way = PrivateWay::automatic;
 };
-constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false}, Size{50000, true}};
+constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false}, Size{50000, true, PrivateWay::staged},
+                            Size{50000, true}};
 
 /// What each rank does of its own accord, with memory for it.
 Result<void> perform(Communicator& all, Call call, Size size, std::vector<std::byte>& own, Deadline deadline) {
@@ -57,7 +59,9 @@ std::vector<std::string> failures_of(int ranks, Size size, Errc code, const std:
                                      const std::function<Call(int)>& call_of, Milliseconds patience) {
   std::latch all_have_seen(ranks);
   return run_ranks(ranks, [&](const Group& group) -> std::string {
-    auto connected = connect(group, {Backend::shm, kBuffer}, in_time());
+    CommunicatorOptions options{Backend::shm, kBuffer};
+    options.private_way = size.way;
+    auto connected = connect(group, options, in_time());
     std::string said = "did not come";
     if (!connected) said = connected.error().message;
     std::vector<std::byte> own;

@@ -1,10 +1,14 @@
 #include "shm/communicator.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
+#include <thread>
 
 #include "call_words.hpp"
 #include "ddrun/base/text.hpp"
+#include "random_words.hpp"
 
 namespace ddrun::collectives {
 
@@ -12,6 +16,15 @@ namespace {
 
 /// What all slots that are read in one call may hold together.
 constexpr std::size_t kSlotsTotal = 64 << 10;
+
+/// From which size on of what one rank has for another it goes across. Below, two copies cost less than the system's
+/// finding its way into another process: about 1 µs for a call, and 0.1 µs for a page.
+constexpr std::size_t kLeastAcross = 32 << 10;
+
+/// How long a rank whose call has failed waits at most for peers that are at work on its memory. They move a part of
+/// it at a time; only one that is stopped in the middle of that takes longer.
+constexpr auto kLongestWork = std::chrono::seconds(1);
+constexpr auto kLookAgain = std::chrono::microseconds(100);
 
 /// Bytes of a line's data that are free for a call's input.
 std::size_t line_bytes(Collective collective) {
@@ -24,11 +37,10 @@ std::size_t ShmCommunicator::segment_bytes(int size, std::size_t buffer_bytes) {
   return Layout(size, buffer_bytes).end();
 }
 
-Result<std::unique_ptr<Communicator>> ShmCommunicator::start(std::shared_ptr<Segment> segment, int rank,
-                                                             const std::vector<int>& pids, std::size_t buffer_bytes,
-                                                             bool crowded) {
+Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<Segment> segment, int rank,
+                                                                const std::vector<int>& pids, const Options& options) {
   const int size = static_cast<int>(pids.size());
-  const Layout layout(size, buffer_bytes);
+  const Layout layout(size, options.buffer_bytes);
   if (segment->size() != layout.end()) {
     return fail(Errc::invalid_argument, concat("rank 0 shares ", segment->size(), " bytes, rank ", rank, " expects ",
                                                layout.end(), ": do all ranks have the same options?"));
@@ -40,7 +52,7 @@ Result<std::unique_ptr<Communicator>> ShmCommunicator::start(std::shared_ptr<Seg
   if (auto done = segment->reserve(layout.buffer(rank, 0), layout.buffer(rank, 2) - layout.buffer(rank, 0)); !done) {
     return tl::unexpected(done.error());
   }
-  std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(std::move(segment), rank, size, buffer_bytes, crowded));
+  std::unique_ptr<ShmCommunicator> made(new ShmCommunicator(std::move(segment), rank, pids, options));
   std::vector<PeerWatch::Peer> peers;
   for (int peer = 0; peer < size; ++peer) {
     if (peer != rank) peers.push_back({peer, pids[static_cast<std::size_t>(peer)]});
@@ -51,21 +63,106 @@ Result<std::unique_ptr<Communicator>> ShmCommunicator::start(std::shared_ptr<Seg
   return made;
 }
 
-ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, int size, std::size_t buffer_bytes,
-                                 bool crowded)
-    : Communicator(rank, size),
+ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::vector<int> pids,
+                                 const Options& options)
+    : Communicator(rank, static_cast<int>(pids.size())),
       segment_(std::move(segment)),
-      layout_(size, buffer_bytes),
-      gate_(*at<Control>(0), at<Line>(layout_.lines()), rank, size, crowded),
-      direct_(rank, size),
-      staging_(segment_->data(), layout_, gate_, rank, size),
-      seen_(static_cast<std::size_t>(size)),
-      from_(static_cast<std::size_t>(size)),
-      places_(static_cast<std::size_t>(size)) {}
+      layout_(size(), options.buffer_bytes),
+      gate_(*at<Control>(0), at<Line>(layout_.lines()), rank, size(), options.crowded),
+      pids_(std::move(pids)),
+      private_way_(options.private_way),
+      mover_(pids_),
+      direct_(mover_, rank, size()),
+      staging_(segment_->data(), layout_, gate_, rank, size()),
+      seen_(pids_.size()),
+      from_(pids_.size()),
+      places_(pids_.size()) {}
 
 ShmCommunicator::~ShmCommunicator() {
   // Whoever still waits for this rank waits in vain; whoever has passed the last gate does not look any more.
   report_lost(*at<Control>(0), rank());
+}
+
+Result<void> ShmCommunicator::meet(Deadline deadline) {
+  if (size() == 1 || private_way_ == PrivateWay::staged) return {};
+  open_to_peers_.emplace();
+  trial_.word = random_word(static_cast<std::uint64_t>(rank()), reinterpret_cast<std::uintptr_t>(&trial_), 0);
+  const Trial::Note note{reinterpret_cast<std::uintptr_t>(&trial_), trial_.word};
+  std::memcpy(gate_.mine().data.data(), &note, sizeof(note));
+  if (auto passed = gate_.pass(deadline); !passed) return give_up(passed.error());
+  for (int peer = 0; peer < size(); ++peer) {
+    std::memcpy(&trials_.emplace_back(), gate_.of(peer).data.data(), sizeof(Trial::Note));
+  }
+  std::optional<Mover::Failure> refused;
+  const bool begun = begin_work();
+  for (int peer = 0; begun && peer < size() && !refused; ++peer) {
+    if (peer == rank()) continue;
+    const auto index = static_cast<std::size_t>(peer);
+    const int error = try_process(pids_[index], trials_[index]);
+    if (error != 0) refused = Mover::Failure{peer, error};
+  }
+  const auto refusal = end_work(refused, deadline);
+  if (!refusal) return give_up(refusal.error());
+  across_ = !*refusal;
+  if (across_) return {};
+  why_staged_ = (**refusal).in_words();
+  open_to_peers_.reset();
+  if (private_way_ != PrivateWay::across) return {};
+  return fail(Errc::unsupported, concat("private memory cannot go across: ", why_staged_));
+}
+
+std::string ShmCommunicator::details() const {
+  std::string details = segment_->pages();
+  if (size() == 1) return details;
+  details += across_ ? "; private memory is copied once" : "; private memory is copied twice";
+  if (!why_staged_.empty()) details += concat(": ", why_staged_);
+  return details;
+}
+
+std::atomic<std::uint32_t>& ShmCommunicator::working(std::size_t rank) const {
+  return at<Line>(layout_.lines())[2 * rank].working;
+}
+
+bool ShmCommunicator::begin_work() {
+  // Sequentially consistent on both sides: either this rank sees that one has given up, or that one sees it at work.
+  working(static_cast<std::size_t>(rank())).store(1);
+  return at<Control>(0)->given_up.load() == 0;
+}
+
+Result<std::optional<ShmCommunicator::Refusal>> ShmCommunicator::end_work(const std::optional<Mover::Failure>& failure,
+                                                                          Deadline deadline) {
+  working(static_cast<std::size_t>(rank())).store(0);
+  Line& mine = gate_.mine();
+  mine.kind = failure ? static_cast<std::uint32_t>(failure->error) : 0;
+  mine.count = failure ? static_cast<std::uint64_t>(failure->rank) : 0;
+  if (auto passed = gate_.pass(deadline); !passed) return tl::unexpected(passed.error());
+  if (at<Control>(0)->given_up.load() != 0) {
+    return fail(Errc::timeout, concat("rank ", rank(), " came so late that others have given up"));
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    const Line& theirs = gate_.of(peer);
+    if (theirs.kind == 0) continue;
+    return Refusal{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
+  }
+  return std::nullopt;
+}
+
+std::string ShmCommunicator::Refusal::in_words() const {
+  const std::error_code cause(failure.error, std::generic_category());
+  return concat("rank ", by, " does not reach the memory of rank ", failure.rank, " (", cause.message(), ')');
+}
+
+tl::unexpected<Error> ShmCommunicator::give_up(Error error) {
+  at<Control>(0)->given_up.store(1);
+  const Deadline until = Clock::now() + kLongestWork;
+  for (std::size_t peer = 0; peer < pids_.size(); ++peer) {
+    if (static_cast<int>(peer) == rank()) continue;
+    const auto gone = [&] { return peer < trials_.size() && is_gone(pids_[peer], trials_[peer]); };
+    while (working(peer).load() != 0 && !gone() && Clock::now() < until) {
+      std::this_thread::sleep_for(kLookAgain);
+    }
+  }
+  return tl::unexpected(std::move(error));
 }
 
 std::optional<Error> ShmCommunicator::trouble() { return lost_rank(*at<Control>(0)); }
@@ -86,11 +183,18 @@ std::uint64_t ShmCommunicator::offset_of(const std::byte* data, std::size_t byte
   return first - start;
 }
 
+Place ShmCommunicator::place_of(int rank, std::uint64_t offset, std::uint64_t address) const {
+  if (offset != kPrivate) return {at(offset)};
+  auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+  return {data, rank == this->rank() ? Place::kNear : rank};
+}
+
 Seen ShmCommunicator::seen_of(int rank) const {
   const Line& line = gate_.of(rank);
-  Seen seen;
-  if (line.in != kPrivate) seen.in = at(line.in);
-  if (line.out != kPrivate) seen.out = at(line.out);
+  Addresses addresses{};
+  std::memcpy(&addresses, line.data.data(), sizeof(addresses));
+  Seen seen{place_of(rank, line.in, addresses.in), place_of(rank, line.out, addresses.out), line.in != kPrivate,
+            line.out != kPrivate};
   std::memcpy(&seen.peers, line.data.data() + line_bytes(Collective::send_recv), sizeof(Partners));
   return seen;
 }
@@ -147,27 +251,54 @@ Result<void> ShmCommunicator::run_small(const Call& call, bool in_lines, Deadlin
   return {};
 }
 
+bool ShmCommunicator::wants_across(const Call& call) const {
+  if (!across_) return false;
+  if (private_way_ == PrivateWay::across) return true;
+  const bool shared_out = call.collective == Collective::broadcast || call.collective == Collective::all_reduce ||
+                          call.collective == Collective::reduce;
+  return call.bytes() / (shared_out ? static_cast<std::size_t>(size()) : 1) >= kLeastAcross;
+}
+
 Result<void> ShmCommunicator::run_large(const Call& call, Deadline deadline) {
+  auto done = run_anywhere(call, deadline);
+  if (!done && across_) return give_up(done.error());
+  return done;
+}
+
+Result<void> ShmCommunicator::run_anywhere(const Call& call, Deadline deadline) {
   const Blocks blocks = blocks_of(call.collective, size());
   Line& mine = gate_.mine();
   mine.in = offset_of(call.in, call.bytes() * blocks.in);
   mine.out = offset_of(call.out, call.bytes() * blocks.out);
+  const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
+  std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
+  const bool across = wants_across(call);
   // Who knows already that it will be so, need not wait until it has been said.
-  const Seen own{
-      mine.in == kPrivate ? nullptr : at(mine.in), mine.out == kPrivate ? nullptr : at(mine.out), {call.to, call.from}};
-  if (DirectWork::out_of_reach(call, rank(), own)) staging_.begin(call);
+  const Seen own{{}, {}, mine.in != kPrivate, mine.out != kPrivate, {call.to, call.from}};
+  if (!across && DirectWork::is_private(call, rank(), own)) staging_.begin(call);
   if (auto met = announce(call, deadline); !met) return met;
-  bool begun = true;
+  bool begun = !across;
   Call its = call;
   for (int peer = 0; peer < size(); ++peer) {
     Seen& seen = seen_[static_cast<std::size_t>(peer)];
     seen = seen_of(peer);
     its.to = seen.peers.to;
-    begun = begun && (!Staging::gives(its, peer) || DirectWork::out_of_reach(call, peer, seen));
+    begun = begun && (!Staging::gives(its, peer) || DirectWork::is_private(its, peer, seen));
   }
-  if (!direct_.possible(call, seen_)) return staging_.run(call, begun, deadline);
-  direct_.work(call, seen_);
-  return gate_.pass(deadline);
+  const bool any_private = direct_.any_private(call, seen_);
+  if (!direct_.possible(call, seen_) || (any_private && !across)) return staging_.run(call, begun, deadline);
+  if (!any_private) {
+    direct_.work(call, seen_, false);
+    return gate_.pass(deadline);
+  }
+  if (begin_work()) direct_.work(call, seen_, true);
+  const auto refusal = end_work(mover_.take_failure(), deadline);
+  if (!refusal) return tl::unexpected(refusal.error());
+  if (!*refusal) return {};
+  const Refusal& first = **refusal;
+  // It had done its own work before.
+  if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
+  return fail(Errc::unavailable, concat(first.in_words(), ": is all of it there, as plain memory of the process?"));
 }
 
 }  // namespace ddrun::collectives

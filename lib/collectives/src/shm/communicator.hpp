@@ -1,12 +1,16 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "shm/direct.hpp"
 #include "shm/gate.hpp"
 #include "shm/layout.hpp"
+#include "shm/mover.hpp"
+#include "shm/peer_memory.hpp"
 #include "shm/peer_watch.hpp"
 #include "shm/segment.hpp"
 #include "shm/staging.hpp"
@@ -19,34 +23,66 @@ namespace ddrun::collectives {
 ///   them reads them there, and reduces all ranks' data itself. One gate.
 /// * Larger data that lies in the segment goes from where it is to where it belongs (DirectWork). Two gates, no copy
 ///   on the way.
-/// * Larger data elsewhere goes through a staging area, part by part (Staging).
+/// * Private data goes the same way, across, if it is large enough and all ranks may reach into each other, which they
+///   try at the start: the system copies it from one process to the other (Mover). A rank whose call fails waits until
+///   nobody works on its memory any more, for a second or two at most. Memory that is not the process's own, a device's
+///   for example, cannot be reached like that: such a call fails on all ranks.
+/// * Other private data goes through a staging area, part by part (Staging).
 class ShmCommunicator final : public Communicator {
  public:
+  /// Equal on all ranks.
+  struct Options {
+    std::size_t buffer_bytes = 0;
+    bool crowded = false;  ///< more ranks than processors
+    PrivateWay private_way = PrivateWay::automatic;
+  };
+
   /// How many bytes a group needs. The same on every rank.
   [[nodiscard]] static std::size_t segment_bytes(int size, std::size_t buffer_bytes);
 
   /// `segment` has that size. Reserves this rank's memory and starts to watch the peers; `pids` are all ranks'.
-  /// `crowded`: more ranks than processors; equal on all ranks.
-  [[nodiscard]] static Result<std::unique_ptr<Communicator>> start(std::shared_ptr<Segment> segment, int rank,
-                                                                   const std::vector<int>& pids,
-                                                                   std::size_t buffer_bytes, bool crowded);
+  [[nodiscard]] static Result<std::unique_ptr<ShmCommunicator>> start(std::shared_ptr<Segment> segment, int rank,
+                                                                      const std::vector<int>& pids,
+                                                                      const Options& options);
+  /// To be called once all ranks have started, by all of them, and waits for them: finds out whether they reach each
+  /// other's private memory. Fails with `unsupported` if they do not and PrivateWay::across is asked for.
+  [[nodiscard]] Result<void> meet(Deadline deadline);
   ~ShmCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "shm"; }
-  [[nodiscard]] std::string details() const override { return segment_->pages(); }
+  [[nodiscard]] std::string details() const override;
   [[nodiscard]] std::optional<Error> trouble() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override;
   [[nodiscard]] std::span<std::byte> recv_buffer() override;
 
  private:
-  ShmCommunicator(std::shared_ptr<Segment> segment, int rank, int size, std::size_t buffer_bytes, bool crowded);
+  ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std::vector<int> pids, const Options& options);
 
   [[nodiscard]] Result<void> run(const Call& call, Deadline deadline) override;
   [[nodiscard]] Result<void> run_small(const Call& call, bool in_lines, Deadline deadline);
   [[nodiscard]] Result<void> run_large(const Call& call, Deadline deadline);
+  [[nodiscard]] Result<void> run_anywhere(const Call& call, Deadline deadline);
+  /// Whether this call's private memory goes across. May be asked before anything is known of the others.
+  [[nodiscard]] bool wants_across(const Call& call) const;
+  /// Which rank did not reach which other one.
+  struct Refusal {
+    int by = 0;
+    Mover::Failure failure;
+
+    [[nodiscard]] std::string in_words() const;
+  };
+  /// Before work on other ranks' private memory: false if it must not begin. And the gate after it: the first refusal
+  /// by rank, the same on all ranks.
+  [[nodiscard]] bool begin_work();
+  [[nodiscard]] Result<std::optional<Refusal>> end_work(const std::optional<Mover::Failure>& failure,
+                                                        Deadline deadline);
+  /// Sees to it that nobody works on this rank's memory when the caller gets `error`.
+  [[nodiscard]] tl::unexpected<Error> give_up(Error error);
+  [[nodiscard]] std::atomic<std::uint32_t>& working(std::size_t rank) const;
   template <class T = std::byte>
   [[nodiscard]] T* at(std::size_t offset) const;
   [[nodiscard]] std::uint64_t offset_of(const std::byte* data, std::size_t bytes) const;
+  [[nodiscard]] Place place_of(int rank, std::uint64_t offset, std::uint64_t address) const;
   [[nodiscard]] Seen seen_of(int rank) const;
   [[nodiscard]] Result<void> announce(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> compare_peers() const;
@@ -54,6 +90,14 @@ class ShmCommunicator final : public Communicator {
   std::shared_ptr<Segment> segment_;
   Layout layout_;
   Gate gate_;
+  std::vector<int> pids_;
+  PrivateWay private_way_;
+  bool across_ = false;     ///< all ranks reach all others' private memory
+  std::string why_staged_;  ///< where they do not
+  Trial trial_;
+  std::vector<Trial::Note> trials_;
+  std::optional<OpenToPeers> open_to_peers_;
+  Mover mover_;
   DirectWork direct_;
   Staging staging_;
   std::vector<Seen> seen_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "copy.hpp"
 #include "shm/parts.hpp"
 
 namespace ddrun::collectives {
@@ -44,20 +43,27 @@ bool alone(const Call& call, int rank, const Seen& seen) {
 
 }  // namespace
 
-DirectWork::DirectWork(int rank, int size)
-    : rank_(rank),
+DirectWork::DirectWork(Mover& mover, int rank, int size)
+    : mover_(mover),
+      rank_(rank),
       size_(size),
       from_(static_cast<std::size_t>(size)),
-      results_(static_cast<std::size_t>(size)),
       places_(static_cast<std::size_t>(size)) {}
 
-bool DirectWork::out_of_reach(const Call& call, int rank, const Seen& seen) {
+bool DirectWork::is_private(const Call& call, int rank, const Seen& seen) {
   if (alone(call, rank, seen)) return false;
   const auto needed = [&](Whose whose) {
     return whose == Whose::everybodys || (whose == Whose::the_roots && rank == call.root);
   };
   const Reach reach = reach_of(call.collective);
-  return (needed(reach.in) && seen.in == nullptr) || (needed(reach.out) && seen.out == nullptr);
+  return (needed(reach.in) && !seen.shared_in) || (needed(reach.out) && !seen.shared_out);
+}
+
+bool DirectWork::any_private(const Call& call, std::span<const Seen> seen) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (is_private(call, rank, seen[static_cast<std::size_t>(rank)])) return true;
+  }
+  return false;
 }
 
 bool DirectWork::possible(const Call& call, std::span<const Seen> seen) const {
@@ -65,22 +71,21 @@ bool DirectWork::possible(const Call& call, std::span<const Seen> seen) const {
   int out_of_place = 0;
   for (int rank = 0; rank < size_; ++rank) {
     const Seen& one = seen[static_cast<std::size_t>(rank)];
-    if (out_of_reach(call, rank, one)) return false;
     if (!alone(call, rank, one)) ++(one.in_place() ? in_place : out_of_place);
   }
   return !exchanges(call.collective) || in_place == 0 || out_of_place == 0;
 }
 
-void DirectWork::work(const Call& call, std::span<const Seen> seen) {
+void DirectWork::work(const Call& call, std::span<const Seen> seen, bool across) {
   switch (call.collective) {
     case Collective::barrier: return;
     case Collective::all_reduce:
     case Collective::reduce: return reduce(call, seen);
     case Collective::reduce_scatter: return reduce_scatter(call, seen);
-    case Collective::broadcast: return broadcast(call, seen);
+    case Collective::broadcast: return broadcast(call, seen, across);
     case Collective::all_gather: return all_gather(call, seen);
     case Collective::gather:
-    case Collective::scatter: return between_root_and_others(call, seen);
+    case Collective::scatter: return between_root_and_others(call, seen, across);
     case Collective::all_to_all: return all_to_all(call, seen);
     case Collective::send_recv: return send_recv(call, seen);
   }
@@ -100,88 +105,99 @@ void DirectWork::reduce(const Call& call, std::span<const Seen> seen) {
   for (std::size_t rank = 0; rank < seen.size(); ++rank) {
     from_[rank] = seen[rank].in;
     if (!to_all && static_cast<int>(rank) != call.root) continue;
-    results_[outputs++] = seen[rank].out;
+    places_[outputs++] = seen[rank].out;
     in_place = in_place || seen[rank].in_place();
   }
-  const Share share = share_of(call.count, size_of(call.type), static_cast<std::size_t>(rank_), seen.size());
-  kernels(call.type, call.op)
-      .reduce(from_.data(), from_.size(), results_.data(), outputs, share.begin, share.end,
-              stores_of(call, size_, in_place), size_);
+  const std::size_t element = size_of(call.type);
+  const Share share = share_of(call.count, element, static_cast<std::size_t>(rank_), seen.size());
+  mover_.reduce(kernels(call.type, call.op), from_, {places_.data(), outputs}, share.begin, share.end, element,
+                stores_of(call, size_, in_place), size_);
 }
 
 void DirectWork::reduce_scatter(const Call& call, std::span<const Seen> seen) {
-  const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
-  for (std::size_t rank = 0; rank < seen.size(); ++rank) from_[rank] = seen[rank].in + mine;
-  void* out = call.out;
-  const bool in_place = out == from_[static_cast<std::size_t>(rank_)];
-  kernels(call.type, call.op)
-      .reduce(from_.data(), from_.size(), &out, 1, 0, call.count, stores_of(call, size_, in_place), size_);
+  const auto rank = static_cast<std::size_t>(rank_);
+  for (std::size_t other = 0; other < seen.size(); ++other) from_[other] = seen[other].in + rank * call.bytes();
+  const Place& out = seen[rank].out;
+  mover_.reduce(kernels(call.type, call.op), from_, {&out, 1}, 0, call.count, size_of(call.type),
+                stores_of(call, size_, out == from_[rank]), size_);
 }
 
-void DirectWork::broadcast(const Call& call, std::span<const Seen> seen) {
-  const Share share = share_of(call.bytes(), 1, static_cast<std::size_t>(rank_), seen.size());
-  std::transform(seen.begin(), seen.end(), places_.begin(), [&](const Seen& one) { return one.out + share.begin; });
-  copy_to_all(places_, seen[static_cast<std::size_t>(call.root)].in + share.begin, share.end - share.begin,
-              stores_of(call, size_, false));
+void DirectWork::broadcast(const Call& call, std::span<const Seen> seen, bool across) {
+  const Seen& root = seen[static_cast<std::size_t>(call.root)];
+  const Stores stores = stores_of(call, size_, false);
+  // A root that has to copy everything to its own output has as much to do with that as each of the others.
+  const bool root_is_busy = across && !root.in_place();
+  if (root_is_busy && rank_ == call.root) return mover_.copy(root.out, root.in, call.bytes(), stores);
+  const std::size_t workers = seen.size() - (root_is_busy ? 1 : 0);
+  const Share share =
+      share_of(call.bytes(), 1, static_cast<std::size_t>(rank_) - (root_is_busy && rank_ > call.root), workers);
+  std::size_t places = 0;
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    if (root_is_busy && static_cast<int>(rank) == call.root) continue;
+    places_[places++] = seen[rank].out + share.begin;
+  }
+  mover_.copy_to_all({places_.data(), places}, root.in + share.begin, share.end - share.begin, stores);
 }
 
 void DirectWork::all_gather(const Call& call, std::span<const Seen> seen) {
-  const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
-  std::transform(seen.begin(), seen.end(), places_.begin(), [&](const Seen& one) { return one.out + mine; });
-  copy_to_all(places_, call.in, call.bytes(), stores_of(call, size_, false));
+  const auto rank = static_cast<std::size_t>(rank_);
+  std::transform(seen.begin(), seen.end(), places_.begin(),
+                 [&](const Seen& one) { return one.out + rank * call.bytes(); });
+  mover_.copy_to_all(places_, seen[rank].in, call.bytes(), stores_of(call, size_, false));
 }
 
-void DirectWork::between_root_and_others(const Call& call, std::span<const Seen> seen) {
+void DirectWork::between_root_and_others(const Call& call, std::span<const Seen> seen, bool across) {
   const Seen& root = seen[static_cast<std::size_t>(call.root)];
   const bool to_root = call.collective == Collective::gather;
   const Stores stores = stores_of(call, size_, false);
-  // Where both can reach both memories, the root does its share of each block, the last; else the other does it all.
+  const auto its_block = [&](int rank) {
+    return (to_root ? root.out : root.in) + static_cast<std::size_t>(rank) * call.bytes();
+  };
+  // A root that has a block of its own to copy has as much to do with it as each of the others with theirs. Else it
+  // does its share of each block that it reaches, the last.
+  const bool root_is_free = its_block(call.root) == (to_root ? root.in : root.out);
   for (int other = 0; other < size_; ++other) {
     if (rank_ != call.root && rank_ != other) continue;
-    const std::size_t block = static_cast<std::size_t>(other) * call.bytes();
     const Seen& its = seen[static_cast<std::size_t>(other)];
-    const std::byte* from = to_root ? its.in : root.in + block;
-    std::byte* to = to_root ? root.out + block : its.out;
+    const Place& theirs = to_root ? its.in : its.out;
     Share share{0, call.bytes()};
-    if (rank_ == other) {
-      if (to_root) from = call.in;
-      else to = call.out;
-    }
     if (other != call.root) {
-      const bool shared = (to_root ? its.in : its.out) != nullptr;
+      const bool shared = root_is_free && (across || (to_root ? its.shared_in : its.shared_out));
       const Share roots = share_of(call.bytes(), 1, seen.size() - 1, seen.size());
       if (rank_ == call.root) share = shared ? roots : Share{};
       else if (shared) share.end = roots.begin;
     }
-    if (share.end > share.begin) copy_bytes(to + share.begin, from + share.begin, share.end - share.begin, stores);
+    if (share.end <= share.begin) continue;
+    const Place from = (to_root ? theirs : its_block(other)) + share.begin;
+    const Place to = (to_root ? its_block(other) : theirs) + share.begin;
+    mover_.copy(to, from, share.end - share.begin, stores);
   }
 }
 
 void DirectWork::all_to_all(const Call& call, std::span<const Seen> seen) {
   const auto mine = static_cast<std::size_t>(rank_);
-  const bool in_place = call.in == call.out;
   const Stores stores = stores_of(call, size_, false);
   // Each begins with another one, so that they do not all read the same rank's memory at a time.
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const std::size_t other = (mine + i) % seen.size();
-    std::byte* const to = call.out + other * call.bytes();
-    std::byte* const from = seen[other].in + mine * call.bytes();
-    if (!in_place) {
-      copy_bytes(to, from, call.bytes(), stores);
+    const Place to = seen[mine].out + other * call.bytes();
+    const Place from = seen[other].in + mine * call.bytes();
+    if (!seen[mine].in_place()) {
+      mover_.copy(to, from, call.bytes(), stores);
     } else if (other != mine) {
       const Share half = share_of(call.bytes(), 1, mine < other ? 0 : 1, 2);
-      std::byte* const places[] = {to + half.begin, from + half.begin};
-      rotate(places, half.end - half.begin);
+      const Place places[] = {to + half.begin, from + half.begin};
+      mover_.rotate(places, half.end - half.begin);
     }
   }
 }
 
 void DirectWork::send_recv(const Call& call, std::span<const Seen> seen) {
   const auto mine = static_cast<std::size_t>(rank_);
-  if (call.to == rank_) return copy_bytes(call.out, call.in, call.bytes(), Stores::normal);
+  if (call.to == rank_) return mover_.copy(seen[mine].out, seen[mine].in, call.bytes(), Stores::normal);
   const Stores stores = stores_of(call, size_, false);
   if (!seen[mine].in_place()) {
-    return copy_bytes(call.out, seen[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
+    return mover_.copy(seen[mine].out, seen[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
   }
   // The ranks that what this one sends would come through, if it were sent on and on. All begin with the least of
   // them, and each has its share of the bytes of all.
@@ -200,8 +216,8 @@ void DirectWork::send_recv(const Call& call, std::span<const Seen> seen) {
     at = seen[static_cast<std::size_t>(at)].peers.to;
   } while (at != first);
   const Share share = share_of(call.bytes(), 1, position, members);
-  for (std::size_t i = 0; i < members; ++i) places_[i] += share.begin;
-  rotate({places_.data(), members}, share.end - share.begin);
+  for (std::size_t i = 0; i < members; ++i) places_[i] = places_[i] + share.begin;
+  mover_.rotate({places_.data(), members}, share.end - share.begin);
 }
 
 }  // namespace ddrun::collectives

@@ -28,28 +28,39 @@ struct Control {
   /// 1 + the rank that was seen to be gone first; 0: none. Whoever gives up because of it comes later, so the cause
   /// is never mixed up with what followed.
   alignas(kApart) std::atomic<std::uint32_t> lost;
+  /// Not 0: a rank has given up a call in which others work on its private memory. They leave it alone from then on.
+  std::atomic<std::uint32_t> given_up;
 };
 
 /// What one rank tells the others when it arrives at a gate. Two per rank, used in turn: a rank can be at most one
-/// gate ahead, so the other line is still readable.
+/// gate ahead, so the other line is still readable. After work in other ranks' private memory `kind` is 0 or an errno,
+/// and `count` the rank whose memory was not to be reached.
 struct alignas(kApart) Line {
   std::atomic<std::uint32_t> gate;  ///< number of the gate arrived at; written last
   std::uint32_t kind;               ///< of the call: what all ranks must have alike
   std::uint64_t count;              ///< elements of the call
   std::uint64_t in;                 ///< offset of the input in the segment, or kPrivate
   std::uint64_t out;                ///< same for the output
-  /// The input itself if it is this small: one cache line is all that moves. The last bytes of a send_recv are
-  /// Partners.
+  /// The input itself if it is this small: one cache line is all that moves. Else Addresses. The last bytes of a
+  /// send_recv are Partners.
   std::array<std::byte, 32> data;
   /// 1 + the processor that the rank last arrived on; 0: not known. In a cache line of its own, since it is read by who
   /// waits and seldom changes.
   alignas(kLine) std::atomic<std::int32_t> processor;
+  /// Of the first of a rank's two: not 0 while it may be at work on other ranks' private memory.
+  std::atomic<std::uint32_t> working;
 };
 static_assert(offsetof(Line, data) + sizeof(Line::data) == kLine);
 static_assert(sizeof(Line) == kApart);
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 inline constexpr std::uint64_t kPrivate = ~std::uint64_t{0};
+
+/// Where input and output are in the rank's own process, for peers that can reach into it.
+struct Addresses {
+  std::uint64_t in;
+  std::uint64_t out;
+};
 
 /// Of a send_recv: which rank gets this one's input, and whose input this one gets.
 struct Partners {

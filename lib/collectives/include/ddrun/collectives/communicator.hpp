@@ -73,6 +73,13 @@ class Tap {
   virtual void result(const Call& /*call*/) {}
 };
 
+/// How shm moves what lies in the callers' own memory.
+enum class PrivateWay : unsigned char {
+  automatic,  ///< across where that is allowed and pays, else staged
+  staged,     ///< in parts, through memory that the ranks share
+  across,  ///< copied by the system from process to process, if it is not small; `unsupported` where it is not allowed
+};
+
 struct CommunicatorOptions {
   Backend backend = Backend::automatic;
   /// Bytes of each of the two buffers that the back end provides; equal on all ranks.
@@ -89,6 +96,8 @@ struct CommunicatorOptions {
   int nccl_graph_launches = 0;  ///< not 0: write the calls down as a CUDA graph and launch it so often
   /// For tests that play several hosts on one machine: ranks share memory if this is equal. Empty: it is found out.
   std::string place{};
+  /// For tests and measurements. Equal on all ranks.
+  PrivateWay private_way = PrivateWay::automatic;
 };
 
 /// Collective operations of the ranks of a group. One implementation per way of moving data.

@@ -1,0 +1,141 @@
+#include "shm/mover.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "copy.hpp"
+#include "shm/layout.hpp"
+#include "shm/peer_memory.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+/// What all ranks' parts may take together of a second-level cache; a part is not so small that the calls of the
+/// system for it cost more than what they copy, nor so large that it does not pay any more.
+constexpr std::size_t kScratch = 1536 << 10;
+constexpr std::size_t kLeastPart = 16 << 10;
+constexpr std::size_t kLargestPart = 512 << 10;
+
+bool all_near(std::span<const Place> places) {
+  return std::all_of(places.begin(), places.end(), [](const Place& one) { return one.near(); });
+}
+
+}  // namespace
+
+Mover::Mover(std::vector<int> pids)
+    : pids_(std::move(pids)),
+      part_(std::clamp(kScratch / (pids_.size() + 1) / kLeastPart * kLeastPart, kLeastPart, kLargestPart)),
+      near_(pids_.size()),
+      from_(pids_.size()),
+      results_(pids_.size()) {}
+
+std::byte* Mover::scratch(std::size_t number) {
+  // Nobody pays for it whose memory is near.
+  if (scratch_ == nullptr) scratch_ = std::make_unique<std::byte[]>((pids_.size() + 1) * part_);
+  return scratch_.get() + number * part_;
+}
+
+void Mover::note(int rank, int error) {
+  if (error != 0) failure_ = Failure{rank, error};
+}
+
+void Mover::fetch(std::byte* to, const Place& from, std::size_t bytes) {
+  if (failure_) return;
+  note(from.far_rank, copy_from_process(pids_[static_cast<std::size_t>(from.far_rank)], to, from.data, bytes));
+}
+
+void Mover::store(const Place& to, const std::byte* from, std::size_t bytes) {
+  if (failure_) return;
+  note(to.far_rank, copy_to_process(pids_[static_cast<std::size_t>(to.far_rank)], to.data, from, bytes));
+}
+
+std::optional<Mover::Failure> Mover::take_failure() { return std::exchange(failure_, std::nullopt); }
+
+void Mover::copy(Place to, Place from, std::size_t bytes, Stores stores) {
+  if (to.near() && from.near()) return copy_bytes(to.data, from.data, bytes, stores);
+  if (to.near()) return fetch(to.data, from, bytes);
+  if (from.near()) return store(to, from.data, bytes);
+  for (std::size_t done = 0; done < bytes && !failure_; done += part_) {
+    const std::size_t count = std::min(part_, bytes - done);
+    fetch(scratch(0), from + done, count);
+    store(to + done, scratch(0), count);
+  }
+}
+
+void Mover::copy_to_all(std::span<const Place> to, Place from, std::size_t bytes, Stores stores) {
+  std::size_t near = 0;
+  for (const Place& place : to) {
+    if (place.near()) near_[near++] = place.data;
+  }
+  const bool nothing_far = near == to.size() && from.near();
+  const std::size_t part = nothing_far ? bytes : part_;
+  for (std::size_t done = 0; done < bytes && !failure_; done += part) {
+    const std::size_t count = std::min(part, bytes - done);
+    std::byte* source = from.data;
+    std::size_t fetched = 0;
+    if (from.near()) {
+      source += done;
+    } else {
+      source = near > 0 ? near_[fetched++] : scratch(0);
+      fetch(source, from + done, count);
+    }
+    collectives::copy_to_all({near_.data() + fetched, near - fetched}, source, count, stores);
+    for (const Place& place : to) {
+      if (!place.near() && !(place == from)) store(place + done, source, count);
+    }
+    for (std::size_t i = 0; i < near; ++i) near_[i] += count;
+  }
+}
+
+void Mover::rotate(std::span<const Place> places, std::size_t bytes) {
+  if (all_near(places)) {
+    std::transform(places.begin(), places.end(), near_.begin(), [](const Place& one) { return one.data; });
+    return collectives::rotate({near_.data(), places.size()}, bytes);
+  }
+  for (std::size_t done = 0; done < bytes && !failure_; done += part_) {
+    const std::size_t count = std::min(part_, bytes - done);
+    const Place kept{scratch(1)};
+    copy(kept, places.back() + done, count, Stores::normal);
+    for (std::size_t i = places.size() - 1; i > 0; --i) {
+      copy(places[i] + done, places[i - 1] + done, count, Stores::normal);
+    }
+    copy(places.front() + done, kept, count, Stores::normal);
+  }
+}
+
+void Mover::reduce(const Kernels& kernels, std::span<const Place> in, std::span<const Place> out, std::size_t begin,
+                   std::size_t end, std::size_t element, Stores stores, int ranks) {
+  std::size_t near = 0;
+  for (const Place& place : out) {
+    if (place.near()) results_[near++] = place.data;
+  }
+  if (near == out.size() && all_near(in)) {
+    std::transform(in.begin(), in.end(), from_.begin(), [](const Place& one) { return one.data; });
+    return kernels.reduce(from_.data(), in.size(), results_.data(), near, begin, end, stores, ranks);
+  }
+  // What goes on to another process is best still in the cache.
+  if (near < out.size()) stores = Stores::normal;
+  const std::size_t part = part_ / element;
+  for (std::size_t done = begin; done < end && !failure_; done += part) {
+    const std::size_t count = std::min(part, end - done);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const Place its = in[i] + done * element;
+      if (!its.near()) fetch(scratch(i), its, count * element);
+      from_[i] = its.near() ? its.data : scratch(i);
+    }
+    near = 0;
+    for (const Place& place : out) {
+      if (place.near()) results_[near++] = (place + done * element).data;
+    }
+    const bool nowhere = near == 0;
+    if (nowhere) results_[near++] = scratch(in.size());
+    if (failure_) return;
+    kernels.reduce(from_.data(), in.size(), results_.data(), near, 0, count, stores, ranks);
+    for (const Place& place : out) {
+      if (!place.near()) store(place + done * element, static_cast<const std::byte*>(results_[0]), count * element);
+    }
+  }
+}
+
+}  // namespace ddrun::collectives

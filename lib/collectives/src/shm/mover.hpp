@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "ddrun/collectives/reduction.hpp"
+
+namespace ddrun::collectives {
+
+/// Memory of some rank, as this rank reaches it.
+struct Place {
+  static constexpr int kNear = -1;
+
+  std::byte* data = nullptr;
+  /// kNear: this rank's own memory or what it has mapped. Else `data` is an address in that rank's process, which is
+  /// reached through the system.
+  int far_rank = kNear;
+
+  [[nodiscard]] bool near() const { return far_rank == kNear; }
+  [[nodiscard]] Place operator+(std::size_t bytes) const { return {data + bytes, far_rank}; }
+  bool operator==(const Place&) const = default;
+};
+
+/// Copies and reduces what lies in places, near and far. Where all are near, it is done at a stroke; what is far comes
+/// and goes in parts that stay in a second-level cache. Nothing here waits for another rank.
+class Mover {
+ public:
+  struct Failure {
+    int rank = 0;   ///< whose process did not let this one read or write
+    int error = 0;  ///< errno
+  };
+
+  /// Processes by rank; equal ones are threads of one process.
+  explicit Mover(std::vector<int> pids);
+
+  void copy(Place to, Place from, std::size_t bytes, Stores stores);
+  /// To several places, of which one may be the source.
+  void copy_to_all(std::span<const Place> to, Place from, std::size_t bytes, Stores stores);
+  /// What `places[i]` holds goes to `places[i + 1]`, and from the last to the first.
+  void rotate(std::span<const Place> places, std::size_t bytes);
+  /// Elements [begin, end) of `in` to all of `out`, as Kernels::reduce. `element`: bytes of one.
+  void reduce(const Kernels& kernels, std::span<const Place> in, std::span<const Place> out, std::size_t begin,
+              std::size_t end, std::size_t element, Stores stores, int ranks);
+
+  /// The first one since the last call of this. After it nothing is moved any more.
+  [[nodiscard]] std::optional<Failure> take_failure();
+
+ private:
+  /// Room for what a far place holds of a part; `number` below the number of ranks + 1.
+  [[nodiscard]] std::byte* scratch(std::size_t number);
+  void fetch(std::byte* to, const Place& from, std::size_t bytes);
+  void store(const Place& to, const std::byte* from, std::size_t bytes);
+  void note(int rank, int error);
+
+  std::vector<int> pids_;
+  std::size_t part_;  ///< bytes
+  std::unique_ptr<std::byte[]> scratch_;
+  std::vector<std::byte*> near_;
+  std::vector<const void*> from_;
+  std::vector<void*> results_;
+  std::optional<Failure> failure_;
+};
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,326 @@
+// Private memory that goes from process to process in one copy: who may, who may not, and who goes away meanwhile.
+
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <latch>
+#include <thread>
+
+#include "call_words.hpp"
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ranks.hpp"
+#include "shm/communicator.hpp"
+#include "shm/peer_memory.hpp"
+
+using namespace ddrun;
+using namespace ddrun::collectives;
+using namespace std::chrono_literals;
+using ddrun::test::in_time;
+using ddrun::test::reaches_across;
+using ddrun::test::run_ranks;
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+const char* const kRefused = "this system lets no process reach into another (process_vm_readv)";
+
+/// Pages of this process, of which some can be taken away.
+class Pages {
+ public:
+  explicit Pages(std::size_t count) : bytes_(count * kPage) {
+    data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { munmap(data_, bytes_); }
+
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
+  void take_away(std::size_t page) const { mprotect(data() + page * kPage, kPage, PROT_NONE); }
+
+ private:
+  std::size_t bytes_;
+  void* data_ = nullptr;
+};
+
+/// From now on a call of the system fails on this thread as a sandbox makes it fail.
+bool refuse(long number) {
+  sock_filter code[] = {
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(number)},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  };
+  const sock_fprog program{std::size(code), code};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/// Another process that plays rank 1, killed and reaped at the end.
+class Child {
+ public:
+  explicit Child(const std::function<void()>& body) : pid_(fork()) {
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    body();
+    _exit(0);
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() { end(); }
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  void end() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+CommunicatorOptions by(PrivateWay way) {
+  CommunicatorOptions options{Backend::shm, 64};
+  options.private_way = way;
+  return options;
+}
+
+Call call_of(Collective collective, std::vector<float>& in, std::vector<float>& out, std::size_t count) {
+  Call call;
+  call.collective = collective;
+  call.count = count;
+  call.in = reinterpret_cast<const std::byte*>(in.data());
+  call.out = reinterpret_cast<std::byte*>(out.data());
+  return call;
+}
+
+}  // namespace
+
+TEST_CASE("memory is copied from and to a process, or it is said why not") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  const Pages mine(3);
+  const Pages theirs(3);
+  std::fill_n(theirs.data(), 3 * kPage, std::byte{7});
+  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * kPage) == 0);
+  CHECK(std::all_of(mine.data(), mine.data() + 3 * kPage, [](std::byte one) { return one == std::byte{7}; }));
+  std::fill_n(mine.data(), 3 * kPage, std::byte{8});
+  CHECK(copy_to_process(getpid(), theirs.data() + 5, mine.data(), 2 * kPage) == 0);
+  CHECK(theirs.data()[4] == std::byte{7});
+  CHECK(theirs.data()[5] == std::byte{8});
+  CHECK(theirs.data()[2 * kPage + 5] == std::byte{7});
+  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 0) == 0);
+
+  // What begins well and ends badly.
+  theirs.take_away(2);
+  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * kPage) == EFAULT);
+  CHECK(copy_to_process(getpid(), theirs.data(), mine.data(), 3 * kPage) == EFAULT);
+
+  Trial trial{42, 0};
+  const auto address = reinterpret_cast<std::uintptr_t>(&trial);
+  CHECK(try_process(getpid(), {address, 42}) == 0);
+  CHECK(trial.room == 42);
+  CHECK(try_process(getpid(), {address, 43}) == ESRCH);
+  CHECK(!is_gone(getpid(), {address, 42}));
+  Child child([] { pause(); });
+  const pid_t pid = child.pid();
+  CHECK(!is_gone(pid, {address, 42}));
+  child.end();
+  CHECK(is_gone(pid, {address, 42}));
+  CHECK(copy_from_process(pid, mine.data(), theirs.data(), kPage) == ESRCH);
+}
+
+TEST_CASE("one rank that may not reach into another makes all ranks stage private memory") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
+    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+      if (group.rank == 1 && !refuse(call)) return "no filter";
+      auto connected = connect(group, by(PrivateWay::automatic), in_time());
+      if (!connected) return connected.error().message;
+      std::vector<float> in(60000, 2);
+      std::vector<float> out(60000);
+      if (auto done = connected->communicator->sum(in, out, in_time()); !done) return done.error().message;
+      if (out != std::vector<float>(60000, 6)) return "wrong";
+      const std::string details = connected->communicator->details();
+      return details.substr(details.find("; ") + 2);
+    });
+    CHECK(words == std::vector<std::string>(3,
+                                            "private memory is copied twice: rank 1 does not reach the memory of "
+                                            "rank 0 (Operation not permitted)"));
+  }
+  const auto words = run_ranks(2, [&](const Group& group) -> std::string {
+    if (group.rank == 0 && !refuse(SYS_process_vm_readv)) return "no filter";
+    const auto connected = connect(group, by(PrivateWay::across), in_time());
+    if (connected || connected.error().code != Errc::unsupported) return "it was not refused";
+    return connected.error().message;
+  });
+  CHECK(words == std::vector<std::string>(2,
+                                          "private memory cannot go across: rank 0 does not reach the memory of "
+                                          "rank 1 (Operation not permitted)"));
+}
+
+TEST_CASE("it is said how private memory travels") {
+  const auto details_of = [](PrivateWay way, int ranks) {
+    return run_ranks(ranks, [&](const Group& group) -> std::string {
+      auto connected = connect(group, by(way), in_time());
+      if (!connected) return connected.error().message;
+      const std::string details = connected->communicator->details();
+      const auto at = details.find("; ");
+      return at == std::string::npos ? "nothing" : details.substr(at + 2);
+    });
+  };
+  CHECK(details_of(PrivateWay::staged, 2) == std::vector<std::string>(2, "private memory is copied twice"));
+  CHECK(details_of(PrivateWay::automatic, 1) == std::vector<std::string>(1, "nothing"));
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  CHECK(details_of(PrivateWay::automatic, 2) == std::vector<std::string>(2, "private memory is copied once"));
+}
+
+TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  constexpr std::size_t kPages = 64;
+  const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+    auto connected = connect(group, by(PrivateWay::across), in_time());
+    if (!connected) return connected.error().message;
+    const Pages in(3 * kPages);
+    const Pages out(3 * kPages);
+    // Of the block that rank 2 is to get.
+    if (group.rank == 1) in.take_away(3 * kPages - 1);
+    Call call;
+    call.collective = Collective::all_to_all;
+    call.count = kPages * kPage / sizeof(float);
+    call.in = in.data();
+    call.out = out.data();
+    const auto done = connected->communicator->perform(call, in_time());
+    if (done || done.error().code != Errc::unavailable) return "it did not fail";
+    // And the object is done with.
+    const auto again = connected->communicator->barrier(in_time());
+    return again ? "it went on" : again.error().message;
+  });
+  CHECK(words == std::vector<std::string>(3,
+                                          "rank 2 does not reach the memory of rank 1 (Bad address): is all of it "
+                                          "there, as plain memory of the process?"));
+}
+
+TEST_CASE("nobody touches the memory of a rank that has given up") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  constexpr std::size_t kCount = 100000;
+  std::latch first_has_failed(2);
+  std::latch all_have_failed(3);
+  const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+    auto connected = connect(group, by(PrivateWay::across), in_time());
+    std::vector<float> in(kCount, 2);
+    std::vector<float> out(kCount, 1);
+    if (group.rank == 2) first_has_failed.arrive_and_wait();
+    const Deadline until = group.rank == 0 ? Clock::now() + 20ms : Clock::now() + 300ms;
+    const auto done = connected ? connected->communicator->sum(in, out, until) : tl::unexpected(connected.error());
+    if (group.rank == 0) first_has_failed.arrive_and_wait();
+    all_have_failed.arrive_and_wait();
+    if (done) return "it did not fail";
+    if (out != std::vector<float>(kCount, 1)) return "written to";
+    return done.error().code == Errc::timeout ? "too late" : done.error().message;
+  });
+  CHECK(words == std::vector<std::string>(3, "too late"));
+}
+
+namespace {
+
+/// Two processes with a segment that both have.
+struct Pair {
+  std::shared_ptr<Segment> segment;
+  ShmCommunicator::Options options{0, false, PrivateWay::across};
+
+  Pair() {
+    auto made = Segment::create(ShmCommunicator::segment_bytes(2, 0));
+    if (made) segment = *made;
+  }
+  /// `pids` are both ranks'.
+  [[nodiscard]] Result<std::unique_ptr<ShmCommunicator>> connect(int rank, const std::vector<int>& pids) const {
+    auto made = ShmCommunicator::start(segment, rank, pids, options);
+    if (!made) return made;
+    if (auto met = (*made)->meet(in_time()); !met) return tl::unexpected(met.error());
+    return made;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a process that is killed while its memory is copied is named") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  constexpr std::size_t kCount = std::size_t{1} << 20;
+  for (int round = 0; round < (ddrun::test::kSanitized ? 3 : 10); ++round) {
+    const Pair pair;
+    REQUIRE(pair.segment);
+    const pid_t parent = getpid();
+    std::vector<float> in(2 * kCount, 1);
+    std::vector<float> out(2 * kCount);
+    const auto work = [&](Communicator& all) {
+      Result<void> done;
+      while (done) done = all.perform(call_of(Collective::all_to_all, in, out, kCount), in_time());
+      return done;
+    };
+    Child child([&] {
+      auto all = pair.connect(1, {parent, getpid()});
+      if (all) static_cast<void>(work(**all));
+    });
+    auto all = pair.connect(0, {parent, child.pid()});
+    REQUIRE(all);
+    std::latch at_work(2);
+    // While some call is under way, or between two.
+    std::thread killer([&] {
+      at_work.arrive_and_wait();
+      while ((*all)->calls() < static_cast<std::uint64_t>(3 + round)) std::this_thread::yield();
+      kill(child.pid(), SIGKILL);
+    });
+    at_work.arrive_and_wait();
+    const auto done = work(**all);
+    killer.join();
+    REQUIRE(!done);
+    CHECK(done.error().code == Errc::connection_lost);
+    CHECK(done.error().message == "rank 1 is gone");
+  }
+}
+
+TEST_CASE("a process that ends after it has said where its memory is, is named") {
+  if (!reaches_across()) ddrun::test::skip(kRefused);
+  constexpr std::size_t kCount = std::size_t{1} << 16;
+  const Pair pair;
+  REQUIRE(pair.segment);
+  const pid_t parent = getpid();
+  std::vector<float> in(2 * kCount, 1);
+  std::vector<float> out(2 * kCount);
+  const Call call = call_of(Collective::all_to_all, in, out, kCount);
+  Child child([&] {
+    auto all = pair.connect(1, {parent, getpid()});
+    if (!all) return;
+    // As run_large() would, and then no more. Two gates have been passed.
+    const Layout layout(2, 0);
+    std::byte* const start = pair.segment->data();
+    Line* const lines = reinterpret_cast<Line*>(start + layout.lines());
+    Line& mine = lines[2 + 1];
+    mine.kind = kind_of(call);
+    mine.count = call.count;
+    mine.in = mine.out = kPrivate;
+    const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
+    std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
+    mine.gate.store(3);
+    kill(getpid(), SIGKILL);
+  });
+  auto all = pair.connect(0, {parent, child.pid()});
+  REQUIRE(all);
+  const auto done = (*all)->perform(call, in_time());
+  REQUIRE(!done);
+  CHECK(done.error().code == Errc::connection_lost);
+  CHECK(done.error().message == "rank 1 is gone");
+}
