@@ -54,6 +54,18 @@ TEST_CASE("the worker sums right in private memory") {
   CHECK(one.out.find("# buffers  : private memory") != std::string::npos);
 }
 
+TEST_CASE("every collective is right in private memory of several processes") {
+  for (const char* collective : {"all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather",
+                                 "scatter", "all_to_all", "send_recv"}) {
+    Ranks ranks(3, {"--backend=shm", "--buffers=private", concat("--collective=", collective), "-b", "3M", "-e", "3M",
+                    "-n", "3"});
+    for (const Outcome& one : ranks.wait()) {
+      CAPTURE(collective, one.err);
+      CHECK(one.code() == 0);
+    }
+  }
+}
+
 TEST_CASE("the worker sums right for two to sixty-four ranks over tcp") {
   for (const int size : {2, 3, 4, 8}) {
     check_success(size, {"--backend=tcp", "-e", "1M", "-f", "8", "-n", "5"}, "tcp", 6);

@@ -136,13 +136,14 @@ Result<std::optional<ShmCommunicator::Refusal>> ShmCommunicator::end_work(const 
   mine.kind = failure ? static_cast<std::uint32_t>(failure->error) : 0;
   mine.count = failure ? static_cast<std::uint64_t>(failure->rank) : 0;
   if (auto passed = gate_.pass(deadline); !passed) return tl::unexpected(passed.error());
-  if (at<Control>(0)->given_up.load() != 0) {
-    return fail(Errc::timeout, concat("rank ", rank(), " came so late that others have given up"));
-  }
   for (int peer = 0; peer < size(); ++peer) {
     const Line& theirs = gate_.of(peer);
     if (theirs.kind == 0) continue;
     return Refusal{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
+  }
+  // Who has seen a refusal gives up as well, but that is for all to see.
+  if (at<Control>(0)->given_up.load() != 0) {
+    return fail(Errc::timeout, concat("rank ", rank(), " came so late that others have given up"));
   }
   return std::nullopt;
 }
