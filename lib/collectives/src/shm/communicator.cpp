@@ -125,6 +125,8 @@ std::atomic<std::uint32_t>& ShmCommunicator::working(std::size_t rank) const {
 
 bool ShmCommunicator::begin_work() {
   // Sequentially consistent on both sides: either this rank sees that one has given up, or that one sees it at work.
+  ++works_;
+  at_work_ = true;
   working(static_cast<std::size_t>(rank())).store(1);
   return at<Control>(0)->given_up.load() == 0;
 }
@@ -142,7 +144,10 @@ Result<std::optional<ShmCommunicator::Refusal>> ShmCommunicator::end_work(const 
     return Refusal{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
   }
   // Who has seen a refusal gives up as well, but that is for all to see.
-  if (at<Control>(0)->given_up.load() != 0) {
+  // A quicker rank may have given up the next call already.
+  const std::uint32_t given_up = at<Control>(0)->given_up.load();
+  at_work_ = false;
+  if (given_up != 0 && given_up <= works_) {
     return fail(Errc::timeout, concat("rank ", rank(), " came so late that others have given up"));
   }
   return std::nullopt;
@@ -154,7 +159,8 @@ std::string ShmCommunicator::Refusal::in_words() const {
 }
 
 tl::unexpected<Error> ShmCommunicator::give_up(Error error) {
-  at<Control>(0)->given_up.store(1);
+  std::uint32_t none = 0;
+  at<Control>(0)->given_up.compare_exchange_strong(none, at_work_ ? works_ : works_ + 1);
   const Deadline until = Clock::now() + kLongestWork;
   for (std::size_t peer = 0; peer < pids_.size(); ++peer) {
     if (static_cast<int>(peer) == rank()) continue;

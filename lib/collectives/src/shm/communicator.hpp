@@ -96,6 +96,8 @@ class ShmCommunicator final : public Communicator {
   std::string why_staged_;  ///< where they do not
   Trial trial_;
   std::vector<Trial::Note> trials_;
+  std::uint32_t works_ = 0;  ///< how often this rank has worked on others' private memory: as often as they on its
+  bool at_work_ = false;     ///< until the gate after that has been passed
   std::optional<OpenToPeers> open_to_peers_;
   Mover mover_;
   DirectWork direct_;

@@ -28,7 +28,8 @@ struct Control {
   /// 1 + the rank that was seen to be gone first; 0: none. Whoever gives up because of it comes later, so the cause
   /// is never mixed up with what followed.
   alignas(kApart) std::atomic<std::uint32_t> lost;
-  /// Not 0: a rank has given up a call in which others work on its private memory. They leave it alone from then on.
+  /// Not 0: a rank has given up a call in which others may work on its private memory, and this is that call's number
+  /// among all such calls. They leave its memory alone from then on.
   std::atomic<std::uint32_t> given_up;
 };
 
