@@ -17,6 +17,8 @@ WARMUP = 3
 # Rank by ddrun and torchrun, Open MPI, MPICH.
 RANK = "${RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}}"
 HOLD = 'exec taskset -c "$(echo {cpus} | cut -d, -f$(({rank} % {count} + 1)))" "$@"'
+# Gloo and torch need 0.1 to 2 ms for the smallest call, so that fewer last as long as the others' many.
+SLOW_TIMES = 1000
 ROOFLINE_BYTES, ROOFLINE_TURNS = 128 << 20, 5
 OPENMPI_TCP = ("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo")
 
@@ -28,6 +30,9 @@ class Sizes:
     last: int
     factor: int
     times: int
+
+    def at_most(self, times):
+        return dataclasses.replace(self, times=min(self.times, times))
 
     def options(self):
         return ["-b", str(self.first), "-e", str(self.last), "-f", str(self.factor), "-n", str(self.times),
@@ -108,7 +113,7 @@ class Caller:
         worker = os.path.join(self.bench.helpers, "bench_gloo")
         if not os.path.exists(worker):
             raise Skip("libgloo-dev is not installed (scripts/setup --rivals installs it)")
-        return self._by_ddrun([worker, "--backend=gloo", *options], sizes, collective)
+        return self._by_ddrun([worker, "--backend=gloo", *options], sizes.at_most(SLOW_TIMES), collective)
 
     def openmpi(self, sizes, *options, collective="all_reduce"):
         if self.ranks > len(self.cpus):
@@ -130,7 +135,7 @@ class Caller:
         if not self.bench.torchrun:
             raise Skip("torch is not installed (scripts/setup --rivals)")
         python = os.path.join(os.path.dirname(self.bench.torchrun), "python")
-        return self._by_ddrun([python, os.path.join(HERE, "torch_collective.py")], sizes)
+        return self._by_ddrun([python, os.path.join(HERE, "torch_collective.py")], sizes.at_most(SLOW_TIMES))
 
     def roofline(self):
         """Bytes per second that memory gives and takes: copy_one, copy_all, triad_one, triad_all."""
