@@ -58,6 +58,11 @@ void AgentLink::Impl::on_greeting(std::string_view& bytes) {
                             Errc::invalid_argument);
     case Greeting::busy:
       return attempt_failed(concat("the coordinator on ", where, " has too many connections to greet at once"));
+    case Greeting::turned_away:
+      return attempt_failed(concat("the coordinator on ", where,
+                                   " turned this ddrun away because it has "
+                                   "another secret: give all agents the same one (--secret-file or DDRUN_SECRET)"),
+                            Errc::invalid_argument);
     case Greeting::wrong_secret:
       return attempt_failed(concat("the coordinator on ", where,
                                    " does not know this job's secret: give all agents the "
@@ -81,14 +86,11 @@ void AgentLink::Impl::on_end(const error_code& ec) {
                   concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
                          coordinator_host_, " (", target_text(), ") broke: ", how));
     case Stage::greeting:
-      // It has answered and did not like what came then.
-      if (secret_ && handshake_->peer_version() == protocol_version) {
-        return attempt_failed(concat("the coordinator on ", target_text(),
-                                     " turned this ddrun away because it has "
-                                     "another secret: give all agents the same one (--secret-file or DDRUN_SECRET)"),
-                              Errc::invalid_argument);
+      // Once it has answered it is a coordinator, which does not wait long for what comes then.
+      if (handshake_->peer_version() != protocol_version) {
+        return attempt_failed(concat(target_text(), " hung up before it answered: ", how));
       }
-      return attempt_failed(concat(target_text(), " hung up before it answered: ", how));
+      [[fallthrough]];
     default: return attempt_failed(concat("the coordinator on ", target_text(), " hung up before it let us in: ", how));
   }
 }

@@ -118,6 +118,7 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
                             "all agents with it, or none"));
     case Greeting::stranger:
     case Greeting::busy:
+    case Greeting::turned_away:  // this and the one before are for agents
       return dismiss(
           id, stats_.strangers,
           concat("something on ", who, " that is not ddrun has connected to port ", port_, " and was turned away"));

@@ -14,6 +14,8 @@ constexpr std::string_view magic = "DDRUN-RV";
 constexpr std::string_view key_label = "ddrun rendezvous 1";
 constexpr std::string_view agent_proof = "ddrun agent";
 constexpr std::string_view coordinator_proof = "ddrun coordinator";
+/// In place of the coordinator's proof. Without it nobody could tell a wrong secret from a greeting that took too long.
+const std::string no_entry(sizeof(Digest), '\0');
 constexpr std::string_view agent_frames = "agent to coordinator";
 constexpr std::string_view coordinator_frames = "coordinator to agent";
 
@@ -99,6 +101,7 @@ Greeting AgentHandshake::feed(std::string_view& bytes, std::string& out) {
   }
   const auto theirs = gather(bytes, sizeof(Digest));
   if (theirs.empty()) return state_;
+  if (theirs == no_entry) return state_ = Greeting::turned_away;
   const bool right = equal_in_constant_time(theirs, view(proof(coordinator_proof)));
   return state_ = right ? Greeting::done : Greeting::wrong_secret;
 }
@@ -134,7 +137,10 @@ Greeting CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
   }
   const auto theirs = gather(bytes, sizeof(Digest));
   if (theirs.empty()) return state_;
-  if (!equal_in_constant_time(theirs, view(proof(agent_proof)))) return state_ = Greeting::wrong_secret;
+  if (!equal_in_constant_time(theirs, view(proof(agent_proof)))) {
+    out.append(no_entry);
+    return state_ = Greeting::wrong_secret;
+  }
   out.append(view(proof(coordinator_proof)));
   return state_ = Greeting::done;
 }

@@ -29,6 +29,7 @@ enum class Greeting {
   needs_secret,   ///< the coordinator wants a proof, this agent has no secret
   needs_none,     ///< the coordinator was started without a secret, this agent has one
   busy,           ///< too many wait to be authenticated: try again
+  turned_away,    ///< the coordinator says that this agent's secret is another one
   wrong_secret,   ///< the other side does not know it
 };
 

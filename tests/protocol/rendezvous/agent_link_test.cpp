@@ -245,6 +245,26 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
   CHECK(has(agent.retries[0], "hung up before it answered"));
 }
 
+TEST_CASE("an agent tries again where its proof comes too late") {
+  // As a coordinator does that has waited long enough: packets may have been lost on the way.
+  Fixture f;
+  Listener listener;
+  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}});
+  std::thread peer([&] {
+    const int fd = ::accept(listener.fd, nullptr, nullptr);
+    const auto answer = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
+    (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+    char greeting[48 + 32];
+    (void)::recv(fd, greeting, sizeof greeting, MSG_WAITALL);
+    ::close(fd);
+  });
+  agent.link->start();
+  CHECK(agent.hear_of<Welcome>());
+  peer.join();
+  REQUIRE(agent.retries.size() == 1);
+  CHECK(has(agent.retries[0], "hung up before it let us in"));
+}
+
 TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(200);
