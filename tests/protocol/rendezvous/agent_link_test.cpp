@@ -1,6 +1,7 @@
 // The agent's side of the connections, against a real server, and against what else may listen on a port.
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 
 #include "ddrun/rendezvous/agent_link.hpp"
 #include "ddrun/test/catch.hpp"
@@ -231,38 +232,36 @@ TEST_CASE("an agent notices who is not a coordinator") {
 }
 
 TEST_CASE("an agent tries again where somebody hangs up or has no time") {
-  Fixture f;
-  Listener listener;
-  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}});
-  std::thread peer([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    ::close(fd);
-  });
-  agent.link->start();
-  CHECK(agent.hear_of<Welcome>());
-  peer.join();
-  REQUIRE(agent.retries.size() == 1);
-  CHECK(has(agent.retries[0], "hung up before it answered"));
-}
-
-TEST_CASE("an agent tries again where its proof comes too late") {
-  // As a coordinator does that has waited long enough: packets may have been lost on the way.
-  Fixture f;
-  Listener listener;
-  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}});
-  std::thread peer([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    const auto answer = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
-    (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
-    char greeting[48 + 32];
-    (void)::recv(fd, greeting, sizeof greeting, MSG_WAITALL);
-    ::close(fd);
-  });
-  agent.link->start();
-  CHECK(agent.hear_of<Welcome>());
-  peer.join();
-  REQUIRE(agent.retries.size() == 1);
-  CHECK(has(agent.retries[0], "hung up before it let us in"));
+  const auto retries = [](const std::function<void(int)>& before_hanging_up) {
+    Fixture f;
+    Listener listener;
+    Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}});
+    std::thread peer([&] {
+      const int fd = ::accept(listener.fd, nullptr, nullptr);
+      before_hanging_up(fd);
+      ::close(fd);
+    });
+    agent.link->start();
+    CHECK(agent.hear_of<Welcome>());
+    peer.join();
+    return agent.retries;
+  };
+  {
+    const auto at_once = retries([](int) {});
+    REQUIRE(at_once.size() == 1);
+    CHECK(has(at_once[0], "hung up before it answered"));
+  }
+  {
+    // As a coordinator does for which the proof comes too late: packets may have been lost on the way.
+    const auto later = retries([](int fd) {
+      const auto answer = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
+      (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+      char greeting[48 + 32];
+      (void)::recv(fd, greeting, sizeof greeting, MSG_WAITALL);
+    });
+    REQUIRE(later.size() == 1);
+    CHECK(has(later[0], "hung up before it let us in"));
+  }
 }
 
 TEST_CASE("an agent notices a broken connection and a silent coordinator") {

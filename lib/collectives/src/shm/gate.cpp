@@ -83,14 +83,15 @@ Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
 
 bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
 
+int Gate::first_missing() {
+  while (seen_ < size_ && here(seen_)) ++seen_;
+  return seen_;
+}
+
 bool Gate::all_here() {
   // The counter runs through 2^32 and starts again; only the distance counts.
-  if (crowded_) {
-    const std::uint32_t due = gate_ * static_cast<std::uint32_t>(size_);
-    return static_cast<std::int32_t>(control_.arrivals.load() - due) >= 0;
-  }
-  while (seen_ < size_ && here(seen_)) ++seen_;
-  return seen_ == size_;
+  if (crowded_) return static_cast<std::int32_t>(control_.arrivals.load() - due()) >= 0;
+  return first_missing() == size_;
 }
 
 bool Gate::watch(std::chrono::nanoseconds longest) {
@@ -106,8 +107,7 @@ bool Gate::watch(std::chrono::nanoseconds longest) {
 
 bool Gate::somebody_needs_this_processor() {
   const std::int32_t processor = this_processor();
-  while (seen_ < size_ && here(seen_)) ++seen_;
-  for (int rank = seen_; rank < size_; ++rank) {
+  for (int rank = first_missing(); rank < size_; ++rank) {
     if (!here(rank) && line(rank, gate_ - 1).processor.load(std::memory_order_relaxed) == processor) return true;
   }
   return false;
@@ -160,8 +160,7 @@ Result<void> Gate::pass(Deadline deadline) {
   if (crowded_) note_processor(line(rank_, gate_));
   line(rank_, gate_).gate.store(gate_);
   if (crowded_) {
-    const std::uint32_t due = gate_ * static_cast<std::uint32_t>(size_);
-    if (control_.arrivals.fetch_add(1) + 1 == due) {
+    if (control_.arrivals.fetch_add(1) + 1 == due()) {
       ring(control_.bell);
       return {};
     }

@@ -36,6 +36,8 @@ class Gate {
     return lines_[2 * static_cast<std::size_t>(rank) + (gate & 1U)];
   }
   [[nodiscard]] bool here(int rank) const;
+  [[nodiscard]] std::uint32_t due() const { return gate_ * static_cast<std::uint32_t>(size_); }
+  [[nodiscard]] int first_missing();
   [[nodiscard]] bool all_here();
   [[nodiscard]] bool watch(std::chrono::nanoseconds longest);
   [[nodiscard]] bool somebody_needs_this_processor();
