@@ -94,6 +94,8 @@ def collectives(bench, note, spans=OTHERS, names=COLLECTIVES):
     for collective in names:
         sides = caller.sides(("ddrun shared", "ddrun private", "openmpi", "mpich"), rounds, spans, collective)
         samples, trouble = in_turn(sides, lambda text, which=collective: note(f"{which} {text}"))
-        for ours, placement in (("ddrun shared", "in_place"), ("ddrun private", "out_of_place")):
+        # MPI's broadcast has one buffer: out of place, ours would be the only one with a copy at the root.
+        private = "in_place" if collective == "broadcast" else "out_of_place"
+        for ours, placement in (("ddrun shared", "in_place"), ("ddrun private", private)):
             rows += rows_of("collectives", samples, trouble, ours, placement, lambda rival, size: (1, None), collective)
     return rows

@@ -185,7 +185,12 @@ TEST_CASE("it is said how private memory travels") {
   CHECK(details_of(PrivateWay::staged, 2) == std::vector<std::string>(2, "private memory is copied twice"));
   CHECK(details_of(PrivateWay::automatic, 1) == std::vector<std::string>(1, "nothing"));
   if (!reaches_across()) ddrun::test::skip(kRefused);
-  CHECK(details_of(PrivateWay::automatic, 2) == std::vector<std::string>(2, "private memory is copied once"));
+  CHECK(details_of(PrivateWay::automatic, 3) == std::vector<std::string>(3, "private memory is copied once"));
+  CHECK(details_of(PrivateWay::automatic, 4) ==
+        std::vector<std::string>(4, "private memory is copied once, by reductions twice"));
+  CHECK(details_of(PrivateWay::automatic, 5) ==
+        std::vector<std::string>(
+            5, "private memory is copied once by broadcast, gather, scatter and send_recv, else twice"));
 }
 
 TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
