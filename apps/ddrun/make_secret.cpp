@@ -27,7 +27,7 @@ void hold_signals() {
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
 }
 
-bool print(std::string text) {
+bool print_and_wipe(std::string text) {
   const bool printed = write_all(STDOUT_FILENO, text.data(), text.size());
   rendezvous::wipe(text);
   return printed;
@@ -38,7 +38,7 @@ bool print(std::string text) {
 int make_secret(const cli::SecretNew& command) {
   auto text = rendezvous::new_secret_text();
   if (!text) return refuse(text.error());
-  if (command.print) return print(*text + "\n") ? 0 : agent::exit_codes::launcher_failed;
+  if (command.print) return print_and_wipe(*text + "\n") ? 0 : agent::exit_codes::launcher_failed;
   const auto path = rendezvous::secret_path(variable);
   if (!path) {
     say_error("neither XDG_CONFIG_HOME nor HOME says where to write it; see 'ddrun secret new --print'");
@@ -47,6 +47,7 @@ int make_secret(const cli::SecretNew& command) {
   hold_signals();
   if (auto written = rendezvous::write_new_secret(*path, *text); !written) return refuse(written.error());
   rendezvous::wipe(*text);
-  print(concat("wrote ", *path, ": machines that share it need nothing else; copy it to the others, with mode 600\n"));
+  print_and_wipe(
+      concat("wrote ", *path, ": machines that share it need nothing else; copy it to the others, with mode 600\n"));
   return 0;
 }

@@ -26,6 +26,21 @@ endif()
 
 include(DdrunPrecompiled)
 
+# A preset that is built as a whole or not at all compiles several files as one. A preset without that finds what a file
+# takes from another one without knowing.
+set(CMAKE_UNITY_BUILD ${DDRUN_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
+if(DDRUN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # It takes a file that is included for a header, whose types others could see.
+  target_compile_options(ddrun_warnings INTERFACE -Wno-subobject-linkage)
+endif()
+
+# ddrun_apart(a.cpp …)   these files of the directory's target have names of their own that another one has as well:
+# never compile them as one with others.
+function(ddrun_apart)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
 # ddrun_module(store SOURCES src/a.cpp … DEPS base)
 #
 # One static library `ddrun_store`, alias `ddrun::store`, with its own public include directory

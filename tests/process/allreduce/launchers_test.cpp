@@ -11,7 +11,7 @@ using namespace ddrun::test;
 
 namespace {
 
-const std::vector<std::string> kShort{"-b", "1K", "-e", "64K", "-f", "8", "-n", "2"};
+const std::vector<std::string> kFew{"-b", "1K", "-e", "64K", "-f", "8", "-n", "2"};
 
 std::string path_of(const std::string& program) {
   const char* const path = std::getenv("PATH");
@@ -29,7 +29,7 @@ std::vector<std::string> open_mpi(int size) {
 
 std::vector<std::string> command(std::vector<std::string> launcher, const std::vector<std::string>& more) {
   launcher.emplace_back(DDRUN_TEST_ALLREDUCE);
-  launcher.insert(launcher.end(), kShort.begin(), kShort.end());
+  launcher.insert(launcher.end(), kFew.begin(), kFew.end());
   launcher.insert(launcher.end(), more.begin(), more.end());
   return launcher;
 }
@@ -55,7 +55,7 @@ TEST_CASE("the worker runs under Open MPI's mpirun") { check_launcher(open_mpi(4
 TEST_CASE("the worker runs under MPICH's mpiexec") { check_launcher({path_of("mpiexec.hydra"), "-n", "4"}, 4); }
 
 TEST_CASE("a shell between mpirun and the worker does no harm, nor does a second run") {
-  const std::string line = concat(DDRUN_TEST_ALLREDUCE, ' ', join(kShort, " "));
+  const std::string line = concat(DDRUN_TEST_ALLREDUCE, ' ', join(kFew, " "));
   std::vector<std::string> argv = open_mpi(3);
   argv.insert(argv.end(), {"sh", "-c", concat(line, " && ", line)});
   Run run(argv);

@@ -6,11 +6,9 @@
 #include <thread>
 
 #include "ddrun/store/resolve.hpp"
-#include "ddrun/store/tcp_client.hpp"
-#include "ddrun/store/tcp_server.hpp"
-#include "ddrun/test/catch.hpp"
 #include "ddrun/test/ports.hpp"
 #include "ddrun/test/store_wire.hpp"
+#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -18,8 +16,6 @@ using namespace ddrun::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-Deadline soon() { return Clock::now() + 20s; }
 
 /// One accepted connection of a scripted server; nothing here asserts, since it is not on the test's thread.
 class Peer {
@@ -77,12 +73,6 @@ class ScriptedServer {
   std::uint16_t port_ = 0;
   std::thread thread_;
 };
-
-std::unique_ptr<TcpClient> connected(std::uint16_t port) {
-  auto client = TcpClient::connect("127.0.0.1", port, soon());
-  if (!client) FAIL(client.error().message);
-  return std::move(*client);
-}
 
 }  // namespace
 

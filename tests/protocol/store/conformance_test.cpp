@@ -7,35 +7,28 @@
 
 #include "ddrun/store/memory_store.hpp"
 #include "ddrun/store/prefix_store.hpp"
-#include "ddrun/store/tcp_client.hpp"
-#include "ddrun/store/tcp_server.hpp"
-#include "ddrun/test/catch.hpp"
+#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
+using namespace ddrun::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-Deadline soon() { return Clock::now() + 20s; }
 
 /// One group's meeting place; `member()` is the store as one of its members sees it.
 class Meeting {
  public:
   explicit Meeting(const std::string& kind) : prefixed_(kind.starts_with("prefix")) {
     if (kind.ends_with("tcp")) {
-      auto server = TcpServer::start();
-      REQUIRE(server);
-      server_ = std::move(*server);
+      server_ = started();
     }
   }
 
   Store& member() {
     Store* store = &memory_;
     if (server_) {
-      auto client = TcpClient::connect("127.0.0.1", server_->port(), soon());
-      REQUIRE(client);
-      stores_.push_back(std::move(*client));
+      stores_.push_back(connected(server_->port()));
       store = stores_.back().get();
     }
     if (!prefixed_) return *store;

@@ -5,10 +5,8 @@
 #include <fstream>
 #include <mutex>
 
-#include "ddrun/store/tcp_client.hpp"
-#include "ddrun/store/tcp_server.hpp"
-#include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
+#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -17,18 +15,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-Deadline soon() { return Clock::now() + 20s; }
-
 /// A server and a well-behaved client of it.
 struct Fixture {
-  explicit Fixture(const TcpServerOptions& options = {}) {
-    auto started = TcpServer::start(options);
-    REQUIRE(started);
-    server = std::move(*started);
-    auto connected = TcpClient::connect("127.0.0.1", server->port(), soon());
-    REQUIRE(connected);
-    client = std::move(*connected);
-  }
+  explicit Fixture(const TcpServerOptions& options = {})
+      : server(started(options)), client(connected(server->port())) {}
   /// The server still serves; and has seen, being one thread, what was sent to it before.
   void check_unharmed() {
     const auto before = client->add("alive", 0, soon());

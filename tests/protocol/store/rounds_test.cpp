@@ -2,39 +2,19 @@
 #include <atomic>
 #include <thread>
 
-#include "ddrun/store/tcp_client.hpp"
-#include "ddrun/store/tcp_server.hpp"
-#include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
+#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
 using namespace ddrun::test;
 using namespace std::chrono_literals;
 
-namespace {
-
-Deadline soon() { return Clock::now() + 20s; }
-
-std::unique_ptr<TcpServer> started() {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  return std::move(*server);
-}
-
-std::unique_ptr<TcpClient> connected(const TcpServer& server) {
-  auto client = TcpClient::connect("127.0.0.1", server.port(), soon());
-  if (!client) FAIL(client.error().message);
-  return std::move(*client);
-}
-
-}  // namespace
-
 TEST_CASE("a new round keeps the port and forgets the keys") {
   auto server = started();
   const auto port = server->port();
   for (int round = 0; round < 5; ++round) {
-    auto client = connected(*server);
+    auto client = connected(server->port());
     CHECK(client->num_keys(soon()).value_or(-1) == 0);
     REQUIRE(client->set("stale", "1", soon()));
     CHECK(client->num_keys(soon()).value_or(-1) == 1);
@@ -45,7 +25,7 @@ TEST_CASE("a new round keeps the port and forgets the keys") {
 
 TEST_CASE("clients of the last round are cut off") {
   auto server = started();
-  auto old = connected(*server);
+  auto old = connected(server->port());
   RawClient waiting(server->port());
   REQUIRE(waiting.send(greeting() + unhex("06") + number(1) + field("never")));
   REQUIRE(server->new_round());
@@ -56,12 +36,12 @@ TEST_CASE("clients of the last round are cut off") {
   const auto again = old->num_keys(soon());
   REQUIRE_FALSE(again);
   CHECK(again.error().code == Errc::connection_lost);
-  CHECK(connected(*server)->num_keys(soon()).value_or(-1) == 0);
+  CHECK(connected(server->port())->num_keys(soon()).value_or(-1) == 0);
 }
 
 TEST_CASE("a wait of the last round does not hear of the new one") {
   auto server = started();
-  auto old = connected(*server);
+  auto old = connected(server->port());
   std::atomic<bool> ended{false};
   Result<std::string> got = "none";
   std::thread thread([&] {
@@ -69,7 +49,7 @@ TEST_CASE("a wait of the last round does not hear of the new one") {
     ended = true;
   });
   REQUIRE(server->new_round());
-  auto fresh = connected(*server);
+  auto fresh = connected(server->port());
   REQUIRE(fresh->set("k", "new", soon()));
   thread.join();
   // It may have got to its wait before or after the cut: either way it must not see the new value.
@@ -90,7 +70,7 @@ TEST_CASE("whoever had connected before the round began cannot speak in it") {
     for (auto& client : clients) {
       client.send(greeting() + unhex("01") + field("stale too") + field("x"));
     }
-    auto fresh = connected(*server);
+    auto fresh = connected(server->port());
     REQUIRE(fresh->num_keys(soon()).value_or(-1) == 0);
     for (auto& client : clients) REQUIRE(client.closed_by_server());
     REQUIRE(fresh->num_keys(soon()).value_or(-1) == 0);
@@ -119,5 +99,5 @@ TEST_CASE("rounds change while clients come and go and shout") {
   for (auto& thread : threads) thread.join();
   CHECK(bad == 0);
   REQUIRE(server->new_round());
-  CHECK(connected(*server)->num_keys(soon()).value_or(-1) == 0);
+  CHECK(connected(server->port())->num_keys(soon()).value_or(-1) == 0);
 }

@@ -10,9 +10,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "ddrun/store/tcp_client.hpp"
-#include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
+#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -20,14 +19,6 @@ using namespace ddrun::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-Deadline soon() { return Clock::now() + 20s; }
-
-std::unique_ptr<TcpServer> started(const TcpServerOptions& options = {}) {
-  auto server = TcpServer::start(options);
-  if (!server) FAIL(server.error().message);
-  return std::move(*server);
-}
 
 using Conversation = std::vector<Exchange>;
 

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <memory>
+
+#include "ddrun/store/tcp_client.hpp"
+#include "ddrun/store/tcp_server.hpp"
+#include "ddrun/test/catch.hpp"
+
+/// What the store's protocol tests begin with.
+namespace ddrun::test {
+
+inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
+
+inline std::unique_ptr<store::TcpServer> started(const store::TcpServerOptions& options = {}) {
+  auto server = store::TcpServer::start(options);
+  if (!server) FAIL(server.error().message);
+  return std::move(*server);
+}
+
+inline std::unique_ptr<store::TcpClient> connected(std::uint16_t port) {
+  auto client = store::TcpClient::connect("127.0.0.1", port, soon());
+  if (!client) FAIL(client.error().message);
+  return std::move(*client);
+}
+
+}  // namespace ddrun::test
