@@ -8,6 +8,7 @@ It dies with the process that made it; two clusters know nothing of each other.
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -113,6 +114,12 @@ class Cluster:
         ends = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
         return wait_until(lambda: (known := self.job(number)).get("JobState") in ends and known, seconds,
                           lambda: f"the end of job {number}: {self.job(number)}\n{self.said(number)}")
+
+    def log_of(self, number):
+        """What Slurm's daemons have written about a job."""
+        logs = sorted((self.dir / "slurm").glob("slurm*.log"))
+        lines = (f"{log.name}: {line}" for log in logs for line in log.read_text(errors="replace").splitlines())
+        return "\n".join(line for line in lines if re.search(rf"(?i)job(id)?[ =]?0*{number}\b", line))
 
     def processes(self):
         """What runs there beside Slurm's daemons."""

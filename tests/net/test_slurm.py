@@ -324,10 +324,13 @@ class FromAScript(SlurmTest):
         wait_until(lambda: not self.cluster.processes(), 20, lambda: self.cluster.processes())
         for file in (self.cluster.dir / "requeue").glob("*.up.*"):
             file.unlink()
+        # slurmd takes credentials of the second in which it has revoked the job's for revoked ones.
+        ended = int(time.time())
+        wait_until(lambda: int(time.time()) > ended, 20)
         self.cluster.run(["scontrol", "release", job])
         self.cluster.run(["scontrol", "update", f"JobId={job}", "StartTime=now"])
         wait_until(lambda: len(list((self.cluster.dir / "requeue").glob("*.up.*"))) == 2, 30,
-                   lambda: f"{self.cluster.job(job)}\n{self.cluster.said(job)}")
+                   lambda: f"{self.cluster.job(job)}\n{self.cluster.said(job)}\n{self.cluster.log_of(job)}")
         self.assertEqual(self.cluster.job(job)["Restarts"], "1")
         step = self.cluster.run(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i"]).stdout.split()
         self.assertTrue(step)

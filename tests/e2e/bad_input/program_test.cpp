@@ -1,18 +1,10 @@
 #include <sys/stat.h>
 
-#include "../job.hpp"
+#include "refused.hpp"
 
 using namespace ddrun::test;
 
 namespace {
-
-void check_refused(const Outcome& outcome, int code) {
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == code);
-  CHECK(outcome.out.empty());
-  CHECK(outcome.err.rfind("ddrun: error: ", 0) == 0);
-  CHECK(count(outcome.err, "\n") == 1);
-}
 
 void make(const std::string& path, const std::string& text, mode_t mode) {
   write_file(path, text);

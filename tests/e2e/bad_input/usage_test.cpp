@@ -1,19 +1,6 @@
-#include "../job.hpp"
+#include "refused.hpp"
 
 using namespace ddrun::test;
-
-namespace {
-
-/// One line on stderr that begins as all of ours do, nothing on stdout.
-void check_refused(const Outcome& outcome, int code) {
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == code);
-  CHECK(outcome.out.empty());
-  CHECK(outcome.err.rfind("ddrun: error: ", 0) == 0);
-  CHECK(count(outcome.err, "\n") == 1);
-}
-
-}  // namespace
 
 TEST_CASE("An unknown option is refused and the nearest is named") {
   const auto outcome = finish(job({"--max-restart=3"}, {"print", "started"}));
