@@ -209,7 +209,8 @@ Result<int> run(const Options& options, const Place& place) {
     if (!opened) return tl::unexpected(opened.error());
     reports = std::move(*opened);
   }
-  const Deadline start_by = Clock::now() + options.timeout;
+  const Clock::time_point began = Clock::now();
+  const Deadline start_by = began + options.timeout;
   auto meeting = meet(place, start_by);
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
@@ -223,7 +224,11 @@ Result<int> run(const Options& options, const Place& place) {
   wanted.nccl_blocking = options.blocking;
   wanted.nccl_graph_launches = options.graph_launches;
   const auto connected = connect(meeting->group, wanted, start_by);
-  if (!connected) return tl::unexpected(connected.error());
+  if (!connected) {
+    if (!is_others_hang(connected.error(), start_by)) return tl::unexpected(connected.error());
+    static_cast<void>(explain_hang_at_start(connected.error(), meeting->group, began, options.op_timeout));
+    return kLate;
+  }
   collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
   Buffers buffers;

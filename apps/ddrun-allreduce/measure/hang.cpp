@@ -55,6 +55,33 @@ std::vector<std::optional<Whereabouts>> listen(const collectives::Group& group, 
   return all;
 }
 
+std::optional<std::string> explain(const Error& error, const collectives::Group& group, const Whereabouts& mine,
+                                   Clock::time_point began, Milliseconds op_timeout) {
+  say_error(concat("rank ", group.rank, ": waits in ", mine.last, ", since ", format_duration(Clock::now() - began)));
+  const auto alone_says = [&] {
+    say_error(concat("rank ", group.rank, ": ", error.message));
+    return error.message;
+  };
+  if (group.store == nullptr) return alone_says();
+  const auto patience = std::clamp<Clock::duration>(op_timeout / 10, 2s, 10s);
+  const Deadline until = Clock::now() + patience;
+  auto told = group.store->set(key_of(group, group.rank), concat(mine.calls, ' ', mine.last), until);
+  if (told) told = group.store->set(first_key(group), "1", until);
+  const auto all = listen(group, until);
+  const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.has_value(); });
+  // A store that does not answer, because its rank hangs too: everybody says what it knows itself.
+  if (!told || first == all.end()) return alone_says();
+  if (first - all.begin() != group.rank) {
+    static_cast<void>(group.store->get(verdict_key(group), until + kStoreAnswers));
+    return std::nullopt;
+  }
+  const std::string words =
+      who_is_missing(all, concat(error.message, ", though all ranks have come as far as each other"));
+  say_error(concat("rank ", group.rank, ": ", words));
+  static_cast<void>(group.store->set(verdict_key(group), words, Clock::now() + kStoreAnswers));
+  return words;
+}
+
 }  // namespace
 
 bool is_hang(const Error& error, const collectives::Group& group) {
@@ -86,31 +113,16 @@ std::string who_is_missing(const std::vector<std::optional<Whereabouts>>& all, c
 
 std::optional<std::string> explain_hang(const Error& error, const collectives::Group& group,
                                         const collectives::Connected& connected, Milliseconds op_timeout) {
-  const Whereabouts mine = here(connected);
-  const auto since = Clock::now() - waiting(connected).begun();
-  say_error(concat("rank ", group.rank, ": waits in ", mine.last, ", since ", format_duration(since)));
-  const auto alone_says = [&] {
-    say_error(concat("rank ", group.rank, ": ", error.message));
-    return error.message;
-  };
-  if (group.store == nullptr) return alone_says();
-  const auto patience = std::clamp<Clock::duration>(op_timeout / 10, 2s, 10s);
-  const Deadline until = Clock::now() + patience;
-  auto told = group.store->set(key_of(group, group.rank), concat(mine.calls, ' ', mine.last), until);
-  if (told) told = group.store->set(first_key(group), "1", until);
-  const auto all = listen(group, until);
-  const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.has_value(); });
-  // A store that does not answer, because its rank hangs too: everybody says what it knows itself.
-  if (!told || first == all.end()) return alone_says();
-  if (first - all.begin() != group.rank) {
-    static_cast<void>(group.store->get(verdict_key(group), until + kStoreAnswers));
-    return std::nullopt;
-  }
-  const std::string words =
-      who_is_missing(all, concat(error.message, ", though all ranks have come as far as each other"));
-  say_error(concat("rank ", group.rank, ": ", words));
-  static_cast<void>(group.store->set(verdict_key(group), words, Clock::now() + kStoreAnswers));
-  return words;
+  return explain(error, group, here(connected), waiting(connected).begun(), op_timeout);
+}
+
+bool is_others_hang(const Error& error, Deadline start_by) {
+  return error.code == Errc::timeout && Clock::now() < start_by;
+}
+
+std::optional<std::string> explain_hang_at_start(const Error& error, const collectives::Group& group,
+                                                 Clock::time_point began, Milliseconds op_timeout) {
+  return explain(error, group, {0, "the start"}, began, op_timeout);
 }
 
 }  // namespace ddrun::allreduce

@@ -16,6 +16,14 @@ namespace ddrun::allreduce {
 [[nodiscard]] std::optional<std::string> explain_hang(const Error& error, const collectives::Group& group,
                                                       const collectives::Connected& connected, Milliseconds op_timeout);
 
+/// Whether connecting failed because others, who have left the start behind, found that a call hangs: their time was
+/// up, while that for the start, until `start_by`, is not.
+[[nodiscard]] bool is_others_hang(const Error& error, Deadline start_by);
+
+/// After that, as explain_hang(): this rank waits in the start, since `began`.
+[[nodiscard]] std::optional<std::string> explain_hang_at_start(const Error& error, const collectives::Group& group,
+                                                               Clock::time_point began, Milliseconds op_timeout);
+
 /// One rank's words about itself, as they travel: "1234 all_reduce of 4 float, sum, call 1234".
 struct Whereabouts {
   std::uint64_t calls = 0;  ///< begun so far

@@ -130,7 +130,8 @@ TEST_CASE("A ddrun that is killed while it is copied leaves no copy") {
 TEST_CASE("A copied ddrun that is killed leaves no copy") {
   SshHosts hosts;
   const std::string scratch = hosts.add_bare();
-  Run run(hosts.unseen(hosts.shell("bare", {}, "echo up; sleep 1000")));
+  // All that the host has is killed below: what was started after a look at it would be left to nobody.
+  Run run(hosts.unseen(hosts.shell("bare", {}, "sleep 1000 & echo up; wait")));
   REQUIRE(run.wait_for_out("up\n"));
   for (const pid_t pid : hosts.living()) ::kill(pid, SIGKILL);
   CHECK(run.wait().code() == 125);
