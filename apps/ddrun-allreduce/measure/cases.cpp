@@ -67,13 +67,14 @@ std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, i
 
 std::string must_agree(const Options& options) {
   return concat(
-      "--minbytes=", options.min_bytes, " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes,
-      " --iters=", options.iterations, " --warmup_iters=", options.warmup, " --check=", options.checks,
-      " --collective=", names_of(options.collectives), " --root=", options.root,
-      " --datatype=", names_of(options.types), " --op=", names_of(options.ops), " --backend=", name_of(options.backend),
-      " --buffers=", buffers_of(options), " --pairs=", options.pairs ? 1 : 0, " --roofline=", options.roofline ? 1 : 0,
-      " --streams=", options.streams, " --blocking=", options.blocking ? 1 : 0,
-      " --cudagraph=", options.graph_launches);
+      "--minbytes=", options.min_bytes,
+      " --maxbytes=", options.max_bytes ? std::to_string(*options.max_bytes) : "unset",
+      " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes, " --iters=", options.iterations,
+      " --warmup_iters=", options.warmup, " --check=", options.checks, " --collective=", names_of(options.collectives),
+      " --root=", options.root, " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
+      " --backend=", name_of(options.backend), " --buffers=", buffers_of(options), " --pairs=", options.pairs ? 1 : 0,
+      " --roofline=", options.roofline ? 1 : 0, " --streams=", options.streams,
+      " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
 }
 
 }  // namespace ddrun::allreduce

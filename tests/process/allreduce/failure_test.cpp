@@ -122,8 +122,10 @@ TEST_CASE("a wrong element is found with every type and operation") {
 }
 
 TEST_CASE("ranks with different options are told both values before anything is measured") {
-  const std::vector<std::pair<std::string, std::string>> pairs{
-      {"--datatype=half", "--datatype=float"}, {"--op=max", "--op=sum"}, {"--iters=7", "--iters=3"}};
+  const std::vector<std::pair<std::string, std::string>> pairs{{"--datatype=half", "--datatype=float"},
+                                                               {"--op=max", "--op=sum"},
+                                                               {"--iters=7", "--iters=3"},
+                                                               {"--maxbytes=2048", "--maxbytes=1024"}};
   for (const auto& [last, first] : pairs) {
     Ranks ranks(3, {"-n", "3", "-e", "1K"}, {last});
     const auto outcomes = ranks.wait();
