@@ -1,10 +1,9 @@
 #include "report/csv_report.hpp"
 
-#include <array>
-#include <charconv>
 #include <vector>
 
 #include "ddrun/base/text.hpp"
+#include "report/units.hpp"
 
 namespace ddrun::allreduce {
 
@@ -13,13 +12,6 @@ namespace {
 constexpr const char* kNames =
     "collective,type,redop,root,placement,size,count,world_size,backend,time_us,algbw_gbps,busbw_gbps,wrong,iterations,"
     "median_us,p99_us,min_us,samples,lacking\n";
-
-/// The shortest text that is read as the same number.
-std::string number(double value) {
-  std::array<char, 64> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? std::string(text.data(), end) : std::string();
-}
 
 std::string in_quotes(std::string_view text) {
   if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
@@ -41,10 +33,10 @@ std::string line_of(const Setting& setting, const Row& row, const Placement& pla
                                   std::to_string(setting.size),
                                   in_quotes(setting.backend)};
   if (one.lacking.empty()) {
-    for (const double value : {one.microseconds, one.algbw, one.busbw}) fields.push_back(number(value));
+    for (const double value : {one.microseconds, one.algbw, one.busbw}) fields.push_back(shortest_number(value));
     fields.push_back(one.wrong ? std::to_string(*one.wrong) : "");
     fields.push_back(std::to_string(one.iterations));
-    for (const double value : {one.median, one.p99, one.minimum}) fields.push_back(number(value));
+    for (const double value : {one.median, one.p99, one.minimum}) fields.push_back(shortest_number(value));
     fields.push_back(std::to_string(one.samples));
   } else {
     fields.insert(fields.end(), 9, "");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <set>
 #include <vector>
@@ -34,12 +33,6 @@ std::string in_quotes(std::string_view text) {
   return quoted + "'";
 }
 
-std::string number(double value) {
-  std::array<char, 64> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? std::string(text.data(), end) : "NaN";
-}
-
 /// Powers of two with their names, a dozen at most, and those that were measured if some were not.
 std::string size_tics(const std::set<std::uint64_t>& sizes) {
   const int first = std::bit_width(*sizes.begin()) - 1;
@@ -68,7 +61,7 @@ std::string time_tics(double shortest, double longest) {
   for (int power = static_cast<int>(std::floor(std::log10(shortest))); power <= std::ceil(std::log10(longest));
        ++power) {
     const double value = std::pow(10.0, power);
-    tics.push_back(concat(in_quotes(time_in_words(value)), ' ', number(value)));
+    tics.push_back(concat(in_quotes(time_in_words(value)), ' ', shortest_number(value)));
   }
   return concat("set ytics (", join(tics, ", "), ")\n");
 }
@@ -96,7 +89,8 @@ std::string data_of(const Curves& curves) {
   for (std::size_t i = 0; i < curves.curves.size(); ++i) {
     text += concat("$curve", i, " << END\n");
     for (const Point& point : curves.curves[i].points) {
-      text += concat(point.bytes, ' ', number(point.bandwidth), ' ', number(point.microseconds), '\n');
+      text +=
+          concat(point.bytes, ' ', shortest_number(point.bandwidth), ' ', shortest_number(point.microseconds), '\n');
     }
     text += "END\n";
   }
@@ -146,7 +140,9 @@ std::string plot_script(const Curves& curves, PictureFormat format) {
   const std::vector<std::string> legend = legend_of(curves);
   const int below = static_cast<int>(legend.size()) * kLine;
   const int height = kTitle + 2 * kPanel + 2 * kBelow + below;
-  const auto screen = [&](int pixels) { return concat("screen ", number(static_cast<double>(pixels) / height)); };
+  const auto screen = [&](int pixels) {
+    return concat("screen ", shortest_number(static_cast<double>(pixels) / height));
+  };
   const auto margins = [&](int bottom) {
     return concat("set bmargin at ", screen(bottom), "\nset tmargin at ", screen(bottom + kPanel), '\n');
   };
@@ -160,8 +156,8 @@ std::string plot_script(const Curves& curves, PictureFormat format) {
   }
   script += "set lmargin at screen 0.1\nset rmargin at screen 0.97\nset border 3\nset tics nomirror\n";
   script += "set grid xtics ytics linetype 1 linewidth 1 linecolor rgb '#d8d8d8'\n";
-  script += concat("set logscale x 2\nset xrange [", number(static_cast<double>(*bounds.sizes.begin()) / 1.2), ':',
-                   number(static_cast<double>(*bounds.sizes.rbegin()) * 1.2), "]\nset xlabel 'size'\n",
+  script += concat("set logscale x 2\nset xrange [", shortest_number(static_cast<double>(*bounds.sizes.begin()) / 1.2),
+                   ':', shortest_number(static_cast<double>(*bounds.sizes.rbegin()) * 1.2), "]\nset xlabel 'size'\n",
                    size_tics(bounds.sizes));
   script += concat(margins(below + kBelow + kPanel + kBelow), "set nokey\nset yrange [0:*]\nset ylabel '",
                    curves.bus ? "bus" : "algorithm", " bandwidth (GB/s)'\n", panel(curves, 2));

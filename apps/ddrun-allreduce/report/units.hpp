@@ -5,7 +5,7 @@
 
 namespace ddrun::allreduce {
 
-// Numbers for people.
+// Numbers for people, and one for programs.
 
 /// "8 B", "1 KiB", "1.5 MiB", "1003 B": exact if three digits behind the point are enough, else bytes.
 [[nodiscard]] std::string size_in_words(std::uint64_t bytes);
@@ -18,5 +18,8 @@ namespace ddrun::allreduce {
 
 /// "850 ns", "12.3 us", "1.5 ms", "2 s".
 [[nodiscard]] std::string time_in_words(double microseconds);
+
+/// The shortest text that programs read as the same number: "0.1", "1e+20".
+[[nodiscard]] std::string shortest_number(double value);
 
 }  // namespace ddrun::allreduce

@@ -5,12 +5,11 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
+#include "ddrun/test/soon.hpp"
 #include "raw_agent.hpp"
 #include "scripted_coordinator.hpp"
 
 namespace ddrun::test {
-
-inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
 
 /// A server with a job that runs: two members, who must not notice what happens beside them.
 struct Fixture {

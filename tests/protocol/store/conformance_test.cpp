@@ -20,9 +20,7 @@ namespace {
 class Meeting {
  public:
   explicit Meeting(const std::string& kind) : prefixed_(kind.starts_with("prefix")) {
-    if (kind.ends_with("tcp")) {
-      server_ = started();
-    }
+    if (kind.ends_with("tcp")) server_ = started();
   }
 
   Store& member() {

@@ -5,11 +5,10 @@
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/soon.hpp"
 
 /// What the store's protocol tests begin with.
 namespace ddrun::test {
-
-inline Deadline soon() { return Clock::now() + std::chrono::seconds(20); }
 
 inline std::unique_ptr<store::TcpServer> started(const store::TcpServerOptions& options = {}) {
   auto server = store::TcpServer::start(options);

@@ -9,11 +9,10 @@ using namespace ddrun;
 using namespace ddrun::agent;
 using ddrun::test::grace;
 using ddrun::test::restarts;
+using ddrun::test::stop_with_term;
 using ddrun::test::Walk;
 
 namespace {
-
-const std::string stop_with_term = "signal 15, grace 30000, check";
 
 /// Up to `state`, by the way of a first failure that no restart follows (from `stopping` on).
 Walk failed_up_to(State state) {

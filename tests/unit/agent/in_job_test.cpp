@@ -5,11 +5,10 @@
 
 using namespace ddrun;
 using namespace ddrun::agent;
+using ddrun::test::stop_with_term;
 using ddrun::test::Walk;
 
 namespace {
-
-const std::string stop_with_term = "signal 15, grace 30000, check";
 
 GroupMachine::Rules rules(Authority authority = Authority::coordinator) {
   GroupMachine::Rules rules;

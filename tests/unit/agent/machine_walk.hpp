@@ -11,6 +11,9 @@
 
 namespace ddrun::test {
 
+/// What a machine does first that ends its workers.
+inline const std::string stop_with_term = "signal 15, grace 30000, check";
+
 /// Names of actions, in order: "signal 15, grace 30000, check".
 inline std::string words(const std::vector<agent::Action>& actions) {
   struct Name {

@@ -7,14 +7,14 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/soon.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
+using ddrun::test::soon;
 using namespace std::chrono_literals;
 
 namespace {
-
-Deadline soon() { return Clock::now() + 20s; }
 
 std::unique_ptr<store::TcpClient> meet(const RankAssignment& ranks) {
   auto client = store::TcpClient::connect(ranks.master_addr, static_cast<std::uint16_t>(ranks.master_port), soon());

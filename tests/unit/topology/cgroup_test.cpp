@@ -1,18 +1,11 @@
 #include "ddrun/topology/cgroup.hpp"
 
 #include "ddrun/test/catch.hpp"
-#include "ddrun/test/files.hpp"
+#include "roots.hpp"
 
 using namespace ddrun::topology;
+using ddrun::test::roots_of;
 using ddrun::test::TemporaryDirectory;
-
-namespace {
-
-SystemRoots roots_of(const TemporaryDirectory& dir) {
-  return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
-}
-
-}  // namespace
 
 TEST_CASE("version 2 limits are the lowest on the way up") {
   const TemporaryDirectory dir;

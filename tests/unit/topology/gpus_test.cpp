@@ -4,18 +4,15 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
-#include "ddrun/test/files.hpp"
 #include "ddrun/topology/nproc.hpp"
+#include "roots.hpp"
 
 using namespace ddrun;
 using namespace ddrun::topology;
+using test::roots_of;
 using test::TemporaryDirectory;
 
 namespace {
-
-SystemRoots roots_of(const TemporaryDirectory& dir) {
-  return {dir.path() + "/sys", dir.path() + "/proc", dir.path() + "/dev"};
-}
 
 SystemRoots four_nvidia(const TemporaryDirectory& dir) {
   for (int i = 0; i < 4; ++i) {

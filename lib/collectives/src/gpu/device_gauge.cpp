@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "ddrun/base/text.hpp"
+#include "pages.hpp"
 
 namespace ddrun::collectives {
 
@@ -17,7 +18,6 @@ constexpr std::array kPasses{kCopy, kFill, kVerify, kReduce};
 
 /// Some times as large as the largest second-level cache of a GPU, 126 MB.
 constexpr std::uint64_t kUsualBytes = std::uint64_t{512} << 20U;
-constexpr std::uint64_t kPage = 4096;
 /// A device that needs longer is broken.
 constexpr std::chrono::seconds kLimit{60};
 

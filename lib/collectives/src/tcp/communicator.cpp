@@ -3,12 +3,12 @@
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
+#include "pages.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
 /// Between machines: one stream is one flow for the network, which puts it on one queue and one processor.
 constexpr int kStreamsBetweenMachines = 4;
 
@@ -39,7 +39,7 @@ TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, std::size_t buffer
       streams_(transfer.streams),
       transfer_(group_, std::move(links), transfer),
       buffer_bytes_(buffer_bytes),
-      distance_((buffer_bytes + kPage - 1) / kPage * kPage) {}
+      distance_(whole_pages(buffer_bytes)) {}
 
 TcpCommunicator::~TcpCommunicator() {
   if (!failed_) transfer_.leave();

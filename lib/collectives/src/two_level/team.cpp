@@ -6,16 +6,10 @@
 
 #include "call_words.hpp"
 #include "ddrun/base/text.hpp"
+#include "pages.hpp"
 #include "rank_words.hpp"
 
 namespace ddrun::collectives {
-
-namespace {
-
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-}  // namespace
 
 /// The first failure, for those whose own view of it came later.
 struct TwoLevelTeam::Note {
