@@ -19,6 +19,7 @@
 //   fail-file FILE    write PyTorch's error.json to $TORCHELASTIC_ERROR_FILE with this message
 //   spin N            use N milliseconds of CPU        memory N          touch N MiB
 //   count KEY         add 1 to a number in the store at MASTER_ADDR:MASTER_PORT and print KEY=number
+//   cut-off N         have the store cut off N clients of this worker, for a sum with a text
 //   report FILE       append "rank attempt time-in-ns" (CLOCK_MONOTONIC) to FILE
 
 #include <arpa/inet.h>
@@ -125,8 +126,11 @@ void await_file(const std::string& path) {
   ::close(watch);
 }
 
-/// The store's greeting and ADD, by hand: a worker that knows nothing of ddrun.
-void count_in_store(const std::string& key) {
+std::string number(uint64_t value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
+std::string greeting() { return {"\x00\xce\xf7\x85\x3c", 5}; }
+
+/// A connection to the store, by hand: a worker that knows nothing of ddrun.
+int connect_to_store() {
   const char* address = ::getenv("MASTER_ADDR");
   const char* port = ::getenv("MASTER_PORT");
   sockaddr_in to{};
@@ -138,12 +142,25 @@ void count_in_store(const std::string& key) {
     std::fprintf(stderr, "test worker: cannot reach the store\n");
     ::_exit(97);
   }
-  const auto number = [](uint64_t value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
-  write_out(fd, std::string("\x00\xce\xf7\x85\x3c\x04", 6) + number(key.size()) + key + number(1));
+  return fd;
+}
+
+void count_in_store(const std::string& key) {
+  const int fd = connect_to_store();
+  write_out(fd, greeting() + "\x04" + number(key.size()) + key + number(1));
   int64_t sum = 0;
   if (::recv(fd, &sum, sizeof sum, MSG_WAITALL) != sizeof sum) ::_exit(97);
   ::close(fd);
   write_out(1, key + "=" + std::to_string(sum) + "\n");
+}
+
+void be_cut_off() {
+  const int fd = connect_to_store();
+  const std::string key = number(3) + "key";
+  write_out(fd, greeting() + "\x01" + key + number(4) + "text" + "\x04" + key + number(1));
+  char byte = 0;
+  if (::recv(fd, &byte, 1, 0) > 0) ::_exit(97);
+  ::close(fd);
 }
 
 /// The words up to the matching ';', taken out of `words` from `at` on.
@@ -262,7 +279,9 @@ void run(const Words& words) {
       char* memory = static_cast<char*>(::malloc(bytes));
       for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
     } else if (verb == "count") count_in_store(next());
-    else if (verb == "report") {
+    else if (verb == "cut-off") {
+      for (long left = ::atol(next().c_str()); left > 0; --left) be_cut_off();
+    } else if (verb == "report") {
       timespec now{};
       ::clock_gettime(CLOCK_MONOTONIC, &now);
       const int fd = ::open(next().c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);

@@ -215,7 +215,7 @@ Result<void> Agent::find_meeting_place() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   if (!spec_.rendezvous.several_machines()) {
     if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);
-    rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(spec_, prepared_.local_world_size);
+    rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(io_.get_executor(), spec_, prepared_.local_world_size);
     return rendezvous_->open(with_store);
   }
   JobMember::Options options;

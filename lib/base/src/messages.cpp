@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -12,7 +14,23 @@ namespace ddrun {
 namespace {
 
 MessageSettings settings_;
-std::function<void(std::string_view)> sink_;
+std::function<void(std::string_view)> sink_;  // touched by its owner only
+
+/// Tells threads apart: each has one of its own, at an address of its own.
+thread_local char here;
+/// The `here` of the thread that owns the sink; null: there is none.
+std::atomic<const char*> sink_owner{nullptr};
+
+void write_to_stderr(std::string_view text) { write_all(STDERR_FILENO, text.data(), text.size()); }
+
+/// Another thread owns the sink, which is not safe to use here.
+void said_on_wrong_thread(std::string_view text) {
+  write_to_stderr(text);
+#ifndef NDEBUG
+  write_to_stderr("ddrun: error: the line above was said on a thread that may not (base/messages.hpp)\n");
+  std::abort();
+#endif
+}
 
 struct Style {
   const char* word;
@@ -33,7 +51,13 @@ Style style_of(Level level) {
 }  // namespace
 
 void set_message_settings(MessageSettings settings) { settings_ = settings; }
-void set_message_sink(std::function<void(std::string_view)> sink) { sink_ = std::move(sink); }
+
+void set_message_sink(std::function<void(std::string_view)> sink) {
+  const char* const owner = sink_owner.load();
+  if (owner != nullptr && owner != &here) return said_on_wrong_thread("ddrun: error: another thread owns the sink\n");
+  sink_ = std::move(sink);
+  sink_owner = sink_ ? &here : nullptr;
+}
 
 void say(Level level, std::string_view message) {
   if (level > settings_.shown) return;
@@ -47,8 +71,10 @@ void say(Level level, std::string_view message) {
 }
 
 void say_text(std::string_view text) {
-  if (sink_) sink_(text);
-  else write_all(STDERR_FILENO, text.data(), text.size());
+  const char* const owner = sink_owner.load(std::memory_order_relaxed);
+  if (owner == nullptr) write_to_stderr(text);
+  else if (owner == &here) sink_(text);
+  else said_on_wrong_thread(text);
 }
 
 }  // namespace ddrun

@@ -19,6 +19,7 @@
 #include "meeting_address.hpp"
 #include "random_id.hpp"
 #include "round_store.hpp"
+#include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -115,8 +116,8 @@ Result<void> JobRendezvous::Impl::open() {
   auto place = find_coordinator(options_.spec->rendezvous, machine_);
   if (!place) return tl::unexpected(place.error());
   place_ = std::move(*place);
-  store_ =
-      std::make_unique<RoundStore>(machine_.addresses, options_.spec->rendezvous.store_max_memory, options_.with_store);
+  store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, options_.spec->rendezvous.store_max_memory,
+                                        options_.with_store);
   return place_.is_here ? start_coordinator() : Result<void>();
 }
 
@@ -136,11 +137,7 @@ Result<void> JobRendezvous::Impl::start_coordinator() {
       if (const auto self = weak.lock()) self->job_done();
     });
   };
-  options.on_notice = [weak = weak_from_this(), executor = executor_](const std::string& text) {
-    asio::post(executor, [weak, text] {
-      if (weak.lock()) say(Level::warning, text);
-    });
-  };
+  options.on_notice = warn_on(executor_);
   auto server = CoordinatorServer::start(options);
   if (!server) {
     // Several agents on one machine: the first one runs it.

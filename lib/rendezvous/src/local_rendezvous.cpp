@@ -2,11 +2,11 @@
 
 #include "ddrun/base/host_port.hpp"
 #include "ddrun/base/ip_address.hpp"
-#include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/store/tcp_server.hpp"
 #include "random_id.hpp"
+#include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -67,8 +67,8 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
   return place;
 }
 
-LocalRendezvous::LocalRendezvous(const LaunchSpec& spec, int local_world_size)
-    : spec_(spec), local_world_size_(local_world_size) {}
+LocalRendezvous::LocalRendezvous(boost::asio::any_io_executor executor, const LaunchSpec& spec, int local_world_size)
+    : executor_(std::move(executor)), spec_(spec), local_world_size_(local_world_size) {}
 
 LocalRendezvous::~LocalRendezvous() = default;
 
@@ -80,7 +80,7 @@ Result<void> LocalRendezvous::open(bool with_store) {
   options.addresses = place_.listen_on;
   options.port = place_.port;
   options.max_memory = spec_.rendezvous.store_max_memory;
-  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
+  options.on_refusal = warn_on(executor_);
   auto server = store::TcpServer::start(options);
   if (!server) {
     Error error = server.error();

@@ -2,13 +2,17 @@
 
 #include <algorithm>
 
-#include "ddrun/base/messages.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
 
-RoundStore::RoundStore(std::vector<IpAddress> machine_addresses, std::uint64_t max_memory, bool with_store)
-    : machine_addresses_(std::move(machine_addresses)), max_memory_(max_memory), with_store_(with_store) {}
+RoundStore::RoundStore(boost::asio::any_io_executor executor, std::vector<IpAddress> machine_addresses,
+                       std::uint64_t max_memory, bool with_store)
+    : executor_(std::move(executor)),
+      machine_addresses_(std::move(machine_addresses)),
+      max_memory_(max_memory),
+      with_store_(with_store) {}
 
 RoundStore::~RoundStore() = default;
 
@@ -30,7 +34,7 @@ Result<std::uint16_t> RoundStore::open(const Open& order) {
   options.port = order.port;
   options.max_memory = max_memory_;
   options.allowed_peers = order.addresses;
-  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
+  options.on_refusal = warn_on(executor_);
   auto started = store::TcpServer::start(options);
   if (!started) return tl::unexpected(started.error());
   const std::uint16_t port = (*started)->port();

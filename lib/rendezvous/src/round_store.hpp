@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,9 +20,11 @@ namespace ddrun::rendezvous {
 /// machines of the round only, and listening on the address that workers are told and nowhere else.
 class RoundStore {
  public:
+  /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
   /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
   /// looked for and given up again.
-  RoundStore(std::vector<IpAddress> machine_addresses, std::uint64_t max_memory, bool with_store);
+  RoundStore(boost::asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
+             bool with_store);
   ~RoundStore();
 
   /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
@@ -32,6 +35,7 @@ class RoundStore {
   void close();
 
  private:
+  boost::asio::any_io_executor executor_;
   std::vector<IpAddress> machine_addresses_;
   std::uint64_t max_memory_;
   bool with_store_;

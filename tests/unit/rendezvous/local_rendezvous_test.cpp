@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <boost/asio/io_context.hpp>
+
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"
@@ -12,6 +14,7 @@
 using namespace ddrun;
 using namespace ddrun::rendezvous;
 using ddrun::test::soon;
+namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 namespace {
@@ -50,10 +53,11 @@ bool can_bind(int port) {
 }  // namespace
 
 TEST_CASE("a round says all that a worker has to know") {
+  asio::io_context io;
   LaunchSpec spec;
   spec.role = "trainer";
   spec.restart.max_restarts = 3;
-  LocalRendezvous rendezvous(spec, 4);
+  LocalRendezvous rendezvous(io.get_executor(), spec, 4);
   REQUIRE(rendezvous.open());
   const auto round = rendezvous.next_round(2);
   REQUIRE(round);
@@ -71,8 +75,9 @@ TEST_CASE("a round says all that a worker has to know") {
 }
 
 TEST_CASE("every round has an empty store at the same place") {
+  asio::io_context io;
   LaunchSpec spec;
-  LocalRendezvous rendezvous(spec, 2);
+  LocalRendezvous rendezvous(io.get_executor(), spec, 2);
   REQUIRE(rendezvous.open());
   int port = 0;
   std::unique_ptr<store::TcpClient> old;
@@ -92,10 +97,11 @@ TEST_CASE("every round has an empty store at the same place") {
 
 TEST_CASE("a port in use is an error that names it") {
   const Occupied other;
+  asio::io_context io;
   LaunchSpec spec;
   SECTION("as an endpoint") { spec.rendezvous.endpoint = "127.0.0.1:" + std::to_string(other.port); }
   SECTION("as a master port") { spec.rendezvous.master_port = other.port; }
-  LocalRendezvous rendezvous(spec, 1);
+  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
   const auto opened = rendezvous.open();
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == Errc::unavailable);
@@ -103,17 +109,19 @@ TEST_CASE("a port in use is an error that names it") {
 }
 
 TEST_CASE("a wrong endpoint is found when opening") {
+  asio::io_context io;
   LaunchSpec spec;
   spec.rendezvous.endpoint = "127.0.0.1:none";
-  LocalRendezvous rendezvous(spec, 1);
+  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
   const auto opened = rendezvous.open();
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == Errc::invalid_argument);
 }
 
 TEST_CASE("without a store the port is left for a worker to listen on") {
+  asio::io_context io;
   LaunchSpec spec;
-  LocalRendezvous rendezvous(spec, 1);
+  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
   REQUIRE(rendezvous.open(false));
   for (int attempt = 0; attempt < 2; ++attempt) {
     const auto round = rendezvous.next_round(attempt);

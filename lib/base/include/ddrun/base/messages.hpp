@@ -17,7 +17,11 @@ void set_message_settings(MessageSettings settings);
 
 /// Where finished lines (with their '\n') go. By default they are written to stderr at once, which may block
 /// on a slow terminal; while workers run, the agent puts the console's queue here so that it never waits.
-/// An empty function restores the default. Called on the thread that says something.
+/// An empty function restores the default.
+///
+/// The thread that sets a sink owns it: until that thread takes it away, no other one may say anything. A thread of its
+/// own, such as a store's, hands its words to the owner (asio::post). Where one speaks all the same, a build with
+/// assertions aborts; any other writes the line straight to stderr, where it may stand amid another line.
 void set_message_sink(std::function<void(std::string_view line)> sink);
 
 void say(Level level, std::string_view message);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <boost/asio/any_io_executor.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,7 +32,8 @@ struct MeetingPlace {
 /// store, on the loopback unless the user named another address of this machine.
 class LocalRendezvous {
  public:
-  LocalRendezvous(const LaunchSpec& spec, int local_world_size);
+  /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
+  LocalRendezvous(boost::asio::any_io_executor executor, const LaunchSpec& spec, int local_world_size);
   ~LocalRendezvous();
 
   /// Opens the worker store. Fails with `unavailable` if the wanted port is taken. Before any other call. Without
@@ -46,6 +48,7 @@ class LocalRendezvous {
   Result<RankAssignment> next_round(int restart_count);
 
  private:
+  boost::asio::any_io_executor executor_;
   const LaunchSpec& spec_;
   int local_world_size_;
   MeetingPlace place_;
