@@ -54,6 +54,9 @@ constexpr std::array<std::string_view, 11> places_of_this_job{
     "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
     "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID"};
 
+constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
+constexpr std::string_view hip_devices = "HIP_VISIBLE_DEVICES";
+
 const OwnVariable* own_variable(std::string_view name) {
   const auto* found = std::find_if(own_variables.begin(), own_variables.end(),
                                    [&](const OwnVariable& variable) { return variable.name == name; });
@@ -127,12 +130,16 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   result.error_file_ = facts.error_file;
 
   if (spec.virtual_local_rank) {
-    if (const auto visible = value_before_ours(spec, parent, "CUDA_VISIBLE_DEVICES")) {
+    // HIP looks at its own variable first, so a worker that is to see one device needs both.
+    const auto hip = value_before_ours(spec, parent, hip_devices);
+    result.hip_ = hip && !hip->empty();
+    const std::string_view source = result.hip_ ? hip_devices : cuda_devices;
+    if (const auto visible = value_before_ours(spec, parent, source)) {
       for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
       const auto count = static_cast<int>(result.visible_devices_.size());
       if (count < ranks.local_world_size) {
         return fail(Errc::invalid_argument,
-                    concat("CUDA_VISIBLE_DEVICES=", *visible, " names ", count, count == 1 ? " device" : " devices",
+                    concat(source, "=", *visible, " names ", count, count == 1 ? " device" : " devices",
                            ", too few for ", ranks.local_world_size,
                            " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
                            "--nproc-per-node"));
@@ -176,7 +183,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_SECRET",
                                             "DDRUN_STARTED_BY_SRUN"};
   replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
-  if (spec.virtual_local_rank) replaced.emplace_back("CUDA_VISIBLE_DEVICES");
+  if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
+  if (result.hip_) replaced.emplace_back(hip_devices);
   for (const auto& entry : ours) replaced.emplace_back(entry.first);
   for (const auto& entry : spec.env) replaced.emplace_back(entry.first);
   std::sort(replaced.begin(), replaced.end());
@@ -196,13 +204,15 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   };
   for (auto it = spec.env.begin(); it != spec.env.end(); ++it) {
     const bool again = std::any_of(std::next(it), spec.env.end(), [&](const auto& e) { return e.first == it->first; });
-    if (again || (spec.virtual_local_rank && it->first == "CUDA_VISIBLE_DEVICES")) continue;  // the last one counts
+    const bool chosen =
+        (spec.virtual_local_rank && it->first == cuda_devices) || (result.hip_ && it->first == hip_devices);
+    if (again || chosen) continue;  // the last one counts
     add(it->first, it->second);
   }
   for (const auto& [name, value] : ours) add(name, value);
 
   result.first_own_ = result.pointers_.size();
-  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (spec.seed ? 1U : 0U);
+  result.own_count_ = 4U + (spec.virtual_local_rank ? 1U : 0U) + (result.hip_ ? 1U : 0U) + (spec.seed ? 1U : 0U);
   result.pointers_.resize(result.first_own_ + result.own_count_ + 1, nullptr);
   return result;
 }
@@ -223,9 +233,10 @@ char* const* WorkerEnvironment::block(int local_rank, Block& block) const {
   if (error_file_) own[3].append(error_file_(local_rank));
   std::size_t next = 4;
   if (virtual_local_rank_) {
-    std::string& entry = own[next++];
-    if (visible_devices_.empty()) assign(entry, "CUDA_VISIBLE_DEVICES=", local_rank);
-    else entry.assign("CUDA_VISIBLE_DEVICES=").append(visible_devices_[static_cast<std::size_t>(local_rank)]);
+    const std::string device =
+        visible_devices_.empty() ? std::to_string(local_rank) : visible_devices_[static_cast<std::size_t>(local_rank)];
+    own[next++] = concat(cuda_devices, "=", device);
+    if (hip_) own[next++] = concat(hip_devices, "=", device);
   }
   if (seed_) own[next++].assign("DDRUN_SEED=").append(std::to_string(worker_seed(*seed_, rank)));
   for (std::size_t i = 0; i < own.size(); ++i) block.pointers[first_own_ + i] = own[i].data();

@@ -279,6 +279,38 @@ TEST_CASE("virtual local rank gives each worker one device of the list") {
   }
 }
 
+TEST_CASE("virtual local rank takes the device of HIP where its list is set and sets both") {
+  Case c;
+  c.spec.virtual_local_rank = true;
+  c.parent.push_back("CUDA_VISIBLE_DEVICES=0,1,2,3");
+  SECTION("HIP's list is the one that counts") {
+    c.parent.push_back("HIP_VISIBLE_DEVICES=7, 5,6,4");
+    CHECK(c.values(1).at("HIP_VISIBLE_DEVICES") == "5");
+    CHECK(c.values(1).at("CUDA_VISIBLE_DEVICES") == "5");
+    CHECK(c.values(3).at("HIP_VISIBLE_DEVICES") == "4");
+  }
+  SECTION("from an env option") {
+    c.parent.push_back("HIP_VISIBLE_DEVICES=3,2,1,0");
+    c.spec.env = {{"HIP_VISIBLE_DEVICES", "9,8,7,6"}};
+    CHECK(c.values(2).at("HIP_VISIBLE_DEVICES") == "7");
+    CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "7");
+  }
+  SECTION("too short a list") {
+    c.parent.push_back("HIP_VISIBLE_DEVICES=0,1");
+    CHECK(c.error().starts_with("HIP_VISIBLE_DEVICES=0,1 names 2 devices, too few for 4 workers"));
+  }
+  SECTION("empty: as if it were not set") {
+    c.parent.push_back("HIP_VISIBLE_DEVICES=");
+    CHECK(c.values(2).at("CUDA_VISIBLE_DEVICES") == "2");
+    CHECK(c.values(2).at("HIP_VISIBLE_DEVICES").empty());
+  }
+  SECTION("switched off: inherited") {
+    c.spec.virtual_local_rank = false;
+    c.parent.push_back("HIP_VISIBLE_DEVICES=0,1");
+    CHECK(c.values(3).at("HIP_VISIBLE_DEVICES") == "0,1");
+  }
+}
+
 TEST_CASE("the inherited part is shared by all workers and survives a move") {
   Case c;
   c.spec.env = {{"X", "1"}};

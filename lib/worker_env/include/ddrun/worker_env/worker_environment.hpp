@@ -37,7 +37,7 @@ struct WorkerFacts {
 class WorkerEnvironment {
  public:
   /// `parent` must outlive the result. Fails with `invalid_argument` when --env names a variable that ddrun sets
-  /// itself or is not a variable's name, and when CUDA_VISIBLE_DEVICES is too short for --virtual-local-rank.
+  /// itself or is not a variable's name, and when the list of devices is too short for --virtual-local-rank.
   [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
                                                          const ParentEnvironment& parent, const WorkerFacts& facts);
 
@@ -63,6 +63,7 @@ class WorkerEnvironment {
 
   RankAssignment ranks_;
   bool virtual_local_rank_ = false;
+  bool hip_ = false;                          ///< the list is that of HIP_VISIBLE_DEVICES, and workers get both
   std::vector<std::string> visible_devices_;  ///< the parent's list, for virtual_local_rank_
   std::optional<std::uint64_t> seed_;
   std::function<std::string(int)> error_file_;
