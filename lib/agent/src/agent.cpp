@@ -379,6 +379,7 @@ void Agent::carry_out(const action::CloseOutput&) {
 void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   ++output_generation_;
+  output_->look_at_stderr();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
   const bool again = machine_->will_restart();
   const std::string why = again ? record_.describe_restart(machine_->restarts_used() + 1) : "";

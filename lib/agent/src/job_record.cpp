@@ -33,7 +33,9 @@ void JobRecord::explain(Worker& worker, bool first, const logs::Output& output, 
                 : death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
   const std::string error_file = output.error_file(worker.local_rank);
   if (!error_file.empty()) end.error = read_error_file(error_file);
-  if (first) end.stderr_tail = output.stderr_tail(worker.local_rank, stderr_tail_lines);
+  if (!first) return;
+  for (auto& line : output.stderr_tail(worker.local_rank, stderr_tail_lines))
+    end.stderr_tail.push_back(std::move(line.text));
 }
 
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,

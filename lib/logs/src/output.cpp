@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,7 +75,7 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
     const auto index = static_cast<std::size_t>(identity.local_rank);
     if (index >= index_of_local_rank_.size()) index_of_local_rank_.resize(index + 1, -1);
     index_of_local_rank_[index] = static_cast<int>(workers_.size());
-    workers_.push_back({identity, {}});
+    workers_.push_back({identity, {}, {}});
     local_ranks.push_back(identity.local_rank);
   }
   if (auto made = layout.begin_attempt(attempt, local_ranks); !made) {
@@ -276,20 +277,39 @@ void Output::Impl::async_flush(Deadline deadline, std::function<void()> done) {
   add_waiter(false, deadline, std::move(done));
 }
 
-std::vector<std::string> Output::Impl::stderr_tail(int local_rank, std::size_t lines) const {
+void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == file.read_to) return;
+  constexpr auto most = static_cast<off_t>(TailBuffer::limit);
+  const off_t from = std::max(info.st_size < file.read_to ? 0 : file.read_to, info.st_size - most);
+  if (from != file.read_to) file.tail.skip();
+  std::string text(static_cast<std::size_t>(info.st_size - from), '\0');
+  const ssize_t count = ::pread(fd.get(), text.data(), text.size(), from);
+  if (count <= 0) return;
+  const auto written = std::chrono::seconds(info.st_mtim.tv_sec) + std::chrono::nanoseconds(info.st_mtim.tv_nsec);
+  file.tail.add(
+      {text.data(), static_cast<std::size_t>(count)},
+      std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(written)));
+  file.read_to = from + count;
+}
+
+void Output::Impl::look_at_stderr() {
+  for (Worker& worker : workers_) {
+    drain(worker.identity.local_rank);
+    if (worker.streams[1]) continue;
+    if (const std::string path = log_of(StreamId::err, worker.identity.local_rank); !path.empty()) {
+      if (!worker.file_tail) worker.file_tail = std::make_unique<FileTail>();
+      read_file_tail(*worker.file_tail, path);
+    }
+  }
+}
+
+std::vector<TailLine> Output::Impl::stderr_tail(int local_rank, std::size_t lines) const {
   const Worker* worker = find(local_rank);
   if (worker == nullptr) return {};
   if (const auto& stream = worker->streams[1]; stream && stream->tail) return stream->tail->lines(lines);
-  const std::string path = log_of(StreamId::err, local_rank);
-  if (path.empty()) return {};
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return {};
-  const off_t size = ::lseek(file.get(), 0, SEEK_END);
-  const off_t from = std::max<off_t>(0, size - static_cast<off_t>(TailBuffer::limit));
-  std::string text(TailBuffer::limit, '\0');
-  const ssize_t count = ::pread(file.get(), text.data(), text.size(), from);
-  text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
-  return last_lines(text, lines, from > 0);
+  return worker->file_tail ? worker->file_tail->tail.lines(lines) : std::vector<TailLine>();
 }
 
 LossReport Output::Impl::losses() const {
@@ -333,9 +353,11 @@ void Output::async_end_attempt(Deadline deadline, std::function<void()> done) {
 void Output::async_flush(Deadline deadline, std::function<void()> done) {
   impl_->async_flush(deadline, std::move(done));
 }
-std::vector<std::string> Output::stderr_tail(int local_rank, std::size_t lines) const {
+void Output::look_at_stderr() { impl_->look_at_stderr(); }
+std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
   return impl_->stderr_tail(local_rank, lines);
 }
+std::uint64_t Output::lines_shown() const { return impl_->lines_shown(); }
 bool Output::console_shows_stderr(int local_rank) const { return impl_->plan_of(StreamId::err, local_rank).console; }
 std::string Output::stdout_log(int local_rank) const { return impl_->log_of(StreamId::out, local_rank); }
 std::string Output::stderr_log(int local_rank) const { return impl_->log_of(StreamId::err, local_rank); }

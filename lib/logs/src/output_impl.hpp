@@ -52,6 +52,12 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   Deadline quiet_at{};
 };
 
+/// The end of a file that somebody else writes, as far as it was read.
+struct FileTail {
+  TailBuffer tail;
+  off_t read_to = 0;
+};
+
 class Output::Impl {
  public:
   Impl(boost::asio::any_io_executor executor, OutputOptions options);
@@ -64,7 +70,9 @@ class Output::Impl {
   [[nodiscard]] int descriptors_of(int local_rank) const;
   void async_end_attempt(Deadline deadline, std::function<void()> done);
   void async_flush(Deadline deadline, std::function<void()> done);
-  [[nodiscard]] std::vector<std::string> stderr_tail(int local_rank, std::size_t lines) const;
+  void look_at_stderr();
+  [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
   [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
   [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
   [[nodiscard]] LossReport losses() const;
@@ -77,6 +85,7 @@ class Output::Impl {
   struct Worker {
     WorkerIdentity identity;
     std::array<std::shared_ptr<WorkerStream>, 2> streams;  ///< by StreamId; empty unless piped
+    std::unique_ptr<FileTail> file_tail;                   ///< of a stderr file that the worker writes itself
   };
   struct Waiter {
     bool for_attempt;
@@ -87,6 +96,8 @@ class Output::Impl {
   [[nodiscard]] const Worker* find(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
+  static void read_file_tail(FileTail& file, const std::string& path);
+  void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
   [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
   void forget_attempt();
@@ -131,6 +142,7 @@ class Output::Impl {
   bool quiet_timer_armed_ = false;
   std::vector<std::shared_ptr<Waiter>> waiters_;
   std::uint64_t earlier_losses_ = 0;
+  std::uint64_t lines_shown_ = 0;
   std::string first_file_error_;
   bool shut_down_ = false;
   std::weak_ptr<Impl> self_;

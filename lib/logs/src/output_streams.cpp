@@ -49,10 +49,10 @@ Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size
 }
 
 void Output::Impl::take(WorkerStream& stream, std::string_view chunk) {
-  if (stream.tail) stream.tail->add(chunk);
   if (stream.file) write_file(*stream.file, chunk);
   if (stream.duplicate) copy_matching(stream, chunk, false);
   if (stream.lane != nullptr) show(stream, chunk);
+  if (stream.tail) stream.tail->add(chunk, std::chrono::system_clock::now(), lines_shown_);
 }
 
 std::string_view Output::Impl::stamped(const WorkerStream& stream) {
@@ -62,11 +62,16 @@ std::string_view Output::Impl::stamped(const WorkerStream& stream) {
   return scratch_prefix_;
 }
 
+void Output::Impl::add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece) {
+  stream.lane->console->add(&stream, prefix, piece);
+  if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
+}
+
 void Output::Impl::show(WorkerStream& stream, std::string_view chunk) {
   Console& console = *stream.lane->console;
   if (console.gone()) return console.count_lost(chunk.size());
   const std::string_view prefix = stamped(stream);
-  stream.lines.feed(chunk, [&](const Piece& piece) { console.add(&stream, prefix, piece); });
+  stream.lines.feed(chunk, [&](const Piece& piece) { add_to_console(stream, prefix, piece); });
   console.flush_soon();
 }
 
@@ -134,7 +139,7 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   if (stream.lane != nullptr && !stream.lane->console->gone()) {
     Console& console = *stream.lane->console;
     const std::string_view prefix = stamped(stream);
-    stream.lines.finish([&](const Piece& piece) { console.add(&stream, prefix, piece); });
+    stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
     console.flush_soon();
   }
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();
@@ -166,6 +171,7 @@ void Output::Impl::console_has_room() {
 void Output::Impl::console_line(std::string_view text) {
   Console& console = *lanes_[1]->console;
   console.add_text(text);
+  lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
   console.flush();
 }
 
@@ -206,7 +212,7 @@ void Output::Impl::show_quiet_lines() {
     Console& console = *stream->lane->console;
     if (waits && !console.gone()) {
       const std::string_view prefix = stamped(*stream);
-      stream->lines.show_partial([&](const Piece& piece) { console.add(stream.get(), prefix, piece); });
+      stream->lines.show_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
     }
     return true;
   });

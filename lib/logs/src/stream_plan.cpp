@@ -24,7 +24,8 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   if (piped) plan.kind = StreamPlan::Kind::piped;
   else if (plan.file) plan.kind = StreamPlan::Kind::direct_file;
   else if (plan.console) plan.kind = StreamPlan::Kind::inherit;
-  else plan.kind = StreamPlan::Kind::discard;
+  // Nobody sees it, but if the worker fails, its last words are wanted.
+  else plan.kind = stream == StreamId::err ? StreamPlan::Kind::piped : StreamPlan::Kind::discard;
   return plan;
 }
 

@@ -4,34 +4,60 @@
 
 namespace ddrun::logs {
 
-void TailBuffer::add(std::string_view chunk) {
-  if (chunk.size() >= limit) {
-    cut_ = cut_ || !bytes_.empty() || chunk.size() > limit;
-    bytes_.assign(chunk.substr(chunk.size() - limit));
-    return;
-  }
-  // Moved only every `limit` bytes, so that short lines do not move the whole buffer each time.
-  if (bytes_.size() + chunk.size() > 2 * limit) {
-    bytes_.erase(0, bytes_.size() - limit);
-    cut_ = true;
-  }
-  bytes_.append(chunk);
+void TailBuffer::forget(std::size_t bytes) {
+  if (bytes == 0) return;
+  bytes_.erase(0, bytes);
+  begin_ += bytes;
+  cut_ = true;
+  std::erase_if(marks_, [&](const Mark& mark) { return mark.end <= begin_; });
 }
 
-std::vector<std::string> TailBuffer::lines(std::size_t count) const { return last_lines(bytes_, count, cut_); }
+void TailBuffer::skip() {
+  forget(bytes_.size());
+  cut_ = true;
+}
 
-std::vector<std::string> last_lines(std::string_view text, std::size_t count, bool cut) {
-  std::vector<std::string> lines;
+void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown) {
+  if (chunk.empty()) return;
+  if (chunk.size() >= limit) {
+    forget(bytes_.size());
+    const std::size_t left_out = chunk.size() - limit;
+    begin_ += left_out;
+    cut_ = cut_ || left_out > 0;
+    chunk.remove_prefix(left_out);
+  } else if (bytes_.size() + chunk.size() > 2 * limit) {
+    // Moved only every `limit` bytes, so that short lines do not move the whole buffer each time.
+    forget(bytes_.size() - std::min(limit, bytes_.size()));
+  }
+  bytes_.append(chunk);
+  const std::uint64_t end = begin_ + bytes_.size();
+  if (!marks_.empty() && marks_.back().shown == shown && at - marks_.back().at < std::chrono::milliseconds(1) &&
+      at >= marks_.back().at) {
+    marks_.back().end = end;
+  } else {
+    marks_.push_back({end, at, shown});
+  }
+}
+
+std::vector<TailLine> TailBuffer::lines(std::size_t count) const {
+  std::vector<TailLine> lines;
+  std::string_view text = bytes_;
   if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   while (!text.empty() && lines.size() < count) {
     const std::size_t newline = text.rfind('\n');
     const bool first = newline == std::string_view::npos;
-    if (first && cut && !lines.empty()) break;
+    if (first && cut_ && !lines.empty()) break;
     std::string_view line = first ? text : text.substr(newline + 1);
+    const auto mark = std::lower_bound(marks_.begin(), marks_.end(), begin_ + text.size(),
+                                       [](const Mark& one, std::uint64_t end) { return one.end < end; });
     text = first ? std::string_view{} : text.substr(0, newline);
     while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     line = line.substr(line.rfind('\r') + 1);  // npos + 1 is 0: all of it
-    lines.emplace_back(line);
+    lines.push_back({std::string(line), {}, 0});
+    if (mark != marks_.end()) {
+      lines.back().at = mark->at;
+      lines.back().shown = mark->shown;
+    }
   }
   std::reverse(lines.begin(), lines.end());
   return lines;

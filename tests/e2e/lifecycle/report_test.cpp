@@ -203,3 +203,21 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
   CHECK(events[9]["signal"] == 9);
   CHECK(events[9]["rank"] == 1);
 }
+
+TEST_CASE("A rank that the console does not show leaves its last words in the report") {
+  const TemporaryDirectory dir;
+  const Words verbs{"rank", "1", "error", "ValueError: shard 17 is corrupt", "exit", "3", ";", "forever"};
+  for (const Words& hidden :
+       {Words{"-n", "2", "--local-ranks-filter=0"}, Words{"-n", "2", "-r", "3", "--log-dir=" + dir.path()},
+        Words{"-n", "2", "-r", "3", "--log-dir=/dev/null"}}) {
+    Words options = hidden;
+    options.push_back("--report=" + dir.file("report.json"));
+    const auto outcome = finish(job(options, verbs));
+    INFO(options[2]);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 3);
+    CHECK(has(outcome.err, "  stderr:  ValueError: shard 17 is corrupt\n"));
+    const json report = json::parse(read_file(dir.file("report.json")));
+    CHECK(report["attempts"][0]["workers"][1]["stderr_tail"] == json::array({"ValueError: shard 17 is corrupt"}));
+  }
+}

@@ -227,7 +227,7 @@ TEST_CASE("messages of ddrun stand behind what was said before and on lines of t
   h.output->drain(0);
   h.output->console_line("ddrun: rank 10 ended\n");
   CHECK(h.run_until([&] { return h.shown_err == "[10] last words\nddrun: rank 10 ended\n"; }));
-  CHECK(h.output->stderr_tail(0, 5) == std::vector<std::string>{"last words"});
+  CHECK(h.tail(0, 5) == std::vector<std::string>{"last words"});
 }
 
 TEST_CASE("stdout and stderr that lead to one place keep their order") {

@@ -33,7 +33,7 @@ TEST_CASE("a stream that is only redirected is written by the worker itself") {
   put(h.workers[1].out, "to the file");
   put(h.workers[1].err, "one\ntwo\nthree\n");
   put(h.workers[0].out, "shown\n");
-  CHECK(h.output->stderr_tail(1, 2) == std::vector<std::string>{"two", "three"});
+  CHECK(h.tail(1, 2) == std::vector<std::string>{"two", "three"});
   CHECK(h.end());
   CHECK(read_file(h.output->stdout_log(1)) == "to the file");
   CHECK(h.shown_out == "[10] shown\n");
@@ -97,10 +97,10 @@ TEST_CASE("every attempt keeps its logs and the tail is that of the present one"
   std::vector<std::string> logs;
   for (int attempt = 0; attempt < 3; ++attempt) {
     h.start(attempt);
-    CHECK(h.output->stderr_tail(0, 3).empty());
+    CHECK(h.tail(0, 3).empty());
     put(h.workers[0].err, "attempt " + std::to_string(attempt) + "\n");
     CHECK(h.end());
-    CHECK(h.output->stderr_tail(0, 3) == std::vector<std::string>{"attempt " + std::to_string(attempt)});
+    CHECK(h.tail(0, 3) == std::vector<std::string>{"attempt " + std::to_string(attempt)});
     logs.push_back(h.output->stderr_log(0));
   }
   for (int attempt = 0; attempt < 3; ++attempt) {

@@ -93,6 +93,14 @@ struct OutputHarness {
     shown_err += read_now(err_pipe.read.get());
   }
 
+  /// The last lines of a worker's stderr, as they are now.
+  std::vector<std::string> tail(int local_rank, std::size_t lines) const {
+    output->look_at_stderr();
+    std::vector<std::string> texts;
+    for (const auto& line : output->stderr_tail(local_rank, lines)) texts.push_back(line.text);
+    return texts;
+  }
+
   /// All workers have ended.
   bool end(std::chrono::milliseconds within = std::chrono::seconds(10)) {
     workers.clear();

@@ -64,6 +64,19 @@ TEST_CASE("local ranks that are filtered out are filed but not shown") {
   CHECK(out_of(log, 4, 1).console);
 }
 
+TEST_CASE("a stderr that nobody sees is read all the same") {
+  LogSpec log;
+  log.local_ranks_filter = std::set<int>{1};
+  StreamPlan hidden = plan_stream(log, StreamId::err, 0, 4, true);
+  CHECK(hidden.kind == Kind::piped);
+  CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
+  log = {};
+  log.redirects.everyone = Streams::both;
+  hidden = plan_stream(log, StreamId::err, 0, 1, false);
+  CHECK(hidden.kind == Kind::piped);
+  CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
+}
+
 TEST_CASE("without log files a redirected stream is dropped and a tee is shown") {
   LogSpec log;
   log.redirects.everyone = Streams::out;

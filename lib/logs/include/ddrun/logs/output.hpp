@@ -12,6 +12,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::logs {
@@ -92,9 +93,15 @@ class Output {
   /// At the end of the job: calls `done` once the consoles have taken everything, or at the deadline.
   void async_flush(Deadline deadline, std::function<void()> done);
 
-  /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 8 KiB.
-  /// Empty when stderr is inherited.
-  [[nodiscard]] std::vector<std::string> stderr_tail(int local_rank, std::size_t lines) const;
+  /// Reads what is in all workers' pipes now, without waiting, and the ends of the stderr files that workers
+  /// write themselves: what they have said up to here, with its time, is known to `stderr_tail` afterwards.
+  void look_at_stderr();
+  /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 16 KiB, as
+  /// known when they were last read. `shown` is what `lines_shown` was then. Lines of a file that the worker writes
+  /// itself have the time of the last write that `look_at_stderr` saw. Empty when stderr is inherited.
+  [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  /// Lines that were given to the consoles in this job.
+  [[nodiscard]] std::uint64_t lines_shown() const;
   /// Whether the user has seen this worker's stderr on the console.
   [[nodiscard]] bool console_shows_stderr(int local_rank) const;
 

@@ -12,7 +12,7 @@ struct StreamPlan {
     inherit,      ///< the worker has ddrun's own descriptor; a terminal stays a terminal
     discard,      ///< /dev/null
     direct_file,  ///< the worker writes its log file itself
-    piped,        ///< through ddrun, to one or more of the places below
+    piped,        ///< through ddrun, to the places below; a stderr that has none of them keeps its end in memory
   };
   Kind kind = Kind::inherit;
   bool file = false;       ///< has a log file

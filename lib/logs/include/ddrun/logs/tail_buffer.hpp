@@ -1,28 +1,47 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace ddrun::logs {
 
-/// Remembers the end of a stream.
-class TailBuffer {
- public:
-  static constexpr std::size_t limit = 8192;  ///< bytes; this many at least are remembered
-
-  void add(std::string_view chunk);
-  /// The last `count` lines, oldest first, without their ends.
-  [[nodiscard]] std::vector<std::string> lines(std::size_t count) const;
-
- private:
-  std::string bytes_;
-  bool cut_ = false;  ///< there were bytes before these
+/// A line of a stream's end, without its own end; of what '\r' overwrites only the last is left, as on a screen.
+struct TailLine {
+  std::string text;
+  std::chrono::system_clock::time_point at;  ///< when the chunk with the line's end was read
+  std::uint64_t shown = 0;                   ///< what `add` was told with that chunk
 };
 
-/// The last `count` lines of `text`, as a screen would show them: of what '\r' overwrites only the last is left.
-/// `cut`: the text does not begin at the start of a line, so its first line is left out, unless it is the only one.
-[[nodiscard]] std::vector<std::string> last_lines(std::string_view text, std::size_t count, bool cut);
+/// Remembers the end of a stream, and when it came.
+class TailBuffer {
+ public:
+  static constexpr std::size_t limit = 16384;  ///< bytes; this many at least are remembered
+
+  /// `shown`: any count that the caller wants back with the lines that end in this chunk.
+  void add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown = 0);
+  /// Bytes are missing here: what was remembered is forgotten, and what comes next does not begin a line.
+  void skip();
+  /// The last `count` lines, oldest first. A line whose beginning is not remembered is left out, unless it is the only
+  /// one.
+  [[nodiscard]] std::vector<TailLine> lines(std::size_t count) const;
+
+ private:
+  /// A chunk, or several that came within a millisecond.
+  struct Mark {
+    std::uint64_t end;  ///< of its bytes, counted from the stream's beginning
+    std::chrono::system_clock::time_point at;
+    std::uint64_t shown;
+  };
+  void forget(std::size_t bytes);
+
+  std::string bytes_;
+  std::uint64_t begin_ = 0;  ///< of `bytes_` in the stream
+  bool cut_ = false;         ///< there were bytes before these
+  std::vector<Mark> marks_;
+};
 
 }  // namespace ddrun::logs
