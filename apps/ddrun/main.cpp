@@ -121,7 +121,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
   if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
-  const auto place = find_place(launch, context.shared->guard_pid);
+  const auto place = find_place(launch, context.shared->started_pid);
   if (!place) {
     say_error(place.error().message);
     return agent::exit_codes::usage;

@@ -39,6 +39,60 @@ bool stdin_is_ours() {
   return foreground < 0 || foreground == ::getpgrp();
 }
 
+/// Of a signal that was sent to us, or that the process before us has passed on with its sender; 0 for the kernel.
+pid_t sender_of(const siginfo_t& info) {
+  if (info.si_code == SI_QUEUE && info.si_pid == ::getppid()) return info.si_value.sival_int;
+  return info.si_code <= 0 ? info.si_pid : 0;
+}
+
+/// The process that the user started, where the guard is a child of it: passes all signals on, and ends as the guard
+/// does. What else it has for children was there before ddrun, and nobody's business.
+class Doorman {
+ public:
+  explicit Doorman(pid_t guard) : guard_(guard) {}
+
+  [[noreturn]] void run() const {
+    const sigset_t set = handled_signals();
+    while (true) {
+      follow_guard();
+      siginfo_t info{};
+      const int signal = ::sigwaitinfo(&set, &info);
+      if (signal < 0 || signal == SIGCHLD) continue;
+      sigval sender{};
+      sender.sival_int = sender_of(info);
+      ::sigqueue(guard_, signal, sender);
+    }
+  }
+
+ private:
+  void follow_guard() const {
+    int status = 0;
+    pid_t pid;
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0 || (pid < 0 && errno == EINTR)) {
+      if (pid == guard_) ::_exit(shell_code(exit_status_from_wait(status)));
+    }
+  }
+
+  pid_t guard_;
+};
+
+/// Children that we have already are those of the program that became ddrun by exec: a script's background processes.
+/// The guard ends whatever descends from it, so it must not be their parent, nor adopt what they leave. It becomes a
+/// child of this process then, with a session of its own, so that it hears each signal once.
+void leave_earlier_children() {
+  if (!any_child_left()) return;
+  const pid_t before = ::getpid();
+  const pid_t guard = ::fork();
+  if (guard > 0) Doorman(guard).run();
+  if (guard < 0) {
+    say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
+    ::_exit(125);
+  }
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // who kills the one that was started has killed the guard
+  if (::getppid() != before) ::_exit(125);
+  ::setsid();
+}
+
 /// The guard's loop: sleeps until a signal comes. (It wakes once by itself, when it has become clear that the job takes
 /// longer than giving back memory.)
 class Guard {
@@ -60,7 +114,7 @@ class Guard {
       if (signal < 0 || signal == SIGCHLD) continue;
       // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
       const bool heard = shared_.agent_listens;
-      const SignalMessage message{signal, info.si_code <= 0 ? info.si_pid : 0, info.si_uid};
+      const SignalMessage message{signal, sender_of(info), info.si_uid};
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
       if ((shared_.ending_signals.load() & signal_bit(signal)) == 0) continue;
       const char number = heard ? '\0' : static_cast<char>(signal);
@@ -110,6 +164,17 @@ class Guard {
 
 int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
+  // Closed pipes and full files are values that writes return.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  // Whoever started us may ignore it; then no end of a child would ever be told.
+  ::signal(SIGCHLD, SIG_DFL);
+  block_handled_signals();
+  AgentContext context;
+  context.stdin_usable = stdin_is_ours();
+  const pid_t started = ::getpid();
+  leave_earlier_children();
+
   void* page = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto agent_pipe = make_pipe(O_NONBLOCK);
   auto sweeper_pipe = make_pipe(O_NONBLOCK);
@@ -118,17 +183,10 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
     return 125;
   }
   auto* shared = new (page) SharedState;
-  shared->guard_pid = ::getpid();
-  AgentContext context;
   context.shared = shared;
-  context.stdin_usable = stdin_is_ours();
+  shared->started_pid = started;
+  shared->guard_pid = ::getpid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  // Closed pipes and full files are values that writes return.
-  ::signal(SIGPIPE, SIG_IGN);
-  ::signal(SIGXFSZ, SIG_IGN);
-  // Whoever started us may ignore it; then no end of a child would ever be told.
-  ::signal(SIGCHLD, SIG_DFL);
-  block_handled_signals();
 
   const pid_t sweeper = ::fork();
   if (sweeper < 0) {

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <unistd.h>
 
 #include "../job.hpp"
 
@@ -105,4 +106,75 @@ TEST_CASE("A descendant gets the same time to end as the workers") {
   CHECK(outcome.code() == 0);
   CHECK(has(outcome.out, "[0] got TERM\n"));
   CHECK(has(outcome.out, "[0] child tidied up\n"));
+}
+
+namespace {
+
+/// A shell script that has background processes of its own when it becomes ddrun by exec: one that runs on, one that
+/// starts another and ends when `directory` has "go".
+std::string script_with_background(const TemporaryDirectory& dir, const std::string& options) {
+  const std::string worker = DDRUN_TEST_WORKER;
+  return worker + " forever > /dev/null 2>&1 & (" + worker + " await " + dir.file("go") + "; setsid " + worker +
+         " touch " + dir.file("orphan") + " forever & exit 0) > /dev/null 2>&1 & exec " + DDRUN_TEST_DDRUN + " " +
+         options + " -- " + worker + " print ready await " + dir.file("end");
+}
+
+}  // namespace
+
+TEST_CASE("Processes that were there before ddrun are neither waited for nor ended") {
+  const TemporaryDirectory dir;
+  Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2 --shutdown-timeout=0.2")});
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  write_file(dir.file("go"), "");
+  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  write_file(dir.file("end"), "");
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(run.living().size() == 2);
+}
+
+TEST_CASE("Nor are they when ddrun's own processes are killed") {
+  // Guard, sweeper and agent as they stand below the process that was started; every two of them.
+  for (const auto& victims : {std::vector<std::size_t>{1, 2}, {0, 1}, {0, 2}, {0}, {1}, {2}}) {
+    const TemporaryDirectory dir;
+    Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2 --shutdown-timeout=0.2")});
+    REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+    write_file(dir.file("go"), "");
+    REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+    std::vector<pid_t> line;
+    for (const pid_t pid : descendants_of(run.pid())) {
+      const std::string name = read_file("/proc/" + std::to_string(pid) + "/comm");
+      if (name == "ddrun\n" || name == "job-sweeper\n") line.push_back(pid);
+    }
+    REQUIRE(line.size() == 3);
+    for (const std::size_t victim : victims) run.signal(line[victim], SIGKILL);
+    run.wait();
+    INFO("victims " << victims.front() << " of " << victims.size());
+    CHECK(wait_until([&] { return run.living().size() == 2; }));
+  }
+}
+
+TEST_CASE("A signal to a ddrun that has earlier children is told with its sender") {
+  const TemporaryDirectory dir;
+  Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2")});
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  write_file(dir.file("go"), "");
+  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  run.signal(SIGTERM);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 143);
+  CHECK(has(outcome.err, "stopped by SIGTERM from pid " + std::to_string(::getpid())));
+  CHECK(wait_until([&] { return run.living().size() == 2; }));
+}
+
+TEST_CASE("The end of a ddrun that has earlier children takes the job with it") {
+  const TemporaryDirectory dir;
+  Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2")});
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  write_file(dir.file("go"), "");
+  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  run.signal(SIGKILL);
+  CHECK(wait_until([&] { return run.living().size() == 2; }));
 }

@@ -14,7 +14,9 @@ namespace ddrun::process {
 
 // ddrun is three processes, each the parent of the next, so that one SIGKILL, or two, leave nothing behind:
 //
-//   guard    the process that the user started. Passes signals on and the exit code back.
+//   guard    the process that the user started. Passes signals on and the exit code back. (If that one has children
+//            already, as after `exec ddrun` in a script with background processes, the guard is a child of it: they
+//            and what they leave are not ours.)
 //   sweeper  does nothing until guard or agent is gone; then it ends what is left. Its own session and name, so that
 //            neither a signal to the user's process group nor `pkill ddrun` meets it together with the other two.
 //   agent    does all the work, and is the parent of the workers.
@@ -35,6 +37,7 @@ struct SignalMessage {
 
 /// What the three share (one anonymous page).
 struct SharedState {
+  std::atomic<pid_t> started_pid{0};  ///< what the user knows as ddrun: the guard, as a rule
   std::atomic<pid_t> guard_pid{0};
   std::atomic<pid_t> sweeper_pid{0};
   std::atomic<pid_t> agent_pid{0};
@@ -72,7 +75,8 @@ struct AgentContext {
 };
 
 /// Splits into guard, sweeper and agent and runs `agent_main` in the agent, in a session of its own. Returns, in the
-/// guard only, the exit code for the whole program: the agent's, or 125 with a message if the agent was killed.
+/// guard only, the exit code for the whole program: the agent's, or 125 with a message if the agent was killed. (Where
+/// the guard is a child of the process that was started, that one ends here as the guard does.)
 /// Must be called before any thread is started and before much memory is touched: the guard stays as small as it is
 /// now. `argv` is main's own: the sweeper writes its name over its copy.
 int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main);
