@@ -2,8 +2,8 @@
 import collections
 import zlib
 
-from documents import write_files
 from harness import TorchTest, main, run, run_ddrun, script, DDRUN
+from documents import write_files
 
 
 class OneFile(TorchTest):

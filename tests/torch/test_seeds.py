@@ -1,8 +1,8 @@
 """Streams of random numbers from DDRUN_SEED: reproducible, and different for each rank. With the documents' examples."""
 import shutil
 
-from documents import write_files
 from harness import TorchTest, main, run, run_ddrun
+from documents import write_files
 
 FAIL_ONCE = """
 if [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ]; then exit 5; fi

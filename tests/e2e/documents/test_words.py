@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""What pages say in words and tables: links lead somewhere, options exist, defaults and exit statuses are what they say."""
+import functools
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import tomllib
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/support"))
+from cases import main, wait_until  # noqa: E402
+from documents import parse, pattern  # noqa: E402
+from running import DDRUN, Running, environment, run  # noqa: E402
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"),
+                *ROOT.glob("lib/**/*.md")])
+ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
+
+# Options in the text of pages that belong to other programs, where the program does not stand beside them.
+FOREIGN = {
+    "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
+    "coming-from-torchrun.md": {"local-rank"},
+    "nccl.md": {"preset"},
+    "schedulers.md": {"kill-on-bad-exit"},
+}
+OTHER_PROGRAMS = re.compile(
+    r"(?:^|[\s(|/])(?:scripts/\S+|\.ci/run|\./\w+|\w+\.py|iperf3|srun|sbatch|salloc|scancel|mpirun|mpiexec|torchrun|"
+    r"cmake|cpack|ctest|pkg-config|python3?|pip|git|gdb|py-spy|accelerate|torch\.distributed\.launch|coredumpctl|compute-sanitizer|"
+    r"docker|podman|systemd-run|stdbuf)(?= |$)")
+
+
+@functools.cache
+def options():
+    """All that our programs name in their help, without dashes in front and with dashes between words."""
+    known = set()
+    for args in ([DDRUN, "--help"], [DDRUN, "store", "--help"], [DDRUN, "store", "get", "--help"], [DDRUN, "rendezvous", "-h"],
+                 [DDRUN, "secret", "--help"], [ALLREDUCE, "--help"]):
+        text = run(args).out
+        known |= {name.replace("_", "-") for name in re.findall(r"--([a-z][a-z0-9_-]*[a-z0-9])", text)}
+    return known
+
+
+def prose(page):
+    """Its lines outside of blocks, with their numbers."""
+    inside = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            inside = not inside
+        elif not inside:
+            yield number, line
+
+
+def anchors(page):
+    """What GitHub makes of a page's headings."""
+    found = set()
+    for _, line in prose(page):
+        if heading := re.match(r"#+ (.*)", line):
+            text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1]).lower()
+            name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            count = 0
+            while (name if not count else f"{name}-{count}") in found:
+                count += 1
+            found.add(name if not count else f"{name}-{count}")
+    return found
+
+
+class Words(unittest.TestCase):
+    def test_links_lead_somewhere(self):
+        for page in PAGES:
+            text = "\n".join(line for _, line in prose(page))
+            for link in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"[a-z]+:", link):
+                    continue
+                file, _, anchor = link.partition("#")
+                target = (page.parent / file) if file else page
+                with self.subTest(page=str(page.relative_to(ROOT)), link=link):
+                    self.assertTrue(target.exists())
+                    if anchor:
+                        self.assertIn(anchor, anchors(target))
+
+    def test_options_exist(self):
+        for page in PAGES:
+            title = page.relative_to(ROOT)
+            if title.name == "CHANGELOG.md":
+                continue  # it may speak of what is gone
+            text = "\n".join(line for _, line in prose(page))
+            spans = re.findall(r"`([^`]+)`", text)
+            spans += [line for block in parse(page) for _, line in block.lines if block.language in ("", "sh", "console")]
+            for span in spans:
+                for found in re.finditer(r"(?<![\w-])--([a-zA-Z][\w-]*\w)", span):
+                    name = found[1].replace("_", "-")
+                    before = span[:found.start()]
+                    if name in options() or OTHER_PROGRAMS.search(before) or name in FOREIGN.get(title.name, ()):
+                        continue
+                    with self.subTest(page=str(title), text=span):
+                        self.fail(f"--{name} is no option of ddrun, ddrun-allreduce or a program that stands before it")
+
+    def test_defaults_are_those_of_config_show(self):
+        shown = {}
+        for line in run([DDRUN, "config", "show"]).out.splitlines():
+            if found := re.match(r"(# )?([a-z-]+) (?:= (.*?)|is not set) +# default$", line):
+                shown[found[2]] = None if found[1] else tomllib.loads(f"value = {found[3]}")["value"]
+        listed = {}
+        for line in (ROOT / "docs/options.md").read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"\| (?:`-\w`, )?`--([a-z-]+)(?:=[^`]*)?` \| (.*?) \| (.*?) \|", line):
+                listed[found[1]] = found[3].strip("`")
+        self.assertGreater(len(shown), 50)
+        for name, value in shown.items():
+            with self.subTest(name=name):
+                if name == "program":
+                    continue
+                expected = {None: "–", False: "off"}.get(value, str(value)) if not isinstance(value, int) or value is False \
+                    else str(value)
+                if name in ("verbose", "quiet"):
+                    expected = "off"
+                self.assertEqual(listed.get(name), expected)
+
+    def test_what_stands_for_what(self):
+        for expected, printed, matches in (
+                (["a", "b"], "a\nb\n", True), (["a", "b"], "a\nb\nc\n", False), (["a.c"], "abc\n", False),
+                (["a ... c"], "a any thing c\n", True), (["a ... c"], "a b\nc\n", False),
+                (["a", "...", "c"], "a\nx\ny\nc\n", True), (["a", "…", "c"], "a\nc\n", True),
+                (["a", "...", "c"], "a\nx\n", False), ([], "", True), ([], "a\n", False), (["..."], "", True),
+                (["after 0.1 s (pid 4703 on node7)"], "after 78 ms (pid 1 on my-host.example)\n", True),
+                (["after 0.1 s"], "after x s\n", False), (["a  b"], "a    b\n", True), (["a b"], "a  b\n", False),
+                (["/tmp/ddrun_x7k2p9qa/1"], "/tmp/ddrun_abcdefgh/1\n", True), (["127.0.0.1:29500"], "127.0.0.1:1\n", True)):
+            with self.subTest(expected=expected, printed=printed):
+                self.assertEqual(bool(re.fullmatch(pattern(expected), printed)), matches)
+
+
+class ExitCodes(unittest.TestCase):
+    """docs/exit-codes.md, row by row."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-codes-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def ends(self, code, *args, program=DDRUN, says="", **variables):
+        env = {"TMPDIR": str(self.folder), "HOME": str(self.folder), "XDG_CONFIG_HOME": None,
+               "PATH": f"{pathlib.Path(DDRUN).parent}:{os.environ['PATH']}", **variables}
+        result = run([program, *args], cwd=self.folder, env=env, timeout=60)
+        self.assertEqual(result.code, code, str(result))
+        self.assertIn(says, result.err)
+
+    def shell(self, code, script, *options, **variables):
+        self.ends(code, *options, "sh", "-c", script, **variables)
+
+    def test_every_row(self):
+        rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs/exit-codes.md").read_text(encoding="utf-8"), re.MULTILINE)
+        played = {"0": self.success, "1 to 255": self.own_code, "128 + N": self.signals, "2": self.usage, "124": self.limits,
+                  "125": self.itself, "126": self.not_executable, "127": self.not_found}
+        self.assertEqual([row for row in rows if row not in ("Code", "---")], list(played))
+        for row, play in played.items():
+            with self.subTest(row):
+                play()
+
+    def success(self):
+        self.ends(0, "true")
+        self.shell(0, "exit 3", "--success-on=3")
+
+    def own_code(self):
+        for code in (1, 77, 255):
+            self.shell(code, f"exit {code}")
+        self.shell(8, "exit $((7 + TORCHELASTIC_RESTART_COUNT))", "--max-restarts=1")
+        self.shell(1, "exit 0", "--success-on=3")
+
+    def signals(self):
+        for name, code in (("KILL", 137), ("SEGV", 139), ("ABRT", 134)):
+            self.shell(code, f"ulimit -c 0; kill -{name} $$")
+        for number, code in ((2, 130), (15, 143)):
+            started = self.folder / f"started-{number}"
+            running = Running([DDRUN, "sh", "-c", f"touch {started}; sleep 60"], timeout=60)
+            self.addCleanup(running.kill)
+            wait_until(started.exists)
+            running.process.send_signal(number)
+            self.assertEqual(running.wait().code, code)
+
+    def usage(self):
+        self.ends(2, "--no-such-option", "true")
+        self.ends(2, "true", DDRUN_NPROC_PER_NODE="many")
+        (self.folder / "bad.toml").write_text("label = 3\n")
+        self.ends(2, "--config=bad.toml", "true")
+
+    def limits(self):
+        self.ends(124, "--timeout=100ms", "sleep", "60")
+        self.shell(124, "[ $RANK = 0 ] || sleep 60", "--nproc-per-node=2", "--exit-skew=100ms")
+
+    def itself(self):
+        self.ends(125, "--log-dir=/proc/logs", "--tee=3", "true")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            self.ends(125, f"--master-port={taken.getsockname()[1]}", "true")
+
+    def not_executable(self):
+        (self.folder / "plain").write_text("text\n")
+        self.ends(126, "./plain")
+
+    def not_found(self):
+        self.ends(127, "no-such-program-anywhere")
+
+    def test_what_stands_below_the_table(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            nobody = free.getsockname()[1]
+        self.ends(125, "store", "get", "key", f"--server=127.0.0.1:{nobody}", "--timeout=200ms")
+        self.shell(1, "ddrun store get key --timeout=100ms")
+        self.ends(2, "store", "--no-such-option")
+        self.ends(0, "secret", "new")
+        self.ends(2, "secret", "new", says="exists already")
+        self.ends(2, "secret", "new", "--no-such-option")
+
+        allreduce = ("--nproc-per-node=2", "ddrun-allreduce", "-e", "8", "-n", "1")
+        self.ends(0, *allreduce)
+        self.ends(1, *allreduce, "--corrupt-rank=1")
+        self.ends(3, *allreduce, "--max-latency=1ns")
+        self.ends(2, "--no-such-option", program=ALLREDUCE)
+        if not os.path.exists("/dev/nvidiactl") and not os.path.exists("/dev/dxg"):
+            self.ends(77, "--backend=nccl", program=ALLREDUCE)
+
+    def test_verdict_and_how(self):
+        """Telling a worker's own code from a signal."""
+        for script, code, key in (("exit 9", 9, "exit_code"), ("kill -9 $$", 137, "signal")):
+            self.shell(code, script, "--report=report.json")
+            report = json.loads((self.folder / "report.json").read_text())
+            self.assertEqual(report["verdict"], "worker_failed")
+            worker = report["attempts"][0]["workers"][0]
+            self.assertEqual({name for name in ("exit_code", "signal") if worker[name] is not None}, {key})
+
+
+class StoreProtocol(unittest.TestCase):
+    def test_the_example_of_the_page(self):
+        """Byte for byte against `ddrun store`."""
+        block = next(block for block in parse(ROOT / "docs/store-protocol.md") if "greeting" in block.text)
+        server = subprocess.Popen([DDRUN, "store", "--port=0"], stdout=subprocess.PIPE, text=True, env=environment())
+        self.addCleanup(server.wait)
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.terminate)
+        port = int(re.search(r":(\d+)", server.stdout.readline())[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+            for place, line in block.lines:
+                side, data = re.match(r"([<>]) ((?:[0-9a-f]+ ?)+)(?:  |$)", line).groups()
+                data = bytes.fromhex(data)
+                if side == ">":
+                    client.sendall(data)
+                else:
+                    received = b""
+                    while len(received) < len(data):
+                        received += client.recv(len(data) - len(received))
+                    self.assertEqual(received, data, place)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+"""Runs what a page shows.
+
+    ```python train.py      a file: anything with a name behind the language; it can be executed if it begins with #!
+    ```console              lines behind "$ " are commands ("> " goes on), those below them what they print
+    ```                     a command on each line (one that ends in \\ goes on), which has to succeed
+    ```text                 nothing to run: a picture, a form, the words of a report
+
+The files and commands of a page share one folder, in which they are made and run in order. Before them, ./train,
+train.py and other programs that stand for the reader's own lie there (tests/e2e/documents/files), and configs/ and
+scripts/ of this tree. Hosts that ssh is asked for are this machine.
+
+In what is printed (stdout and stderr together), `...` and `…` stand for any text in a line, and for any lines if they stand
+alone. `after 12.3 s`, `pid 4703`, `on node7`, ports of 127.0.0.1, points in time and random letters in the names of
+folders stand for others of their kind, several blanks for any number of them. A command in a console block has to succeed unless the next one is `echo $?`.
+
+Comments on the lines above a block, which a reader does not see, change how it is run:
+
+    <!-- not run: REASON -->    it is not; the reason is printed
+    <!-- needs: PROGRAM -->     only where that is in PATH; `torch`: only with the Python that has PyTorch
+    <!-- before: COMMAND -->    a command that comes first
+    <!-- ends with: 0, 3 -->    each command ends with one of these
+    <!-- measured -->           numbers with a decimal point stand for any number
+    <!-- on 2 machines -->      each command at the same time on so many "machines", which are this one: node0 is the loopback
+"""
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import socket
+
+from running import DDRUN, run
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+FILES = ROOT / "tests/e2e/documents/files"
+
+DIRECTIVE = re.compile(r"<!-- (?:(not run|needs|before|ends with): (.+)|(measured)|on (\d+) machines?) -->")
+SHELLS = ("", "sh", "console")
+
+
+@dataclasses.dataclass
+class Block:
+    """What stands between two fences. `place`: page and line."""
+    place: str
+    language: str
+    name: str
+    lines: list  # of (place, text)
+    orders: dict  # what comments say of it
+
+    @property
+    def text(self):
+        return "".join(f"{text}\n" for _, text in self.lines)
+
+
+@dataclasses.dataclass
+class Command:
+    place: str
+    text: str
+    expected: list = None  # lines; None: anything
+
+
+def parse(page):
+    """The blocks of a page, a path, in order."""
+    title = page.relative_to(ROOT)
+    blocks, block, orders = [], None, {}
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        place = f"{title}:{number}"
+        if block is not None:
+            if line.startswith("```"):
+                blocks.append(block)
+                block = None
+            else:
+                block.lines.append((place, line))
+        elif line.startswith("```"):
+            language, _, name = line[3:].strip().partition(" ")
+            block, orders = Block(place, language, name, [], orders), {}
+        elif found := DIRECTIVE.fullmatch(line):
+            if found[3]:
+                orders["measured"] = True
+            elif found[4]:
+                orders["machines"] = int(found[4])
+            else:
+                orders.setdefault(found[1], []).append(found[2])
+        elif line:
+            if orders:
+                raise AssertionError(f"{place}: the comments above belong to no block")
+    if block is not None:
+        raise AssertionError(f"{block.place}: the block has no end")
+    return blocks
+
+
+def commands(block):
+    if block.language == "console":
+        found = []
+        for place, line in block.lines:
+            if line.startswith("$ "):
+                found.append(Command(place, line[2:], []))
+            elif not found:
+                raise AssertionError(f"{place}: a console block begins with a command")
+            elif line.startswith("> ") and not found[-1].expected:
+                found[-1].text += "\n" + line[2:]
+            else:
+                found[-1].expected.append(line)
+        return found
+    found, goes_on = [], False
+    for place, line in block.lines:
+        if goes_on:
+            found[-1].text += "\n" + line
+        elif line and not line.startswith("#"):
+            found.append(Command(place, line))
+        goes_on = line.endswith("\\")
+    return found
+
+
+# What stands for others of its kind. The first that fits counts.
+WILDCARDS = [(re.compile(shown), meant) for shown, meant in (
+    (r"\.\.\.|…", r".*"),
+    (r"\b\d+(?:\.\d+)? s\b", r"\d+(?:\.\d+)? (?:ms|s)"),
+    (r"\bpid \d+", r"pid \d+"),
+    (r"\bon node\d\b", r"on [\w.-]+"),
+    (r"127\.0\.0\.1:\d+", r"127\.0\.0\.1:\d+"),
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"),
+    (r"\b\d\d:\d\d:\d\d\.\d{3}", r"\d\d:\d\d:\d\d\.\d{3}"),
+    (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    (r"  +", r" +"),
+    (r"_(?=[a-z]*\d)[a-z0-9]{8}\b", r"_[a-z0-9]{8}"),
+)]
+
+
+def line_pattern(line):
+    at, text = 0, ""
+    while at < len(line):
+        fits = [(found.start(), order, found, meant) for order, (shown, meant) in enumerate(WILDCARDS)
+                if (found := shown.search(line, at))]
+        if not fits:
+            break
+        start, _, found, meant = min(fits, key=lambda fit: fit[:2])
+        text += re.escape(line[at:start]) + meant
+        at = found.end()
+    return text + re.escape(line[at:])
+
+
+def pattern(expected):
+    text = ""
+    for line in expected:
+        if line.strip() in ("...", "…"):
+            text += r"(?:.*\n)*?"
+        else:
+            text += line_pattern(line) + r"\n"
+    return text
+
+
+def write_file(block, folder):
+    path = folder / block.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(block.text, encoding="utf-8")
+    path.chmod(0o755 if block.text.startswith("#!") else 0o644)
+
+
+def write_files(page, folder):
+    """Only the files of a page of docs/, by name."""
+    for block in parse(DOCS / page):
+        if block.name:
+            write_file(block, folder)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Page:
+    """`path`: what is run; `folder`: an empty one; `venv`: that of a Python with PyTorch, None: blocks that need it are left
+    out."""
+
+    def __init__(self, path, folder, venv=None):
+        self.path, self.folder, self.venv = path, folder, venv
+        self.ran, self.files, self.left_out = 0, 0, []  # (place, reason)
+        self.status = 0
+        self.home = folder / ".home"
+        programs = folder / ".programs"
+        for made in (self.home, programs, folder / ".tmp"):
+            made.mkdir()
+        for program in pathlib.Path(DDRUN).parent.glob("ddrun-*"):
+            (programs / program.name).symlink_to(program)
+        (programs / "ddrun").symlink_to(DDRUN)
+        shutil.copy(FILES / "ssh", programs)
+        for file in FILES.iterdir():
+            if file.name != "ssh":
+                shutil.copy(file, folder)
+        shutil.copy(shutil.which("echo"), folder / "train")  # compiled, and content with any arguments
+        for name in ("configs", "scripts"):
+            (folder / name).symlink_to(ROOT / name)
+        first = [str(programs)] + ([str(venv / "bin")] if venv else [])
+        self.search = ":".join([*first, os.environ.get("PATH", "/usr/bin:/bin")])
+        self.env = {"PATH": self.search, "HOME": str(self.home), "TMPDIR": str(folder / ".tmp"), "XDG_CONFIG_HOME": None}
+
+    def run(self):
+        blocks = parse(self.path)
+        for block in blocks:
+            reason = self.obstacle(block)
+            if block.name and "not run" not in block.orders:
+                write_file(block, self.folder)
+                self.files += 1
+            elif reason:
+                self.left_out.append((block.place, reason))
+            elif block.language == "text":
+                self.check_text(block)
+            elif block.language in SHELLS:
+                self.run_block(block)
+            else:
+                raise AssertionError(f"{block.place}: a block of {block.language} needs the name of a file, or a comment that "
+                                     "says why it is not run")
+        return self
+
+    @staticmethod
+    def check_text(block):
+        for place, line in block.lines:
+            if re.match(r"\$ |(?:ddrun|ddrun-allreduce|scripts/\S+|srun|mpirun) ", line):
+                raise AssertionError(f"{place}: a command among text is not run: {line}")
+
+    def obstacle(self, block):
+        if "not run" in block.orders:
+            return block.orders["not run"][0]
+        for need in block.orders.get("needs", []):
+            if need == "torch":
+                if not self.venv:
+                    return "needs PyTorch"
+            elif not shutil.which(need, path=self.search):
+                return f"{need} is not installed"
+        return None
+
+    def run_block(self, block):
+        for text in block.orders.get("before", []):
+            self.run_command(Command(block.place, text), [0])
+        allowed = [int(code) for code in block.orders.get("ends with", ["0"])[0].split(",")]
+        found = commands(block)
+        if not found:
+            raise AssertionError(f"{block.place}: there is no command in this block; is it text?")
+        for command, following in zip(found, [*found[1:], None]):
+            told = following is not None and following.text.startswith("echo $?")
+            if "measured" in block.orders:
+                command.expected = [re.sub(r"\d+\.\d+", "…", line) for line in command.expected]
+            if "machines" in block.orders:
+                self.multiply(command, block.orders["machines"])
+            self.run_command(command, None if told else allowed)
+
+    @staticmethod
+    def multiply(command, machines):
+        port = free_port()
+        one = re.sub(r":29400\b", f":{port}", re.sub(r"\bnode0\b", "127.0.0.1", command.text))
+        command.text = f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
+            "for one in $all; do wait $one || code=$?; done; exit $code"
+
+    def run_command(self, command, allowed):
+        """`allowed`: exit statuses; None: any."""
+        result = run(["bash", "-c", f"exec 2>&1; (exit {self.status}); {command.text}"], cwd=self.folder, env=self.env,
+                     timeout=120)
+        self.status, self.ran = result.code, self.ran + 1
+        where = f"{command.place}: {command.text}"
+        if allowed is not None and result.code not in allowed:
+            raise AssertionError(f"{where}\nexit status {result.code}\n{result.out}")
+        out = result.out if not result.out or result.out.endswith("\n") else result.out + "\n"
+        if command.expected is not None and not re.fullmatch(pattern(command.expected), out):
+            expected = "".join(f"{line}\n" for line in command.expected)
+            raise AssertionError(f"{where}\n--- the page says\n{expected}--- it printed\n{out}")
