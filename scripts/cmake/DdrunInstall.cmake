@@ -25,9 +25,13 @@ install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 
 install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
-install(FILES README.md CHANGELOG.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(DIRECTORY docs/ COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
+# In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
   PATTERN "*.md" PATTERN examples EXCLUDE)
+install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES lib/rendezvous/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/rendezvous")
+install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")
 
 # find_package(ddrun) and ddrun::store for programs in C++ (docs/cpp-workers.md). Of ddrun::base only those headers that
 # the store's own include; tests/e2e/build/example_project.sh notices one too few or too many.
@@ -57,7 +61,7 @@ configure_file(scripts/cmake/ddrun-store.pc.in "${CMAKE_BINARY_DIR}/package/ddru
 install(FILES "${CMAKE_BINARY_DIR}/package/ddrun-store.pc" COMPONENT development
   DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 
-install(DIRECTORY docs/examples/store-client COMPONENT development DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples")
+install(DIRECTORY docs/examples/store-client COMPONENT development DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs/examples")
 
 # cpack --config build/release/CPackConfig.cmake: a .deb and a .tar.gz of the programs, and one of each of the library;
 # without debug symbols.

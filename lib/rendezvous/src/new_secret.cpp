@@ -47,8 +47,8 @@ Result<void> write_new_secret(const std::string& path, std::string_view text) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd && errno == EEXIST) {
     return fail(Errc::invalid_argument,
-                concat(path, " exists already and was left as it is: every machine that has it can join; remove it ",
-                       "first to make a new one, or see one with 'ddrun secret new --print'"));
+                concat(path, " exists already and was left as it is: copy it to machines that are to join; remove it ",
+                       "first to make a new one"));
   }
   if (!fd) return fail_errno(Errc::unavailable, concat("cannot write ", path), errno);
   // The mode first: the umask may have taken our own right to read. Network file systems tell of a full disk at the

@@ -52,7 +52,7 @@ diff <(headers ddrun) <(sed -n "s,^$prefix/include/,,p" "$dir/used" | LC_ALL=C s
   fail "installed headers (<) are not those that the store's headers include (>)"
 
 # 3. The example project, copied to where a user might have it.
-cp -r "$prefix/share/doc/ddrun/examples/store-client" "$dir/project"
+cp -r "$prefix/share/doc/ddrun/docs/examples/store-client" "$dir/project"
 export CXXFLAGS=-Werror
 [ -z "$sanitize" ] || CXXFLAGS+=" -fsanitize=$sanitize"
 quietly "$cmake" -S "$dir/project" -B "$dir/build" -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_COMPILER=$compiler" \

@@ -10,9 +10,19 @@ fail() { echo "FAILED: $*"; exit 1; }
 rm -f "$prefix.log"
 for file in bin/ddrun bin/ddrun-allreduce share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 \
   share/bash-completion/completions/ddrun share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
-  share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/differences-from-torchrun.md; do
+  share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/differences-from-torchrun.md \
+  share/doc/ddrun/configs/cpu-smoke.toml share/doc/ddrun/scripts/each-host; do
   [ -s "$prefix/$file" ] || fail "$file is not installed"
 done
+
+# What the installed pages link to is installed too.
+pages=$(find "$prefix/share/doc/ddrun" -name '*.md')
+[ "$(wc -l <<<"$pages")" -gt 20 ] || fail "few pages are installed: $pages"
+while read -r page; do
+  while read -r link; do
+    [[ $link =~ ^([a-z]+:|#) ]] || [ -e "$(dirname "$page")/${link%%#*}" ] || fail "$page links to $link, which is not installed"
+  done < <(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//')
+done <<<"$pages"
 
 ddrun=$prefix/bin/ddrun
 version=$("$ddrun" --version)

@@ -47,6 +47,7 @@ TEST_CASE("A new secret is written once, for its owner alone") {
   const auto again = make(home, {"secret", "new"});
   CHECK(again.code() == 2);
   CHECK(has(again.err, path + " exists already and was left as it is"));
+  CHECK_FALSE(has(again.err, "--print"));  // that would show another one
   CHECK(read_file(path) == text);
 }
 
