@@ -61,8 +61,12 @@ class Command:
 
 
 def parse(page):
-    """The blocks of a page, a path, in order."""
+    """The blocks of a page, a path, in order. Of what is no Markdown, its examples."""
     title = page.relative_to(ROOT)
+    if page.suffix == ".toml":  # the comment at its head
+        return [Block(str(title), "", "", examples(page, r"#   (ddrun .*?)(?:   +# .*)?$"), {})]
+    if page.suffix == ".1":
+        return [Block(str(title), "", "", examples(page, r"(ddrun .*)", ".SH EXAMPLES"), {})]
     blocks, block, orders = [], None, {}
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         place = f"{title}:{number}"
@@ -88,6 +92,17 @@ def parse(page):
     if block is not None:
         raise AssertionError(f"{block.place}: the block has no end")
     return blocks
+
+
+def examples(page, shown, below=None):
+    """The lines of a settings file or manual page that a regular expression finds, as commands; those `below` a line."""
+    found = []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line == below:
+            found.clear()
+        elif fits := re.match(shown, line.replace("\\-", "-")):
+            found.append((f"{page.relative_to(ROOT)}:{number}", fits[1]))
+    return found
 
 
 def commands(block):
@@ -191,7 +206,8 @@ class Page:
         for file in FILES.iterdir():
             if file.name != "ssh":
                 shutil.copy(file, folder)
-        shutil.copy(shutil.which("echo"), folder / "train")  # compiled, and content with any arguments
+        for name in ("train", "smoke-test"):
+            shutil.copy(shutil.which("echo"), folder / name)  # compiled, and content with any arguments
         for name in ("configs", "scripts"):
             (folder / name).symlink_to(ROOT / name)
         first = [str(programs)] + ([str(venv / "bin")] if venv else [])

@@ -235,6 +235,84 @@ class ExitCodes(unittest.TestCase):
             self.assertEqual({name for name in ("exit_code", "signal") if worker[name] is not None}, {key})
 
 
+class Environment(unittest.TestCase):
+    """docs/environment.md, table by table."""
+    page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
+
+    def section(self, title):
+        return re.search(rf"^## {re.escape(title)}$(.*?)(?=^## |\Z)", self.page, re.MULTILINE | re.DOTALL)[1]
+
+    def workers_see(self, *options, **variables):
+        result = run([DDRUN, *options, "--", "env"], env=variables)
+        self.assertEqual(result.code, 0, str(result))
+        return dict(line.split("=", 1) for line in result.out.splitlines() if "=" in line)
+
+    def test_every_variable_is_there(self):
+        seen = self.workers_see("--seed=1", "--virtual-local-rank", TORCHELASTIC_ENABLE_FILE_TIMER=1,
+                                HIP_VISIBLE_DEVICES="0")
+        tables = self.section("As torchrun sets it") + self.section("Ours")
+        named = {name for row in re.findall(r"^\| (`[^|]*) \|", tables, re.MULTILINE) for name in re.findall(r"`([A-Z_]+)`", row)}
+        self.assertGreater(len(named), 20)
+        # Those that the page makes depend on something else.
+        self.assertEqual(named - set(seen) - {"OMP_NUM_THREADS", "DDRUN_ATTEMPT_DIR"}, set())
+
+    def test_what_is_taken_out(self):
+        named = re.findall(r"`([A-Za-z_]+)`", self.section("Taken out").split("What says something")[0])
+        self.assertGreater(len(named), 20)
+        given = {name + "X" if name.endswith("_") else name: "1" for name in named if name not in ("srun", "mpirun")}
+        stay = {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0"}
+        self.assertEqual(set(self.workers_see("--env-detect=none", **given, **stay)) & {*given, *stay}, set(stay))
+        self.assertLessEqual(set(given), set(self.workers_see("--env-detect=none", "--keep-scheduler-env", **given)))
+
+    def test_seeds(self):
+        rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", self.section("DDRUN_SEED"), re.MULTILINE)
+        self.assertTrue(rows)
+        for seed, *expected in rows:
+            result = run([DDRUN, f"--seed={seed}", "--nproc-per-node=3", "sh", "-c", "echo $DDRUN_SEED"])
+            self.assertEqual([line.split()[1] for line in sorted(result.out.splitlines())], expected)
+
+
+class Settings(unittest.TestCase):
+    def test_every_form_of_the_table(self):
+        """Settings files of docs/options.md."""
+        text = (ROOT / "docs/options.md").read_text(encoding="utf-8").split("## Settings files")[1].split("## ")[0]
+        forms = []
+        for row in re.findall(r"^\| [^|]+ \| ([^|]*=[^|]*) \|$", text, re.MULTILINE):
+            spans = re.findall(r"`([^`]+)`", row)
+            for at, span in enumerate(spans):
+                if span.startswith("["):
+                    forms.append("\n".join([span, *spans[at + 1:]]))
+                    break
+                key = span.split(" = ")[0] if " = " in span else key
+                forms.append(span if " = " in span else f"{key} = {span}")
+        self.assertGreater(len(forms), 10)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-settings-"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        for form in forms:
+            with self.subTest(form=form):
+                (folder / "job.toml").write_text(form + "\n")
+                result = run([DDRUN, "config", "show", f"--config={folder / 'job.toml'}"])
+                self.assertEqual(result.code, 0, str(result))
+                self.assertIn("job.toml", result.out)
+
+
+class Report(unittest.TestCase):
+    def test_every_key(self):
+        """The keys of --report that docs/debugging.md lists are those that are written."""
+        page = (ROOT / "docs/debugging.md").read_text(encoding="utf-8").split("## The report as JSON")[1]
+        listed = [re.findall(r"`([a-z_.\[\]]+)`", row) for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)]
+        listed = [name for names in listed for name in names]
+        split = listed.index("rank")
+        job, worker = set(listed[:split]), set(listed[split:])
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-report-"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        run([DDRUN, f"--report={folder / 'report'}", "--timeout=60", "sh", "-c", "exit 3"])
+        report = json.loads((folder / "report").read_text())
+        attempt = report["attempts"][0]
+        self.assertEqual(set(report) | {f"attempts[].{name}" for name in attempt}, job)
+        self.assertEqual(set(attempt["workers"][0]), worker)
+
+
 class StoreProtocol(unittest.TestCase):
     def test_the_example_of_the_page(self):
         """Byte for byte against `ddrun store`."""
