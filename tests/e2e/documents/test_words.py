@@ -16,7 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/support"))
 from cases import main, wait_until  # noqa: E402
-from documents import parse, pattern  # noqa: E402
+from documents import commands, parse, pattern  # noqa: E402
 from running import DDRUN, Running, environment, run  # noqa: E402
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md"),
@@ -311,6 +311,45 @@ class Report(unittest.TestCase):
         attempt = report["attempts"][0]
         self.assertEqual(set(report) | {f"attempts[].{name}" for name in attempt}, job)
         self.assertEqual(set(attempt["workers"][0]), worker)
+
+
+class Schedulers(unittest.TestCase):
+    def test_what_env_prints_in_a_step(self):
+        """The example of docs/schedulers.md, with the variables that srun sets."""
+        block = next(block for block in parse(ROOT / "docs/schedulers.md") if "ddrun env" in block.text)
+        command = commands(block)[0]
+        result = run([DDRUN, *command.text.split("ddrun ")[1].split()], env={
+            "SLURM_JOB_ID": 12, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_NODES": 2, "SLURM_STEP_NUM_TASKS": 2, "SLURM_NODEID": 0,
+            "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_GPUS_ON_NODE": 2, "SLURM_PROCID": 0})
+        self.assertRegex(result.out, "^" + pattern(command.expected) + "$")
+
+
+class WorkersInCpp(unittest.TestCase):
+    page = ROOT / "docs/cpp-workers.md"
+
+    def test_the_lines_of_cpp_compile(self):
+        compiler = shutil.which("c++")
+        if not compiler:
+            self.skipTest("there is no c++")
+        text = next(block.text for block in parse(self.page) if block.language == "cpp")
+        head, body = text.split("\n\n", 1)
+        program = f"""{head}
+#include <string>
+int complain(const std::string& message);
+int example(std::string master_addr, std::uint16_t master_port, std::string rank, std::string my_address) {{
+{body}
+return first ? 0 : 1;
+}}
+"""
+        done = subprocess.run([compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", ROOT / "lib/store/include", "-I",
+                               ROOT / "lib/base/include", "-"], input=program, text=True, capture_output=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_lines_of_cmake_are_the_example_s(self):
+        text = next(block.text for block in parse(self.page) if block.language == "cmake")
+        example = (ROOT / "docs/examples/store-client/CMakeLists.txt").read_text(encoding="utf-8")
+        for line in text.replace("your_worker", "store-client").splitlines():
+            self.assertIn(line, example)
 
 
 class StoreProtocol(unittest.TestCase):
