@@ -102,6 +102,66 @@ class Words(unittest.TestCase):
                     with self.subTest(page=str(title), text=span):
                         self.fail(f"--{name} is no option of ddrun, ddrun-allreduce or a program that stands before it")
 
+    def test_files_that_are_named_exist(self):
+        for page in PAGES:
+            text = "\n".join(line for _, line in prose(page))
+            for name in re.findall(r"`((?:apps|lib|tests|docs|scripts|configs)/[\w./-]+)`", text):
+                with self.subTest(page=str(page.relative_to(ROOT)), name=name):
+                    self.assertTrue((ROOT / name).exists())
+
+    def test_lines_in_the_text_are_understood(self):
+        """`ddrun …` in a sentence: its options at least, by what says what they mean."""
+        tried = 0
+        for page in PAGES:
+            text = "\n".join(line for _, line in prose(page))
+            for line in sorted(set(re.findall(r"`ddrun ([^`]*)`", text))):
+                words = line.split()
+                if re.search(r"…|[][|<>$]|\b[A-Z]{3,}\b", line) or words[0] == "agent":
+                    continue
+                if words[0] in ("store", "rendezvous", "secret", "env", "version", "completion", "config"):
+                    continue  # below
+                tried += 1
+                words = [word for word in words if not re.fullmatch(r"--dry-run|--help|--hostfile=hosts", word)]
+                words = [re.sub(r"=N$", "=2", word) for word in words]
+                with self.subTest(page=str(page.relative_to(ROOT)), line=line):
+                    result = run([DDRUN, "config", "show", *words])
+                    self.assertEqual(result.code, 0, str(result))
+        self.assertGreater(tried, 5)
+
+    def test_first_words(self):
+        """Every form of the table in docs/options.md that ends by itself."""
+        text = (ROOT / "docs/options.md").read_text(encoding="utf-8").split("## First words")[1]
+        forms = re.findall(r"^\| `ddrun ([^`]*)` \|", text, re.MULTILINE)
+        self.assertGreater(len(forms), 5)
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-words-"))
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        for form in forms:
+            first = form.split()[0]
+            if first in ("agent", "rendezvous", "store"):
+                continue
+            lines = [""]
+            for word in form.replace("\\|", "|").split():
+                kinds = ["", word[1:-1]] if word.startswith("[") else word.split("|")
+                lines = [f"{line} {kind}".strip() for line in lines for kind in kinds if kind != "options"]
+            for line in lines:
+                with self.subTest(line=line):
+                    result = run([DDRUN, *line.split()], env={"HOME": folder, "XDG_CONFIG_HOME": folder / line.replace(" ", "")})
+                    self.assertEqual(result.code, 0, str(result))
+                    self.assertTrue(result.out)
+
+    def test_labels(self):
+        """The table of prefixes in docs/output.md."""
+        text = (ROOT / "docs/output.md").read_text(encoding="utf-8").split("What stands before a line:")[1].split("\n\n")[1]
+        rows = re.findall(r"^\| `(--[^`]+)` \| `([^`]+)`", text, re.MULTILINE)
+        self.assertGreater(len(rows), 3)
+        for option, prefix in rows:
+            shown = re.sub(r"\d+", r"\\d", re.escape(prefix).replace("node7", r"[\w.-]+"))
+            if option == "--timestamps":
+                shown = r"\d\d:\d\d:\d\d\.\d\d\d \[\d\] "
+            with self.subTest(option=option):
+                result = run([DDRUN, "--nproc-per-node=2", option, "echo", "hello"])
+                self.assertRegex(result.out, f"^(?:{shown}hello\n){{2}}$")
+
     def test_defaults_are_those_of_config_show(self):
         shown = {}
         for line in run([DDRUN, "config", "show"]).out.splitlines():
