@@ -49,6 +49,9 @@ LINES = [
     Line("--nnodes=1 --nproc-per-node=2 probe.py"),
     Line("--nnodes=1:1 probe.py"),
 
+    Line("'--nproc-per-node= 2' --max-restarts=+1_0 '--nnodes= 1 : +1' probe.py"),
+    Line("'--shutdown-timeout= +5' '--node-rank= 0' probe.py"),
+
     # Variables in place of options
     Line("probe.py", env={"PET_NPROC_PER_NODE": "2"}),
     Line("--nproc-per-node=2 probe.py", env={"PET_NPROC_PER_NODE": "3"}),
@@ -67,6 +70,10 @@ LINES = [
     Line("probe.py", env={"PET_STANDALONE": "yes"}, accepted="pet-values"),
     Line("probe.py", env={"PET_STANDALONE": "perhaps"}, status=2),
 
+    Line("probe.py", env={"PET_NPROC_PER_NODE": "", "PET_STANDALONE": "", "PET_ROLE": "", "PET_MAX_RESTARTS": ""},
+         accepted="empty-variables"),
+    Line("probe.py", env={"PET_RDZV_ID": "", "PET_LOG_DIR": "", "PET_LOCAL_ADDR": ""}),
+
     # Where to meet
     Line("--standalone --nproc-per-node=2 probe.py"),
     Line("--standalone --rdzv-backend=static --rdzv-endpoint=localhost:PORT --rdzv-id=mine probe.py"),
@@ -83,6 +90,11 @@ LINES = [
     Line("--master-addr=127.0.0.1 probe.py"),
     Line("--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --local-addr=127.0.0.1 probe.py"),
     Line("--standalone --local_addr=127.0.0.1 probe.py"),
+    Line("--rdzv-id= probe.py"),
+    Line("--rdzv-id= --rdzv-backend=c10d --rdzv-endpoint=localhost:0 --local-addr= probe.py"),
+    Line("--rdzv-id= --rdzv-endpoint=127.0.0.1:PORT probe.py"),
+    Line("--master-addr= --local-addr= --log-dir= --rdzv-endpoint= --rdzv-conf= probe.py"),
+    Line("--master-port=0 probe.py"),
     Line("probe.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
     Line("--master-port=PORT probe.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 
@@ -110,6 +122,13 @@ LINES = [
     Line("probe.py --nproc-per-node=9 -m --help --version -h --no-python -t 3"),
     Line("-- probe.py a"),
     Line("--nproc-per-node=2 -- probe.py -- a --"),
+    Line("probe.py -- --lr 0.1"),
+    Line("probe.py -- -- a"),
+    Line("probe.py --"),
+    Line("probe.py a -- b"),
+    Line("-m probe -- a"),
+    Line("--no-python ./probe.sh -- a"),
+    Line("--run-path DIR/work/probe.py -- a"),
     Line("probe.py '' ' ' 'a b' \"it's\" '\"' '\\' '*' '~' '#' ';' '$(date)' '`date`'"),
     Line("probe.py 'größe' '数据' 'a\nb'"),
     Line("probe.py \\xff\\xfe", arguments=("probe.py", "\udcff\udcfe")),
@@ -136,6 +155,8 @@ LINES = [
     Line("--nproc-per-node=2 probe.py", env={"HIP_VISIBLE_DEVICES": "5,7"}),
     Line("--role=trainer --nproc-per-node=2 probe.py"),
     Line("--signals-to-handle=SIGTERM,SIGUSR1 probe.py"),
+    Line("--signals-to-handle= probe.py"),
+    Line("--role= -t 3 --log-dir=DIR/logs probe.py"),
     Line("--max-restarts=3 probe.py"),
 
     # Standard input

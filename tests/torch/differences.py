@@ -99,6 +99,16 @@ def _(line, ours, theirs):
     return line.has("--rdzv-id=" + ours) and theirs == "UUID"
 
 
+@rule("job-id", "message: warning", one_sided=True)
+def _(line, ours, theirs):
+    return ours is NOTHING and "--rdzv-id=" in line.words()
+
+
+@rule("master-port-0", r".*: variable MASTER_PORT")
+def _(line, ours, theirs):
+    return line.has("--master-port=0") and ours == "(a free port)" and theirs == "0"
+
+
 # Output
 
 @rule("console", r".*: descriptor [12]")
@@ -195,6 +205,13 @@ def _(line, ours, theirs):
     """Options that do nothing are not passed over in silence."""
     return theirs is NOTHING and \
         (line.has("--standalone") or line.has("--start-method=") or line.has("--monitor-interval="))
+
+
+@rule("unknown-signal", r"message: warning|.*: variable TORCHINDUCTOR_CACHE_DIR|folder tmp/torchinductor_root",
+      one_sided=True)
+def _(line, ours, theirs):
+    """Of the empty name; its traceback makes torchrun import much."""
+    return ours is NOTHING and "--signals-to-handle=" in line.words()
 
 
 @rule("report", "message: warning", one_sided=True)

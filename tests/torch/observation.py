@@ -104,6 +104,7 @@ class Run:
             for path in (str(self.folder), str(self.folder).lstrip("/")):
                 value = value.replace(path, "DIR")
             value = UUID.sub("UUID", value)
+            value = re.sub(r"(?<!\d)\d{30,39}(?!\d)", "UUID", value)  # torchrun's for an empty id
             value = re.sub(r"\b(torchelastic|ddrun)_[a-zA-Z0-9_]{8}(?=/|$)", r"\1_RANDOM", value)
             return value.replace(str(self.port), "PORT")
         if isinstance(value, (list, tuple)):
@@ -129,7 +130,7 @@ class Run:
                 value = "(a folder)"
             elif name == "DDRUN_JOB_TAG":
                 value = "(a word)"
-            elif name == "MASTER_PORT" and value.isdigit() and int(value) not in (self.port, 29500, 29400):
+            elif name == "MASTER_PORT" and value.isdigit() and int(value) not in (0, self.port, 29500, 29400):
                 value = "(a free port)"
             elif name == "MASTER_ADDR" and value == socket.getfqdn():
                 value = "(the host's name)"

@@ -44,6 +44,7 @@ class Splitter {
       const std::string& word = rest_.front();
       if (word == "--") {
         rest_ = rest_.subspan(1);
+        argv_.separated = true;
         break;
       }
       if (word.size() < 2 || word[0] != '-') break;

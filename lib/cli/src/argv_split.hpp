@@ -14,6 +14,7 @@ struct Argv {
   std::vector<std::string> ours;     ///< options as CLI11 cannot misread them: words joined by '-'
   std::vector<const Option*> used;   ///< those that occur in `ours`, each once
   std::vector<std::string> program;  ///< name and arguments; empty if there is none
+  bool separated = false;            ///< "--" stood before the program
   const Option* action = nullptr;    ///< --help or --version was met; nothing behind it was looked at
 };
 

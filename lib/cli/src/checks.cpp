@@ -164,4 +164,10 @@ void choose_program_kind(Draft& draft, const Settings& settings, Warnings& warni
   }
 }
 
+void drop_separator(Draft& draft) {
+  ProgramSpec& program = draft.spec.program;
+  const bool as_torchrun = program.kind != ProgramKind::executable || draft.no_python;
+  if (as_torchrun && !program.args.empty() && program.args.front() == "--") program.args.erase(program.args.begin());
+}
+
 }  // namespace ddrun::cli

@@ -17,4 +17,8 @@ namespace ddrun::cli {
 /// What kind of program it is: a Python script, a module, or something to execute.
 void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);
 
+/// Takes a "--" directly behind the program away, as torchrun's parser does where none stood before it; the caller has
+/// seen to that. Behind a program that torchrun would not have executed it is the program's.
+void drop_separator(Draft& draft);
+
 }  // namespace ddrun::cli

@@ -70,7 +70,7 @@ class Launcher {
     const auto values = read_values(*argv);
     if (!values) return usage_error(values.error().message);
     if (const std::string* shell = value_of(*values, "print-completion")) return completion(*shell);
-    if (auto done = settle(*values, std::move(argv->program)); !done) return usage_error(done.error().message);
+    if (auto done = settle(*values, std::move(*argv)); !done) return usage_error(done.error().message);
     if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
     if (program_origin_.empty() && wanted == Wanted::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
@@ -93,7 +93,7 @@ class Launcher {
     return nullptr;
   }
 
-  Result<void> settle(const std::vector<OptionValues>& typed, std::vector<std::string> program) {
+  Result<void> settle(const std::vector<OptionValues>& typed, Argv argv) {
     std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
     if (const std::string* given = value_of(typed, "config")) {
       if (given->empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
@@ -111,10 +111,11 @@ class Launcher {
     if (auto done = settle_exclusions(settings_); !done) return done;
     if (auto done = settings_.apply_to(draft_); !done) return done;
     if (auto done = check_together(draft_, settings_, warnings_); !done) return done;
-    return take_program(std::move(program), std::move(file));
+    return take_program(std::move(argv.program), argv.separated, std::move(file));
   }
 
-  Result<void> take_program(std::vector<std::string> typed, ConfigFile file) {
+  Result<void> take_program(std::vector<std::string> typed, bool separated, ConfigFile file) {
+    const bool from_command_line = !typed.empty();
     program_origin_ = !typed.empty() ? "command line" : file.program_where.empty() ? "" : "file " + file.program_where;
     std::vector<std::string> words = typed.empty() ? std::move(file.program) : std::move(typed);
     if (words.empty()) return {};
@@ -122,6 +123,7 @@ class Launcher {
     draft_.spec.program.name = std::move(words.front());
     draft_.spec.program.args.assign(std::make_move_iterator(words.begin() + 1), std::make_move_iterator(words.end()));
     choose_program_kind(draft_, settings_, warnings_);
+    if (from_command_line && !separated) drop_separator(draft_);
     return {};
   }
 

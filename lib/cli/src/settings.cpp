@@ -102,6 +102,7 @@ bool Settings::is_on(std::string_view name) const {
   const Given& given = of(*option);
   if (given.source == Source::standard || given.values == option->show(Draft{})) return false;
   const std::string_view value = given.values.empty() ? std::string_view() : given.values.back();
+  if (option->takes_value() && value.empty()) return false;
   const bool is_switch = option->kind == Kind::flag || option->kind == Kind::count;
   return !is_switch || parse_bool(value).value_or(true);
 }
@@ -134,6 +135,7 @@ cluster::Given Settings::given() const {
   for (const auto& [option, given] : entries_) {
     if (given.empty()) continue;
     const Given& last = given.back();
+    if (option->takes_value() && last.values == std::vector<std::string>{""}) continue;  // --rdzv-id=$UNSET
     std::string where = concat("--", option->name);
     if (last.source != Source::command_line) where = last.where.substr(last.where.find(' ') + 1);
     all.emplace(option->name, std::move(where));

@@ -33,7 +33,7 @@ class Settings {
   /// What counts for `option`; its source is `standard` if nobody gave it.
   [[nodiscard]] const Given& of(const Option& option) const;
   [[nodiscard]] const Given& of(std::string_view name) const;
-  /// Given, neither as its default nor switched off (--quiet=0).
+  /// Given, neither as its default nor switched off (--quiet=0) nor as nothing (--rdzv-id=).
   [[nodiscard]] bool is_on(std::string_view name) const;
 
   /// Of two options that exclude each other the one from the stronger source stays; both from one: a failure.
@@ -42,7 +42,8 @@ class Settings {
   /// What was given for `from` counts as `value` for `to`. `from` must have been given.
   void move(std::string_view from, std::string_view to, const std::string& value);
 
-  /// All options that somebody gave, and where, in a word or two: "--nnodes", "PET_NNODES", "job.toml:3:1".
+  /// All options that somebody gave as more than nothing, and where, in a word or two: "--nnodes", "PET_NNODES",
+  /// "job.toml:3:1".
   [[nodiscard]] cluster::Given given() const;
 
   /// Gives every value to its option.

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "ddrun/base/exit_status.hpp"
@@ -25,6 +26,22 @@ struct Range {
   int first;
   int last;
 };
+
+/// A whole number as Python's int() takes it, for parse_integer(): blanks around it, a plus and single underscores
+/// between digits say nothing (" 2", "+2", "1_0"). Other text stays as it is, to be refused.
+std::string plain_number(std::string_view text) {
+  const std::string_view word = trim(text);
+  const bool is_signed = word.starts_with('+') || word.starts_with('-');
+  std::string digits(word.substr(0, word.starts_with('-') ? 1 : 0));
+  bool after_digit = false;
+  for (const char c : word.substr(is_signed ? 1 : 0)) {
+    const bool digit = std::isdigit(static_cast<unsigned char>(c)) != 0;
+    if (!digit && (c != '_' || !after_digit)) return std::string(text);
+    if (digit) digits += c;
+    after_digit = digit;
+  }
+  return after_digit ? digits : std::string(text);
+}
 
 std::optional<Range> parse_range(std::string_view text, int highest) {
   const std::size_t dash = text.find('-');
@@ -57,7 +74,7 @@ Result<bool> parse_bool(std::string_view text) {
 }
 
 Result<int> parse_int(std::string_view text, int low, int high) {
-  const auto number = parse_integer(text, low, high);
+  const auto number = parse_integer(plain_number(text), low, high);
   if (!number) return bad(concat("'", text, "' is not a whole number from ", low, " to ", high));
   return static_cast<int>(*number);
 }
@@ -95,16 +112,17 @@ Result<NprocSpec> parse_nproc(std::string_view text) {
   if (text == "auto") return NprocSpec{NprocSpec::Kind::automatic, 1};
   if (text == "cpu") return NprocSpec{NprocSpec::Kind::cpu, 1};
   if (text == "gpu") return NprocSpec{NprocSpec::Kind::gpu, 1};
-  const auto count = parse_integer(text, 1, 100'000);
+  const auto count = parse_integer(plain_number(text), 1, 100'000);
   if (!count) return bad(concat("'", text, "' is not a number from 1 to 100000, auto, cpu or gpu"));
   return NprocSpec{NprocSpec::Kind::count, static_cast<int>(*count)};
 }
 
 Result<std::pair<int, int>> parse_nnodes(std::string_view text) {
   const std::size_t colon = text.find(':');
-  const auto low = parse_integer(text.substr(0, colon), 1, 1'000'000);
-  const auto high =
-      colon == std::string_view::npos ? low : parse_integer(text.substr(colon + 1), low.value_or(1), 1'000'000);
+  const auto low = parse_integer(plain_number(text.substr(0, colon)), 1, 1'000'000);
+  const auto high = colon == std::string_view::npos
+                        ? low
+                        : parse_integer(plain_number(text.substr(colon + 1)), low.value_or(1), 1'000'000);
   if (!low || !high) return bad(concat("'", text, "' is neither N nor MIN:MAX with 0 < MIN <= MAX"));
   return std::pair(static_cast<int>(*low), static_cast<int>(*high));
 }
@@ -186,6 +204,7 @@ Result<std::map<std::string, std::string>> parse_pairs(std::string_view text) {
 
 Result<std::set<int>> parse_signals(std::string_view text) {
   std::set<int> signals;
+  if (trim(text).empty()) return signals;
   for (const std::string& part : split(text, ',')) {
     const int number = signal_number(trim(part));
     if (number == 0) {
@@ -236,7 +255,7 @@ Result<std::pair<std::string, std::string>> parse_assignment(std::string_view te
 }
 
 Result<Milliseconds> parse_time(std::string_view text) {
-  auto duration = parse_duration(text);
+  auto duration = parse_duration(plain_number(text));
   // A deadline is the clock plus this, in nanoseconds of 64 bits.
   if (duration && *duration > std::chrono::hours(24 * 3660)) return bad(concat("'", text, "' is more than ten years"));
   return duration;

@@ -18,6 +18,7 @@ namespace ddrun::cli {
 // name in front.
 
 [[nodiscard]] Result<bool> parse_bool(std::string_view text);
+// Whole numbers are taken as Python's int() takes them: " 2", "+2" and "1_0" too.
 [[nodiscard]] Result<int> parse_int(std::string_view text, int low, int high);
 [[nodiscard]] Result<double> parse_positive_number(std::string_view text);
 [[nodiscard]] Result<std::uint64_t> parse_seed(std::string_view text);
@@ -35,7 +36,7 @@ namespace ddrun::cli {
 [[nodiscard]] Result<std::vector<std::string>> parse_filters(std::string_view text);
 /// "k=v,k=v"; blanks around are dropped.
 [[nodiscard]] Result<std::map<std::string, std::string>> parse_pairs(std::string_view text);
-/// "SIGTERM,USR1"; those that no program can wait for are refused.
+/// "SIGTERM,USR1", or nothing for none; those that no program can wait for are refused.
 [[nodiscard]] Result<std::set<int>> parse_signals(std::string_view text);
 [[nodiscard]] Result<StdinSpec> parse_stdin(std::string_view text);
 /// "host", "host:port", "[::1]:port".
@@ -65,6 +66,14 @@ template <class T, class U>
 [[nodiscard]] Result<void> assign(T& to, Result<U> from) {
   if (!from) return tl::unexpected<Error>(std::move(from.error()));
   to = std::move(*from);
+  return {};
+}
+
+/// The same, where nothing as text means that the option was not given, as in --log-dir=$UNSET.
+template <class T, class Parse>
+[[nodiscard]] Result<void> assign_or_reset(std::optional<T>& to, std::string_view text, Parse parse) {
+  if (!text.empty()) return assign(to, parse(text));
+  to.reset();
   return {};
 }
 

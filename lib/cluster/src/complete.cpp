@@ -162,6 +162,8 @@ class Filling {
   }
 
   void fill_id() {
+    // Agents cannot meet under names of their own.
+    if (spec_.rendezvous.id.empty()) spec_.rendezvous.id = RendezvousSpec().id;
     if (!detected_.job_id) return;
     if (has("rdzv-id")) instead("job", "rdzv-id");
     else spec_.rendezvous.id = detected_.job_id->value;

@@ -63,7 +63,7 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
   }
   // Where nobody named a meeting place, the job needs a name of its own.
   const bool unnamed = is_static && !named && spec.id == "none";
-  place.run_id = spec.standalone || unnamed ? random_id() : spec.id;
+  place.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
   return place;
 }
 

@@ -20,6 +20,29 @@ TEST_CASE("one leading double dash is dropped and a second one is the program") 
   CHECK(launched({"--", "prog", "--"}).spec.program.args == Words{"--"});
 }
 
+TEST_CASE("a double dash directly behind a program of torchrun is dropped if none stood before it") {
+  for (const Words& before : {Words{"s.py"}, Words{"-m", "mod"}, Words{"--no-python", "echo"}, Words{"--run-path", "s"},
+                              Words{"-n", "2", "--no-python", "s.py"}}) {
+    CAPTURE(before);
+    const auto args = [&](const Words& behind) {
+      Words words = before;
+      words.insert(words.end(), behind.begin(), behind.end());
+      return launched(words).spec.program.args;
+    };
+    CHECK(args({"--", "--lr", "0.1"}) == Words{"--lr", "0.1"});
+    CHECK(args({"--"}).empty());
+    CHECK(args({"--", "--", "a"}) == Words{"--", "a"});
+    CHECK(args({"a", "--", "b"}) == Words{"a", "--", "b"});
+    Words separated = before;
+    separated.insert(separated.end() - 1, "--");
+    separated.insert(separated.end(), {"--", "a"});
+    CHECK(launched(separated).spec.program.args == Words{"--", "a"});
+  }
+  CHECK(launched({"echo", "--", "a"}, {"PET_NO_PYTHON=1"}).spec.program.args == Words{"a"});
+  // Of ddrun's own ways to write a program: as env, nohup and mpirun do.
+  CHECK(launched({"grep", "--", "-x", "file"}).spec.program.args == Words{"--", "-x", "file"});
+}
+
 TEST_CASE("a single dash is a program and not an option") {
   CHECK(launched({"-n", "2", "-", "x"}).spec.program.name == "-");
 }

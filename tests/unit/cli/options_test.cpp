@@ -130,3 +130,31 @@ TEST_CASE("colour follows the terminal and NO_COLOR unless it is said") {
   CHECK(launched({"--color=always", "w"}, {"NO_COLOR=1"}, false).messages.color);
   CHECK_FALSE(launched({"--color=never", "w"}, terminal, true).messages.color);
 }
+
+TEST_CASE("an option given as nothing is as if it were not given") {
+  const LaunchSpec standard = launched({"w"}).spec;
+  const Words variables{"PET_LOG_DIR=logs", "PET_MASTER_ADDR=10.0.0.1", "PET_LOCAL_ADDR=10.0.0.2", "PET_RDZV_ID=7"};
+  const auto launch = launched({"--log-dir=", "--master-addr=", "--local-addr", "", "--rdzv-id=", "w"}, variables);
+  CHECK(launch.spec.log.dir == standard.log.dir);
+  CHECK(launch.spec.rendezvous.master_addr == standard.rendezvous.master_addr);
+  CHECK(launch.spec.rendezvous.local_addr == standard.rendezvous.local_addr);
+  CHECK(launch.spec.rendezvous.id.empty());  // a random one
+  // So that what a scheduler says counts.
+  CHECK(launch.given.empty());
+  CHECK(launched({"--label=host", "--log-line-prefix-template=", "w"}).spec.log.label == Label::host);
+}
+
+TEST_CASE("no role and no signal can be asked for") {
+  CHECK(launched({"--role=", "w"}).spec.role.empty());
+  CHECK(launched({"--signals-to-handle=", "w"}).spec.stop.ending_signals.empty());
+}
+
+TEST_CASE("whole numbers are taken as Python takes them") {
+  CHECK(launched({"--nproc-per-node= 2", "w"}).spec.nproc.count == 2);
+  CHECK(launched({"--nproc-per-node=+2\n", "w"}).spec.nproc.count == 2);
+  CHECK(launched({"--nproc-per-node=1_0", "w"}).spec.nproc.count == 10);
+  CHECK(launched({"--max-restarts=+1_000", "w"}).spec.restart.max_restarts == 1000);
+  CHECK(launched({"--nnodes= 1 : +1", "w"}).spec.rendezvous.max_nodes == 1);
+  CHECK(launched({"--shutdown-timeout= 5", "w"}).spec.stop.grace == Milliseconds(5000));
+  CHECK(launched({"--master-port=007", "w"}).spec.rendezvous.master_port == 7);
+}
