@@ -24,6 +24,7 @@
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/process/insistence.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "variable.hpp"
 
@@ -35,6 +36,11 @@ using Words = std::vector<std::string>;
 
 /// Slurm's commands answer in milliseconds, unless its controller is down.
 constexpr std::chrono::seconds patience{10};
+
+/// Beyond the workers' grace time: what Slurm and the agents need to end.
+constexpr std::chrono::seconds ending_margin{30};
+/// An agent takes a signal for a repetition if enough time lies before it; what it takes on its way differs.
+constexpr std::chrono::milliseconds pause_between = process::Insistence::pause + std::chrono::milliseconds(500);
 
 constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
 
@@ -178,7 +184,8 @@ class Driver {
       become(words);
     }
     remember();
-    context_.shared->agent_listens = true;
+    context_.shared->agent_begins_to_listen(launch_.spec.stop.ending_signals,
+                                            launch_.spec.stop.grace + std::chrono::milliseconds(ending_margin));
     const int status = watch();
     if (shared_ != nullptr) shared_->name[0] = '\0';
     return WIFEXITED(status) ? WEXITSTATUS(status) : agent::exit_codes::signal_base + WTERMSIG(status);
@@ -227,7 +234,12 @@ class Driver {
     while (true) {
       int status = 0;
       if (::waitpid(srun_, &status, WNOHANG) == srun_) return status;
-      if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+      if (told_again_at_ && Clock::now() >= *told_again_at_) {
+        told_again_at_.reset();
+        end_agents(first_told_);
+      }
+      const int timeout = told_again_at_ ? poll_timeout(*told_again_at_) : -1;
+      if (::poll(waiting.data(), waiting.size(), timeout) < 0) continue;
       if (waiting[0].revents != 0) {
         signalfd_siginfo info{};
         [[maybe_unused]] const ssize_t n = ::read(ends_.get(), &info, sizeof info);
@@ -255,7 +267,13 @@ class Driver {
   void pass_on(const process::SignalMessage& message) {
     if (launch_.spec.stop.ending_signals.count(message.signal) != 0) {
       if (slurm_has_told_all(job_, message.sender)) return;
-      end_agents(message.signal);
+      if (first_told_ == 0) {
+        first_told_ = message.signal;
+        end_agents(message.signal);
+        first_told_at_ = Clock::now();
+      } else if (message.at_once && !told_again_at_) {
+        told_again_at_ = first_told_at_ + pause_between;
+      }
     } else if (message.signal == SIGUSR1 || message.signal == SIGUSR2 || message.signal == SIGCONT) {
       ::kill(srun_, message.signal);  // srun hands these on
     }
@@ -277,6 +295,9 @@ class Driver {
   std::string name_;
   UniqueFd ends_;
   pid_t srun_ = -1;
+  int first_told_ = 0;  ///< the signal that ends the agents
+  Clock::time_point first_told_at_;
+  std::optional<Deadline> told_again_at_;
 };
 
 }  // namespace

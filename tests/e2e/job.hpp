@@ -51,6 +51,14 @@ inline Outcome finish(const Words& argv, RunOptions options = {}) {
   return outcome;
 }
 
+/// Repeats a signal until ddrun takes that for what it is, a person's impatience, and says so.
+inline bool insist(Run& run, int signal) {
+  return wait_until([&] {
+    run.signal(signal);
+    return has(run.err(), "again: killing all workers");
+  });
+}
+
 }  // namespace ddrun::test
 
 /// Shows what ddrun wrote if a check of this scope fails.

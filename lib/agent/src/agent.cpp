@@ -74,8 +74,8 @@ class Agent {
             io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); },
             [this] { takedown_->somebody_ended(); }),
         signals_(io_.get_executor(), context,
-                 {[this](int signal, pid_t sender) { signal_arrived(signal, sender); }, [this] { watcher_.reap(); },
-                  [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
+                 {[this](const process::SignalMessage& message) { signal_arrived(message); },
+                  [this] { watcher_.reap(); }, [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
         backoff_(io_.get_executor()),
         time_limit_(io_.get_executor()),
         skew_(io_.get_executor()),
@@ -88,7 +88,7 @@ class Agent {
   Result<void> find_meeting_place();
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
-  void signal_arrived(int signal, pid_t sender);
+  void signal_arrived(const process::SignalMessage& message);
   void worker_ended(const process::ChildEnd& end);
   void parent_lost(const char* who, pid_t pid);
   void time_is_up();
@@ -238,30 +238,36 @@ Result<RankAssignment> Agent::next_round(int attempt) {
 
 // ---- what happens
 
-void Agent::signal_arrived(int signal, pid_t sender) {
+void Agent::signal_arrived(const process::SignalMessage& message) {
+  const int signal = message.signal;
   if (spec_.stop.ending_signals.count(signal) == 0) {
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
     group_->signal(signal);
     return;
   }
   const State state = machine_->state();
-  const std::string from = name_sender(sender);
+  const std::string from = name_sender(message.sender);
+  const event::EndingSignal ending{signal, from, message.at_once};
+  const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
+  if (machine_->ending_signal() != 0 && !message.at_once) {
+    say(Level::info, concat(what, ": the job is being ended already"));
+    return;
+  }
   if (state == State::closing || state == State::finished) {
     // Only a console that takes nothing can be what keeps us.
     hurry_ = true;
-    dispatch(event::EndingSignal{signal, from});
+    dispatch(ending);
     output_closed();
     if (state == State::finished) io_.stop();
     return;
   }
-  const std::string what = signal_name(signal) + (from.empty() ? "" : " from " + from);
   if (machine_->ending_signal() != 0) {
     say(Level::notice, concat(what, " again: killing all workers"));
   } else if (group_->living() > 0) {
     say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
                               " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
   }
-  dispatch(event::EndingSignal{signal, from});
+  dispatch(ending);
 }
 
 void Agent::parent_lost(const char* who, pid_t pid) {

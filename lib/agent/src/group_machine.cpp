@@ -226,7 +226,7 @@ GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time
 
 GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
   if (state_ == State::finished || state_ == State::closing) return too_late_signal(ending);
-  return ending_signal_ != 0 ? second_ending_signal() : first_ending_signal(ending);
+  return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
 }
 
 GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSignal& ending) {
@@ -245,8 +245,8 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
   return actions;
 }
 
-/// At once.
-GroupMachine::Actions GroupMachine::second_ending_signal() {
+GroupMachine::Actions GroupMachine::second_ending_signal(const event::EndingSignal& ending) {
+  if (!ending.at_once) return {};
   nobody_to_wait_for_ = true;
   if (state_ == State::meeting) return finish();
   if (state_ == State::starting) {
@@ -259,7 +259,7 @@ GroupMachine::Actions GroupMachine::second_ending_signal() {
 /// Nobody is left to be told. All there is to decide is that no other attempt follows.
 GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& ending) {
   if (!alone() && state_ == State::closing) {
-    return ending_signal_ != 0 ? second_ending_signal() : first_ending_signal(ending);
+    return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
   }
   if (!restart_wanted_) return {};
   job_is_ending_ = true;

@@ -13,6 +13,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/process/insistence.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signal_source.hpp"
@@ -39,7 +40,7 @@ bool stdin_is_ours() {
   return foreground < 0 || foreground == ::getpgrp();
 }
 
-/// Of a signal that was sent to us, or that the process before us has passed on with its sender; 0 for the kernel.
+/// Of a signal that was sent to us, or that our parent has passed on with its sender; 0 for the kernel.
 pid_t sender_of(const siginfo_t& info) {
   if (info.si_code == SI_QUEUE && info.si_pid == ::getppid()) return info.si_value.sival_int;
   return info.si_code <= 0 ? info.si_pid : 0;
@@ -114,11 +115,15 @@ class Guard {
       if (signal < 0 || signal == SIGCHLD) continue;
       // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
       const bool heard = shared_.agent_listens;
-      const SignalMessage message{signal, sender_of(info), info.si_uid};
+      const bool ends_job = (shared_.ending_signals.load() & signal_bit(signal)) != 0;
+      SignalMessage message{signal, sender_of(info), false};
+      if (ends_job) {
+        message.at_once = message.sender == at_once_mark || insistence_.is_meant(signal, message.sender, Clock::now());
+      }
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
-      if ((shared_.ending_signals.load() & signal_bit(signal)) == 0) continue;
-      const char number = heard ? '\0' : static_cast<char>(signal);
-      n = ::write(to_sweeper_.get(), &number, 1);
+      if (!ends_job) continue;
+      const EndingMessage ending{static_cast<unsigned char>(heard ? 0 : signal), message.at_once};
+      n = ::write(to_sweeper_.get(), &ending, sizeof ending);
       if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
     }
     return exit_code_;
@@ -155,12 +160,22 @@ class Guard {
   UniqueFd to_agent_;
   UniqueFd to_sweeper_;
   SharedState& shared_;
+  Insistence insistence_;
   int exit_code_ = 125;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
 };
 
 }  // namespace
+
+void SharedState::agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace) {
+  grace_ms = static_cast<long>(grace.count());
+  std::uint64_t ending = 0;
+  for (const int signal : which_end) ending |= signal_bit(signal);
+  ending_signals = ending;
+  agent_has_listened = true;
+  agent_listens = true;
+}
 
 int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();

@@ -54,7 +54,7 @@ void SignalSource::wait() {
     ssize_t n;
     while ((n = ::read(fd_.native_handle(), info, sizeof info)) > 0) {
       for (std::size_t i = 0; i < static_cast<std::size_t>(n) / sizeof info[0]; ++i) {
-        on_signal_({static_cast<int>(info[i].ssi_signo), static_cast<pid_t>(info[i].ssi_pid), info[i].ssi_uid});
+        on_signal_({static_cast<int>(info[i].ssi_signo), static_cast<pid_t>(info[i].ssi_pid)});
       }
     }
     wait();

@@ -11,7 +11,7 @@ namespace {
 
 using boost::asio::posix::stream_descriptor;
 
-/// Within this time the same signal on another way is that one, and not a second and third one that mean "at once".
+/// Within this time the same signal on another way is that one, and not a second and third one.
 constexpr std::chrono::seconds echo_time{1};
 
 }  // namespace
@@ -31,13 +31,7 @@ Result<void> SignalsHeard::open(const std::set<int>& ending_signals, Millisecond
   if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
   read_guard_messages();
   read_sweeper_life();
-  SharedState& shared = *context_.shared;
-  shared.grace_ms = static_cast<long>(grace.count());
-  std::uint64_t ending = 0;
-  for (const int signal : ending_signals) ending |= signal_bit(signal);
-  shared.ending_signals = ending;
-  shared.agent_has_listened = true;
-  shared.agent_listens = true;
+  context_.shared->agent_begins_to_listen(ending_signals, grace);
   return {};
 }
 
@@ -45,7 +39,8 @@ void SignalsHeard::close() { context_.shared->agent_listens = false; }
 
 void SignalsHeard::own_signal(const SignalEvent& event) {
   if (event.signal == SIGCHLD) listener_.child_ended();
-  else arrived(event.signal, event.sender, event.sender == context_.shared->sweeper_pid ? Way::sweeper : Way::own);
+  else if (event.sender == context_.shared->sweeper_pid) arrived({event.signal, event.sender}, Way::sweeper);
+  else arrived({event.signal, event.sender}, Way::own);
 }
 
 void SignalsHeard::read_guard_messages() {
@@ -54,7 +49,7 @@ void SignalsHeard::read_guard_messages() {
     SignalMessage message;
     ssize_t n;
     while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
-      arrived(message.signal, message.sender, Way::guard);
+      arrived(message, Way::guard);
     }
     if (n == 0) {
       // A stopped sweeper would stay behind for ever.
@@ -72,8 +67,13 @@ void SignalsHeard::read_sweeper_life() {
   });
 }
 
-void SignalsHeard::arrived(int signal, pid_t sender, Way way) {
-  if (!is_echo(signal, way)) listener_.signal(signal, sender);
+void SignalsHeard::arrived(SignalMessage message, Way way) {
+  const bool ends_job = (context_.shared->ending_signals.load() & signal_bit(message.signal)) != 0;
+  if (ends_job && way != Way::guard) {
+    // Each way by itself: what comes on several is one signal, however late the others are.
+    message.at_once = insistence_[way].is_meant(message.signal, message.sender, Clock::now());
+  }
+  if (message.at_once || !is_echo(message.signal, way)) listener_.signal(message);
 }
 
 bool SignalsHeard::is_echo(int signal, Way way) {

@@ -24,10 +24,9 @@ namespace ddrun::process {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-/// After a second ending signal, or after its grace time when the guard is dead, the agent has this long: more than it
-/// waits itself for processes that SIGKILL does not end at once, such as one whose GPU memory is being freed.
+/// After an ending signal that was meant twice, or after its grace time when the guard is dead, the agent has this
+/// long: more than it waits itself for processes that SIGKILL does not end at once, such as one whose GPU memory is
+/// being freed.
 constexpr auto agent_margin = std::chrono::seconds(15);
 constexpr auto sweep_limit = std::chrono::seconds(10);
 
@@ -84,12 +83,12 @@ class Sweeper {
   }
 
   void read_guard_pipe() {
-    char byte;
-    const ssize_t n = ::read(guard_pipe_.get(), &byte, 1);
+    EndingMessage message;
+    const ssize_t n = ::read(guard_pipe_.get(), &message, sizeof message);
     if (n < 0) return;
-    const bool unheard = n == 0 ? !shared_.agent_listens && !shared_.agent_has_listened : byte != '\0';
+    const bool unheard = n == 0 ? !shared_.agent_listens && !shared_.agent_has_listened : message.unheard != 0;
     if (unheard) {
-      ended_by_ = n == 0 ? SIGHUP : byte;
+      ended_by_ = n == 0 ? SIGHUP : message.unheard;
       ::kill(agent_, SIGKILL);
     }
     // Whatever comes next, a stopped agent must hear of it.
@@ -98,7 +97,7 @@ class Sweeper {
       // The agent sees the same end-of-file and stops in order; if it does not, it is killed after its grace time.
       guard_pipe_.reset();
       arm(std::chrono::milliseconds(shared_.agent_listens ? shared_.grace_ms.load() : 0) + agent_margin);
-    } else if (++ending_signals_ >= 2) {
+    } else if (message.at_once) {
       arm(agent_margin);
     }
   }
@@ -113,7 +112,6 @@ class Sweeper {
   UniqueFd signals_;
   SharedState& shared_;
   bool settled_ = false;
-  int ending_signals_ = 0;
   int ended_by_ = 0;
   std::optional<Clock::time_point> kill_at_;
 };

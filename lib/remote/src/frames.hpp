@@ -20,7 +20,7 @@ enum class FrameType : std::uint8_t {
   // To a host.
   fan_out = 1,  ///< JSON: further hosts that this one is to start
   start,        ///< the job's secret, a newline, JSON: Bootstrap
-  signal,       ///< the signal's number in one byte
+  signal,       ///< the signal's number in one byte; another one if it is a repetition, and meant
   input,        ///< for the workers' standard input; empty: its end
   ping,         ///< nothing; that it comes is enough
   // From a host.
@@ -47,6 +47,11 @@ constexpr std::uint32_t this_host = 0xffffffff;
 
 /// No payload is longer.
 constexpr std::size_t longest_payload = std::size_t{16} << 20U;
+
+/// The payload of FrameType::signal.
+inline std::string signal_payload(int signal, bool at_once = false) {
+  return std::string(1, static_cast<char>(signal)) + (at_once ? "!" : "");
+}
 
 void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload);
 

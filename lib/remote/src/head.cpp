@@ -55,8 +55,8 @@ class Head {
             },
             [] {}),
         signals_(io_.get_executor(), context_,
-                 {[this](int signal, pid_t) { signal_arrived(signal); }, [this] { watcher_.reap(); },
-                  [this](const char* who, pid_t) { parent_lost(who); }}),
+                 {[this](const process::SignalMessage& message) { signal_arrived(message); },
+                  [this] { watcher_.reap(); }, [this](const char* who, pid_t) { parent_lost(who); }}),
         output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
         patience_(io_),
@@ -131,11 +131,13 @@ class Head {
 
   // ---- signals and the end
 
-  void signal_arrived(int signal) {
+  void signal_arrived(const process::SignalMessage& message) {
+    const int signal = message.signal;
     if (options_.ending_signals.count(signal) == 0) {
-      fan_out_->send_all(FrameType::signal, std::string(1, static_cast<char>(signal)));
+      fan_out_->send_all(FrameType::signal, signal_payload(signal));
       return;
     }
+    if (ending_ && !message.at_once) return;
     if (ending_signal_ == 0) ending_signal_ = signal;
     if (!ending_) {
       say(Level::notice, concat(signal_name(signal), ": stopping ", running(), running() == 1 ? " host" : " hosts",
@@ -150,7 +152,7 @@ class Head {
   void end_all(int signal) {
     const bool again = std::exchange(ending_, true);
     input_.stop();
-    fan_out_->send_all(FrameType::signal, std::string(1, static_cast<char>(signal)));
+    fan_out_->send_all(FrameType::signal, signal_payload(signal, again));
     // Where ddrun does not run yet nothing has to be stopped in order.
     if (!again) {
       for (std::uint32_t i = 0; i < hosts_.size(); ++i) {
@@ -258,7 +260,7 @@ class Head {
     host.ready = true;
     if (auto hello = hello_from_json(payload)) host.addresses = std::move(hello->addresses);
     if (ending_) {
-      fan_out_->send(FrameType::signal, index, std::string(1, static_cast<char>(options_.job.ending_signal)));
+      fan_out_->send(FrameType::signal, index, signal_payload(options_.job.ending_signal));
       return;
     }
     if (index == 0 || !coordinators_.empty()) start_host(index);

@@ -16,6 +16,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signal_source.hpp"
 #include "fan_out.hpp"
@@ -203,7 +204,9 @@ class Relay {
     switch (frame.type) {
       case FrameType::start: start_node(frame.payload); break;
       case FrameType::signal:
-        if (!frame.payload.empty()) signal_node(static_cast<unsigned char>(frame.payload.front()));
+        if (!frame.payload.empty()) {
+          signal_node(static_cast<unsigned char>(frame.payload.front()), frame.payload.size() > 1);
+        }
         break;
       case FrameType::input: take_input(frame.payload); break;
       default: break;
@@ -277,10 +280,13 @@ class Relay {
     to_node_.write(text);
   }
 
-  void signal_node(int signal) {
+  /// `at_once`: it has been said before, and the user means it.
+  void signal_node(int signal, bool at_once = false) {
     if (code_) return;
     if (bootstrap_) {
-      ::kill(node_.pid, signal);
+      sigval mark{};
+      mark.sival_int = at_once ? process::at_once_mark : ::getpid();
+      ::sigqueue(node_.pid, signal, mark);
       ::kill(node_.pid, SIGCONT);
     } else {
       // It waits for its part; end-of-file tells it that there is none.

@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
 #include "../job.hpp"
@@ -37,18 +38,56 @@ TEST_CASE("INT TERM HUP and QUIT are passed on once and end the job in order") {
   }
 }
 
-TEST_CASE("A second ending signal kills at once") {
-  Run run(job({"-n", "2"}, {"ignore", "TERM", "ignore", "INT", "print", "ready", "forever"}));
+TEST_CASE("The same ending signal again, after a second, kills at once") {
+  Run run(job({"-n", "2"}, {"ignore", "TERM", "print", "ready", "forever"}));
   wait_for_all(run, 2);
-  run.signal(SIGTERM);
-  REQUIRE(run.wait_for_err("stopping 2 workers"));
-  run.signal(SIGINT);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(insist(run, SIGTERM));
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::seconds(1));
   const auto outcome = run.wait(std::chrono::seconds(10));
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 143);
-  CHECK(has(outcome.err, "again: killing all workers"));
   CHECK(last_line(outcome.err) == "  workers: ranks 0,1 killed by ddrun (SIGKILL)");
+}
+
+TEST_CASE("One request to stop that comes as two signals leaves the grace time") {
+  // GNU timeout; a shell's job that is told by name and by group; systemd with SendSIGHUP; a terminal that is closed.
+  for (const auto& [first, second] :
+       {std::pair{SIGTERM, SIGTERM}, {SIGINT, SIGINT}, {SIGTERM, SIGHUP}, {SIGHUP, SIGHUP}, {SIGTERM, SIGINT}}) {
+    const TemporaryDirectory dir;
+    Run run(job({"-n", "2", "-v"}, {"ignore", "TERM", "ignore", "INT", "ignore", "HUP", "print", "ready", "await",
+                                    dir.file("go"), "print", "saved", "exit", "0"}));
+    wait_for_all(run, 2);
+    run.signal(first);
+    REQUIRE(run.wait_for_err("stopping 2 workers"));
+    run.signal(second);
+    REQUIRE(run.wait_for_err("the job is being ended already"));
+    write_file(dir.file("go"), "");
+    const auto outcome = run.wait();
+    CHECK(run.all_gone());
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 128 + first);
+    CHECK(count(outcome.out, "saved\n") == 2);
+    CHECK_FALSE(has(outcome.err, "killing"));
+  }
+}
+
+TEST_CASE("A job under GNU timeout has its grace time") {
+  const TemporaryDirectory dir;
+  auto words = job({"-n", "2"}, {"tell", "TERM", "print", "ready", "heard", "1", "await", dir.file("go"), "print",
+                                 "saved", "exit", "0"});
+  words.insert(words.begin(), {"timeout", "--preserve-status", "1"});
+  RunOptions options;
+  options.own_group = false;  // it makes one, and signals that as well as its child
+  Run run(words, options);
+  REQUIRE(wait_until([&] { return count(run.out(), "got TERM\n") == 2; }));
+  write_file(dir.file("go"), "");
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(count(outcome.out, "saved\n") == 2);
+  CHECK_FALSE(has(outcome.err, "killing"));
 }
 
 TEST_CASE("USR1 USR2 CONT TSTP and WINCH are passed through and the job goes on") {

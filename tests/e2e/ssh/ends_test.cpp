@@ -42,7 +42,7 @@ TEST_CASE("A second signal leaves the grace time out") {
   REQUIRE(run.wait_for_out("up\n"));
   run.signal(SIGINT);
   REQUIRE(run.wait_for_err("stopping 1 worker"));
-  run.signal(SIGINT);
+  REQUIRE(insist(run, SIGINT));
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 130);

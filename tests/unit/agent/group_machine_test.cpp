@@ -212,6 +212,17 @@ TEST_CASE("an ending signal takes the restart away wherever it comes") {
   CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
 }
 
+TEST_CASE("a second ending signal that nobody means twice changes nothing") {
+  Walk walk;
+  walk.run();
+  walk.signal(SIGTERM, false);
+  CHECK(walk.signal(SIGHUP, false).empty());
+  CHECK(walk.signal(SIGTERM, false).empty());
+  CHECK(walk.machine.state() == State::stopping);
+  CHECK(walk.machine.ending_signal() == SIGTERM);
+  CHECK(walk.signal(SIGTERM, true) == "kill, check");
+}
+
 TEST_CASE("the second ending signal kills at once") {
   SECTION("running") {
     Walk walk;

@@ -65,7 +65,10 @@ struct Walk {
   std::string ended(int local_rank, const ExitStatus& status) {
     return on(agent::event::WorkerEnded{local_rank, status});
   }
-  std::string signal(int number) { return on(agent::event::EndingSignal{number, "pid 7 (sh)"}); }
+  /// By somebody who means it if it is a second one.
+  std::string signal(int number, bool at_once = true) {
+    return on(agent::event::EndingSignal{number, "pid 7 (sh)", at_once});
+  }
 
   /// Two workers run.
   Walk& run() {

@@ -74,7 +74,8 @@ class World {
     if (check_ && machine_.state() == State::killing && one_in(random, 6)) choice.emplace_back(event::KillExpired{});
     if (close_) choice.insert(choice.end(), 4, event::OutputClosed{});
     if (backoff_) choice.insert(choice.end(), 4, event::BackoffExpired{});
-    if (one_in(random, 12)) choice.emplace_back(event::EndingSignal{one_in(random, 2) ? SIGINT : SIGTERM, "pid 1"});
+    if (one_in(random, 12))
+      choice.emplace_back(event::EndingSignal{one_in(random, 2) ? SIGINT : SIGTERM, "pid 1", one_in(random, 2)});
     if (one_in(random, 30)) choice.emplace_back(event::JobTimeout{});
     if (one_in(random, 30)) choice.emplace_back(event::ParentLost{"guard"});
     if (choice.empty()) return event::OutputClosed{};
@@ -96,7 +97,7 @@ class World {
       case 8: return event::OutputClosed{};
       case 9: return event::BackoffExpired{};
       case 10: return event::JobTimeout{};
-      case 11: return event::EndingSignal{SIGTERM, ""};
+      case 11: return event::EndingSignal{SIGTERM, "", one_in(random, 2)};
       default: return event::ParentLost{"sweeper"};
     }
   }

@@ -52,6 +52,7 @@ struct JobTimeout {};
 struct EndingSignal {
   int signal = 0;
   std::string sender;
+  bool at_once = false;  ///< after an earlier one: a person has lost patience
 };
 struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
@@ -192,7 +193,7 @@ class GroupMachine {
   /// The workers have ended well, and only what they left behind is being cleared up.
   [[nodiscard]] bool all_went_well() const;
   Actions first_ending_signal(const event::EndingSignal& ending);
-  Actions second_ending_signal();
+  Actions second_ending_signal(const event::EndingSignal& ending);
   Actions too_late_signal(const event::EndingSignal& ending);
   Actions start_attempt();
   Actions start_skew();

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <set>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
@@ -29,9 +31,13 @@ namespace ddrun::process {
 /// What the guard writes to the agent: a signal that it received.
 struct SignalMessage {
   int signal = 0;
-  pid_t sender = 0;
-  uid_t sender_user = 0;
+  pid_t sender = 0;      ///< 0: the kernel, as for Ctrl-C
+  bool at_once = false;  ///< it ends the job and is meant as a repetition: see Insistence
 };
+
+/// What a parent of the guard that knows ddrun gives to sigqueue() with a signal: the sender that it heard it from, or
+/// this if the signal is meant as a repetition.
+constexpr int at_once_mark = -1;
 
 [[nodiscard]] constexpr std::uint64_t signal_bit(int signal) { return std::uint64_t{1} << (signal - 1); }
 
@@ -43,7 +49,7 @@ struct SharedState {
   std::atomic<pid_t> agent_pid{0};
   /// How long the agent may take for an orderly stop; the sweeper waits a little longer before it kills the agent.
   std::atomic<long> grace_ms{30'000};
-  /// Signals that end the job, each as the bit of its number. Two of them mean: at once, so the sweeper counts them.
+  /// Signals that end the job, each as the bit of its number.
   std::atomic<std::uint64_t> ending_signals{signal_bit(SIGTERM) | signal_bit(SIGINT) | signal_bit(SIGHUP) |
                                             signal_bit(SIGQUIT)};
   /// True while the agent takes signals as events. Before (options, --help, checks of the machine) and after (the last
@@ -63,6 +69,9 @@ struct SharedState {
   std::atomic<int> cgroup_decided{0};
   /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty.
   char private_directory[512] = {};
+
+  /// For the agent, once it takes signals as events: which end the job, and how long an orderly end may take.
+  void agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace);
 };
 
 /// The agent's view of the other two.

@@ -15,7 +15,6 @@ namespace ddrun::process {
 struct SignalEvent {
   int signal = 0;
   pid_t sender = 0;
-  uid_t sender_user = 0;
 };
 
 /// Signals that ddrun takes as events: all that a user or a cluster sends, SIGCHLD, and none of those that mean a

@@ -12,6 +12,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/process/guard.hpp"
+#include "ddrun/process/insistence.hpp"
 #include "ddrun/process/signal_source.hpp"
 
 namespace ddrun::process {
@@ -22,8 +23,8 @@ namespace ddrun::process {
 class SignalsHeard {
  public:
   struct Listener {
-    /// `sender`: 0 if the kernel sent it.
-    std::function<void(int signal, pid_t sender)> signal;
+    /// One that ends the job may come again without meaning anything: see SignalMessage::at_once.
+    std::function<void(const SignalMessage&)> signal;
     /// SIGCHLD.
     std::function<void()> child_ended;
     /// `who`: "guard" or "sweeper"; it was killed.
@@ -46,7 +47,7 @@ class SignalsHeard {
   void own_signal(const SignalEvent& event);
   void read_guard_messages();
   void read_sweeper_life();
-  void arrived(int signal, pid_t sender, Way way);
+  void arrived(SignalMessage message, Way way);
   bool is_echo(int signal, Way way);
 
   AgentContext& context_;
@@ -59,6 +60,7 @@ class SignalsHeard {
     std::set<Way> ways;
   };
   std::map<int, Heard> heard_;  ///< by signal
+  std::map<Way, Insistence> insistence_;
 };
 
 }  // namespace ddrun::process
