@@ -62,11 +62,11 @@ class Command:
 
 def parse(page):
     """The blocks of a page, a path, in order. Of what is no Markdown, its examples."""
-    title = page.relative_to(ROOT)
+    title = os.path.relpath(page, ROOT)
     if page.suffix == ".toml":  # the comment at its head
-        return [Block(str(title), "", "", examples(page, r"#   (ddrun .*?)(?:   +# .*)?$"), {})]
+        return [Block(title, "", "", examples(page, r"#   (ddrun .*?)(?:   +# .*)?$"), {})]
     if page.suffix == ".1":
-        return [Block(str(title), "", "", examples(page, r"(ddrun .*)", ".SH EXAMPLES"), {})]
+        return [Block(title, "", "", examples(page, r"(ddrun .*)", ".SH EXAMPLES"), {})]
     blocks, block, orders = [], None, {}
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         place = f"{title}:{number}"
@@ -101,7 +101,7 @@ def examples(page, shown, below=None):
         if line == below:
             found.clear()
         elif fits := re.match(shown, line.replace("\\-", "-")):
-            found.append((f"{page.relative_to(ROOT)}:{number}", fits[1]))
+            found.append((f"{os.path.relpath(page, ROOT)}:{number}", fits[1]))
     return found
 
 
