@@ -265,8 +265,8 @@ void run(const Words& words) {
         if (FILE* file = std::fopen(path, "w")) {
           std::fprintf(file,
                        "{\"message\": {\"message\": \"%s\", \"extraInfo\": {\"py_callstack\": "
-                       "\"Traceback (most recent call last):\\n  boom\", \"timestamp\": \"1795223473\"}}}",
-                       message.c_str());
+                       "\"Traceback (most recent call last):\\n  boom\", \"timestamp\": \"%lld\"}}}",
+                       message.c_str(), static_cast<long long>(::time(nullptr)));
           std::fclose(file);
         }
       }

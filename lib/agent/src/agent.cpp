@@ -97,9 +97,16 @@ class Agent {
 
   void dispatch(const Event& event);
   void carry_out(const action::SpawnWorkers& spawn);
-  void carry_out(const action::SignalGroup& signal) { takedown_->signal(signal.signal); }
+  void carry_out(const action::SignalGroup& signal) {
+    evidence_ends();
+    takedown_->signal(signal.signal);
+    output_->read_file_tails();
+  }
   void carry_out(const action::StartGrace& grace) { takedown_->start_grace(grace.duration); }
-  void carry_out(const action::KillGroup&) { takedown_->kill(); }
+  void carry_out(const action::KillGroup&) {
+    evidence_ends();
+    takedown_->kill();
+  }
   void carry_out(const action::CheckGone&) { takedown_->check_gone(); }
   void carry_out(const action::CloseOutput&);
   void carry_out(const action::StartBackoff& backoff);
@@ -112,6 +119,8 @@ class Agent {
   void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
   void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
   void carry_out(const action::Desert&) { member_->desert(); }
+  /// What workers write from now on, they write because they are stopped.
+  void evidence_ends();
   void all_is_written();
   /// The result is complete, and told.
   void settle();
@@ -362,6 +371,7 @@ Result<void> Agent::start_workers(int attempt) {
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
+  record_.attempt_begins();
   group_->forget_workers();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
@@ -369,6 +379,11 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
     if (local_events_) local_events_->started();
     dispatch(event::Spawned{});
   }
+}
+
+void Agent::evidence_ends() {
+  output_->drain_all();
+  record_.stop_begins();
 }
 
 void Agent::carry_out(const action::CloseOutput&) {
@@ -385,7 +400,7 @@ void Agent::carry_out(const action::CloseOutput&) {
 void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   ++output_generation_;
-  output_->look_at_stderr();
+  output_->read_file_tails();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
   const bool again = machine_->will_restart();
   const std::string why = again ? record_.describe_restart(machine_->restarts_used() + 1) : "";

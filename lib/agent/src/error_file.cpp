@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -17,14 +18,16 @@ namespace ddrun::agent {
 namespace {
 
 using nlohmann::json;
+using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t most_bytes = std::size_t{4} << 20U;
 
-std::optional<std::string> read_regular_file(const std::string& path) {
+std::optional<std::string> read_regular_file(const std::string& path, timespec* written = nullptr) {
   // O_NONBLOCK: opening a FIFO that a worker put there must not wait for its other end.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+  if (written != nullptr) *written = info.st_mtim;
   std::string text(std::min(static_cast<std::size_t>(info.st_size), most_bytes), '\0');
   std::size_t have = 0;
   while (have < text.size()) {
@@ -40,17 +43,19 @@ std::optional<std::string> read_regular_file(const std::string& path) {
 class MessagePicker : public nlohmann::json_sax<json> {
  public:
   WorkerError found;
+  std::int64_t seconds = 0;  ///< "timestamp"; 0: none
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool number_unsigned(number_unsigned_t value) override { return number(static_cast<double>(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return number(value); }
   bool binary(binary_t&) override { return true; }
   bool string(string_t& value) override {
     const std::string path = join(keys_, ".");
     if (path == "message" || path == "message.message") found.message = std::move(value);
     else if (path == "message.extraInfo.py_callstack") found.traceback = std::move(value);
+    else if (is_time(path)) return number(std::strtod(value.c_str(), nullptr));
     return true;
   }
   bool start_object(std::size_t) override { return enter(); }
@@ -64,6 +69,11 @@ class MessagePicker : public nlohmann::json_sax<json> {
   bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
 
  private:
+  static bool is_time(const std::string& path) { return path == "timestamp" || path == "message.extraInfo.timestamp"; }
+  bool number(double value) {
+    if (value >= 1 && value < 1e11 && is_time(join(keys_, "."))) seconds = static_cast<std::int64_t>(value);
+    return true;
+  }
   bool enter() {
     keys_.emplace_back();
     return keys_.size() <= 64;  // nobody's error is nested deeper; a bound for memory
@@ -76,6 +86,16 @@ class MessagePicker : public nlohmann::json_sax<json> {
   std::vector<std::string> keys_;
 };
 
+/// The time in the file has whole seconds. Where the file was written in that second or soon after, that is nearer;
+/// else the second's end, so that nobody is accused by rounding.
+Time time_of(std::int64_t seconds, const timespec& written) {
+  const Time file(std::chrono::duration_cast<Time::duration>(std::chrono::seconds(written.tv_sec) +
+                                                             std::chrono::nanoseconds(written.tv_nsec)));
+  const Time inside{std::chrono::seconds(seconds)};
+  if (seconds == 0 || (file >= inside && file - inside < std::chrono::seconds(2))) return file;
+  return inside + std::chrono::milliseconds(999);
+}
+
 std::string last_line(std::string_view text) {
   text = trim(text);
   const std::size_t end = text.rfind('\n');
@@ -85,7 +105,8 @@ std::string last_line(std::string_view text) {
 }  // namespace
 
 std::optional<WorkerError> read_error_file(const std::string& path) {
-  const auto text = read_regular_file(path);
+  timespec written{};
+  const auto text = read_regular_file(path, &written);
   if (!text) return std::nullopt;
   MessagePicker picker;
   (void)json::sax_parse(*text, &picker);
@@ -93,6 +114,7 @@ std::optional<WorkerError> read_error_file(const std::string& path) {
   if (trim(error.message).empty()) error.message = last_line(error.traceback);
   if (error.message.empty()) return std::nullopt;
   error.file = path;
+  error.at = time_of(picker.seconds, written);
   return error;
 }
 

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
+#include "reason.hpp"
 #include "size_text.hpp"
 
 namespace ddrun::agent {
@@ -18,50 +20,10 @@ namespace {
 constexpr std::size_t width = 100;       ///< columns we try to stay in
 constexpr std::size_t indent = 11;       ///< of the text after "  label: "
 constexpr std::size_t most_stderr = 8;   ///< lines of a worker's stderr
+constexpr std::size_t most_trace = 16;   ///< lines of a traceback
 constexpr std::size_t most_message = 3;  ///< lines of an error.json's message
+constexpr std::size_t far_above = 20;    ///< lines: what was shown before so many is not looked for
 constexpr std::size_t most_earlier = 4;  ///< lines for earlier attempts
-
-// ---- what others wrote, made fit for one line of ours ----
-
-/// Without escape sequences and control characters, and of what a progress bar wrote over, the last state.
-std::string plain_line(std::string_view text) {
-  while (text.ends_with('\r')) text.remove_suffix(1);
-  if (const std::size_t over = text.rfind('\r'); over != std::string_view::npos) text.remove_prefix(over + 1);
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\033') {
-      if (i + 1 < text.size() && text[i + 1] == '[') {  // CSI … final byte
-        for (i += 2; i < text.size() && (text[i] < '@' || text[i] > '~'); ++i) {
-        }
-      } else if (i + 1 < text.size() && text[i + 1] == ']') {  // OSC … BEL or ESC
-        for (i += 2; i < text.size() && text[i] != '\a' && text[i] != '\033'; ++i) {
-        }
-        if (i < text.size() && text[i] == '\033') ++i;
-      }
-    } else if (c == '\t') {
-      plain += "    ";
-    } else if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7f) {
-      plain += c;
-    }
-  }
-  return plain;
-}
-
-/// At most `columns` characters; never half a UTF-8 sequence.
-std::string cut(std::string text, std::size_t columns) {
-  std::size_t at = 0;
-  for (std::size_t column = 0; at < text.size(); ++column) {
-    if (column == columns) break;
-    do ++at;
-    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U);
-  }
-  if (at < text.size()) {
-    text.resize(at);
-    text += "...";
-  }
-  return text;
-}
 
 // ---- lines ----
 
@@ -156,11 +118,14 @@ std::string ending(const WorkerEnd& worker) {
                 signaled != nullptr && signaled->core_dumped ? "," : "");
 }
 
+/// "local rank 0, pid 4711 on node7"
+std::string place(const std::string& host, const WorkerEnd& worker) {
+  return concat(worker.local_rank != worker.rank ? concat("local rank ", worker.local_rank, ", ") : "", "pid ",
+                worker.pid, host.empty() ? "" : " on " + host);
+}
+
 std::string headline(const std::string& host, const WorkerEnd& worker) {
-  std::string where = concat("pid ", worker.pid);
-  if (worker.local_rank != worker.rank) where = concat("local rank ", worker.local_rank, ", ", where);
-  if (!host.empty()) where += " on " + host;
-  return concat(ending(worker), " after ", format_duration(worker.ran), " (", where, ")");
+  return concat(ending(worker), " after ", format_duration(worker.ran), " (", place(host, worker), ")");
 }
 
 std::string why(const WorkerEnd& worker) {
@@ -191,18 +156,51 @@ std::vector<std::string> message_lines(const WorkerError& error) {
       lines.back() += " ...";
       break;
     }
-    lines.push_back(cut(plain_line(line), 2 * width));
+    lines.push_back(cut_line(plain_line(line), 2 * width));
   }
   return lines;
 }
 
+std::string fitting(std::string_view line) { return cut_line(plain_line(line), width - indent - 3); }
+
 std::vector<std::string> stderr_lines(const WorkerEnd& worker) {
   std::vector<std::string> lines;
   for (const std::string& line : worker.stderr_tail) {
-    std::string plain = plain_line(line);
-    if (!trim(plain).empty()) lines.push_back(cut(std::move(plain), width - indent - 3));
+    std::string plain = fitting(line);
+    if (!trim(plain).empty()) lines.push_back(std::move(plain));
   }
   if (lines.size() > most_stderr) lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most_stderr));
+  return lines;
+}
+
+/// A traceback: its first line and its last ones, where the cause is.
+std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
+  std::vector<std::string> lines;
+  for (const std::string& line : text) {
+    std::string plain = fitting(line);
+    if (!trim(plain).empty()) lines.push_back(std::move(plain));
+  }
+  if (lines.size() > most_trace) {
+    lines.erase(lines.begin() + 1, lines.end() - static_cast<std::ptrdiff_t>(most_trace - 2));
+    lines.insert(lines.begin() + 1, "  ...");
+  }
+  return lines;
+}
+
+/// What the worker said on stderr: all of its last words if nobody has seen them or their place is far above, else
+/// what they come to, unless the message has said so.
+std::vector<std::string> last_words(const WorkerEnd& worker) {
+  const bool in_sight = worker.stderr_was_shown && worker.lines_since <= far_above;
+  if (!worker.last_words) {
+    auto lines = stderr_lines(worker);
+    if (in_sight && lines.size() > 1) lines.erase(lines.begin(), lines.end() - 1);
+    if (in_sight && worker.error) lines.clear();
+    return lines;
+  }
+  if (!in_sight) return trace_lines(worker.last_words->text);
+  if (worker.error && says_the_same(*worker.error, *worker.last_words)) return {};
+  std::vector<std::string> lines;
+  for (const std::string& line : worker.last_words->reason) lines.push_back(cut_line(line, 2 * width));
   return lines;
 }
 
@@ -210,10 +208,26 @@ void add_cause(Lines& lines, const WorkerEnd& worker) {
   if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
   if (worker.error) lines.block("message", message_lines(*worker.error));
   if (const std::string text = known_meaning(worker); !text.empty()) lines.sentence("note", text);
-  if (!worker.stderr_was_shown) lines.block("stderr", stderr_lines(worker));
+  lines.block("stderr", last_words(worker));
+  const bool traced = worker.last_words && worker.last_words->text.size() > 1;
+  if (worker.error && !traced) lines.block("trace", trace_lines(split(trim(worker.error->traceback), '\n')));
   if (!worker.stderr_log.empty()) lines.block("log", {worker.stderr_log});
   else if (!worker.stdout_log.empty()) lines.block("log", {worker.stdout_log});
-  if (worker.error && !worker.error->traceback.empty()) lines.block("trace", {worker.error->file});
+}
+
+std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Sign& sign) {
+  return std::max<std::chrono::nanoseconds>(sign.at - worker.started, std::chrono::nanoseconds(0));
+}
+
+/// A worker that failed before another ended: the cause, then the first end and whose status counts.
+void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Sign& sign,
+                       const WorkerEnd& first) {
+  lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, sign)), " (",
+                     place(host, cause), ")"));
+  add_cause(lines, cause);
+  const std::string reason = reason_in_short(first);
+  lines.block("status", {concat(ending(first), " after ", format_duration(first.ran), ", before rank ", cause.rank,
+                                " did", reason.empty() ? "" : ": ", reason)});
 }
 
 /// One line per earlier attempt; attempts in a row that ended alike share one.
@@ -223,18 +237,29 @@ void add_earlier(Lines& lines, const JobResult& result) {
     int last;
     std::string ending;
     std::string ran;
+    std::string reason;
+    std::string log;  ///< of the last
   };
   std::vector<Group> groups;
   for (std::size_t i = 0; i + 1 < result.attempts.size(); ++i) {
     const AttemptResult& attempt = result.attempts[i];
     const bool known = attempt.first_failure.has_value();
-    const std::string text = known ? ending(attempt.workers.at(*attempt.first_failure)) : "stopped";
+    std::string text = known ? ending(attempt.workers.at(*attempt.first_failure)) : "stopped";
+    std::string reason;
+    std::string log;
+    if (attempt.cause) {
+      const WorkerEnd& cause = attempt.workers.at(*attempt.cause);
+      reason = reason_in_short(cause);
+      log = cause.stderr_log;
+      if (attempt.cause != attempt.first_failure) reason = concat("rank ", cause.rank, " failed first: ", reason);
+    }
     const auto ran = known ? attempt.workers.at(*attempt.first_failure).ran : attempt.ran;
-    if (!groups.empty() && groups.back().ending == text) {
-      groups.back().last = attempt.attempt;
-      groups.back().ran = {};
+    if (!reason.empty()) reason = ": " + reason;
+    if (!groups.empty() && groups.back().ending == text && groups.back().reason == reason) {
+      groups.back() = {groups.back().first, attempt.attempt, std::move(text), {}, std::move(reason), std::move(log)};
     } else {
-      groups.push_back({attempt.attempt, attempt.attempt, text, " after " + format_duration(ran)});
+      groups.push_back({attempt.attempt, attempt.attempt, std::move(text), " after " + format_duration(ran),
+                        std::move(reason), std::move(log)});
     }
   }
   std::vector<std::string> text;
@@ -246,7 +271,8 @@ void add_earlier(Lines& lines, const JobResult& result) {
   for (const Group& group : groups) {
     const bool one = group.first == group.last;
     text.push_back(concat(one ? "attempt " : "attempts ", group.first, one ? "" : concat("-", group.last), ": ",
-                          group.ending, group.ran));
+                          group.ending, group.ran, group.reason));
+    if (!group.log.empty()) text.push_back(concat("  ", group.log));
   }
   lines.block("earlier", text);
 }
@@ -264,6 +290,28 @@ std::string lost_console_text(const JobResult& result) {
 void add_losses(Lines& lines, const JobResult& result) {
   if (result.log_bytes_lost > 0) lines.sentence("note", lost_log_text(result));
   if (result.console_bytes_lost > 0) lines.sentence("note", lost_console_text(result));
+}
+
+/// Who failed first, and whose status counts if that is another.
+void add_failure(Lines& lines, const std::string& host, const AttemptResult& attempt) {
+  const WorkerEnd& first = attempt.workers.at(*attempt.first_failure);
+  if (attempt.cause && attempt.cause != attempt.first_failure) {
+    add_failed_before(lines, host, attempt.workers.at(*attempt.cause), attempt.cause_sign, first);
+  } else {
+    lines.error(headline(host, first));
+    add_cause(lines, first);
+  }
+}
+
+/// No worker had ended badly by itself when the job was stopped; but one of them had said that it failed.
+void add_sign(Lines& lines, const JobResult& result) {
+  if (result.attempts.empty() || !result.attempts.back().cause || result.attempts.back().first_failure) return;
+  const AttemptResult& last = result.attempts.back();
+  const WorkerEnd& worker = last.workers.at(*last.cause);
+  lines.block("failed",
+              {concat("rank ", worker.rank, " had failed after ", format_duration(time_until(worker, last.cause_sign)),
+                      " (", place(result.host, worker), ")")});
+  add_cause(lines, worker);
 }
 
 void add_last_lines(Lines& lines, const JobResult& result, std::string_view label, std::optional<std::size_t> except) {
@@ -317,9 +365,7 @@ std::string failure_report(const JobResult& result, bool color) {
         break;
       }
       const AttemptResult& last = result.attempts.back();
-      const WorkerEnd& worker = last.workers.at(*last.first_failure);
-      lines.error(headline(result.host, worker));
-      add_cause(lines, worker);
+      add_failure(lines, result.host, last);
       add_last_lines(lines, result, "others", last.first_failure);
       break;
     }
@@ -327,6 +373,7 @@ std::string failure_report(const JobResult& result, bool color) {
       lines.error(result.message.empty()
                       ? concat("stopped after ", format_duration(result.timeout), ", the limit set with --timeout")
                       : result.message);
+      add_sign(lines, result);
       add_last_lines(lines, result, "workers", std::nullopt);
       if (!result.log_dir.empty()) lines.block("logs", {result.log_dir});
       break;
@@ -334,6 +381,7 @@ std::string failure_report(const JobResult& result, bool color) {
       lines.notice(concat("stopped by ", signal_name(result.signal),
                           result.signal_sender.empty() ? "" : concat(" from ", result.signal_sender), " after ",
                           format_duration(result.ran)));
+      add_sign(lines, result);
       add_last_lines(lines, result, "workers", std::nullopt);
       break;
     case Verdict::launcher_failed:

@@ -2,11 +2,14 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "ddrun/agent/error_file.hpp"
+#include "ddrun/agent/first_cause.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "reason.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
@@ -14,6 +17,11 @@ namespace ddrun::agent {
 namespace {
 
 constexpr std::size_t stderr_tail_lines = 10;
+/// A job may restart for months: so many attempts are kept whole, those between are counted.
+constexpr std::size_t first_attempts = 8;
+constexpr std::size_t last_attempts = 24;
+/// Of a worker's stderr, for its last words.
+constexpr std::size_t searched_lines = 1000;
 
 }  // namespace
 
@@ -24,18 +32,30 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.timeout = spec_.timeout.value_or(Milliseconds{0});
 }
 
-void JobRecord::explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared) {
+void JobRecord::attempt_begins() { stop_began_.reset(); }
+
+void JobRecord::stop_begins() {
+  if (!stop_began_) stop_began_ = std::chrono::system_clock::now();
+}
+
+void JobRecord::explain(Worker& worker, const logs::Output& output, const Preparation& prepared) {
   WorkerEnd& end = worker.end;
-  if (end.success || end.stopped_by_ddrun) return;
+  if (end.success) return;
+  // One that was stopped may have failed before, and be the cause.
+  const std::string error_file = output.error_file(worker.local_rank);
+  if (!error_file.empty()) end.error = read_error_file(error_file);
+  const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
+  end.last_words = find_last_words(tail);
+  end.lines_since = end.last_words ? output.lines_shown() - end.last_words->shown : 0;
+  const std::size_t kept = std::min(tail.size(), stderr_tail_lines);
+  if (!end.stopped_by_ddrun || end.last_words || end.error) {
+    for (std::size_t i = tail.size() - kept; i < tail.size(); ++i) end.stderr_tail.push_back(tail[i].text);
+  }
+  if (end.stopped_by_ddrun) return;
   const auto noted = noted_reasons_.find(end.pid);
   end.why = noted != noted_reasons_.end()
                 ? noted->second
                 : death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
-  const std::string error_file = output.error_file(worker.local_rank);
-  if (!error_file.empty()) end.error = read_error_file(error_file);
-  if (!first) return;
-  for (auto& line : output.stderr_tail(worker.local_rank, stderr_tail_lines))
-    end.stderr_tail.push_back(std::move(line.text));
 }
 
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
@@ -55,7 +75,7 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
       worker.end.ran = Clock::now() - worker.started_at;
     }
     const bool is_first = first && *first == worker.local_rank;
-    explain(worker, is_first, output, prepared);
+    explain(worker, output, prepared);
     worker.end.stderr_was_shown = output.console_shows_stderr(worker.local_rank);
     worker.end.stdout_log = output.stdout_log(worker.local_rank);
     worker.end.stderr_log = output.stderr_log(worker.local_rank);
@@ -63,22 +83,36 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
     attempt.workers.push_back(worker.end);
   }
   noted_reasons_.clear();
+  find_first_cause(attempt, stop_began_.value_or(std::chrono::system_clock::now()));
   result_.attempts.push_back(std::move(attempt));
+  keep_within_bounds();
+}
+
+void JobRecord::keep_within_bounds() {
+  if (result_.attempts.size() <= first_attempts + last_attempts) return;
+  const auto left_out = result_.attempts.begin() + first_attempts;
+  std::erase_if(result_.other_nodes, [&](const NodeAttempt& node) { return node.round == left_out->round; });
+  result_.attempts.erase(left_out);
+  ++result_.attempts_left_out;
 }
 
 std::string JobRecord::describe_restart(int restart) const {
   const AttemptResult& attempt = result_.attempts.back();
   if (!attempt.first_failure) return {};
-  const WorkerEnd& cause = attempt.workers[*attempt.first_failure];
-  std::string reason = cause.error ? cause.error->message : cause.why;
-  if (const std::size_t line_end = reason.find('\n'); line_end != std::string::npos) reason.resize(line_end);
+  const WorkerEnd& first = attempt.workers[*attempt.first_failure];
+  const WorkerEnd& cause = attempt.workers[attempt.cause.value_or(*attempt.first_failure)];
+  std::string reason = reason_in_short(cause);
+  if (&cause != &first) {
+    reason = concat(" (rank ", cause.rank, " failed first", reason.empty() ? "" : ": " + reason, ")");
+  } else if (!reason.empty()) {
+    reason = ": " + reason;
+  }
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
-  return concat("rank ", cause.rank, " (pid ", cause.pid, ") ", describe(cause.status), " after ",
-                format_duration(cause.ran), reason.empty() ? "" : ": " + reason, "; restarting all ",
-                result_.world_size, result_.world_size == 1 ? " worker" : " workers", " (restart ", restart, budget,
-                ")");
+  return concat("rank ", first.rank, " (pid ", first.pid, ") ", describe(first.status), " after ",
+                format_duration(first.ran), reason, "; restarting all ", result_.world_size,
+                result_.world_size == 1 ? " worker" : " workers", " (restart ", restart, budget, ")");
 }
 
 void JobRecord::hand_on_first_error(const Preparation& prepared) const {
@@ -86,7 +120,7 @@ void JobRecord::hand_on_first_error(const Preparation& prepared) const {
   if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
   const AttemptResult& last = result_.attempts.back();
   if (!last.first_failure) return;
-  const WorkerEnd& cause = last.workers[*last.first_failure];
+  const WorkerEnd& cause = last.workers[last.cause.value_or(*last.first_failure)];
   if (!cause.error) return;
   if (auto copied = hand_on_error_file(cause.error->file, cause.status, std::string(*outer)); !copied) {
     say(Level::warning, copied.error().message);

@@ -25,8 +25,13 @@ class JobRecord {
   [[nodiscard]] JobResult& result() { return result_; }
   [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
-  /// The attempt is over and its output is closed: take down how its workers ended. Reads error files, and the
-  /// kernel's counters if somebody was killed.
+  /// An attempt begins: its workers are about to start.
+  void attempt_begins();
+  /// ddrun has seen a worker fail or is about to stop the group, and what workers had written was read before: what
+  /// they write from now on is a consequence. Only the first call of an attempt counts.
+  void stop_begins();
+  /// The attempt is over and its output is closed: take down how its workers ended, and who failed first. Reads error
+  /// files, and the kernel's counters if somebody was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
@@ -51,7 +56,8 @@ class JobRecord {
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
  private:
-  void explain(Worker& worker, bool first, const logs::Output& output, const Preparation& prepared);
+  void explain(Worker& worker, const logs::Output& output, const Preparation& prepared);
+  void keep_within_bounds();
   void hand_on_first_error(const Preparation& prepared) const;
   [[nodiscard]] bool writes_logs() const;
 
@@ -62,6 +68,7 @@ class JobRecord {
   int node_rank_ = 0;
   DeathReasons death_reasons_;
   std::map<pid_t, std::string> noted_reasons_;
+  std::optional<std::chrono::system_clock::time_point> stop_began_;
 };
 
 }  // namespace ddrun::agent

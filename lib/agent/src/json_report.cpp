@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
+#include "reason.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
@@ -29,20 +31,42 @@ void add_other_node(Json& workers, const NodeAttempt& node) {
   }
 }
 
-Json attempt_json(const AttemptResult& attempt, const JobResult& result) {
+const char* name(SignKind kind) {
+  switch (kind) {
+    case SignKind::end: return "end";
+    case SignKind::error_file: return "error_file";
+    case SignKind::last_words: return "last_words";
+  }
+  return "";
+}
+
+Json attempt_cause_json(const AttemptResult& attempt) {
+  if (!attempt.cause) return nullptr;
+  const WorkerEnd& worker = attempt.workers.at(*attempt.cause);
+  return {{"rank", worker.rank},
+          {"evidence", name(attempt.cause_sign.kind)},
+          {"time", utc(attempt.cause_sign.at)},
+          {"reason", text_or_null(reason_in_short(worker))}};
+}
+
+using OtherNodes = std::multimap<std::uint64_t, const NodeAttempt*>;
+
+Json attempt_json(const AttemptResult& attempt, const JobResult& result, const OtherNodes& others) {
   Json json;
   json["attempt"] = attempt.attempt;
   json["ran_s"] = seconds(attempt.ran);
   json["first_failed_rank"] = nullptr;
   if (attempt.first_failure) json["first_failed_rank"] = attempt.workers.at(*attempt.first_failure).rank;
+  json["cause"] = attempt_cause_json(attempt);
   Json workers = Json::array();
   for (const WorkerEnd& worker : attempt.workers) {
     workers.push_back(worker_json(worker));
     workers.back()["host"] = result.host;
     workers.back()["node_rank"] = attempt.node_rank;
   }
-  for (const NodeAttempt& node : result.other_nodes) {
-    if (node.round == attempt.round && node.node_rank != attempt.node_rank) add_other_node(workers, node);
+  const auto [begin, end] = others.equal_range(attempt.round);
+  for (auto node = begin; node != end; ++node) {
+    if (node->second->node_rank != attempt.node_rank) add_other_node(workers, *node->second);
   }
   const auto rank = [](const Json& worker) { return worker.value("rank", -1); };
   std::stable_sort(workers.begin(), workers.end(), [&](const Json& a, const Json& b) { return rank(a) < rank(b); });
@@ -88,8 +112,12 @@ std::string json_report(const JobResult& result) {
   json["log_error"] = text_or_null(result.log_error);
   json["console_bytes_lost"] = result.console_bytes_lost;
   json["console_error"] = text_or_null(result.console_error);
+  json["attempts_left_out"] = result.attempts_left_out;
+  OtherNodes others;
+  for (const NodeAttempt& node : result.other_nodes) others.emplace(node.round, &node);
   json["attempts"] = Json::array();
-  for (const AttemptResult& attempt : result.attempts) json["attempts"].push_back(attempt_json(attempt, result));
+  for (const AttemptResult& attempt : result.attempts)
+    json["attempts"].push_back(attempt_json(attempt, result, others));
   // Workers write what they like: bytes that are not UTF-8 become the replacement character.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

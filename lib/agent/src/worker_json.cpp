@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
 
@@ -49,9 +50,18 @@ Json worker_json(const WorkerEnd& worker) {
   if (worker.error) {
     json["error"] = {{"message", worker.error->message},
                      {"traceback", text_or_null(worker.error->traceback)},
-                     {"file", worker.error->file}};
+                     {"file", worker.error->file},
+                     {"time", utc(worker.error->at)}};
   } else {
     json["error"] = nullptr;
+  }
+  if (worker.last_words) {
+    json["last_words"] = {{"reason", join(worker.last_words->reason, "\n")},
+                          {"text", worker.last_words->text},
+                          {"time", utc(worker.last_words->at)},
+                          {"of_a_victim", worker.last_words->of_a_victim}};
+  } else {
+    json["last_words"] = nullptr;
   }
   json["stderr_tail"] = worker.stderr_tail;
   json["stdout_log"] = text_or_null(worker.stdout_log);
@@ -66,6 +76,16 @@ namespace {
 std::string text_of(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<std::string> texts_of(const Json& json, const char* key) {
+  std::vector<std::string> texts;
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_array()) return texts;
+  for (const auto& text : *found) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  return texts;
 }
 
 template <class Number>
@@ -96,14 +116,15 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
   const auto error = json.find("error");
   if (error != json.end() && error->is_object()) {
-    worker.error = WorkerError{text_of(*error, "message"), text_of(*error, "traceback"), text_of(*error, "file")};
+    worker.error = WorkerError{text_of(*error, "message"), text_of(*error, "traceback"), text_of(*error, "file"), {}};
   }
-  const auto tail = json.find("stderr_tail");
-  if (tail != json.end() && tail->is_array()) {
-    for (const auto& line : *tail) {
-      if (line.is_string()) worker.stderr_tail.push_back(line.get<std::string>());
-    }
+  const auto words = json.find("last_words");
+  if (words != json.end() && words->is_object()) {
+    worker.last_words.emplace();
+    worker.last_words->reason = split(text_of(*words, "reason"), '\n');
+    worker.last_words->text = texts_of(*words, "text");
   }
+  worker.stderr_tail = texts_of(json, "stderr_tail");
   worker.stdout_log = text_of(json, "stdout_log");
   worker.stderr_log = text_of(json, "stderr_log");
   return worker;

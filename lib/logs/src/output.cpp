@@ -294,14 +294,13 @@ void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   file.read_to = from + count;
 }
 
-void Output::Impl::look_at_stderr() {
+void Output::Impl::read_file_tails() {
   for (Worker& worker : workers_) {
-    drain(worker.identity.local_rank);
     if (worker.streams[1]) continue;
-    if (const std::string path = log_of(StreamId::err, worker.identity.local_rank); !path.empty()) {
-      if (!worker.file_tail) worker.file_tail = std::make_unique<FileTail>();
-      read_file_tail(*worker.file_tail, path);
-    }
+    const std::string path = log_of(StreamId::err, worker.identity.local_rank);
+    if (path.empty()) continue;
+    if (!worker.file_tail) worker.file_tail = std::make_unique<FileTail>();
+    read_file_tail(*worker.file_tail, path);
   }
 }
 
@@ -347,13 +346,14 @@ Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity
 Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_streams(local_rank); }
 int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
 void Output::drain(int local_rank) { impl_->drain(local_rank); }
+void Output::drain_all() { impl_->drain_all(); }
 void Output::async_end_attempt(Deadline deadline, std::function<void()> done) {
   impl_->async_end_attempt(deadline, std::move(done));
 }
 void Output::async_flush(Deadline deadline, std::function<void()> done) {
   impl_->async_flush(deadline, std::move(done));
 }
-void Output::look_at_stderr() { impl_->look_at_stderr(); }
+void Output::read_file_tails() { impl_->read_file_tails(); }
 std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
   return impl_->stderr_tail(local_rank, lines);
 }

@@ -70,13 +70,14 @@ class Output::Impl {
   [[nodiscard]] int descriptors_of(int local_rank) const;
   void async_end_attempt(Deadline deadline, std::function<void()> done);
   void async_flush(Deadline deadline, std::function<void()> done);
-  void look_at_stderr();
+  void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
   [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
   [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
   [[nodiscard]] LossReport losses() const;
   void drain(int local_rank);
+  void drain_all();
   void console_line(std::string_view text);
 
   LogLayout layout;
@@ -96,6 +97,7 @@ class Output::Impl {
   [[nodiscard]] const Worker* find(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
+  void drain_worker(const Worker& worker);
   static void read_file_tail(FileTail& file, const std::string& path);
   void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;

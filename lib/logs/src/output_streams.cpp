@@ -121,14 +121,20 @@ void Output::Impl::drain_stream(WorkerStream& stream) {
   }
 }
 
-void Output::Impl::drain(int local_rank) {
-  const Worker* worker = find(local_rank);
-  if (worker == nullptr) return;
-  for (const auto& stream : worker->streams) {
+void Output::Impl::drain_worker(const Worker& worker) {
+  for (const auto& stream : worker.streams) {
     if (!stream) continue;
     drain_stream(*stream);
     if (stream->pipe) expect_quiet(*stream);
   }
+}
+
+void Output::Impl::drain(int local_rank) {
+  if (const Worker* worker = find(local_rank)) drain_worker(*worker);
+}
+
+void Output::Impl::drain_all() {
+  for (const Worker& worker : workers_) drain_worker(worker);
 }
 
 void Output::Impl::close_stream(WorkerStream& stream) {

@@ -129,11 +129,13 @@ TEST_CASE("An abort because threads still ran is explained") {
   CHECK(!has(plain.err, "  note:"));
 }
 
-TEST_CASE("stderr that the console has shown is not repeated") {
-  const auto outcome = finish(job({"-n", "2"}, {"rank", "0", "error", "boom", "exit", "3", ";", "forever"}));
+TEST_CASE("Of stderr that the console has just shown only the last line is repeated") {
+  const auto outcome =
+      finish(job({"-n", "2"}, {"rank", "0", "error", "one", "error", "boom", "exit", "3", ";", "forever"}));
   DDRUN_SHOW(outcome);
-  CHECK(count(outcome.err, "boom") == 1);
-  CHECK(outcome.err.starts_with("[0] boom\nddrun: error: rank 0 exited with code 3"));
+  CHECK(count(outcome.err, "one") == 1);
+  CHECK(outcome.err.starts_with("[0] one\n[0] boom\nddrun: error: rank 0 exited with code 3"));
+  CHECK(has(outcome.err, "\n  stderr:  boom\n  others:  "));
 }
 
 TEST_CASE("Workers that failed by themselves at the same time are not called stopped") {
@@ -202,6 +204,81 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
   CHECK(events[9]["exit_code"] == 137);
   CHECK(events[9]["signal"] == 9);
   CHECK(events[9]["rank"] == 1);
+}
+
+TEST_CASE("The rank that raised first is named though its victims end before it") {
+  const TemporaryDirectory dir;
+  // Rank 2 raises, and its interpreter takes its time; the others have lost their peer, and are gone before it is.
+  const auto verbs = [&](bool record) {
+    const std::string now = dir.file(record ? "now1" : "now0");
+    Words words{"rank",  "2",
+                "error", "Traceback (most recent call last):",
+                "error", "  File \"train.py\", line 17, in <module>",
+                "error", "ValueError: the real cause: shard 17 is corrupt"};
+    if (record) words.insert(words.end(), {"fail-file", "ValueError: the real cause: shard 17 is corrupt"});
+    words.insert(words.end(),
+                 {"touch", now, "forever", ";", "await", now, "error", "Traceback (most recent call last):", "error",
+                  "RuntimeError: [gloo] Connection closed by peer 10.0.0.3:33441"});
+    if (record) words.insert(words.end(), {"fail-file", "RuntimeError: [gloo] Connection closed by peer"});
+    words.insert(words.end(), {"exit", "1"});
+    return words;
+  };
+  const Words ways[] = {
+      {"-n", "3"}, {"-n", "3", "-r", "3", "--log-dir=" + dir.path()}, {"-n", "3", "--local-ranks-filter=0"}};
+  for (const Words& way : ways) {
+    for (const bool record : {false, true}) {
+      Words options = way;
+      options.push_back("--report=" + dir.file("report.json"));
+      std::filesystem::remove(dir.file("now0"));
+      std::filesystem::remove(dir.file("now1"));
+      const auto outcome = finish(job(options, verbs(record)));
+      INFO(way.back() << (record ? " with error files" : ""));
+      DDRUN_SHOW(outcome);
+      CHECK(outcome.code() == 1);
+      const std::string report = outcome.err.substr(outcome.err.find("ddrun: error: "));
+      CHECK(report.starts_with("ddrun: error: rank 2 failed first, after "));
+      CHECK(has(report, "ValueError: the real cause: shard 17 is corrupt\n"));
+      CHECK(has(report, "\n  status:  rank "));
+      CHECK(has(report, " exited with code 1 after "));
+      const json attempt = json::parse(read_file(dir.file("report.json")))["attempts"][0];
+      INFO(attempt.dump(2));
+      CHECK(attempt["cause"]["rank"] == 2);
+      CHECK(attempt["cause"]["reason"] == "ValueError: the real cause: shard 17 is corrupt");
+      CHECK(attempt["first_failed_rank"] != 2);
+      CHECK(attempt["workers"][2]["stopped_by_ddrun"] == true);
+      CHECK(attempt["workers"][2]["stderr_tail"].size() == 3);
+      CHECK(attempt["workers"][2]["error"].is_null() != record);
+    }
+  }
+}
+
+TEST_CASE("The traceback is shown again if its place is far above") {
+  const TemporaryDirectory dir;
+  Words verbs{"rank",
+              "1",
+              "error",
+              "Traceback (most recent call last):",
+              "error",
+              "  File \"train.py\", line 3, in f",
+              "error",
+              "ValueError: lr is negative",
+              "touch",
+              dir.file("now"),
+              "await",
+              dir.file("later"),
+              "exit",
+              "1",
+              ";",
+              "await",
+              dir.file("now")};
+  for (int i = 0; i < 30; ++i) verbs.insert(verbs.end(), {"error", "what others have to say"});
+  verbs.insert(verbs.end(), {"touch", dir.file("later"), "forever"});
+  const auto outcome = finish(job({"-n", "2"}, verbs));
+  DDRUN_SHOW(outcome);
+  CHECK(has(outcome.err,
+            "  stderr:  Traceback (most recent call last):\n"
+            "             File \"train.py\", line 3, in f\n"
+            "           ValueError: lr is negative\n"));
 }
 
 TEST_CASE("A rank that the console does not show leaves its last words in the report") {

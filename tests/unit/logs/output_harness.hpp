@@ -95,7 +95,8 @@ struct OutputHarness {
 
   /// The last lines of a worker's stderr, as they are now.
   std::vector<std::string> tail(int local_rank, std::size_t lines) const {
-    output->look_at_stderr();
+    output->drain_all();
+    output->read_file_tails();
     std::vector<std::string> texts;
     for (const auto& line : output->stderr_tail(local_rank, lines)) texts.push_back(line.text);
     return texts;

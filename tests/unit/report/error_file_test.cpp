@@ -1,5 +1,6 @@
 #include "ddrun/agent/error_file.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
@@ -36,6 +37,27 @@ TEST_CASE("both forms of PyTorch's error file are read") {
       dir.file("c", R"({"message": {"message": "", "extraInfo": {"py_callstack": "a\nKeyError: 'x'\n"}}})"));
   REQUIRE(only_trace);
   CHECK(only_trace->message == "KeyError: 'x'");
+}
+
+TEST_CASE("an error file has the time that stands in it, to the moment it was written if that is near") {
+  const TemporaryDirectory dir;
+  const auto timed = [&](const std::string& timestamp, std::int64_t seconds, std::int64_t nanoseconds) {
+    const std::string path =
+        dir.file("timed", R"({"message": {"message": "x", "extraInfo": {"timestamp": )" + timestamp + "}}}");
+    const timespec times[2] = {{0, UTIME_OMIT}, {seconds, nanoseconds}};
+    REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+    const auto since = read_error_file(path).value().at.time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+  };
+  CHECK(timed("\"1795223473\"", 1795223473, 250'000'000) == 1795223473'250);
+  CHECK(timed("1795223473", 1795223474, 0) == 1795223474'000);
+  CHECK(timed("1795223473", 1795223600, 0) == 1795223473'999);
+  CHECK(timed("1795223473", 1795223400, 0) == 1795223473'999);
+  CHECK(timed("\"soon\"", 1795223400, 0) == 1795223400'000);
+  CHECK(timed("null", 1795223400, 500'000'000) == 1795223400'500);
+  const auto top = read_error_file(dir.file("top", R"({"message": "text", "timestamp": 17})"));
+  REQUIRE(top);
+  CHECK(std::chrono::duration_cast<std::chrono::seconds>(top->at.time_since_epoch()).count() == 17);
 }
 
 TEST_CASE("a half written error file gives what is there") {

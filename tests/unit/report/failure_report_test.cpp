@@ -24,7 +24,8 @@ TEST_CASE("the message of error json and the last lines on stderr and the log ar
   JobResult result = failed_job(4, 1, Exited{1});
   WorkerEnd& end = first_failure(result);
   end.local_rank = 0;
-  end.error = WorkerError{"ValueError: boom", "Traceback ...", "/logs/attempt_0/1/error.json"};
+  end.error =
+      WorkerError{"ValueError: boom", "Traceback ...\n  File \"a.py\"\nValueError: boom\n", "/logs/1/error.json"};
   end.stderr_tail = {"Traceback (most recent call last):", "  File \"train.py\", line 3, in <module>", "",
                      "\033[1;31mValueError\033[0m: boom\r"};
   end.stderr_log = "/logs/attempt_0/1/stderr.log";
@@ -34,17 +35,96 @@ TEST_CASE("the message of error json and the last lines on stderr and the log ar
         "  stderr:  Traceback (most recent call last):\n"
         "             File \"train.py\", line 3, in <module>\n"
         "           ValueError: boom\n"
+        "  trace:   Traceback ...\n"
+        "             File \"a.py\"\n"
+        "           ValueError: boom\n"
         "  log:     /logs/attempt_0/1/stderr.log\n"
-        "  trace:   /logs/attempt_0/1/error.json\n"
+        "  others:  ranks 0,2,3 stopped by ddrun\n");
+
+  // The traceback on stderr is the same one.
+  end.last_words = LastWords{};
+  end.last_words->reason = {"ValueError: boom"};
+  end.last_words->text = {"Traceback (most recent call last):", "  File \"train.py\", line 3, in <module>",
+                          "ValueError: boom"};
+  const std::string once =
+      "ddrun: error: rank 1 exited with code 1 after 12.3 s (local rank 0, pid 4701 on node7)\n"
+      "  message: ValueError: boom\n"
+      "  stderr:  Traceback (most recent call last):\n"
+      "             File \"train.py\", line 3, in <module>\n"
+      "           ValueError: boom\n"
+      "  log:     /logs/attempt_0/1/stderr.log\n"
+      "  others:  ranks 0,2,3 stopped by ddrun\n";
+  CHECK(failure_report(result, false) == once);
+  end.stderr_was_shown = true;
+  end.lines_since = 21;  // far above on the screen
+  CHECK(failure_report(result, false) == once);
+  end.lines_since = 20;
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: rank 1 exited with code 1 after 12.3 s (local rank 0, pid 4701 on node7)\n"
+        "  message: ValueError: boom\n"
+        "  log:     /logs/attempt_0/1/stderr.log\n"
+        "  others:  ranks 0,2,3 stopped by ddrun\n");
+  end.error.reset();
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: rank 1 exited with code 1 after 12.3 s (local rank 0, pid 4701 on node7)\n"
+        "  stderr:  ValueError: boom\n"
+        "  log:     /logs/attempt_0/1/stderr.log\n"
         "  others:  ranks 0,2,3 stopped by ddrun\n");
 }
 
-TEST_CASE("what the console has shown is not shown again") {
+TEST_CASE("who failed first stands first, then the one whose status counts") {
+  JobResult result = failed_job(3, 0, Exited{1});
+  AttemptResult& attempt = result.attempts.back();
+  attempt.cause = 2;
+  WorkerEnd& cause = attempt.workers[2];
+  cause.started = std::chrono::system_clock::time_point(1000s);
+  attempt.cause_sign = {SignKind::last_words, cause.started + 300ms};
+  cause.last_words = LastWords{};
+  cause.last_words->reason = cause.last_words->text = {"ValueError: shard 17 is corrupt"};
+  cause.stderr_log = "/logs/2/stderr.log";
+  attempt.workers[0].error = WorkerError{"\033[31mRuntimeError\033[0m: Connection closed by peer", "", ""};
+  const std::string rest =
+      "  stderr:  ValueError: shard 17 is corrupt\n"
+      "  log:     /logs/2/stderr.log\n";
+  CHECK(failure_report(result, false) == "ddrun: error: rank 2 failed first, after 0.3 s (pid 4702 on node7)\n" + rest +
+                                             "  status:  rank 0 exited with code 1 after 12.3 s, before rank 2 did: "
+                                             "RuntimeError: Connection closed by peer\n"
+                                             "  others:  ranks 1,2 stopped by ddrun\n");
+
+  result.verdict = Verdict::stopped_by_signal;
+  result.signal = SIGINT;
+  attempt.first_failure.reset();
+  attempt.workers[0] = stopped(0);
+  CHECK(failure_report(result, false) ==
+        "ddrun: stopped by SIGINT after 12.4 s\n"
+        "  failed:  rank 2 had failed after 0.3 s (pid 4702 on node7)\n" +
+            rest + "  workers: ranks 0-2 stopped by ddrun\n");
+}
+
+TEST_CASE("earlier attempts have their reason and their log") {
+  JobResult result = failed_job(2, 1, Exited{1});
+  result.attempts = {attempt(0, 2, 1, Exited{1}), attempt(1, 2, 1, Exited{1}), attempt(2, 2, 1, Exited{1}),
+                     attempt(3, 2, 0, Exited{2}, 500ms)};
+  for (std::size_t i = 0; i < 3; ++i) {
+    result.attempts[i].workers[1].stderr_tail = {i == 2 ? "\033]0;x\aKeyError: 'b'" : "KeyError: 'a'"};
+    result.attempts[i].workers[1].stderr_log = concat("/logs/", i, "/stderr.log");
+  }
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: rank 0 exited with code 2 after 0.5 s (pid 4700 on node7)\n"
+        "  others:  rank 1 stopped by ddrun\n"
+        "  earlier: attempts 0-1: rank 1 exited with code 1: KeyError: 'a'\n"
+        "             /logs/1/stderr.log\n"
+        "           attempt 2: rank 1 exited with code 1 after 12.3 s: KeyError: 'b'\n"
+        "             /logs/2/stderr.log\n");
+}
+
+TEST_CASE("of what the console has just shown only the last line is shown again") {
   JobResult result = failed_job(1, 0, Exited{1});
-  first_failure(result).stderr_tail = {"boom"};
-  CHECK(failure_report(result, false).find("boom") != std::string::npos);
+  first_failure(result).stderr_tail = {"one", "boom"};
+  CHECK(failure_report(result, false).find("one") != std::string::npos);
   first_failure(result).stderr_was_shown = true;
-  CHECK(failure_report(result, false).find("boom") == std::string::npos);
+  CHECK(failure_report(result, false) ==
+        "ddrun: error: rank 0 exited with code 1 after 12.3 s (pid 4700 on node7)\n  stderr:  boom\n");
 }
 
 TEST_CASE("signals are named and the reason stands below") {
@@ -108,7 +188,8 @@ TEST_CASE("the abort in PyTorch's teardown is explained") {
   CHECK(failure_report(result, false) ==
         "ddrun: error: rank 0 was killed by SIGABRT (the program aborted itself) after 12.3 s (pid 4700 on node7)\n"
         "  note:    the program ended while C++ threads of it still ran. With PyTorch this happens now and\n"
-        "           then at the end of a script, after its work is done, also when nothing is wrong with it\n");
+        "           then at the end of a script, after its work is done, also when nothing is wrong with it\n"
+        "  stderr:  terminate called without an active exception\n");
   first_failure(result).status = Exited{1};
   CHECK(failure_report(result, false).find("note") == std::string::npos);
 }
@@ -116,6 +197,7 @@ TEST_CASE("the abort in PyTorch's teardown is explained") {
 TEST_CASE("a time limit and a signal take two lines") {
   JobResult result = failed_job(4, 0, Exited{0});
   result.attempts.back().first_failure.reset();
+  result.attempts.back().cause.reset();
   result.attempts.back().workers = {stopped(0), stopped(1), stopped(2, SIGKILL), worker(3, Exited{0})};
   result.verdict = Verdict::timed_out;
   result.timeout = 2min;

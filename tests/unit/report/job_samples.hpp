@@ -38,6 +38,7 @@ inline agent::AttemptResult attempt(int number, int size, int failed, ExitStatus
     attempt.workers.push_back(rank == failed ? worker(rank, status, ran) : stopped(rank));
   }
   attempt.first_failure = static_cast<std::size_t>(failed);
+  attempt.cause = attempt.first_failure;
   return attempt;
 }
 

@@ -17,12 +17,18 @@ TEST_CASE("the report has every fact of the result under its key") {
   result.started = std::chrono::system_clock::time_point(1795223473123ms);
   result.attempts[0].workers.erase(result.attempts[0].workers.begin());
   result.attempts[0].first_failure = 0;
+  result.attempts[0].cause = 0;
+  result.attempts[0].cause_sign = {SignKind::last_words, result.started + 12s};
   WorkerEnd& end = first_failure(result);
   end.started = result.started;
   end.ended = result.started + 12300ms;
   end.use = {2048, 1500ms, 250ms};
   end.why = "core file: /data/core.4701";
-  end.error = WorkerError{"boom", "", "/logs/1/error.json"};
+  end.error = WorkerError{"boom", "", "/logs/1/error.json", result.started + 12s};
+  end.last_words = LastWords{};
+  end.last_words->reason = {"one"};
+  end.last_words->text = {"trace", "one"};
+  end.last_words->at = result.started + 12s;
   end.stderr_tail = {"one", "two"};
   end.stderr_log = "/logs/1/stderr.log";
   CHECK(json_report(result) == R"({
@@ -47,11 +53,18 @@ TEST_CASE("the report has every fact of the result under its key") {
   "log_error": null,
   "console_bytes_lost": 0,
   "console_error": null,
+  "attempts_left_out": 0,
   "attempts": [
     {
       "attempt": 0,
       "ran_s": 12.3,
       "first_failed_rank": 1,
+      "cause": {
+        "rank": 1,
+        "evidence": "last_words",
+        "time": "2026-11-21T01:11:25.123Z",
+        "reason": "core file: /data/core.4701"
+      },
       "workers": [
         {
           "rank": 1,
@@ -76,7 +89,17 @@ TEST_CASE("the report has every fact of the result under its key") {
           "error": {
             "message": "boom",
             "traceback": null,
-            "file": "/logs/1/error.json"
+            "file": "/logs/1/error.json",
+            "time": "2026-11-21T01:11:25.123Z"
+          },
+          "last_words": {
+            "reason": "one",
+            "text": [
+              "trace",
+              "one"
+            ],
+            "time": "2026-11-21T01:11:25.123Z",
+            "of_a_victim": false
           },
           "stderr_tail": [
             "one",

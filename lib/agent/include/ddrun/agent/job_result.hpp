@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/agent/last_words.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
@@ -23,8 +24,9 @@ struct ResourceUse {
 /// What a worker said about its own failure in error.json (PyTorch's `record`).
 struct WorkerError {
   std::string message;
-  std::string traceback;  ///< may be empty
-  std::string file;       ///< path of the error.json it was read from
+  std::string traceback;                     ///< may be empty
+  std::string file;                          ///< path of the error.json it was read from
+  std::chrono::system_clock::time_point at{};  ///< when it failed: the time in the file, or when that was written
 };
 
 /// How one worker of one attempt ended.
@@ -41,10 +43,20 @@ struct WorkerEnd {
   ResourceUse use;
   std::string why;  ///< the reason behind the status where it can be known ("out of memory: …"); else empty
   std::optional<WorkerError> error;
+  std::optional<LastWords> last_words;   ///< on stderr
   std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first
   bool stderr_was_shown = false;         ///< the console has shown them already
+  std::uint64_t lines_since = 0;         ///< shown on the console after its last words, by whomever
   std::string stdout_log;                ///< paths; empty if there is no file
   std::string stderr_log;
+};
+
+/// By what a worker shows that it has failed.
+enum class SignKind { end, error_file, last_words };
+
+struct Sign {
+  SignKind kind = SignKind::end;
+  std::chrono::system_clock::time_point at;
 };
 
 struct AttemptResult {
@@ -52,7 +64,9 @@ struct AttemptResult {
   std::uint64_t round = 0;                   ///< several machines: number of the round
   int node_rank = 0;                         ///< of this machine
   std::vector<WorkerEnd> workers;            ///< in order of rank
-  std::optional<std::size_t> first_failure;  ///< index into workers: the cause
+  std::optional<std::size_t> first_failure;  ///< index into workers: the first that ended badly by itself
+  std::optional<std::size_t> cause;          ///< index into workers: the first that failed, by its own evidence
+  Sign cause_sign;                           ///< of `cause`
   std::chrono::nanoseconds ran{0};
 };
 
@@ -95,7 +109,8 @@ struct JobResult {
   std::chrono::milliseconds timeout{0};  ///< for timed_out
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds ran{0};
-  std::vector<AttemptResult> attempts;
+  std::vector<AttemptResult> attempts;  ///< in order; of very many only the first and the last
+  std::uint64_t attempts_left_out = 0;  ///< that stood between those
   int node_count = 1;
   std::optional<JobCause> cause;         ///< several machines only
   std::vector<NodeAttempt> other_nodes;  ///< for the report of the whole job

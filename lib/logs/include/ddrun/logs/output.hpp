@@ -84,6 +84,8 @@ class Output {
   /// Reads what is in this worker's pipes now, without waiting. For a worker that ended: its bytes are in its log
   /// afterwards, and its lines are in the console's queue before whatever ddrun says next.
   void drain(int local_rank);
+  /// The same for all of them.
+  void drain_all();
 
   /// When all processes of the attempt are gone: calls `done` (never from within) once all pipes are at their end and
   /// everything is written to files and consoles, or at the deadline. Then unfinished lines are given out and pipes
@@ -93,12 +95,11 @@ class Output {
   /// At the end of the job: calls `done` once the consoles have taken everything, or at the deadline.
   void async_flush(Deadline deadline, std::function<void()> done);
 
-  /// Reads what is in all workers' pipes now, without waiting, and the ends of the stderr files that workers
-  /// write themselves: what they have said up to here, with its time, is known to `stderr_tail` afterwards.
-  void look_at_stderr();
+  /// Reads the ends of the stderr files that workers write themselves, for `stderr_tail`.
+  void read_file_tails();
   /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 16 KiB, as
   /// known when they were last read. `shown` is what `lines_shown` was then. Lines of a file that the worker writes
-  /// itself have the time of the last write that `look_at_stderr` saw. Empty when stderr is inherited.
+  /// itself have the time of the last write that `read_file_tails` saw. Empty when stderr is inherited.
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   /// Lines that were given to the consoles in this job.
   [[nodiscard]] std::uint64_t lines_shown() const;

@@ -1,0 +1,96 @@
+#include "ddrun/agent/first_cause.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "victim_words.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+using Time = std::chrono::system_clock::time_point;
+
+/// A traceback that was followed by more than this on stderr was survived.
+constexpr std::size_t most_lines_after = 30;
+/// So was one that is older than this, where something else explains the failure: for a worker that was stopped, and
+/// for one that died of a signal.
+constexpr std::chrono::seconds recent{10};
+/// Times this close are the same.
+constexpr std::chrono::milliseconds same{1};
+
+bool failed_itself(const WorkerEnd& worker) { return worker.pid != 0 && !worker.success && !worker.stopped_by_ddrun; }
+
+/// Sent by somebody, so that what the worker wrote before says nothing about it.
+bool was_sent(const WorkerEnd& worker) {
+  const auto* signaled = std::get_if<Signaled>(&worker.status);
+  if (signaled == nullptr) return false;
+  const int signal = signaled->signal;
+  return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
+}
+
+struct Candidate {
+  Sign sign;
+  bool own = true;  ///< not the words of a victim
+};
+
+/// The earliest sign that this worker failed; one of its own before the words of a victim.
+std::optional<Candidate> first_sign(const WorkerEnd& worker, bool is_first, bool first_is_explained, Time stopped_at) {
+  if (worker.pid == 0 || worker.success) return std::nullopt;
+  std::optional<Candidate> best;
+  const auto add = [&](SignKind kind, Time at, bool own) {
+    if (at > stopped_at && !is_first) return;
+    if (!best || (own && !best->own) || (own == best->own && at < best->sign.at)) best = Candidate{{kind, at}, own};
+  };
+  bool complains = false;
+  if (worker.error) {
+    complains = is_victims_words(worker.error->message);
+    add(SignKind::error_file, worker.error->at, !complains);
+  }
+  if (worker.last_words && worker.last_words->lines_after <= most_lines_after) {
+    const LastWords& words = *worker.last_words;
+    const bool signaled = std::holds_alternative<Signaled>(worker.status);
+    const bool counts = failed_itself(worker) ? !was_sent(worker) && (!signaled || worker.ended - words.at <= recent)
+                                              : !first_is_explained || stopped_at - words.at <= recent;
+    if (counts) {
+      complains = words.of_a_victim && (complains || !worker.error);
+      add(SignKind::last_words, words.at, !words.of_a_victim);
+    }
+  }
+  if (failed_itself(worker)) add(SignKind::end, worker.ended, !complains);
+  return best;
+}
+
+/// Whether the end of the worker that ended first has a reason that is its own.
+bool is_explained(const WorkerEnd& worker) {
+  if (worker.error) return !is_victims_words(worker.error->message);
+  if (worker.last_words) return !worker.last_words->of_a_victim;
+  return std::holds_alternative<Signaled>(worker.status);
+}
+
+}  // namespace
+
+void find_first_cause(AttemptResult& attempt, Time stopped_at) {
+  attempt.cause.reset();
+  const bool explained = attempt.first_failure && is_explained(attempt.workers.at(*attempt.first_failure));
+  std::optional<Candidate> best;
+  const auto consider = [&](std::size_t i) {
+    const bool is_first = attempt.first_failure == i;
+    const auto found = first_sign(attempt.workers[i], is_first, explained, stopped_at);
+    if (!found || (best && best->own && !found->own)) return;
+    if (best && best->own == found->own && found->sign.at + same > best->sign.at) return;
+    // Among those who only complain of others the first to end stays.
+    if (best && !found->own) return;
+    best = found;
+    attempt.cause = i;
+    attempt.cause_sign = found->sign;
+  };
+  if (attempt.first_failure) consider(*attempt.first_failure);
+  for (std::size_t i = 0; i < attempt.workers.size(); ++i) {
+    if (attempt.first_failure != i) consider(i);
+  }
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,314 @@
+#include "ddrun/agent/last_words.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+#include <utility>
+
+#include "ddrun/base/plain_line.hpp"
+#include "ddrun/base/text.hpp"
+#include "victim_words.hpp"
+
+namespace ddrun::agent {
+
+namespace {
+
+using Time = std::chrono::system_clock::time_point;
+
+constexpr std::size_t most_reason = 3;  ///< lines
+/// Failures of one worker that come so close are one: the later is about the earlier.
+constexpr std::chrono::seconds one_failure{10};
+
+constexpr std::string_view traceback_words = "Traceback (most recent call last):";
+constexpr std::string_view group_words = "+ Exception Group Traceback (most recent call last):";
+
+/// A line that begins so is a fatal message.
+constexpr std::array fatal_beginnings{
+    std::string_view("terminate called"),  // libstdc++
+    std::string_view("libc++abi: "),
+    std::string_view("Fatal Python error: "),  // faulthandler as well
+    std::string_view("free(): "),              // glibc
+    std::string_view("malloc(): "),
+    std::string_view("malloc_consolidate(): "),
+    std::string_view("realloc(): "),
+    std::string_view("munmap_chunk(): "),
+    std::string_view("double free or corruption"),
+    std::string_view("corrupted size vs. prev_size"),
+    std::string_view("corrupted double-linked list"),
+    std::string_view("Fatal glibc error: "),
+    std::string_view("panic: "),        // Go
+    std::string_view("fatal error: "),  // Go, compilers
+    std::string_view("ERROR STOP"),     // Fortran
+    std::string_view("Fortran runtime error: "),
+    std::string_view("ERROR: LoadError"),  // Julia
+    std::string_view("ddrun: error: "),
+    std::string_view("ddrun-allreduce: error: "),
+};
+
+/// And one that has this anywhere.
+constexpr std::array fatal_parts{
+    std::string_view("*** stack smashing detected ***"),
+    std::string_view("*** buffer overflow detected ***"),
+    std::string_view("' failed."),  // assert(3): "prog: file.c:3: f: Assertion `x' failed."
+    std::string_view("ERROR: AddressSanitizer: "),
+    std::string_view("ERROR: LeakSanitizer: "),
+    std::string_view("ERROR: ThreadSanitizer: "),
+    std::string_view("MemorySanitizer: use-of-uninitialized-value"),
+    std::string_view("CUDA error"),
+    std::string_view("CUDA failure"),
+    std::string_view("HIP error"),
+    std::string_view("NCCL failure"),
+    std::string_view("NCCL error"),
+    std::string_view("' panicked at "),  // Rust
+    std::string_view("Check failed: "),  // glog
+    std::string_view("error while loading shared libraries: "),
+    std::string_view("symbol lookup error: "),
+    std::string_view("Segmentation fault"),  // shells
+};
+
+bool is_fatal_message(std::string_view line) {
+  const auto begins = [&](std::string_view words) { return line.starts_with(words); };
+  const auto has = [&](std::string_view words) { return line.find(words) != std::string_view::npos; };
+  return std::any_of(fatal_beginnings.begin(), fatal_beginnings.end(), begins) ||
+         std::any_of(fatal_parts.begin(), fatal_parts.end(), has);
+}
+
+/// "package.Name: text" or "Name" alone.
+bool is_exception_line(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find(':'));
+  if (name.empty() || std::isdigit(static_cast<unsigned char>(name.front())) != 0) return false;
+  if (name.size() < line.size() && line.size() > name.size() + 1 && line[name.size() + 1] != ' ') return false;
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.' ||
+           (static_cast<unsigned char>(c) & 0x80U) != 0;
+  });
+}
+
+bool is_chain_line(std::string_view line) {
+  return line.find("During handling of the above exception, another exception occurred:") != std::string_view::npos ||
+         line.find("The above exception was the direct cause of the following exception:") != std::string_view::npos;
+}
+
+/// Without PyTorch's "[rank12]: " in front.
+std::string_view without_rank(std::string_view line) {
+  if (!line.starts_with("[rank")) return line;
+  std::size_t at = 5;
+  while (at < line.size() && std::isdigit(static_cast<unsigned char>(line[at])) != 0) ++at;
+  if (at == 5 || line.substr(at, 2) != "]:") return line;
+  line.remove_prefix(at + 2);
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return line;
+}
+
+/// What stands behind the bars of an exception group; nothing if it has none.
+std::optional<std::string_view> behind_bars(std::string_view line) {
+  const std::size_t at = line.find_first_not_of(' ');
+  if (at == std::string_view::npos || (line[at] != '|' && line[at] != '+')) return std::nullopt;
+  line.remove_prefix(at + 1);
+  if (line.starts_with(' ')) line.remove_prefix(1);
+  return line;
+}
+
+/// One failure in the tail: lines [begin, end).
+struct Block {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t decided = 0;  ///< the line that completes the reason
+  std::vector<std::string> reason;
+  bool of_a_victim = false;
+  bool python_chain = false;     ///< goes on with the exception before it
+  bool is_faulthandler = false;  ///< says where, not why
+};
+
+class Reader {
+ public:
+  explicit Reader(const std::vector<logs::TailLine>& tail) : tail_(tail) {
+    for (const auto& line : tail) lines_.emplace_back(without_rank(plain_line(line.text)));
+  }
+
+  std::vector<Block> blocks() {
+    std::vector<Block> found;
+    bool chained = false;
+    for (std::size_t at = 0; at < lines_.size();) {
+      const std::string& line = lines_[at];
+      std::optional<Block> block;
+      if (line.find(group_words) != std::string::npos) block = group(at);
+      else if (line.find(traceback_words) != std::string::npos) block = traceback(at, at + 1);
+      else if (line.starts_with("  File \"")) block = bare_syntax_error(at);
+      else if (line.starts_with("Fatal Python error: ")) block = faulthandler(at);
+      else if (is_fatal_message(line)) block = fatal_message(at);
+      if (!block) {
+        if (is_chain_line(line)) chained = true;
+        else if (!trim(line).empty()) chained = false;
+        ++at;
+        continue;
+      }
+      block->python_chain = std::exchange(chained, false);
+      at = block->end;
+      found.push_back(std::move(*block));
+    }
+    return found;
+  }
+
+  [[nodiscard]] std::vector<std::string> text(const Block& block) const {
+    return {lines_.begin() + static_cast<std::ptrdiff_t>(block.begin),
+            lines_.begin() + static_cast<std::ptrdiff_t>(block.end)};
+  }
+
+ private:
+  Block traceback(std::size_t begin, std::size_t at) const {
+    while (at < lines_.size() && (lines_[at].empty() || lines_[at].front() == ' ')) ++at;
+    // Another thread may have written between.
+    std::size_t exception = at;
+    while (exception < lines_.size() && exception < at + 5 && !is_exception_line(lines_[exception])) ++exception;
+    if (exception >= lines_.size() || exception == at + 5) exception = std::min(at, lines_.size() - 1);
+    return simple(begin, exception);
+  }
+
+  std::optional<Block> bare_syntax_error(std::size_t begin) const {
+    std::size_t at = begin + 1;
+    while (at < lines_.size() && lines_[at].starts_with(' ')) ++at;
+    if (at == lines_.size() || lines_[at].substr(0, lines_[at].find(':')).find("Error") == std::string::npos)
+      return std::nullopt;
+    return simple(begin, at);
+  }
+
+  Block group(std::size_t begin) const {
+    Block block;
+    block.begin = begin;
+    block.decided = begin;
+    std::size_t at = begin + 1;
+    bool all_victims = true;
+    for (; at < lines_.size(); ++at) {
+      const auto content = behind_bars(lines_[at]);
+      if (!content) break;
+      if (content->starts_with(' ') || !is_exception_line(*content) || content->find(traceback_words) == 0) continue;
+      // The first is the group's own line, then come its members.
+      if (!block.reason.empty()) all_victims = all_victims && is_victims_words(*content);
+      if (block.reason.size() < most_reason) block.reason.emplace_back(*content);
+      block.decided = at;
+    }
+    block.end = at;
+    block.of_a_victim = block.reason.size() > 1 && all_victims;
+    if (block.reason.empty()) block.reason.push_back(lines_[begin]);
+    return block;
+  }
+
+  Block fatal_message(std::size_t begin) const {
+    Block block = simple(begin, begin);
+    const std::string& line = lines_[begin];
+    const bool more = begin + 1 < lines_.size();
+    if (more && lines_[begin + 1].starts_with("  what():")) {
+      // terminate called after throwing an instance of 'std::runtime_error'
+      const std::size_t open = line.find('\'');
+      const std::size_t close = line.rfind('\'');
+      const std::string type = open < close ? line.substr(open + 1, close - open - 1) : line;
+      block.reason = {concat(type, ": ", trim(std::string_view(lines_[begin + 1]).substr(9)))};
+      block.decided = begin + 1;
+      block.end = begin + 2;
+      block.of_a_victim = complains_of_others(begin, begin + 1);
+    } else if (more && line.find("' panicked at ") != std::string::npos) {
+      block.reason.push_back(lines_[begin + 1]);
+      block.decided = begin + 1;
+      block.end = begin + 2;
+    }
+    // Stacks of sanitizers and of Go.
+    while (block.end < lines_.size() && lines_[block.end].starts_with("    #")) ++block.end;
+    return block;
+  }
+
+  Block faulthandler(std::size_t begin) const {
+    Block block = simple(begin, begin);
+    block.is_faulthandler = true;
+    std::size_t at = begin + 1;
+    bool current = false;
+    for (; at < lines_.size(); ++at) {
+      const std::string& line = lines_[at];
+      const bool thread = line.starts_with("Thread 0x") || line.starts_with("Current thread ");
+      if (thread) current = line.starts_with("Current thread ");
+      if (line.starts_with("  File \"")) {
+        if (current && block.reason.size() == 1) block.reason.push_back(std::string(trim(line)));
+      } else if (!thread && !line.empty() && !line.starts_with("  ") && !line.starts_with("Extension modules: ") &&
+                 !line.starts_with("Python runtime state: ")) {
+        break;
+      }
+    }
+    block.end = at;
+    block.decided = at - 1;
+    return block;
+  }
+
+  Block simple(std::size_t begin, std::size_t reason) const {
+    Block block;
+    block.begin = begin;
+    block.end = reason + 1;
+    block.decided = reason;
+    block.reason = {std::string(trim(lines_[reason]))};
+    block.of_a_victim = complains_of_others(begin, reason);
+    return block;
+  }
+
+  /// The reason's line, and those that follow it as part of its text.
+  [[nodiscard]] bool complains_of_others(std::size_t begin, std::size_t reason) const {
+    if (is_victims_words(lines_[reason])) return true;
+    for (std::size_t at = reason + 1; at < lines_.size() && at < reason + 7; ++at) {
+      const std::string& line = lines_[at];
+      if (line.empty() || line.find(traceback_words) != std::string::npos || is_chain_line(line)) break;
+      if (begin != reason && is_fatal_message(line)) break;
+      if (tail_[at].at - tail_[reason].at > std::chrono::milliseconds(20)) break;
+      if (is_victims_words(line)) return true;
+    }
+    return false;
+  }
+
+  const std::vector<logs::TailLine>& tail_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail) {
+  Reader reader(tail);
+  std::vector<Block> blocks = reader.blocks();
+  if (blocks.empty()) return std::nullopt;
+  std::size_t chosen = blocks.size() - 1;
+  const auto time_of = [&](std::size_t block) { return tail[blocks[block].decided].at; };
+  const auto near = [&](std::size_t block) {
+    return blocks[block + 1].python_chain || time_of(blocks.size() - 1) - time_of(block) <= one_failure;
+  };
+  // A complaint about others that comes close behind a failure of its own is a consequence of that.
+  for (std::size_t i = chosen; blocks[chosen].of_a_victim && i-- > 0 && near(i);) {
+    if (!blocks[i].of_a_victim) chosen = i;
+  }
+  Block block = blocks[chosen];
+  // Python's frames say where; why it aborted stands before them.
+  if (block.is_faulthandler && chosen > 0 && near(chosen - 1) && !blocks[chosen - 1].is_faulthandler &&
+      blocks[chosen - 1].end + 2 >= block.begin) {
+    const Block& why = blocks[chosen - 1];
+    std::vector<std::string> reason = why.reason;
+    if (block.reason.size() > 1) reason.push_back(block.reason[1]);
+    block.begin = why.begin;
+    block.of_a_victim = why.of_a_victim;
+    block.reason = std::move(reason);
+  }
+  // What it was raised from, on a line of its own.
+  if (block.python_chain && chosen > 0 && block.reason.size() < most_reason) {
+    std::size_t first = chosen;
+    while (first > 0 && blocks[first].python_chain) --first;
+    block.begin = blocks[first].begin;
+    if (!blocks[first].of_a_victim && blocks[first].reason.front() != block.reason.front()) {
+      block.reason.push_back(concat("after ", blocks[first].reason.front()));
+    }
+  }
+  LastWords words;
+  words.text = reader.text(block);
+  words.reason = std::move(block.reason);
+  words.at = tail[block.decided].at;
+  words.shown = tail[block.decided].shown;
+  words.lines_after = tail.size() - blocks.back().end;
+  words.of_a_victim = block.of_a_victim;
+  return words;
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,31 @@
+#include "ddrun/base/plain_line.hpp"
+
+#include "ddrun/test/catch.hpp"
+
+using ddrun::cut_line;
+using ddrun::plain_line;
+
+TEST_CASE("escape sequences and control characters are taken out of a worker's line") {
+  CHECK(plain_line("\033[1;31mValueError\033[0m: boom\r") == "ValueError: boom");
+  CHECK(plain_line("\033]0;title\007bell\a and \x01 control\x7f") == "bell and  control");
+  CHECK(plain_line("\033]8;;http://x\033\\link\033]8;;\033\\") == "link");
+  CHECK(plain_line("\033Pq#0;2\033\\after \033_x\033\\apc") == "after apc");
+  CHECK(plain_line("\033(Bascii \0337saved\033c") == "ascii saved");
+  CHECK(plain_line("\xc2\x9b"
+                   "31mred \xc2\x85") == "31mred ");
+  CHECK(plain_line("a\tb") == "a    b");
+  CHECK(plain_line(" 10%\r 20%\r 30%\r") == " 30%");
+  CHECK(plain_line("\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\xa5") == "\xc3\xa4\xe2\x82\xac\xf0\x9f\x94\xa5");
+  CHECK(plain_line("a\x9b"
+                   "b\xff\xc3") == "a?b??");
+  for (const char* unfinished : {"\033", "\033[", "\033[1;", "\033]0;x", "\033]0;x\033", "\033(", "\033P"}) {
+    INFO(unfinished + 1);
+    CHECK(plain_line(unfinished).empty());
+  }
+}
+
+TEST_CASE("a line is cut between characters") {
+  CHECK(cut_line("abc", 3) == "abc");
+  CHECK(cut_line("abcd", 3) == "abc...");
+  CHECK(cut_line("\xc3\xa4\xc3\xb6\xc3\xbc", 2) == "\xc3\xa4\xc3\xb6...");
+}
