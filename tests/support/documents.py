@@ -9,9 +9,10 @@ The files and commands of a page share one folder, in which they are made and ru
 train.py and other programs that stand for the reader's own lie there (tests/e2e/documents/files), and configs/ and
 scripts/ of this tree. Hosts that ssh is asked for are this machine.
 
-In what is printed (stdout and stderr together), `...` and `…` stand for any text in a line, and for any lines if they stand
-alone. `after 12.3 s`, `pid 4703`, `on node7`, ports of 127.0.0.1, points in time and random letters in the names of
-folders stand for others of their kind, several blanks for any number of them. A command in a console block has to succeed unless the next one is `echo $?`.
+In what is printed (stdout and stderr together), `...` and `…` stand for any text in a line, and for any lines if they
+stand alone. `after 12.3 s`, `pid 4703`, `on node7`, ports of 127.0.0.1, points in time and random letters in the names
+of folders stand for others of their kind, several blanks for any number of them. A command in a console block has to
+succeed unless the next one is `echo $?`.
 
 Comments on the lines above a block, which a reader does not see, change how it is run:
 
@@ -20,7 +21,7 @@ Comments on the lines above a block, which a reader does not see, change how it 
     <!-- before: COMMAND -->    a command that comes first
     <!-- ends with: 0, 3 -->    each command ends with one of these
     <!-- measured -->           numbers with a decimal point stand for any number
-    <!-- on 2 machines -->      each command at the same time on so many "machines", which are this one: node0 is the loopback
+    <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback
 """
 import dataclasses
 import os

@@ -137,6 +137,13 @@ class Words(unittest.TestCase):
                     self.assertEqual(result.code, 0, str(result))
         self.assertGreater(tried, 5)
 
+    def test_every_module_has_its_line(self):
+        """README's table of places."""
+        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        for module in ROOT.glob("lib/*/"):
+            with self.subTest(module=module.name):
+                self.assertIn(f"| `lib/{module.name}/` |", text)
+
     def test_presets(self):
         """The table of presets in CONTRIBUTING.md."""
         text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("| Preset |")[1].split("\n\n")[0]
