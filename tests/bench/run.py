@@ -15,7 +15,7 @@ import gpu_reducing
 import launching
 import networking
 import reducing
-import running
+import restarting
 import storing
 import wiring
 from measuring import Bench, Failure, as_json, print_table
@@ -24,9 +24,9 @@ BENCHMARKS = {
     "launch-noop-8": launching.launch_noop_8,
     "launch-1000": launching.launch_1000,
     "launch-10k-flat": launching.launch_10k_flat,
-    "restart-local": running.restart_local,
-    "log-mux": running.log_mux,
-    "footprint": running.footprint,
+    "restart-local": restarting.restart_local,
+    "log-mux": restarting.log_mux,
+    "footprint": restarting.footprint,
     "create-reap-5000": launching.create_reap_5000,
     "store-get": storing.store_get,
     "store-pipelined": storing.store_pipelined,
