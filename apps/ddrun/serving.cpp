@@ -12,7 +12,7 @@ namespace exit_codes = agent::exit_codes;
 
 namespace {
 
-bool print(const std::string& text) { return write_all(STDOUT_FILENO, text.data(), text.size()); }
+bool put(const std::string& text) { return write_all(STDOUT_FILENO, text.data(), text.size()); }
 
 }  // namespace
 
@@ -33,7 +33,7 @@ Serving::Serving() {
 int Serving::run(const std::vector<std::string>& addresses, const std::function<std::string()>& stats) {
   std::string greeting = "listening on";
   for (const auto& address : addresses) greeting += " " + address;
-  if (!print(greeting + "\n")) {
+  if (!put(greeting + "\n")) {
     say_error("cannot write to the standard output");
     return exit_codes::launcher_failed;
   }
@@ -41,7 +41,7 @@ int Serving::run(const std::vector<std::string>& addresses, const std::function<
   for (int signal = 0;;) {
     if (::sigwait(&signals_, &signal) != 0) continue;
     const bool end = signal != SIGUSR1;
-    if (stats && (!end || written)) written = print(stats() + "\n") && written;
+    if (stats && (!end || written)) written = put(stats() + "\n") && written;
     if (end) break;
   }
   if (!written) say_error("cannot write to the standard output");

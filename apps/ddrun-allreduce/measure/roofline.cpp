@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <memory>
 
 #include "ddrun/base/text.hpp"
 #include "measure/host_gauge.hpp"
+#include "report/units.hpp"
 #include "tell_all.hpp"
 
 namespace ddrun::allreduce {
@@ -69,12 +69,6 @@ class Together {
   Milliseconds timeout_;
 };
 
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
-
 }  // namespace
 
 Result<Roofline> measure_roofline(const collectives::Connected& connected, const Options& options) {
@@ -122,11 +116,11 @@ std::string line_of(const Roofline& roofline) {
   for (const Roofline::Pass& pass : roofline.passes) {
     const bool first = words.empty();
     std::string text =
-        concat(pass.name, ' ', number(pass.one), first ? " GB/s by one" : " by one", first ? " rank" : "");
-    if (roofline.ranks > 1) text += concat(", ", number(pass.all), " by ", roofline.ranks);
+        concat(pass.name, ' ', two_places(pass.one), first ? " GB/s by one" : " by one", first ? " rank" : "");
+    if (roofline.ranks > 1) text += concat(", ", two_places(pass.all), " by ", roofline.ranks);
     words.push_back(std::move(text));
   }
-  if (roofline.peak > 0) words.push_back(concat(number(roofline.peak), " by its clock and width"));
+  if (roofline.peak > 0) words.push_back(concat(two_places(roofline.peak), " by its clock and width"));
   return concat(
       "# roofline : ", roofline.memory == "host" ? std::string() : concat("memory of ", roofline.memory, ": "),
       join(words, "; "), "; arrays of ", roofline.bytes >> 20U, " MiB\n");

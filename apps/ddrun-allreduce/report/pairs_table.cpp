@@ -1,21 +1,14 @@
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "ddrun/base/text.hpp"
 #include "measure/pairs.hpp"
+#include "report/units.hpp"
 
 namespace ddrun::allreduce {
 
 namespace {
 
 constexpr std::size_t kMostShown = 64;
-
-std::string number(double value) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.2f", value);
-  return text.data();
-}
 
 std::string right(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
@@ -52,10 +45,11 @@ std::string table_of(const Pairs& pairs) {
                             pairs.ranks_per_node == 1 ? " rank" : " ranks", " of each at the same time\n");
   if (pairs.nodes.size() <= kMostShown) {
     text += concat("#\n# bandwidth each way (GB/s), ", pairs.bytes, " bytes of each rank\n");
-    text += matrix(pairs, [&](std::size_t at) { return number(pairs.gbps[at]); });
+    text += matrix(pairs, [&](std::size_t at) { return two_places(pairs.gbps[at]); });
     text += "#\n# latency (us), 8 bytes both ways: minimum/median\n";
-    text += matrix(
-        pairs, [&](std::size_t at) { return concat(number(pairs.minimum_us[at]), '/', number(pairs.median_us[at])); });
+    text += matrix(pairs, [&](std::size_t at) {
+      return concat(two_places(pairs.minimum_us[at]), '/', two_places(pairs.median_us[at]));
+    });
   } else {
     text += concat("# more than ", kMostShown, " are not shown; -J and --csv have them all\n");
   }
@@ -63,8 +57,8 @@ std::string table_of(const Pairs& pairs) {
   if (pairs.slowest.first >= 0) {
     const double least = pairs.gbps[pairs.at(pairs.slowest.first, pairs.slowest.second)];
     const double longest = pairs.median_us[pairs.at(pairs.latest.first, pairs.latest.second)];
-    text += concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", number(least), " GB/s\n");
-    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", number(longest), " us\n");
+    text += concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", two_places(least), " GB/s\n");
+    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", two_places(longest), " us\n");
   }
   if (pairs.worst_node >= 0) {
     text += concat("# Worst of all         : ", pairs.nodes[static_cast<std::size_t>(pairs.worst_node)],

@@ -27,7 +27,7 @@ constexpr int kLine = 22;    // of the legend
 constexpr std::size_t kMostCharacters = 110;
 
 /// As gnuplot needs it: between single quotes nothing is special but a single quote.
-std::string in_quotes(std::string_view text) {
+std::string for_gnuplot(std::string_view text) {
   std::string quoted = "'";
   for (const char c : printable(text, kMostCharacters)) quoted += c == '\'' ? std::string("''") : std::string(1, c);
   return quoted + "'";
@@ -50,7 +50,7 @@ std::string size_tics(const std::set<std::uint64_t>& sizes) {
   std::vector<std::string> tics;
   for (int power = best; power <= last; power += step) {
     const std::uint64_t bytes = std::uint64_t{1} << power;
-    if (power >= first) tics.push_back(concat(in_quotes(size_in_words(bytes)), ' ', bytes));
+    if (power >= first) tics.push_back(concat(for_gnuplot(size_in_words(bytes)), ' ', bytes));
   }
   return concat("set xtics (", join(tics, ", "), ")\n");
 }
@@ -61,7 +61,7 @@ std::string time_tics(double shortest, double longest) {
   for (int power = static_cast<int>(std::floor(std::log10(shortest))); power <= std::ceil(std::log10(longest));
        ++power) {
     const double value = std::pow(10.0, power);
-    tics.push_back(concat(in_quotes(time_in_words(value)), ' ', shortest_number(value)));
+    tics.push_back(concat(for_gnuplot(time_in_words(value)), ' ', shortest_number(value)));
   }
   return concat("set ytics (", join(tics, ", "), ")\n");
 }
@@ -108,7 +108,7 @@ std::vector<std::string> legend_of(const Curves& curves) {
   const bool several = curves.colors.size() > 1;
   for (std::size_t color = 0; several && color < curves.colors.size(); ++color) {
     parts.push_back(concat("NaN with lines linewidth 4 linecolor rgb '", kColors[color], "' title ",
-                           in_quotes(curves.colors[color])));
+                           for_gnuplot(curves.colors[color])));
   }
   for (const bool in_place : {false, true}) {
     parts.push_back(concat("NaN ", style(several ? "#000000" : kColors[0], in_place), " title ",
@@ -151,7 +151,7 @@ std::string plot_script(const Curves& curves, PictureFormat format) {
       concat("set encoding utf8\nset terminal ", svg ? "svg dynamic" : "pngcairo", " noenhanced size ", kWidth, ',',
              height, " background rgb 'white' font 'Sans,", svg ? 14 : 11, "'\n", data_of(curves), "set multiplot\n");
   for (std::size_t i = 0; i < curves.title.size(); ++i) {
-    script += concat("set label ", i + 1, ' ', in_quotes(curves.title[i]), " at screen 0.5, ",
+    script += concat("set label ", i + 1, ' ', for_gnuplot(curves.title[i]), " at screen 0.5, ",
                      screen(height - kLine * (1 + static_cast<int>(i))), " center\n");
   }
   script += "set lmargin at screen 0.1\nset rmargin at screen 0.97\nset border 3\nset tics nomirror\n";

@@ -23,6 +23,12 @@ std::string number_in_words(double value) {
   return words;
 }
 
+std::string two_places(double value) {
+  std::array<char, 400> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", value);
+  return text.data();
+}
+
 std::string size_in_words(std::uint64_t bytes) {
   static constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;

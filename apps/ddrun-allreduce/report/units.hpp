@@ -13,6 +13,9 @@ namespace ddrun::allreduce {
 /// Three digits that count, without an exponent: "0.00312", "3.2", "81", "12346".
 [[nodiscard]] std::string number_in_words(double value);
 
+/// "12.30".
+[[nodiscard]] std::string two_places(double value);
+
 /// Of 0.125: "12.5 %".
 [[nodiscard]] std::string percent_in_words(double part);
 

@@ -4,14 +4,11 @@
 #include <cctype>
 
 #include "ddrun/base/text.hpp"
+#include "values.hpp"
 
 namespace ddrun::cli {
 
 namespace {
-
-[[nodiscard]] tl::unexpected<Error> bad(std::string message) {
-  return fail(Errc::invalid_argument, std::move(message));
-}
 
 [[nodiscard]] tl::unexpected<Error> unknown_long(std::string_view typed) {
   std::vector<std::string> names;

@@ -7,15 +7,15 @@ namespace ddrun::cli {
 
 namespace {
 
-Shown shown(const std::optional<Milliseconds>& duration) {
-  return duration ? cli::shown(duration_text(*duration)) : Shown{};
+Shown shown_duration(const std::optional<Milliseconds>& duration) {
+  return duration ? shown(duration_text(*duration)) : Shown{};
 }
 
 Result<void> set_signals(Draft& draft, std::string_view value) {
   return assign(draft.spec.stop.ending_signals, parse_signals(value));
 }
 
-constexpr Option options[] = {
+constexpr Option failure_table[] = {
     {.name = "max-restarts",
      .metavar = "N",
      .group = Group::failure,
@@ -24,21 +24,21 @@ constexpr Option options[] = {
      .help = "Start the whole group again up to N times after a failure",
      .set = [](Draft& d,
                std::string_view v) { return assign(d.spec.restart.max_restarts, parse_int(v, 0, 1'000'000)); },
-     .show = [](const Draft& d) { return cli::shown(d.spec.restart.max_restarts); }},
+     .show = [](const Draft& d) { return shown(d.spec.restart.max_restarts); }},
     {.name = "restart-backoff",
      .metavar = "TIME",
      .group = Group::failure,
      .kind = Kind::duration,
      .help = "Pause before the first restart; doubles with each further one, up to 60 s",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.restart.backoff, parse_time(v)); },
-     .show = [](const Draft& d) { return cli::shown(duration_text(d.spec.restart.backoff)); }},
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.restart.backoff)); }},
     {.name = "restart-window",
      .metavar = "TIME",
      .group = Group::failure,
      .kind = Kind::duration,
      .help = "Count only the restarts of the last TIME against --max-restarts",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.restart.window, parse_positive_time(v)); },
-     .show = [](const Draft& d) { return shown(d.spec.restart.window); }},
+     .show = [](const Draft& d) { return shown_duration(d.spec.restart.window); }},
     {.name = "no-restart-on",
      .metavar = "CODES",
      .group = Group::failure,
@@ -48,7 +48,7 @@ constexpr Option options[] = {
          [](Draft& d, std::string_view v) {
            return assign(d.spec.restart.no_restart_on, parse_number_set(v, 255, "an exit code"));
          },
-     .show = [](const Draft& d) { return cli::shown(number_set_text(d.spec.restart.no_restart_on)); }},
+     .show = [](const Draft& d) { return shown(number_set_text(d.spec.restart.no_restart_on)); }},
     {.name = "success-on",
      .metavar = "CODES",
      .group = Group::failure,
@@ -58,14 +58,14 @@ constexpr Option options[] = {
          [](Draft& d, std::string_view v) {
            return assign(d.spec.restart.success_on, parse_number_set(v, 255, "an exit code"));
          },
-     .show = [](const Draft& d) { return cli::shown(number_set_text(d.spec.restart.success_on)); }},
+     .show = [](const Draft& d) { return shown(number_set_text(d.spec.restart.success_on)); }},
     {.name = "timeout",
      .metavar = "TIME",
      .group = Group::failure,
      .kind = Kind::duration,
      .help = "End the whole job after TIME (30, 90s, 20m, 1h30m), with exit status 124",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.timeout, parse_positive_time(v)); },
-     .show = [](const Draft& d) { return shown(d.spec.timeout); }},
+     .show = [](const Draft& d) { return shown_duration(d.spec.timeout); }},
     {.name = "shutdown-timeout",
      .metavar = "TIME",
      .group = Group::failure,
@@ -74,7 +74,7 @@ constexpr Option options[] = {
      .other_variable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
      .help = "From the first signal to a worker until SIGKILL",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.stop.grace, parse_time(v)); },
-     .show = [](const Draft& d) { return cli::shown(duration_text(d.spec.stop.grace)); }},
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.stop.grace)); }},
     {.name = "signals-to-handle",
      .metavar = "NAMES",
      .group = Group::failure,
@@ -89,25 +89,25 @@ constexpr Option options[] = {
      .kind = Kind::duration,
      .help = "Workers may run so long after the first has ended well, then the job ends with status 124",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.exit_skew, parse_positive_time(v)); },
-     .show = [](const Draft& d) { return shown(d.spec.exit_skew); }},
+     .show = [](const Draft& d) { return shown_duration(d.spec.exit_skew); }},
     {.name = "events",
      .metavar = "FILE",
      .group = Group::failure,
      .kind = Kind::file,
      .help = "Append a line of JSON to FILE for each event of the job: round, restart, node lost, verdict",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.events_file, parse_non_empty(v)); },
-     .show = [](const Draft& d) { return cli::shown(d.spec.events_file); }},
+     .show = [](const Draft& d) { return shown(d.spec.events_file); }},
     {.name = "report",
      .metavar = "FILE",
      .group = Group::failure,
      .kind = Kind::file,
      .help = "Write how every worker of every attempt ended to FILE, as JSON",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.report_file, parse_non_empty(v)); },
-     .show = [](const Draft& d) { return cli::shown(d.spec.report_file); }},
+     .show = [](const Draft& d) { return shown(d.spec.report_file); }},
 };
 
 }  // namespace
 
-std::span<const Option> failure_options() { return options; }
+std::span<const Option> failure_options() { return failure_table; }
 
 }  // namespace ddrun::cli

@@ -44,7 +44,7 @@ Result<void> set_event_handler(Draft& draft, std::string_view value) {
   return assign(draft.spec.event_log_handler, parse_choice(value, "null console"));
 }
 
-constexpr Option options[] = {
+constexpr Option launcher_table[] = {
     {.name = "config",
      .metavar = "FILE",
      .group = Group::launcher,
@@ -103,6 +103,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> launcher_options() { return options; }
+std::span<const Option> launcher_options() { return launcher_table; }
 
 }  // namespace ddrun::cli

@@ -50,7 +50,7 @@ Result<void> set_rotation(Draft& draft, std::string_view value) {
   return {};
 }
 
-constexpr Option options[] = {
+constexpr Option output_table[] = {
     {.name = "redirects",
      .shorts = "r",
      .metavar = "STREAMS",
@@ -143,6 +143,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> output_options() { return options; }
+std::span<const Option> output_options() { return output_table; }
 
 }  // namespace ddrun::cli

@@ -16,7 +16,7 @@ Result<void> add_exported(Draft& draft, std::string_view value) {
   return {};
 }
 
-constexpr Option options[] = {
+constexpr Option remote_table[] = {
     {.name = "hosts",
      .metavar = "LIST",
      .group = Group::remote,
@@ -50,6 +50,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> remote_options() { return options; }
+std::span<const Option> remote_options() { return remote_table; }
 
 }  // namespace ddrun::cli

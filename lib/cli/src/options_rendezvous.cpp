@@ -47,7 +47,7 @@ Result<void> refuse_logs_specs(Draft& draft, std::string_view value) {
                                              "--log-dir, --redirects, --tee and --label"));
 }
 
-constexpr Option options[] = {
+constexpr Option rendezvous_table[] = {
     {.name = "standalone",
      .group = Group::meeting,
      .kind = Kind::flag,
@@ -195,6 +195,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> rendezvous_options() { return options; }
+std::span<const Option> rendezvous_options() { return rendezvous_table; }
 
 }  // namespace ddrun::cli

@@ -7,7 +7,7 @@ namespace ddrun::cli {
 
 namespace {
 
-constexpr Option options[] = {
+constexpr Option several_table[] = {
     {.name = "last-call",
      .metavar = "TIME",
      .group = Group::several,
@@ -63,6 +63,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> several_options() { return options; }
+std::span<const Option> several_options() { return several_table; }
 
 }  // namespace ddrun::cli

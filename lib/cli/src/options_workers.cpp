@@ -51,7 +51,7 @@ std::string stdin_text(const StdinSpec& spec) {
   return std::to_string(spec.rank);
 }
 
-constexpr Option options[] = {
+constexpr Option workers_table[] = {
     {.name = "nproc-per-node",
      .shorts = "n",
      .metavar = "N",
@@ -148,6 +148,6 @@ constexpr Option options[] = {
 
 }  // namespace
 
-std::span<const Option> worker_options() { return options; }
+std::span<const Option> worker_options() { return workers_table; }
 
 }  // namespace ddrun::cli

@@ -41,13 +41,13 @@ PrintAndExit wrong(std::string_view message) {
   return {concat("ddrun: error: ", message, " (see 'ddrun rendezvous --help')\n"), true, 2};
 }
 
-constexpr PlainOption options[] = {{"--port", true},
-                                   {"--bind", true},
-                                   {"--stats", false},
-                                   {"--secret-file", true},
-                                   {"--insecure", false},
-                                   {"--heartbeat-interval", true},
-                                   {"--heartbeat-misses", true}};
+constexpr PlainOption rendezvous_words[] = {{"--port", true},
+                                            {"--bind", true},
+                                            {"--stats", false},
+                                            {"--secret-file", true},
+                                            {"--insecure", false},
+                                            {"--heartbeat-interval", true},
+                                            {"--heartbeat-misses", true}};
 
 }  // namespace
 
@@ -55,7 +55,7 @@ Parsed parse_rendezvous(std::span<const std::string> words, const EnvironmentVie
   for (const auto& word : words) {
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }
-  const auto typed = read_plain(options, words);
+  const auto typed = read_plain(rendezvous_words, words);
   if (!typed) return wrong(concat("ddrun rendezvous: ", typed.error().message));
   if (!typed->words.empty()) {
     return wrong(concat("ddrun rendezvous does not know '", typed->words.front(),

@@ -26,7 +26,7 @@ PrintAndExit wrong(std::string_view message) {
   return {concat("ddrun: error: ", message, " (see 'ddrun secret --help')\n"), true, 2};
 }
 
-constexpr PlainOption options[] = {{"--print", false}};
+constexpr PlainOption secret_words[] = {{"--print", false}};
 
 }  // namespace
 
@@ -34,7 +34,7 @@ Parsed parse_secret(std::span<const std::string> words) {
   for (const auto& word : words) {
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }
-  const auto typed = read_plain(options, words);
+  const auto typed = read_plain(secret_words, words);
   if (!typed) return wrong(concat("ddrun secret: ", typed.error().message));
   if (typed->words.size() != 1 || typed->words.front() != "new") {
     return wrong("usage: ddrun secret new [--print]; for a program called secret write: ddrun -- secret");

@@ -77,8 +77,9 @@ Result<void> take_server(StoreAsk& ask, const std::string& text) {
   return {};
 }
 
-constexpr PlainOption options[] = {{"--port", true},    {"--bind", true},   {"--max-memory", true}, {"--server", true},
-                                   {"--timeout", true}, {"--prefix", true}, {"--stats", false},     {"--raw", false}};
+constexpr PlainOption store_words[] = {{"--port", true},   {"--bind", true},    {"--max-memory", true},
+                                       {"--server", true}, {"--timeout", true}, {"--prefix", true},
+                                       {"--stats", false}, {"--raw", false}};
 
 Parsed serve(const PlainWords& typed) {
   if (typed.has("--server") || typed.has("--timeout") || typed.has("--prefix") || typed.has("--raw")) {
@@ -162,7 +163,7 @@ Parsed parse_store(std::span<const std::string> words, const EnvironmentView& en
     if (word == "--") break;
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }
-  const auto typed = read_plain(options, words);
+  const auto typed = read_plain(store_words, words);
   if (!typed) return wrong(concat("ddrun store: ", typed.error().message));
   return typed->words.empty() ? serve(*typed) : ask(*typed, environment);
 }

@@ -15,10 +15,6 @@ namespace ddrun::cli {
 
 namespace {
 
-[[nodiscard]] tl::unexpected<Error> bad(std::string message) {
-  return fail(Errc::invalid_argument, std::move(message));
-}
-
 /// Ranks far beyond any machine; keeps "0-4000000000" from filling the memory.
 constexpr int highest_rank = 99'999;
 

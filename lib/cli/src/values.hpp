@@ -17,6 +17,10 @@ namespace ddrun::cli {
 // Values as text and back. Every failure is `invalid_argument` and says what is allowed; the caller puts the option's
 // name in front.
 
+[[nodiscard]] inline tl::unexpected<Error> bad(std::string message) {
+  return fail(Errc::invalid_argument, std::move(message));
+}
+
 [[nodiscard]] Result<bool> parse_bool(std::string_view text);
 // Whole numbers are taken as Python's int() takes them: " 2", "+2" and "1_0" too.
 [[nodiscard]] Result<int> parse_int(std::string_view text, int low, int high);

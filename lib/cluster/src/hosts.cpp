@@ -126,7 +126,7 @@ std::vector<std::string_view> split_outside_brackets(std::string_view text) {
 }
 
 /// Words of a line; blanks around '=' do not count.
-std::vector<std::string> words_of(std::string_view line) {
+std::vector<std::string> host_words(std::string_view line) {
   std::string joined;
   for (std::size_t i = 0; i < line.size(); ++i) {
     if (line[i] != ' ' && line[i] != '\t') {
@@ -220,7 +220,7 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
     if (content.empty()) continue;
     any = true;
     const auto at = [&](const Error& error) { return bad(concat(file_name, ":", number, ": ", error.message)); };
-    const auto hosts = parse_line(words_of(content));
+    const auto hosts = parse_line(host_words(content));
     if (!hosts) return at(hosts.error());
     for (const Host& host : *hosts) {
       if (auto added = gathered.add(host); !added) return at(added.error());

@@ -26,7 +26,6 @@ namespace ddrun::remote {
 
 namespace {
 
-constexpr int failed_code = 125;
 /// So much of the standard input may be on its way to a host.
 constexpr std::size_t input_window = std::size_t{256} << 10U;
 /// Three descriptors for each ssh, and what watching it takes.

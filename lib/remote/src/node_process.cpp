@@ -17,8 +17,6 @@ namespace ddrun::remote {
 
 namespace {
 
-constexpr int failed_code = 125;
-
 bool read_all(int fd, char* to, std::size_t size) {
   while (size > 0) {
     const ssize_t n = ::read(fd, to, size);

@@ -30,15 +30,14 @@ namespace ddrun::remote {
 
 namespace {
 
-constexpr int failed_code = 125;
 /// So much may wait for the connection before those who write have to wait.
 constexpr std::size_t output_high = std::size_t{4} << 20U;
 /// Those who write events never have to wait: beyond so much more, events are lost.
 constexpr std::size_t events_limit = output_high + (std::size_t{4} << 20U);
 /// Of processes that the job has left with its pipes.
-constexpr std::chrono::seconds output_limit{20};
+constexpr std::chrono::seconds relay_output_limit{20};
 /// Beyond the grace time: guard and sweeper of the job need some of it.
-constexpr std::chrono::seconds ending_margin{20};
+constexpr std::chrono::seconds node_margin{20};
 
 /// The program's file is not needed any more once it runs, and so nothing can keep it from being removed.
 void remove_own_copy() {
@@ -246,7 +245,7 @@ class Relay {
     if (fan_out_) fan_out_->hang_up();
     input_.close();
     signal_node(bootstrap_ ? signal_for_lost(*bootstrap_) : SIGTERM);
-    arm_patience((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + ending_margin);
+    arm_patience((bootstrap_ ? bootstrap_->grace : Milliseconds(0)) + node_margin);
     maybe_finished();
   }
 
@@ -325,8 +324,8 @@ class Relay {
     code_ = shell_code(end.status);
     patience_.cancel();
     // A killed one may have left its agent, which stops the workers.
-    patience_.expires_after(lost_home_ && bootstrap_ ? bootstrap_->grace + ending_margin
-                                                     : std::chrono::milliseconds(output_limit));
+    patience_.expires_after(lost_home_ && bootstrap_ ? bootstrap_->grace + node_margin
+                                                     : std::chrono::milliseconds(relay_output_limit));
     patience_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       for (ByteReader* from : {&output_, &errors_, &events_, &report_}) from->drain();
@@ -348,7 +347,7 @@ class Relay {
     if (!said_ended_ || (fan_out_ && !fan_out_->is_over())) return;
     if (lost_home_) return io_.stop();
     // What is queued goes out first; then the end of our output, or the user's ddrun hanging up, ends all.
-    silence_.expires_after(output_limit);
+    silence_.expires_after(relay_output_limit);
     silence_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec) io_.stop();
     });

@@ -21,13 +21,13 @@ constexpr std::uint16_t static_port = 29500;  // torchrun's
 constexpr std::uint16_t c10d_port = 29400;
 
 /// A name server that does not answer must not keep the agent from being stopped.
-constexpr std::chrono::seconds patience{5};
+constexpr std::chrono::seconds resolver_limit{5};
 
 std::vector<std::string> resolve_name(const std::string& name) {
   boost::asio::io_context io{1};
   std::vector<std::string> addresses;
   const auto lookup = std::make_shared<HostLookup>(io.get_executor());
-  lookup->start(name, patience, [&](Result<std::vector<std::string>> found) {
+  lookup->start(name, resolver_limit, [&](Result<std::vector<std::string>> found) {
     if (found) addresses = std::move(*found);
   });
   io.run();

@@ -13,6 +13,8 @@ namespace ddrun::collectives::cuda {
 
 /// Asked now and then during a wait; a failure ends it.
 using Alarm = std::function<Result<void>()>;
+/// None: the wait ends with the work or at the deadline.
+inline Result<void> calm() { return {}; }
 
 /// One GPU as this process uses it: its primary context and a stream, on which everything happens in order. What it
 /// gives out must be gone before it. Failures are `unavailable`, in the driver's words.

@@ -19,9 +19,7 @@ constexpr std::array kPasses{kCopy, kFill, kVerify, kReduce};
 /// Some times as large as the largest second-level cache of a GPU, 126 MB.
 constexpr std::uint64_t kUsualBytes = std::uint64_t{512} << 20U;
 /// A device that needs longer is broken.
-constexpr std::chrono::seconds kLimit{60};
-
-Result<void> calm() { return {}; }
+constexpr std::chrono::seconds kGaugeLimit{60};
 
 }  // namespace
 
@@ -60,7 +58,7 @@ Result<void> DeviceGauge::prepare(std::uint64_t bytes) {
   if (!good) return good;
   if (kernels_ == nullptr) {
     return device_->set(arrays_[0].data(), std::byte{1}, bytes).and_then([&] {
-      return device_->wait(calm, Clock::now() + kLimit, "setting device memory");
+      return device_->wait(cuda::calm, Clock::now() + kGaugeLimit, "setting device memory");
     });
   }
   const std::vector<std::byte> table = GpuKernels::table_of(pattern_.mine());
@@ -73,7 +71,7 @@ Result<void> DeviceGauge::prepare(std::uint64_t bytes) {
       .and_then([&] { return device_->copy_to_device(inputs_.data(), inputs.data(), sizeof(inputs)); })
       .and_then([&] { return device_->set(counter_.data(), std::byte{0}, counter_.size()); })
       .and_then([&] { return enqueue(kFill.name); })
-      .and_then([&] { return device_->wait(calm, Clock::now() + kLimit, "filling device memory"); });
+      .and_then([&] { return device_->wait(cuda::calm, Clock::now() + kGaugeLimit, "filling device memory"); });
 }
 
 Result<MemoryTurn> DeviceGauge::run(const MemoryPass& pass, int times) {
@@ -82,7 +80,7 @@ Result<MemoryTurn> DeviceGauge::run(const MemoryPass& pass, int times) {
   Result<void> done = start_->record();
   for (int i = 0; i < times && done; ++i) done = enqueue(pass.name);
   done = done.and_then([&] { return end_->record(); }).and_then([&] {
-    return end_->wait(calm, Clock::now() + kLimit, concat("measuring device memory, ", pass.name));
+    return end_->wait(cuda::calm, Clock::now() + kGaugeLimit, concat("measuring device memory, ", pass.name));
   });
   if (done && pass.name == kVerify.name) done = check_counter();
   if (!done) return tl::unexpected(done.error());
@@ -105,7 +103,7 @@ Result<void> DeviceGauge::enqueue(std::string_view name) const {
 Result<void> DeviceGauge::check_counter() {
   std::uint64_t wrong = 0;
   return device_->copy_to_host(&wrong, counter_.data(), sizeof(wrong))
-      .and_then([&] { return device_->wait(calm, Clock::now() + kLimit, "copying from the device"); })
+      .and_then([&] { return device_->wait(cuda::calm, Clock::now() + kGaugeLimit, "copying from the device"); })
       .and_then([&]() -> Result<void> {
         if (wrong == 0) return {};
         return fail(Errc::unavailable, concat("the kernel that verifies found ", wrong, " wrong elements on ",

@@ -14,11 +14,9 @@ namespace ddrun::collectives {
 namespace {
 
 /// No filling or comparing takes that long; a device that needs longer is broken.
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kWorkLimit{60};
 constexpr std::size_t kMostTables = 32;
-constexpr std::size_t kPiece = std::size_t{4} << 20;
-
-Result<void> calm() { return {}; }
+constexpr std::size_t kCopied = std::size_t{4} << 20;
 
 }  // namespace
 
@@ -36,7 +34,7 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::make(std::shared_ptr<cuda::D
 }
 
 Result<void> DeviceMemory::wait(const std::string& what) const {
-  return device_->wait(calm, Clock::now() + kLimit, what);
+  return device_->wait(cuda::calm, Clock::now() + kWorkLimit, what);
 }
 
 bool DeviceMemory::suits(const Sequence& sequence) const {
@@ -52,7 +50,7 @@ Result<void> DeviceMemory::fill(std::span<std::byte> data, const Sequence& seque
     return wait("filling device memory");
   }
   const std::size_t element = size_of(sequence.type());
-  piece_.resize(std::min(kPiece, data.size()));
+  piece_.resize(std::min(kCopied, data.size()));
   for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
     const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
     sequence.fill(part, first + done / element);
@@ -78,7 +76,7 @@ Result<std::uint64_t> DeviceMemory::count_wrong(std::span<const std::byte> data,
     return wrong;
   }
   const std::size_t element = size_of(sequence.type());
-  piece_.resize(std::min(kPiece, data.size()));
+  piece_.resize(std::min(kCopied, data.size()));
   for (std::size_t done = 0; done < data.size(); done += piece_.size()) {
     const auto part = std::span(piece_).first(std::min(piece_.size(), data.size() - done));
     if (auto got = read(part, data.subspan(done, part.size())); !got) return tl::unexpected(got.error());

@@ -34,7 +34,7 @@ class Pairs {
 };
 
 /// Those who give part with `ws.mine`, those who take have it merged into theirs.
-Result<void> join(Peers& peers, const Pairs& pairs, const Partial& partial, std::byte* mine, std::size_t count) {
+Result<void> join_power(Peers& peers, const Pairs& pairs, const Partial& partial, std::byte* mine, std::size_t count) {
   const std::size_t bytes = count * partial.number();
   if (pairs.gives()) return peers.send({peers.rank() + 1, mine, bytes});
   if (!pairs.takes()) return {};
@@ -58,7 +58,7 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& part
   std::byte* const mine = ws.mine.at_least(bytes);
   std::byte* const theirs = ws.theirs.at_least(bytes);
   partial.load(mine, in, count);
-  if (auto joined = join(peers, pairs, partial, mine, count); !joined) return joined;
+  if (auto joined = join_power(peers, pairs, partial, mine, count); !joined) return joined;
   for (int mask = 1; mask < pairs.places() && !pairs.gives(); mask *= 2) {
     const int other = pairs.place() ^ mask;
     const int partner = pairs.rank_at(other);
@@ -93,7 +93,7 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
   const std::size_t element = partial.element();
   std::byte* const mine = ws.mine.at_least(call.count * number);
   partial.load(mine, call.in, call.count);
-  if (auto joined = join(peers, pairs, partial, mine, call.count); !joined) return joined;
+  if (auto joined = join_power(peers, pairs, partial, mine, call.count); !joined) return joined;
 
   struct Range {
     std::size_t begin = 0;

@@ -8,6 +8,9 @@ namespace ddrun::collectives {
 
 inline constexpr int kNobody = -1;
 
+/// For what is kept by rank, or by a host's number.
+[[nodiscard]] constexpr std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
+
 /// Takes what arrives, piece by piece, while it is still in the cache.
 class Arrival {
  public:

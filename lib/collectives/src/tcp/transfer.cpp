@@ -19,13 +19,11 @@ namespace {
 using namespace std::chrono_literals;
 
 /// What is received for an Arrival at a time: small enough to be still in the cache then.
-constexpr std::size_t kPiece = 128 << 10;
+constexpr std::size_t kTakenAtOnce = 128 << 10;
 /// Falling asleep and being woken takes some microseconds; who is about to come is waited for awake.
 constexpr auto kSpin = 50us;
 /// Who has waited this long looks whether something is wrong.
 constexpr auto kLong = 100ms;
-
-std::size_t index_of(int rank) { return static_cast<std::size_t>(rank); }
 
 }  // namespace
 
@@ -177,9 +175,9 @@ Result<void> TcpTransfer::receive_some(const Incoming& in, std::size_t stream, b
     target = in.data + stripe.offset();
   } else {
     Arrived& arrived = arrived_[stream];
-    if (!arrived.data) arrived.data = std::make_unique<std::byte[]>(kPiece);
+    if (!arrived.data) arrived.data = std::make_unique<std::byte[]>(kTakenAtOnce);
     target = arrived.data.get() + arrived.pending;
-    room = std::min(room, kPiece) - arrived.pending;
+    room = std::min(room, kTakenAtOnce) - arrived.pending;
   }
   std::array<iovec, 2> into{
       {{reinterpret_cast<std::byte*>(&theirs_) + sizeof(Header) - header, header}, {target, room}}};

@@ -7,15 +7,6 @@
 
 namespace ddrun::collectives {
 
-namespace {
-
-/// Pieces of blocks begin at cache lines.
-constexpr std::size_t kApartBytes = 128;
-
-std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
-
-}  // namespace
-
 /// A piece of the blocks of all ranks fits into the place of one rank; of an all_to_all, all outputs of a host do.
 std::size_t BlockWork::most(const Call& call) const {
   const std::size_t outputs = call.collective == Collective::all_to_all ? index_of(levels_.hosts.most()) : 1;

@@ -7,13 +7,6 @@
 
 namespace ddrun::collectives {
 
-namespace {
-
-/// Slices begin at cache lines of their own.
-constexpr std::size_t kApartBytes = 128;
-
-}  // namespace
-
 std::size_t SliceWork::most(const Call& call) const { return TwoLevelTeam::kPiece / size_of(travelling_type(call)); }
 
 /// This rank's slice of a piece, if its column has one.

@@ -4,12 +4,6 @@
 
 namespace ddrun::collectives {
 
-namespace {
-
-std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
-
-}  // namespace
-
 bool StraightWork::reads(const Call& call, int rank) const {
   return call.collective == Collective::all_to_all || (call.collective == Collective::scatter && rank == call.root);
 }
