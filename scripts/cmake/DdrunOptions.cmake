@@ -1,9 +1,10 @@
 # What a builder may choose. Presets set these; nothing else in the build asks for more.
-option(DDRUN_BUILD_TESTS "Build the tests" ON)
+set(DDRUN_BUILD_TESTS AUTO CACHE STRING "Build the tests: ON, OFF, or AUTO: if what they need is installed")
+set_property(CACHE DDRUN_BUILD_TESTS PROPERTY STRINGS AUTO ON OFF)
 option(DDRUN_BUILD_FUZZERS "Build the fuzzers of the store, with clang's libFuzzer" OFF)
 option(DDRUN_WERROR "Treat warnings as errors" OFF)
 option(DDRUN_PRECOMPILE "Compile the headers that nearly all files include once (scripts/cmake/DdrunPrecompiled.cmake)" OFF)
-option(DDRUN_UNITY "Compile several files of a target as one, which halves the time of a build of everything" OFF)
+option(DDRUN_UNITY "Compile a module as one file and tests eight at a time, a third of the time of a build of everything" OFF)
 option(DDRUN_SPLIT_DEBUG "Keep debug symbols in <program>.debug beside the program" OFF)
 set(DDRUN_WITH_CUDA AUTO CACHE STRING "Compile kernels for GPUs with nvcc: AUTO (if there is one that works), ON or OFF")
 set_property(CACHE DDRUN_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -30,7 +31,10 @@ if(DDRUN_SANITIZE AND NOT DDRUN_LINK STREQUAL "dynamic")
   message(FATAL_ERROR "DDRUN_SANITIZE needs DDRUN_LINK=dynamic: the sanitizers' run-time libraries cannot be linked "
     "into a ${DDRUN_LINK} program")
 endif()
-if(DDRUN_BUILD_FUZZERS AND DDRUN_BUILD_TESTS)
+# A variable of this run beside the cached one: AUTO is decided anew each time (DdrunDependencies.cmake).
+if(DDRUN_BUILD_FUZZERS AND DDRUN_BUILD_TESTS STREQUAL "AUTO")
+  set(DDRUN_BUILD_TESTS OFF)
+elseif(DDRUN_BUILD_FUZZERS AND DDRUN_BUILD_TESTS)
   message(FATAL_ERROR "DDRUN_BUILD_FUZZERS needs DDRUN_BUILD_TESTS=OFF: libFuzzer brings a main() of its own")
 endif()
 

@@ -1,5 +1,8 @@
 message(STATUS "ddrun ${PROJECT_VERSION}: ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}, "
   "linked ${DDRUN_LINK}, Boost ${Boost_VERSION}, tests ${DDRUN_BUILD_TESTS}, gloo ${DDRUN_HAVE_GLOO}, sanitizers '${DDRUN_SANITIZE}'")
+if(DDRUN_TESTS_LACK)
+  message(STATUS "tests: left out, as ${DDRUN_TESTS_LACK} is not installed (scripts/setup --tests)")
+endif()
 if(DDRUN_NVCC_MISSING)
   message(STATUS "kernels for GPUs: none, ${DDRUN_NVCC_MISSING}")
 else()
