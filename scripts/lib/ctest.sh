@@ -5,13 +5,14 @@ passed=0 failed=0 skipped=0
 failures=() skips=()
 
 # run_ctest PRESET [CTEST_OPTION…]   goes on after failing tests: they are counted and named at the end.
+# A second run of a preset needs another ctest_name, that of its logs.
 run_ctest() {
-  local preset=$1 start=$SECONDS status=0
+  local preset=$1 name=${ctest_name:-$1} start=$SECONDS status=0
   shift
-  say "Testing $preset ..."
-  _ctest "$root" "$preset" --preset "$preset" --parallel "$(_test_jobs)" "$@" || status=$?
-  _count_results "$preset" "$preset" "$status"
-  say "Testing $preset: done in $((SECONDS - start)) s"
+  say "Testing $name ..."
+  _ctest "$root" "$name" --preset "$preset" --parallel "$(_test_jobs)" "$@" || status=$?
+  _count_results "$preset" "$name" "$status"
+  say "Testing $name: done in $((SECONDS - start)) s"
 }
 
 # begin_ctest PRESET FOLDER [CTEST_OPTION…]   the tests of tests/FOLDER, beside what follows until end_ctest: for tests
@@ -112,6 +113,23 @@ count() {
     fail) failed=$((failed + 1)) failures+=("$2${3:+: $3}") ;;
     skip) skipped=$((skipped + 1)) skips+=("$2${3:+: $3}") ;;
   esac
+}
+
+# add_totals NAME LOG   adds the last lines of another scripts/test.
+add_totals() {
+  local line
+  line=$(tail -n 1 "$2")
+  if [[ ! $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+    count fail "$1" "stopped: $line (see $2)"
+    return
+  fi
+  passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2])) skipped=$((skipped + BASH_REMATCH[3]))
+  while IFS= read -r line; do
+    case $line in
+      'skipped: '*) skips+=("$1: ${line#skipped: }") ;;
+      'failed: '*) failures+=("$1: ${line#failed: }") ;;
+    esac
+  done <"$2"
 }
 
 # The last lines of a run; its status is 1 if something failed.

@@ -60,6 +60,26 @@ failed: dev: seven: crashes
 bash "$dir/scripts/totals" -R '^(one|two|five)' >"$dir/good" 2>&1 || { cat "$dir/good"; fail "the good ones fail"; }
 [ "$(tail -n 1 "$dir/good")" = '3 passed, 0 failed, 1 skipped' ] || { cat "$dir/good"; fail "closing line"; }
 
+# Totals of another run are added, and one that stopped without any is a failure.
+cat >"$dir/scripts/added" <<'END'
+set -euo pipefail
+. "$(dirname "$0")/lib/common.sh"
+. "$(dirname "$0")/lib/ctest.sh"
+count pass lint
+add_totals elsewhere "$1"
+print_totals
+END
+status=0
+bash "$dir/scripts/added" "$dir/all" >"$dir/added" || status=$?
+expected='skipped: elsewhere: dev: five: is skipped: no "GPU" & no driver
+failed: elsewhere: dev: three: fails'
+[ "$status" -eq 1 ] || fail "the status with added failures is $status"
+[ "$(head -n 2 "$dir/added")" = "$expected" ] || { cat "$dir/added"; fail "what is added is not named: $expected"; }
+[ "$(tail -n 1 "$dir/added")" = '4 passed, 4 failed, 1 skipped' ] || { cat "$dir/added"; fail "totals are not added"; }
+echo killed >"$dir/cut"
+! bash "$dir/scripts/added" "$dir/cut" >"$dir/added" || fail "a run that stopped passes"
+[ "$(tail -n 1 "$dir/added")" = '1 passed, 1 failed, 0 skipped' ] || { cat "$dir/added"; fail "a run that stopped"; }
+
 # Those of a folder beside the others: counted with them, and ended with the script.
 cat >"$dir/scripts/beside" <<'END'
 set -euo pipefail
