@@ -73,8 +73,11 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
   const std::string report = agent::failure_report(result, launch.messages.color);
-  if (!report.empty() && (tells_cause || !result.cause)) say_text(report);
   int code = agent::exit_code(result);
+  // What could not be said must not look like success.
+  if (!report.empty() && (tells_cause || !result.cause) && !say_text(report) && code == 0) {
+    code = agent::exit_codes::launcher_failed;
+  }
   if (no_report) {
     say_error(no_report->message);
     if (code == 0) code = agent::exit_codes::launcher_failed;

@@ -42,16 +42,13 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// How long the console may still take when a process of ours was killed, or the user has lost patience.
+/// How long the console may take nothing when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
 
 /// Room for this many is made at once: for ourselves, and for each worker's pipes, files, pidfd and connections to the
 /// store.
 constexpr std::size_t own_descriptors = 64;
 constexpr std::size_t descriptors_per_worker = 8;
-
-/// A deadline that never comes: what bounds it is the user, who can always say stop.
-constexpr Deadline no_deadline = Deadline::max();
 
 std::string name_sender(pid_t sender) {
   if (sender <= 0) return {};
@@ -78,8 +75,7 @@ class Agent {
                   [this] { watcher_.reap(); }, [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
         backoff_(io_.get_executor()),
         time_limit_(io_.get_executor()),
-        skew_(io_.get_executor()),
-        hurried_end_(io_.get_executor()) {}
+        skew_(io_.get_executor()) {}
 
   JobResult run();
 
@@ -92,8 +88,9 @@ class Agent {
   void worker_ended(const process::ChildEnd& end);
   void parent_lost(const char* who, pid_t pid);
   void time_is_up();
-  /// From now on the console gets a bounded time for what it has not taken.
-  void hurry();
+  /// From now on the console is waited for only while it takes something.
+  void hurry() { output_->hurry(hurried_end); }
+  void signal_arrived_late(const std::string& what, bool at_once);
 
   void dispatch(const Event& event);
   void carry_out(const action::SpawnWorkers& spawn);
@@ -145,7 +142,6 @@ class Agent {
   Alarm backoff_;
   Alarm time_limit_;
   Alarm skew_;
-  Alarm hurried_end_;
   std::unique_ptr<logs::Output> output_;
   std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;  ///< one machine
   std::unique_ptr<JobMember> member_;                        ///< several
@@ -161,8 +157,6 @@ class Agent {
 
   std::deque<Action> actions_;
   bool acting_ = false;
-  bool hurry_ = false;              ///< nobody may be left to read the console
-  unsigned output_generation_ = 0;  ///< tells a late "output is closed" from the one that is waited for
 };
 
 // ---- set-up
@@ -263,12 +257,8 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
     return;
   }
   if (state == State::closing || state == State::finished) {
-    // Only a console that takes nothing can be what keeps us.
-    hurry_ = true;
     dispatch(ending);
-    output_closed();
-    if (state == State::finished) io_.stop();
-    return;
+    return signal_arrived_late(what, message.at_once);
   }
   if (machine_->ending_signal() != 0) {
     say(Level::notice, concat(what, " again: killing all workers"));
@@ -284,21 +274,22 @@ void Agent::parent_lost(const char* who, pid_t pid) {
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
-void Agent::time_is_up() {
+/// Nothing is left but output that has not been taken.
+void Agent::signal_arrived_late(const std::string& what, bool at_once) {
+  if (machine_->state() == State::finished && output_->is_flushed()) return io_.stop();
+  if (at_once) return output_->give_up();
+  say(Level::notice, concat(what, ": ending as soon as nobody reads the output for ", format_duration(hurried_end),
+                            ", or at once if you repeat it"));
   hurry();
+}
+
+void Agent::time_is_up() {
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
     say(Level::notice, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
   dispatch(event::JobTimeout{});
-}
-
-void Agent::hurry() {
-  hurry_ = true;
-  if (machine_->state() == State::finished) {
-    hurried_end_.set(Clock::now() + hurried_end, [this] { io_.stop(); });
-  } else if (machine_->state() == State::closing) {
-    hurried_end_.set(Clock::now() + hurried_end, [this] { output_closed(); });
-  }
+  // The output of a job that went well is worth as much time as its reader wants.
+  if (machine_->verdict() != Verdict::success) hurry();
 }
 
 void Agent::worker_ended(const process::ChildEnd& end) {
@@ -390,16 +381,11 @@ void Agent::carry_out(const action::CloseOutput&) {
   takedown_->cancel();
   skew_.cancel();
   group_->close_inputs();
-  const bool all_gone = !process::any_child_left();
-  const Deadline deadline = all_gone && !hurry_ ? no_deadline : Clock::now() + hurried_end;
-  output_->async_end_attempt(deadline, [this, generation = output_generation_] {
-    if (generation == output_generation_) output_closed();
-  });
+  output_->async_end_attempt([this] { output_closed(); });
 }
 
 void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
-  ++output_generation_;
   output_->read_file_tails();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
   const bool again = machine_->will_restart();
@@ -434,7 +420,7 @@ void Agent::carry_out(const action::Finish&) {
   if (!record_.result().cause) record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
   if (local_events_) local_events_->verdict(record_.result(), exit_code(record_.result()));
-  output_->async_flush(hurry_ ? Clock::now() + hurried_end : no_deadline, [this] { all_is_written(); });
+  output_->async_flush([this] { all_is_written(); });
 }
 
 void Agent::all_is_written() {
@@ -446,6 +432,7 @@ void Agent::all_is_written() {
 void Agent::settle() {
   if (ended_) return;
   set_message_sink({});
+  if (output_->close()) begin_new_line();
   ended_ = record_.finish(*output_, prepared_);
   if (hooks_.on_result) hooks_.on_result(*ended_);
 }

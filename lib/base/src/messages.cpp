@@ -20,8 +20,12 @@ std::function<void(std::string_view)> sink_;  // touched by its owner only
 thread_local char here;
 /// The `here` of the thread that owns the sink; null: there is none.
 std::atomic<const char*> sink_owner{nullptr};
+std::atomic<bool> in_torn_line{false};
 
-void write_to_stderr(std::string_view text) { write_all(STDERR_FILENO, text.data(), text.size()); }
+bool write_to_stderr(std::string_view text) {
+  if (in_torn_line.exchange(false)) write_all(STDERR_FILENO, "\n", 1);
+  return write_all(STDERR_FILENO, text.data(), text.size());
+}
 
 /// Another thread owns the sink, which is not safe to use here.
 void said_on_wrong_thread(std::string_view text) {
@@ -70,11 +74,14 @@ void say(Level level, std::string_view message) {
   say_text(line);
 }
 
-void say_text(std::string_view text) {
+void begin_new_line() { in_torn_line = true; }
+
+bool say_text(std::string_view text) {
   const char* const owner = sink_owner.load(std::memory_order_relaxed);
-  if (owner == nullptr) write_to_stderr(text);
-  else if (owner == &here) sink_(text);
+  if (owner == nullptr) return write_to_stderr(text);
+  if (owner == &here) sink_(text);
   else said_on_wrong_thread(text);
+  return true;
 }
 
 }  // namespace ddrun

@@ -1,6 +1,7 @@
 #include "ddrun/base/unique_fd.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,12 +26,31 @@ Result<UniqueFd> duplicate(int fd, int lowest) {
   return UniqueFd(copy);
 }
 
+namespace {
+
+/// How long a reader may take nothing where somebody else has made the descriptor non-blocking.
+constexpr int patience_ms = 30'000;
+
+/// Waits until `fd` can be written to; false, with errno set, if it takes nothing for too long.
+bool takes_more(int fd) noexcept {
+  struct pollfd room {
+    fd, POLLOUT, 0
+  };
+  int ready = 0;
+  do ready = ::poll(&room, 1, patience_ms);
+  while (ready < 0 && errno == EINTR);
+  if (ready == 0) errno = EAGAIN;
+  return ready > 0;
+}
+
+}  // namespace
+
 bool write_all(int fd, const void* data, std::size_t size) noexcept {
   const char* at = static_cast<const char*>(data);
   while (size > 0) {
     const ssize_t n = ::write(fd, at, size);
     if (n < 0) {
-      if (errno == EINTR) continue;
+      if (errno == EINTR || (errno == EAGAIN && takes_more(fd))) continue;
       return false;
     }
     at += n;

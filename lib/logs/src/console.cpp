@@ -138,18 +138,24 @@ long Console::write_some(const char* data, std::size_t size) const {
 
 void Console::flush() {
   if (waiting_ || closed_) return;
+  if (!write_queued()) wait_for_room();
+  tell_room();
+}
+
+bool Console::write_queued() {
   while (!queue_.empty() && !gone_) {
     const long written = write_some(queue_.data(), queue_.size());
-    if (written >= 0) {
+    if (written > 0) {
+      torn_ = queue_.data()[written - 1] != '\n';
+      taken_ += static_cast<std::uint64_t>(written);
       queue_.consume(static_cast<std::size_t>(written));
-    } else if (errno == EAGAIN) {
-      wait_for_room();
-      break;
-    } else if (errno != EINTR) {
+    } else if (written < 0 && errno == EAGAIN) {
+      return false;
+    } else if (written < 0 && errno != EINTR) {
       write_failed(errno);
     }
   }
-  tell_room();
+  return true;
 }
 
 void Console::wait_for_room() {
@@ -189,17 +195,15 @@ void Console::tell_room() {
 }
 
 void Console::close() {
-  closed_ = true;
+  if (std::exchange(closed_, true)) return;
   on_room_ = nullptr;
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;
-  while (!queue_.empty() && !gone_) {
-    const long written = write_some(queue_.data(), queue_.size());
-    if (written >= 0) queue_.consume(static_cast<std::size_t>(written));
-    else if (errno == EAGAIN) break;
-    else if (errno != EINTR) write_failed(errno);
-  }
+  if (write_queued()) return;
+  if (first_error_.empty()) first_error_ = "nobody read them in time";
+  count_lost(queue_.size());
+  queue_.consume(queue_.size());
 }
 
 }  // namespace ddrun::logs

@@ -35,7 +35,8 @@ Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
       executor_(std::move(executor)),
       options_(std::move(options)),
       pipes_(executor_, [this](void* stream) { readable(*static_cast<WorkerStream*>(stream)); }),
-      quiet_timer_(executor_) {
+      quiet_timer_(executor_),
+      patience_timer_(executor_) {
   lanes_ = {&lane_storage_[0], &lane_storage_[1]};
   lane_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
   if (Console::same_place(options_.console_out, options_.console_err)) lanes_[1] = lanes_[0];
@@ -46,14 +47,20 @@ Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
 }
 
 void Output::Impl::shut_down() {
+  close();
   shut_down_ = true;
+  pipes_.close();
+}
+
+bool Output::Impl::close() {
   waiters_.clear();
   forget_attempt();
-  pipes_.close();
   quiet_timer_.cancel();
+  patience_timer_.cancel();
   for (Lane& lane : lane_storage_) {
     if (lane.console) lane.console->close();
   }
+  return lanes_[1]->console->in_torn_line();
 }
 
 Result<void> Output::Impl::prepare() {
@@ -95,12 +102,20 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
   return {};
 }
 
-void Output::Impl::forget_attempt() {
+/// As at the end of a job that is cut short: what is in the pipes goes to files, and to consoles as far as there is
+/// room.
+void Output::Impl::forget_pipes() {
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
-      if (stream) close_stream(*stream);
+      if (!stream) continue;
+      drain_stream(*stream);
+      give_up(*stream);
     }
   }
+}
+
+void Output::Impl::forget_attempt() {
+  forget_pipes();
   for (auto& log : filtered_logs_) {
     if (log) earlier_losses_ += log->lost_bytes();
     log.reset();
@@ -215,6 +230,7 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
     stream->duplicate.reset(new Duplicate{&filters, filtered_logs_[index_of(id)].get(), {}});
   }
   if (id == StreamId::err) stream->tail = std::make_unique<TailBuffer>();
+  stream->rank = worker.identity.rank;
   worker.streams[index_of(id)] = stream;
   ++open_streams_;
   return std::move(pipe->write);
@@ -225,56 +241,76 @@ bool Output::Impl::consoles_done() const {
                      [](const Lane& lane) { return !lane.console || lane.console->queued() == 0; });
 }
 
-void Output::Impl::add_waiter(bool for_attempt, Deadline deadline, std::function<void()> done) {
-  auto waiter = std::make_shared<Waiter>(Waiter{for_attempt, std::move(done), boost::asio::steady_timer(executor_)});
-  waiters_.push_back(waiter);
+std::uint64_t Output::Impl::taken_bytes() const {
+  std::uint64_t total = 0;
+  for (const Lane& lane : lane_storage_) {
+    if (lane.console) total += lane.console->taken_bytes();
+  }
+  return total;
+}
+
+void Output::Impl::add_waiter(bool for_attempt, std::function<void()> done) {
+  waiters_.push_back({for_attempt, std::move(done)});
   for (Lane& lane : lane_storage_) {
     if (lane.console) lane.console->flush();
   }
   check_waiters();
-  if (!waiter->done) return;
-  waiter->timer.expires_at(deadline);
-  waiter->timer.async_wait([this, self = self_, waiter](const boost::system::error_code& cancelled) {
+  if (waiters_.empty()) return;
+  if (gave_up_) return give_up();
+  if (patience_) watch_progress();
+}
+
+void Output::Impl::hurry(Milliseconds patience) {
+  if (std::exchange(patience_, patience) || waiters_.empty()) return;
+  watch_progress();
+}
+
+/// A reader that makes progress is waited for, however slow it is.
+void Output::Impl::watch_progress() {
+  patience_timer_.expires_after(*patience_);
+  patience_timer_.async_wait([this, self = self_, before = taken_bytes()](const boost::system::error_code& cancelled) {
     const auto alive = self.lock();
-    if (cancelled || !alive || shut_down_ || !waiter->done) return;
-    if (waiter->for_attempt) {
-      for (Worker& worker : workers_) {
-        for (auto& stream : worker.streams) {
-          if (!stream) continue;
-          drain_stream(*stream);
-          give_up(*stream);
-        }
-      }
-    }
-    finish(waiter);
+    if (cancelled || !alive || shut_down_ || waiters_.empty()) return;
+    if (taken_bytes() == before) give_up();
+    else watch_progress();
   });
 }
 
+void Output::Impl::give_up() {
+  gave_up_ = true;
+  patience_timer_.cancel();
+  const bool for_attempt =
+      std::any_of(waiters_.begin(), waiters_.end(), [](const Waiter& waiter) { return waiter.for_attempt; });
+  if (for_attempt) forget_pipes();
+  for (Waiter& waiter : std::exchange(waiters_, {})) finish(std::move(waiter));
+}
+
 void Output::Impl::check_waiters() {
+  if (open_streams_ == 0) say_who_is_held_open();
   if (waiters_.empty() || !consoles_done()) return;
-  for (const auto& waiter : std::vector<std::shared_ptr<Waiter>>(waiters_)) {
-    if (!waiter->for_attempt || open_streams_ == 0) finish(waiter);
+  for (Waiter& waiter : std::exchange(waiters_, {})) {
+    if (!waiter.for_attempt || open_streams_ == 0) finish(std::move(waiter));
+    else waiters_.push_back(std::move(waiter));
   }
 }
 
-void Output::Impl::finish(const std::shared_ptr<Waiter>& waiter) {
-  std::erase(waiters_, waiter);
-  waiter->timer.cancel();
-  if (waiter->done) boost::asio::post(executor_, std::exchange(waiter->done, nullptr));
+void Output::Impl::finish(Waiter waiter) {
+  boost::asio::post(executor_, [self = self_, done = std::move(waiter.done)] {
+    if (const auto alive = self.lock(); alive && !alive->shut_down_) done();
+  });
 }
 
-void Output::Impl::async_end_attempt(Deadline deadline, std::function<void()> done) {
-  // Most pipes are at their end by now: seeing that here saves a turn of the loop for each.
+void Output::Impl::async_end_attempt(std::function<void()> done) {
+  // Most pipes are at their end by now: seeing that here saves a turn of the loop for each. In the others is all that
+  // there will ever be, unless somebody holds them who is not of the job.
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
-      if (stream && !stream->held_back) drain_stream(*stream);
+      if (!stream) continue;
+      if (!stream->held_back) drain_stream(*stream);
+      if (stream->pipe) close_when_read(*stream, unread_in(stream->pipe.get()));
     }
   }
-  add_waiter(true, deadline, std::move(done));
-}
-
-void Output::Impl::async_flush(Deadline deadline, std::function<void()> done) {
-  add_waiter(false, deadline, std::move(done));
+  add_waiter(true, std::move(done));
 }
 
 void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
@@ -325,10 +361,12 @@ LossReport Output::Impl::losses() const {
   }
   for (const Lane& lane : lane_storage_) {
     if (!lane.console) continue;
+    if (lane.console->reader_left()) {
+      report.unwanted_bytes += lane.console->lost_bytes();
+      continue;
+    }
     report.console_bytes += lane.console->lost_bytes();
-    if (report.console_error.empty() && !lane.console->reader_left())
-      report.console_error = lane.console->first_error();
-    if (report.first_error.empty()) report.first_error = lane.console->first_error();
+    if (report.console_error.empty()) report.console_error = lane.console->first_error();
   }
   return report;
 }
@@ -347,12 +385,12 @@ Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_s
 int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
 void Output::drain(int local_rank) { impl_->drain(local_rank); }
 void Output::drain_all() { impl_->drain_all(); }
-void Output::async_end_attempt(Deadline deadline, std::function<void()> done) {
-  impl_->async_end_attempt(deadline, std::move(done));
-}
-void Output::async_flush(Deadline deadline, std::function<void()> done) {
-  impl_->async_flush(deadline, std::move(done));
-}
+void Output::async_end_attempt(std::function<void()> done) { impl_->async_end_attempt(std::move(done)); }
+void Output::async_flush(std::function<void()> done) { impl_->async_flush(std::move(done)); }
+bool Output::is_flushed() const { return impl_->consoles_done(); }
+void Output::hurry(Milliseconds patience) { impl_->hurry(patience); }
+void Output::give_up() { impl_->give_up(); }
+bool Output::close() { return impl_->close(); }
 void Output::read_file_tails() { impl_->read_file_tails(); }
 std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
   return impl_->stderr_tail(local_rank, lines);

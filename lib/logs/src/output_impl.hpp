@@ -40,6 +40,8 @@ struct Duplicate {
 /// The reading end of one pipe. Small while idle: there are tens of thousands. Held by shared_ptr, because lists of
 /// those that wait for something may outlast their worker.
 struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
+  static constexpr std::size_t unbounded = SIZE_MAX;
+
   UniqueFd pipe;         ///< empty once it is at its end
   Lane* lane = nullptr;  ///< nullptr: not shown
   std::string prefix;
@@ -49,6 +51,8 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   std::unique_ptr<TailBuffer> tail;
   bool held_back = false;
   bool in_quiet_list = false;
+  int rank = 0;
+  std::size_t rest = unbounded;  ///< so much is still read from it, then it is closed
   Deadline quiet_at{};
 };
 
@@ -57,6 +61,9 @@ struct FileTail {
   TailBuffer tail;
   off_t read_to = 0;
 };
+
+/// Bytes that can be read from a pipe now.
+[[nodiscard]] std::size_t unread_in(int pipe);
 
 class Output::Impl {
  public:
@@ -68,8 +75,11 @@ class Output::Impl {
   Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
   Result<ChildStreams> open_streams(int local_rank);
   [[nodiscard]] int descriptors_of(int local_rank) const;
-  void async_end_attempt(Deadline deadline, std::function<void()> done);
-  void async_flush(Deadline deadline, std::function<void()> done);
+  void async_end_attempt(std::function<void()> done);
+  void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
+  void hurry(Milliseconds patience);
+  void give_up();
+  bool close();
   void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
@@ -91,7 +101,6 @@ class Output::Impl {
   struct Waiter {
     bool for_attempt;
     std::function<void()> done;
-    boost::asio::steady_timer timer;
   };
 
   [[nodiscard]] const Worker* find(int local_rank) const;
@@ -102,11 +111,14 @@ class Output::Impl {
   void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
   [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
+  void forget_pipes();
   void forget_attempt();
-  void add_waiter(bool for_attempt, Deadline deadline, std::function<void()> done);
+  void add_waiter(bool for_attempt, std::function<void()> done);
   [[nodiscard]] bool consoles_done() const;
+  [[nodiscard]] std::uint64_t taken_bytes() const;
+  void watch_progress();
   void check_waiters();
-  void finish(const std::shared_ptr<Waiter>& waiter);
+  void finish(Waiter waiter);
 
   // output_streams.cpp: bytes
   void readable(WorkerStream& stream);
@@ -119,6 +131,8 @@ class Output::Impl {
   void drain_stream(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
   void give_up(WorkerStream& stream);
+  void close_when_read(WorkerStream& stream, std::size_t rest);
+  void say_who_is_held_open();
   void console_has_room();
   void expect_quiet(WorkerStream& stream);
   void arm_quiet_timer(Deadline at);
@@ -136,13 +150,17 @@ class Output::Impl {
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
   bool began_ = false;
   std::size_t open_streams_ = 0;
+  std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
   std::string scratch_lines_;
   std::vector<std::shared_ptr<WorkerStream>> quiet_list_;
   boost::asio::steady_timer quiet_timer_;
   bool quiet_timer_armed_ = false;
-  std::vector<std::shared_ptr<Waiter>> waiters_;
+  std::vector<Waiter> waiters_;
+  std::optional<Milliseconds> patience_;  ///< with consoles that take nothing
+  bool gave_up_ = false;
+  boost::asio::steady_timer patience_timer_;
   std::uint64_t earlier_losses_ = 0;
   std::uint64_t lines_shown_ = 0;
   std::string first_file_error_;

@@ -23,6 +23,11 @@ constexpr std::size_t drain_factor = 16;
 
 }  // namespace
 
+std::size_t unread_in(int pipe) {
+  int count = 0;
+  return ::ioctl(pipe, FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
+}
+
 void Output::Impl::readable(WorkerStream& stream) {
   if (stream.held_back) return;
   if (stream.lane != nullptr && stream.lane->console->crowded()) {
@@ -34,7 +39,30 @@ void Output::Impl::readable(WorkerStream& stream) {
   }
   std::size_t count = 0;
   if (read_once(stream, count) == ReadResult::end) return close_stream(stream);
+  if (stream.rest != WorkerStream::unbounded) {
+    close_when_read(stream, stream.rest - std::min(stream.rest, count));
+    if (!stream.pipe) return;
+  }
   expect_quiet(stream);
+}
+
+/// All processes of the job are gone: `rest` more bytes are read from the pipe, whoever else may hold it.
+void Output::Impl::close_when_read(WorkerStream& stream, std::size_t rest) {
+  stream.rest = rest;
+  if (rest > 0) return;
+  std::size_t count = 0;
+  if (read_once(stream, count) != ReadResult::end) held_open_.push_back(stream.rank);
+  close_stream(stream);
+}
+
+void Output::Impl::say_who_is_held_open() {
+  if (held_open_.empty()) return;
+  std::vector<int> ranks = std::exchange(held_open_, {});
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  say(Level::notice,
+      concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), ranks.size() == 1 ? " is" : " are",
+             " gone, but another process holds the output open; what it writes from now on is not shown"));
 }
 
 Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
@@ -108,11 +136,10 @@ void Output::Impl::drain_stream(WorkerStream& stream) {
     return;  // its bytes are safe in the pipe until the console has room
   }
   // Only what is there now: a grandchild that goes on writing must not keep us here.
-  int there = 0;
-  if (::ioctl(stream.pipe.get(), FIONREAD, &there) != 0) there = 0;
+  const std::size_t there = unread_in(stream.pipe.get());
   std::size_t total = 0;
   for (bool more = true; more;) {
-    more = total < static_cast<std::size_t>(there);
+    more = total < there;
     std::size_t count = 0;
     const ReadResult result = read_once(stream, count);
     if (result == ReadResult::end) return close_stream(stream);
@@ -142,7 +169,9 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   pipes_.remove(stream.pipe.get(), &stream);
   stream.pipe.reset();
   if (stream.duplicate) copy_matching(stream, {}, true);
-  if (stream.lane != nullptr && !stream.lane->console->gone()) {
+  if (stream.lane != nullptr && stream.lane->console->gone()) {
+    stream.lane->console->count_lost(stream.lines.held());
+  } else if (stream.lane != nullptr) {
     Console& console = *stream.lane->console;
     const std::string_view prefix = stamped(stream);
     stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
@@ -156,10 +185,7 @@ void Output::Impl::close_stream(WorkerStream& stream) {
 
 void Output::Impl::give_up(WorkerStream& stream) {
   if (!stream.pipe) return;
-  int unread = 0;
-  if (stream.lane != nullptr && ::ioctl(stream.pipe.get(), FIONREAD, &unread) == 0 && unread > 0) {
-    stream.lane->console->count_lost(static_cast<std::size_t>(unread));
-  }
+  if (stream.lane != nullptr) stream.lane->console->count_lost(unread_in(stream.pipe.get()));
   close_stream(stream);
 }
 

@@ -110,6 +110,52 @@ TEST_CASE("A paused reader gets every line in the end") {
   CHECK(count(outcome.out, "\n") == 4 * 20000);
 }
 
+TEST_CASE("A time limit cuts nothing off the output of a job that went well") {
+  // All workers have ended long before the time is up, and most of what they wrote is read a second after it.
+  const std::string inner =
+      std::string(DDRUN_TEST_DDRUN) + " -n 2 --timeout=0.7 " + DDRUN_TEST_WORKER + " lines 4000; echo code $? >&2";
+  const auto outcome = finish({"/bin/sh", "-c", "(" + inner + ") | (sleep 2.5; wc -l)"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.out == "8000\n");
+  CHECK(outcome.err == "code 0\n");
+}
+
+TEST_CASE("Output that nobody took in time is counted and said") {
+  const TemporaryDirectory dir;
+  // Into one pipe with the report, which comes on a line of its own behind half a line.
+  RunOptions options;
+  options.in_child = [] { ::dup2(1, 2); };
+  Run run(job({"-n", "2", "--timeout=1", "--report=" + dir.file("report")}, {"lines", "200000", "forever"}), options);
+  REQUIRE(wait_until([&] { return std::filesystem::exists(dir.file("report")); }));
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 124);
+  CHECK(has(outcome.out, "\nddrun: error: stopped after 1.0 s"));
+  CHECK(has(outcome.out, "the output shown is incomplete: "));
+  CHECK(has(outcome.out, "are missing (nobody read them in time)"));
+  const std::string report = read_file(dir.file("report"));
+  CHECK_FALSE(has(report, "\"console_bytes_lost\": 0,"));
+  CHECK(has(report, "\"console_error\": \"nobody read them in time\""));
+}
+
+TEST_CASE("The report reaches a stderr that another program has made non-blocking") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.in_child = [] {
+    ::fcntl(2, F_SETFL, O_NONBLOCK);
+    while (::write(2, "full\n", 5) > 0) {
+    }
+  };
+  Run run(job({"-n", "1", "--report=" + dir.file("report")}, {"exit", "3"}), options);
+  // From here on there is nothing left to do but to say it.
+  REQUIRE(wait_until([&] { return std::filesystem::exists(dir.file("report")); }));
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  CHECK(outcome.code() == 3);
+  CHECK(has(last_line(outcome.err), "ddrun: error: rank 0 exited with code 3"));
+}
+
 TEST_CASE("A reader that has seen enough does not end the job") {
   const TemporaryDirectory dir;
   const std::string inner = std::string(DDRUN_TEST_DDRUN) + " -n 2 --tee=1 --label=rank --log-dir=" + dir.path() + " " +

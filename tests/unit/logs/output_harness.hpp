@@ -103,10 +103,10 @@ struct OutputHarness {
   }
 
   /// All workers have ended.
-  bool end(std::chrono::milliseconds within = std::chrono::seconds(10)) {
+  bool end() {
     workers.clear();
     bool done = false;
-    output->async_end_attempt(Clock::now() + within, [&] { done = true; });
+    output->async_end_attempt([&] { done = true; });
     CHECK_FALSE(done);  // never from within
     const bool ended = run_until([&] { return done; });
     if (read_consoles) collect();

@@ -40,7 +40,9 @@ struct Pipe {
 /// A close-on-exec copy of `fd`, numbered `lowest` or above.
 [[nodiscard]] Result<UniqueFd> duplicate(int fd, int lowest = 3);
 
-/// Writes all of it, waiting as long as the descriptor makes it wait; false on an error (errno is set).
+/// Writes all of it, waiting as long as the descriptor makes it wait; false on an error (errno is set). A descriptor
+/// that does not block, such as a stderr that another program shares and has set so, is waited for too, but not when
+/// it takes nothing for half a minute: then errno is EAGAIN.
 bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
 }  // namespace ddrun

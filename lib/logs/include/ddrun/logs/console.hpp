@@ -37,6 +37,10 @@ class Console : public std::enable_shared_from_this<Console> {
   /// Gone because whoever read has seen enough: the other end of a pipe or a terminal is closed.
   [[nodiscard]] bool reader_left() const { return reader_left_; }
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
+  /// How much has been written in all: while it grows, somebody reads.
+  [[nodiscard]] std::uint64_t taken_bytes() const { return taken_; }
+  /// What the place got last was not a whole line.
+  [[nodiscard]] bool in_torn_line() const { return torn_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
   void count_lost(std::size_t bytes) { lost_ += bytes; }
 
@@ -63,7 +67,8 @@ class Console : public std::enable_shared_from_this<Console> {
   void flush();
   /// The same, but once for everything that is added until the loop comes round.
   void flush_soon();
-  /// Nothing more is called back; what is queued is written as far as that goes without waiting.
+  /// Nothing more is called back; what is queued is written as far as that goes without waiting, and the rest of it
+  /// is counted as lost.
   void close();
 
  private:
@@ -79,6 +84,8 @@ class Console : public std::enable_shared_from_this<Console> {
   /// Ends what another writer has left unfinished on the screen.
   void leave_line_of_others(const void* writer);
   [[nodiscard]] long write_some(const char* data, std::size_t size) const;
+  /// Writes from the queue; false if the place takes nothing more now.
+  bool write_queued();
   void wait_for_room();
   void write_failed(int err);
   void tell_room();
@@ -103,6 +110,8 @@ class Console : public std::enable_shared_from_this<Console> {
   Cursor cursor_ = Cursor::line_start;
   const void* line_owner_ = nullptr;
   std::uint64_t lost_ = 0;
+  std::uint64_t taken_ = 0;
+  bool torn_ = false;
   std::string first_error_;
   std::function<void()> on_room_;
   boost::asio::posix::stream_descriptor watch_;  ///< an epoll descriptor that holds the console's

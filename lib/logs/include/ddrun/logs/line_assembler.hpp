@@ -53,6 +53,8 @@ class LineAssembler {
   }
 
   [[nodiscard]] bool holds_partial() const { return !partial_.empty(); }
+  /// Bytes of the unfinished line that is held.
+  [[nodiscard]] std::size_t held() const { return partial_.size(); }
 
   /// Gives out what is held without waiting for the line's end.
   template <class Emit>

@@ -45,10 +45,10 @@ struct ChildStreams {
 
 /// What could not be written. The job goes on without it.
 struct LossReport {
-  std::uint64_t file_bytes = 0;     ///< missing in log files
-  std::uint64_t console_bytes = 0;  ///< not shown, because the console was gone or full
-  /// Why, if something could be done about it, such as a full disk; empty if all is well or the reader has left.
-  std::string console_error;
+  std::uint64_t file_bytes = 0;      ///< missing in log files
+  std::uint64_t console_bytes = 0;   ///< not shown: the disk was full, or nobody read them in time
+  std::string console_error;         ///< why; empty if all is well
+  std::uint64_t unwanted_bytes = 0;  ///< not shown, because the reader has left: that is no loss
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
 };
 
@@ -61,7 +61,7 @@ struct LossReport {
 class Output {
  public:
   Output(boost::asio::any_io_executor executor, OutputOptions options);
-  /// Pipes are closed unread; what consoles still have in their queues is written as far as that goes without waiting.
+  /// Closes it. What is in pipes and queues goes to its places as far as that goes without waiting.
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
@@ -87,13 +87,26 @@ class Output {
   /// The same for all of them.
   void drain_all();
 
-  /// When all processes of the attempt are gone: calls `done` (never from within) once all pipes are at their end and
-  /// everything is written to files and consoles, or at the deadline. Then unfinished lines are given out and pipes
-  /// closed.
-  void async_end_attempt(Deadline deadline, std::function<void()> done);
+  /// When all processes of the attempt are gone: calls `done` (never from within) once all that is in the pipes now is
+  /// read and everything is written to files and consoles. Unfinished lines are given out and pipes closed. Whoever
+  /// else still holds a pipe open is not waited for; that it does so is said.
+  void async_end_attempt(std::function<void()> done);
 
-  /// At the end of the job: calls `done` once the consoles have taken everything, or at the deadline.
-  void async_flush(Deadline deadline, std::function<void()> done);
+  /// At the end of the job: calls `done` once the consoles have taken everything.
+  void async_flush(std::function<void()> done);
+
+  /// The consoles have taken everything so far.
+  [[nodiscard]] bool is_flushed() const;
+
+  /// From now on consoles are waited for only as long as one takes something within `patience`. Without this they are
+  /// waited for without end.
+  void hurry(Milliseconds patience);
+  /// They are not waited for any more: what waits is done, and what has not been taken is lost and counted.
+  void give_up();
+
+  /// The job is over: nothing more is shown, and `losses` is complete. True if what the stderr console got last is half
+  /// a line.
+  bool close();
 
   /// Reads the ends of the stderr files that workers write themselves, for `stderr_tail`.
   void read_file_tails();
