@@ -1,6 +1,7 @@
 #include "job_record.hpp"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -32,7 +33,16 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.timeout = spec_.timeout.value_or(Milliseconds{0});
 }
 
-void JobRecord::attempt_begins() { stop_began_.reset(); }
+void JobRecord::attempt_begins() {
+  stop_began_.reset();
+  forget_error_files();
+}
+
+/// All that is in them has been read: without log files they would only stay in memory until the machine is restarted.
+void JobRecord::forget_error_files() {
+  for (const std::string& file : private_error_files_) ::unlink(file.c_str());
+  private_error_files_.clear();
+}
 
 void JobRecord::stop_begins() {
   if (!stop_began_) stop_began_ = std::chrono::system_clock::now();
@@ -44,6 +54,10 @@ void JobRecord::explain(Worker& worker, const logs::Output& output, const Prepar
   // One that was stopped may have failed before, and be the cause.
   const std::string error_file = output.error_file(worker.local_rank);
   if (!error_file.empty()) end.error = read_error_file(error_file);
+  if (end.error && !writes_logs()) {
+    end.error->file_stays = false;
+    private_error_files_.push_back(error_file);
+  }
   const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
   end.last_words = find_last_words(tail);
   end.lines_since = end.last_words ? output.lines_shown() - end.last_words->shown : 0;
@@ -211,6 +225,7 @@ JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepa
   }
   result_.ran = Clock::now() - started_at_;
   hand_on_first_error(prepared);
+  forget_error_files();
   return std::move(result_);
 }
 

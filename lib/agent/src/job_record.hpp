@@ -58,6 +58,7 @@ class JobRecord {
  private:
   void explain(Worker& worker, const logs::Output& output, const Preparation& prepared);
   void keep_within_bounds();
+  void forget_error_files();
   void hand_on_first_error(const Preparation& prepared) const;
   [[nodiscard]] bool writes_logs() const;
 
@@ -69,6 +70,7 @@ class JobRecord {
   DeathReasons death_reasons_;
   std::map<pid_t, std::string> noted_reasons_;
   std::optional<std::chrono::system_clock::time_point> stop_began_;
+  std::vector<std::string> private_error_files_;  ///< of the last attempt, read
 };
 
 }  // namespace ddrun::agent

@@ -50,7 +50,7 @@ Json worker_json(const WorkerEnd& worker) {
   if (worker.error) {
     json["error"] = {{"message", worker.error->message},
                      {"traceback", text_or_null(worker.error->traceback)},
-                     {"file", worker.error->file},
+                     {"file", text_or_null(worker.error->file_stays ? worker.error->file : "")},
                      {"time", utc(worker.error->at)}};
   } else {
     json["error"] = nullptr;

@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -95,6 +96,30 @@ TEST_CASE("The message of an error file is shown and handed on to an outer launc
   const std::string handed_on = read_file(dir.file("outer.json"));
   INFO(handed_on);
   CHECK(json::parse(handed_on)["message"]["message"] == "ValueError: lr is negative");
+}
+
+TEST_CASE("An error file that the report has said whole is not left behind without log files") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.env = {{"TMPDIR", dir.path()}};
+  const Words failing{"rank", "1", "fail-file", "ValueError: lr is negative", "exit", "1", ";", "forever"};
+  const std::string report = dir.file("report.json");
+  const auto outcome = finish(job({"-n", "2", "--max-restarts=2", "--report=" + report}, failing), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 1);
+  CHECK(has(outcome.err, "  message: ValueError: lr is negative\n"));
+  const json error = json::parse(read_file(report))["attempts"][2]["workers"][1]["error"];
+  CHECK(error["message"] == "ValueError: lr is negative");
+  CHECK(error["file"].is_null());
+  std::filesystem::remove(report);
+  CHECK(std::filesystem::is_empty(dir.path()));
+
+  // Where logs are kept it stays with them.
+  const auto logged =
+      finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.path(), "--report=" + report}, failing), options);
+  CHECK(logged.code() == 1);
+  const json kept = json::parse(read_file(report))["attempts"][0]["workers"][1]["error"];
+  CHECK(std::filesystem::exists(kept["file"].get<std::string>()));
 }
 
 TEST_CASE("The report is last on the screen and in this order") {

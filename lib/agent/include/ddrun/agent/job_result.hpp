@@ -24,9 +24,10 @@ struct ResourceUse {
 /// What a worker said about its own failure in error.json (PyTorch's `record`).
 struct WorkerError {
   std::string message;
-  std::string traceback;                     ///< may be empty
-  std::string file;                          ///< path of the error.json it was read from
+  std::string traceback;                       ///< may be empty
+  std::string file;                            ///< path of the error.json it was read from
   std::chrono::system_clock::time_point at{};  ///< when it failed: the time in the file, or when that was written
+  bool file_stays = true;                      ///< false: it lies in our private directory, and goes with that
 };
 
 /// How one worker of one attempt ended.
