@@ -28,18 +28,21 @@ tr '\n' ' ' <"$dir/wanted.txt" | tr -s ' ' | grep -q 'the tests need Catch2, not
   { cat "$dir/wanted.txt"; fail "the message does not say what to install"; }
 
 # scripts/quickstart: both programs as the preset has them, in few steps, as each costs seconds.
-mapfile -t options < <(
-  # What the script gives to the function that configures and builds.
-  sed -nE 's/^build_preset release //p' scripts/quickstart | tr ' ' '\n'
-)
-[ "${#options[@]}" -gt 0 ] || fail "scripts/quickstart does not build the preset release"
-configure quick "${options[@]}" || { cat "$dir/quick.txt"; fail "the quickstart's build cannot be configured"; }
+# shellcheck disable=SC2016 # the script's words
+grep -qxF 'build_preset release "${quickstart_options[@]}"' scripts/quickstart ||
+  fail "scripts/quickstart does not build the preset release"
+quickstart_options=()
+# shellcheck source=/dev/null
+. scripts/lib/build.sh
+configure quick "${quickstart_options[@]}" || { cat "$dir/quick.txt"; fail "the quickstart's build cannot be configured"; }
 steps=$(ninja -C "$dir/quick" -n | grep -c 'Building CXX object')
 [ "$steps" -le 50 ] || fail "the quickstart compiles $steps files"
 for program in ddrun ddrun-allreduce; do
   ninja -C "$dir/quick" -n | grep "Linking CXX executable bin/$program\$" >/dev/null || fail "the quickstart does not build $program"
 done
-for setting in CMAKE_BUILD_TYPE DDRUN_LINK DDRUN_WORKER_LINK CMAKE_CXX_FLAGS_RELWITHDEBINFO DDRUN_UNITY; do
+for setting in CMAKE_BUILD_TYPE CMAKE_CXX_FLAGS DDRUN_LINK DDRUN_WORKER_LINK DDRUN_SPLIT_DEBUG DDRUN_UNITY; do
   [ "$(grep "^$setting:" "$dir/quick/CMakeCache.txt")" = "$(grep "^$setting:" "$dir/without/CMakeCache.txt")" ] ||
     fail "$setting of the quickstart is not that of the preset release"
 done
+flags() { sed -n 's/^CMAKE_CXX_FLAGS_RELWITHDEBINFO:[A-Z]*=//p' "$dir/$1/CMakeCache.txt" | tr ' ' '\n' | grep -v '^-g' | sort; }
+[ "$(flags quick)" = "$(flags without)" ] || fail "the quickstart is optimised otherwise than the preset release"
