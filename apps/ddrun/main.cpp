@@ -145,11 +145,10 @@ int main(int argc, char** argv) {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
   SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
-  const int code = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
+  const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
     // Only the agent needs them: the guard stays small.
     return agent_main(std::vector<std::string>(argv + 1, argv + argc), context, step);
   });
   end_forgotten_step(step);
-  // Nothing is buffered and nothing to be taken apart: the C++ library's own end would only take time.
-  ::_exit(code);
+  process::end_program(end);
 }

@@ -97,7 +97,7 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
   }
   return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::Home& home) {
     for (const auto& [name, value] : part.variables) ::setenv(name.c_str(), value.c_str(), 1);
-    return process::run_guarded(
-        argc, argv, [&](process::AgentContext& context) { return run_part(part, home, version, run, context); });
+    const auto agent = [&](process::AgentContext& context) { return run_part(part, home, version, run, context); };
+    return process::run_guarded(argc, argv, agent).code;
   });
 }

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,7 +71,8 @@ class Doorman {
     int status = 0;
     pid_t pid;
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0 || (pid < 0 && errno == EINTR)) {
-      if (pid == guard_) ::_exit(shell_code(exit_status_from_wait(status)));
+      if (pid == guard_)
+        end_program({shell_code(exit_status_from_wait(status)), WIFSIGNALED(status) ? WTERMSIG(status) : 0});
     }
   }
 
@@ -102,7 +104,7 @@ class Guard {
       : sweeper_(sweeper), to_agent_(std::move(to_agent)), to_sweeper_(std::move(to_sweeper)), shared_(shared) {}
 
   /// Until neither sweeper nor agent is left.
-  int run() {
+  ProgramEnd run() {
     const sigset_t set = handled_signals();
     bool settled = false;
     while (!reap()) {
@@ -122,14 +124,23 @@ class Guard {
       }
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
       if (!ends_job) continue;
+      heard_ |= signal_bit(signal);
       const EndingMessage ending{static_cast<unsigned char>(heard ? 0 : signal), message.at_once};
       n = ::write(to_sweeper_.get(), &ending, sizeof ending);
       if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
     }
-    return exit_code_;
+    return {exit_code_, signal_of(exit_code_)};
   }
 
  private:
+  /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
+  /// none of those that stop.
+  [[nodiscard]] int signal_of(int exit_code) const {
+    const int signal = exit_code - 128;
+    const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+    return signal > 0 && signal < NSIG && !stops && (heard_ & signal_bit(signal)) != 0 ? signal : 0;
+  }
+
   /// True when all is over. If the sweeper was killed, the agent becomes a child of ours, and what it says counts.
   bool reap() {
     int status = 0;
@@ -161,6 +172,7 @@ class Guard {
   UniqueFd to_sweeper_;
   SharedState& shared_;
   Insistence insistence_;
+  std::uint64_t heard_ = 0;  ///< signals that end the job, as bits
   int exit_code_ = 125;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
@@ -177,7 +189,7 @@ void SharedState::agent_begins_to_listen(const std::set<int>& which_end, Millise
   agent_listens = true;
 }
 
-int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
+ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
   // Closed pipes and full files are values that writes return.
   ::signal(SIGPIPE, SIG_IGN);
@@ -195,7 +207,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   auto sweeper_pipe = make_pipe(O_NONBLOCK);
   if (page == MAP_FAILED || !agent_pipe || !sweeper_pipe) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
-    return 125;
+    return {125};
   }
   auto* shared = new (page) SharedState;
   context.shared = shared;
@@ -207,7 +219,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   if (sweeper < 0) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message(),
                      " (the limit of processes may be reached: see 'ulimit -u')"));
-    return 125;
+    return {125};
   }
   if (sweeper == 0) {
     agent_pipe->write.reset();
@@ -217,7 +229,7 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
   }
   agent_pipe->read.reset();
   sweeper_pipe->read.reset();
-  const int code = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
+  const ProgramEnd end = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
 
   // Whatever outlived agent and sweeper has become our child.
   JobCgroup cgroup{shared->cgroup};
@@ -235,7 +247,23 @@ int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& 
     say_error(concat(unkillable, " process(es) of the job cannot be killed: they hang inside the kernel, ",
                      "state D in 'ps -eo pid,user,stat,wchan,cmd', or belong to another user"));
   }
-  return code;
+  return end;
+}
+
+void end_program(const ProgramEnd& end) {
+  if (end.by_signal != 0) {
+    const rlimit no_core{0, 0};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::prctl(PR_SET_DUMPABLE, 0);  // a program that takes core files does not look at the limit
+    ::signal(end.by_signal, SIG_DFL);
+    sigset_t just_this;
+    ::sigemptyset(&just_this);
+    ::sigaddset(&just_this, end.by_signal);
+    ::sigprocmask(SIG_UNBLOCK, &just_this, nullptr);
+    ::raise(end.by_signal);
+  }
+  // Nothing is buffered and nothing to be taken apart: the C++ library's own end would only take time.
+  ::_exit(end.code);
 }
 
 }  // namespace ddrun::process

@@ -119,7 +119,7 @@ TEST_CASE("A signal ends the pause before a restart") {
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(has(outcome.err, "stopped by SIGTERM"));
 }
 

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -28,7 +29,8 @@ TEST_CASE("INT TERM HUP and QUIT are passed on once and end the job in order") {
       const auto outcome = run.wait();
       CHECK(run.all_gone());
       DDRUN_SHOW(outcome);
-      CHECK(outcome.code() == 128 + number);
+      CHECK(outcome.code() == -number);
+      CHECK_FALSE(WCOREDUMP(outcome.wait_status));
       CHECK(count(outcome.out, std::string("got ") + name + "\n") == 2);
       CHECK(count(outcome.out, "saving\n") == 2);
       CHECK(has(outcome.err, std::string("ddrun: SIG") + name + " from pid " + std::to_string(::getpid())));
@@ -47,7 +49,7 @@ TEST_CASE("The same ending signal again, after a second, kills at once") {
   const auto outcome = run.wait(std::chrono::seconds(10));
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(last_line(outcome.err) == "  workers: ranks 0,1 killed by ddrun (SIGKILL)");
 }
 
@@ -67,7 +69,7 @@ TEST_CASE("One request to stop that comes as two signals leaves the grace time")
     const auto outcome = run.wait();
     CHECK(run.all_gone());
     DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == 128 + first);
+    CHECK(outcome.code() == -first);
     CHECK(count(outcome.out, "saved\n") == 2);
     CHECK_FALSE(has(outcome.err, "killing"));
   }
@@ -108,7 +110,7 @@ TEST_CASE("USR1 USR2 CONT TSTP and WINCH are passed through and the job goes on"
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   for (const auto& signal : signals) {
     // The CONT that belongs to an orderly stop comes on top.
     const std::size_t times = count(outcome.out, std::string("got ") + signal.second + "\n");
@@ -129,7 +131,7 @@ TEST_CASE("Which signals end the job can be chosen") {
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 128 + SIGUSR1);
+  CHECK(outcome.code() == -SIGUSR1);
   CHECK(count(outcome.out, "got USR1\n") == 2);
   CHECK(count(outcome.out, "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGUSR1\n") == 2);
 }
@@ -154,6 +156,21 @@ TEST_CASE("A signal while workers are being started ends the job") {
     const auto outcome = run.wait();
     CHECK(run.all_gone());
     DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == 143);
+    CHECK(outcome.code() == -SIGTERM);
   }
+}
+
+TEST_CASE("Process 1 of a container, which no signal ends, exits with 128 and its number") {
+  const TemporaryDirectory dir;
+  auto words = job({"-n", "2"}, {"touch", dir.file("ready"), "forever"});
+  words.insert(words.begin(), {"unshare", "--pid", "--fork", "--mount-proc"});
+  Run run(words);
+  if (!wait_until([&] { return ::access(dir.file("ready").c_str(), F_OK) == 0; }, std::chrono::seconds(5))) {
+    skip("no process namespace can be made here");
+  }
+  run.signal(descendants_of(run.pid()).front(), SIGTERM);
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 128 + SIGTERM);
 }

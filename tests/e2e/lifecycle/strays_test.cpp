@@ -78,7 +78,7 @@ TEST_CASE("Descendants that hide are gone after a signal") {
   const auto outcome = run.wait();
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
 }
 
 TEST_CASE("A descendant without an environment or open files is found too") {
@@ -164,7 +164,7 @@ TEST_CASE("A signal to a ddrun that has earlier children is told with its sender
   run.signal(SIGTERM);
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(has(outcome.err, "stopped by SIGTERM from pid " + std::to_string(::getpid())));
   CHECK(wait_until([&] { return run.living().size() == 2; }));
 }

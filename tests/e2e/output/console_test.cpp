@@ -78,7 +78,7 @@ TEST_CASE("A console that nobody reads keeps workers waiting but not ddrun") {
   CHECK(wait_until([&] { return descendants_of(run.pid()).size() <= 2; }, std::chrono::seconds(10)));
   const auto outcome = run.wait();
   CHECK(run.all_gone());
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(has(outcome.err, "stopped by SIGTERM"));
   CHECK(outcome.out.ends_with("\n"));
 }
@@ -92,7 +92,7 @@ TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
     run.signal(SIGTERM);
     return run.all_gone(std::chrono::milliseconds(50));
   }));
-  CHECK(run.wait().code() == 143);
+  CHECK(run.wait().code() == -SIGTERM);
 }
 
 TEST_CASE("A paused reader gets every line in the end") {
@@ -229,7 +229,7 @@ TEST_CASE("Ctrl-C at the terminal stops the job in order and a second one kills"
     Run run(job({"-n", "2"}, {"on", "INT", "0", "print", "ready", "forever"}), on.options);
     REQUIRE(wait_until([&] { return count(on.screen(), "ready") == 2; }));
     on.type("\x03");
-    CHECK(run.wait().code() == 130);
+    CHECK(run.wait().code() == -SIGINT);
     CHECK(run.all_gone());
     INFO(on.screen());
     CHECK(has(on.screen(), "SIGINT"));
@@ -241,11 +241,25 @@ TEST_CASE("Ctrl-C at the terminal stops the job in order and a second one kills"
   on.type("\x03");
   REQUIRE(on.wait_for("stopping 2 workers"));
   on.type("\x03");
-  CHECK(run.wait().code() == 130);
+  CHECK(run.wait().code() == -SIGINT);
   CHECK(run.all_gone());
   INFO(on.screen());
   CHECK(has(on.screen(), "SIGINT again: killing all workers"));
   CHECK(has(on.screen(), "killed by ddrun (SIGKILL)"));
+}
+
+TEST_CASE("Ctrl-C ends a shell's loop around ddrun") {
+  OnTerminal on;
+  const std::string loop = std::string("for i in 1 2 3; do echo turn $i; ") + DDRUN_TEST_DDRUN + " " +
+                           DDRUN_TEST_WORKER + " print ready forever; done; echo after";
+  Run run({"bash", "-c", loop}, on.options);
+  REQUIRE(on.wait_for("ready"));
+  on.type("\x03");
+  CHECK(run.wait().code() == -SIGINT);
+  CHECK(run.all_gone());
+  INFO(on.screen());
+  CHECK_FALSE(has(on.screen(), "turn 2"));
+  CHECK_FALSE(has(on.screen(), "after"));
 }
 
 TEST_CASE("A terminal that goes away stops the job") {
@@ -254,7 +268,7 @@ TEST_CASE("A terminal that goes away stops the job") {
   REQUIRE(wait_until([&] { return count(on->screen(), "ready") == 2; }));
   on.reset();
   CHECK(run.all_gone());
-  CHECK(run.wait().code() == 129);
+  CHECK(run.wait().code() == -SIGHUP);
 }
 
 TEST_CASE("A question without a newline is shown at once") {

@@ -77,7 +77,7 @@ TEST_CASE("Events are at home while the job runs and are appended") {
   run.signal(SIGTERM);
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 143);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(events_in(file).front() == "old");
   CHECK(events_in(file).back() == "verdict");
   CHECK(has(read_file(here.file("report")), "\"verdict\": \"stopped_by_signal\""));

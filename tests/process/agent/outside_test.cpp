@@ -68,7 +68,7 @@ TEST_CASE("one signal to each process of ddrun is one signal and leaves the grac
   test::write_file(dir.file("go"), "");
   const auto outcome = run.wait(20s);
   CAPTURE(outcome.err);
-  CHECK(outcome.code() == 128 + SIGTERM);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(outcome.err.find("killing") == std::string::npos);
   CHECK(outcome.err.find("stopped by ddrun") != std::string::npos);
   CHECK(run.all_gone());
@@ -88,7 +88,7 @@ TEST_CASE("a second signal on the same way still kills at once") {
     return run.err().find("again: killing all workers") != std::string::npos;
   }));
   const auto outcome = run.wait(20s);
-  CHECK(outcome.code() == 128 + SIGTERM);
+  CHECK(outcome.code() == -SIGTERM);
   CHECK(run.all_gone());
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("a stopped sweeper does not keep a job from ending on a signal") {
   const Three three = three_of(run);
   REQUIRE(run.signal(three.sweeper, SIGSTOP));
   REQUIRE(run.signal(three.guard, SIGINT));
-  CHECK(run.wait(20s).code() == 128 + SIGINT);
+  CHECK(run.wait(20s).code() == -SIGINT);
   CHECK(run.all_gone());
 }
 

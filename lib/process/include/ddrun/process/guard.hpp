@@ -83,11 +83,20 @@ struct AgentContext {
   SharedState* shared = nullptr;
 };
 
-/// Splits into guard, sweeper and agent and runs `agent_main` in the agent, in a session of its own. Returns, in the
-/// guard only, the exit code for the whole program: the agent's, or 125 with a message if the agent was killed. (Where
-/// the guard is a child of the process that was started, that one ends here as the guard does.)
+/// How the whole program is to end.
+struct ProgramEnd {
+  int code = 0;       ///< the agent's, or 125 with a message if the agent was killed
+  int by_signal = 0;  ///< not 0: the guard heard this signal, and `code` is 128 and its number
+};
+
+/// Splits into guard, sweeper and agent and runs `agent_main` in the agent, in a session of its own. Returns in the
+/// guard only. (Where the guard is a child of the process that was started, that one ends here as the guard does.)
 /// Must be called before any thread is started and before much memory is touched: the guard stays as small as it is
 /// now. `argv` is main's own: the sweeper writes its name over its copy.
-int run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main);
+ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main);
+
+/// Ends this process, by the signal if there is one: only so do a shell's loop, make and a script know that the user
+/// wants all of it to end. Leaves no core file. Process 1 of a container cannot die so, and exits with the code.
+[[noreturn]] void end_program(const ProgramEnd& end);
 
 }  // namespace ddrun::process
