@@ -72,7 +72,8 @@ class Agent {
             [this] { takedown_->somebody_ended(); }),
         signals_(io_.get_executor(), context,
                  {[this](const process::SignalMessage& message) { signal_arrived(message); },
-                  [this] { watcher_.reap(); }, [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
+                  [this](pid_t first) { watcher_.reap(first); },
+                  [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
         backoff_(io_.get_executor()),
         time_limit_(io_.get_executor()),
         skew_(io_.get_executor()) {}

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -22,18 +23,13 @@ namespace {
 constexpr std::size_t spare_descriptors = 16;
 /// A group is looked after this often while it is being started.
 constexpr std::size_t spawn_batch = 32;
-/// A pidfd costs a third of a spawn, and a descriptor. Groups larger than this do with SIGCHLD, which then comes
-/// for many ends at once anyway.
-constexpr std::size_t most_pidfds = 512;
-
 bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
 }  // namespace
 
 WorkerGroup::WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
                          process::Launcher& launcher, process::ChildWatcher& watcher, logs::Output& output)
-    : executor_(executor),
-      spec_(spec),
+    : spec_(spec),
       prepared_(prepared),
       launcher_(launcher),
       watcher_(watcher),
@@ -48,7 +44,11 @@ Result<void> WorkerGroup::check_descriptors() {
   const auto count = static_cast<std::size_t>(prepared_.local_world_size);
   if (spec_.stdin_.kind == StdinSpec::Kind::all) needed += count;
   const std::size_t available = process::free_descriptors();
-  use_pidfd_ = launcher_.has_pidfd() && count <= most_pidfds && needed + count + spare_descriptors <= available;
+  // Those of the last workers are given up first: what their order tells is least likely to be missed.
+  pidfds_ = 0;
+  if (launcher_.has_pidfd() && needed + spare_descriptors < available) {
+    pidfds_ = std::min(count, available - needed - spare_descriptors);
+  }
   if (needed + spare_descriptors > available) {
     return fail(Errc::unavailable,
                 concat(count, " workers need ", needed, " file descriptors for their output, and only ",
@@ -98,7 +98,7 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
     plan.cpu_mask = cpus.data();
     plan.cpu_mask_bytes = cpus.size_bytes();
   }
-  plan.want_pidfd = use_pidfd_;
+  plan.want_pidfd = static_cast<std::size_t>(worker.local_rank) < pidfds_;
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
@@ -113,11 +113,12 @@ Result<void> WorkerGroup::confirm(int lane_number) {
   Worker& worker = *std::exchange(lane.worker, nullptr);
   auto spawned = launcher_.confirm(lane_number);
   if (!spawned) return tl::unexpected(spawned.error());
-  worker.child.emplace(executor_, std::move(*spawned));
-  worker.end.pid = worker.child->pid();
-  by_pid_[worker.child->pid()] = &worker;  // the number may have been that of one that has ended
+  worker.child.emplace(std::move(*spawned));
+  worker.end.pid = worker.child->pid;
+  by_pid_[worker.end.pid] = &worker;  // the number may have been that of one that has ended
   ++living_;
-  return watcher_.watch(*worker.child);
+  watcher_.watch(worker.end.pid, worker.child->pidfd.get());
+  return {};
 }
 
 Result<void> WorkerGroup::confirm_all() {

@@ -12,7 +12,6 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/logs/output.hpp"
-#include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
@@ -25,7 +24,7 @@ namespace ddrun::agent {
 /// One worker of the present attempt.
 struct Worker {
   int local_rank = 0;
-  std::optional<process::Child> child;  ///< set once it was started
+  std::optional<process::Spawned> child;  ///< set from its start to its end
   bool ended = false;
   bool left_group = false;  ///< it has ended, but others live in its process group
   Clock::time_point started_at;
@@ -81,7 +80,6 @@ class WorkerGroup {
   /// Every start that was begun is confirmed; the first error of these.
   Result<void> confirm_all();
 
-  boost::asio::any_io_executor executor_;
   const LaunchSpec& spec_;
   const Preparation& prepared_;
   process::Launcher& launcher_;
@@ -89,7 +87,7 @@ class WorkerGroup {
   logs::Output& output_;
   StdinFeed stdin_feed_;
   UniqueFd null_;
-  bool use_pidfd_ = true;
+  std::size_t pidfds_ = 0;  ///< so many workers, the first ones, get one
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int living_ = 0;

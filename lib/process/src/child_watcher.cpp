@@ -26,17 +26,15 @@ Result<void> ChildWatcher::open() {
   return {};
 }
 
-Result<void> ChildWatcher::watch(const Child& child) {
-  int pidfd = child.pidfd();
+void ChildWatcher::watch(pid_t pid, int pidfd) {
   if (pidfd >= 0) {
     epoll_event event{};
     event.events = EPOLLIN;
-    event.data.u64 = static_cast<std::uint64_t>(child.pid());
+    event.data.u64 = static_cast<std::uint64_t>(pid);
     // Where the user's epoll watches are used up, SIGCHLD tells as well.
     if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, pidfd, &event) != 0) pidfd = -1;
   }
-  watched_.insert_or_assign(child.pid(), pidfd);
-  return {};
+  watched_.insert_or_assign(pid, pidfd);
 }
 
 void ChildWatcher::wait_for_pidfds() {
@@ -57,10 +55,11 @@ void ChildWatcher::take_pidfd_events() {
   }
 }
 
-void ChildWatcher::reap() {
+void ChildWatcher::reap(pid_t first) {
   // Pidfds become ready in the order in which children end; waitid() finds the oldest child first. What failed first
   // is to be reported first.
   if (epoll_.is_open()) take_pidfd_events();
+  if (first > 0) reap_one(first);
   bool orphans = false;
   while (true) {
     siginfo_t info{};
@@ -70,30 +69,38 @@ void ChildWatcher::reap() {
       break;
     }
     if (info.si_pid == 0) break;
-    if (!reap_one(info.si_pid)) {
+    const auto found = watched_.find(info.si_pid);
+    if (found == watched_.end()) {
       ::waitpid(info.si_pid, nullptr, WNOHANG);
       orphans = true;
+      continue;
     }
+    // It has ended since we looked at the pidfds, and another one perhaps before it.
+    if (found->second >= 0) take_pidfd_events();
+    reap_one(info.si_pid);
   }
   if (orphans && on_orphan_) on_orphan_();
 }
 
-bool ChildWatcher::reap_one(pid_t pid) {
+void ChildWatcher::reap_one(pid_t pid) {
   const auto found = watched_.find(pid);
-  if (found == watched_.end()) return false;
+  if (found == watched_.end()) return;
   int wait_status = 0;
   ChildEnd end;
   pid_t reaped;
   do {
     reaped = ::wait4(pid, &wait_status, WNOHANG, &end.use);
   } while (reaped < 0 && errno == EINTR);
-  if (reaped == 0) return true;
   if (found->second >= 0) ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, found->second, nullptr);
+  if (reaped == 0) {
+    // A debugger's, until that lets go of it: SIGCHLD comes then, while its pidfd stays ready.
+    found->second = -1;
+    return;
+  }
   watched_.erase(found);
   end.pid = pid;
   end.status = exit_status_from_wait(wait_status);
   on_end_(end);
-  return true;
 }
 
 }  // namespace ddrun::process

@@ -38,7 +38,7 @@ Result<void> SignalsHeard::open(const std::set<int>& ending_signals, Millisecond
 void SignalsHeard::close() { context_.shared->agent_listens = false; }
 
 void SignalsHeard::own_signal(const SignalEvent& event) {
-  if (event.signal == SIGCHLD) listener_.child_ended();
+  if (event.signal == SIGCHLD) listener_.child_ended(event.sender);
   else if (event.sender == context_.shared->sweeper_pid) arrived({event.signal, event.sender}, Way::sweeper);
   else arrived({event.signal, event.sender}, Way::own);
 }

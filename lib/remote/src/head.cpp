@@ -55,7 +55,7 @@ class Head {
             [] {}),
         signals_(io_.get_executor(), context_,
                  {[this](const process::SignalMessage& message) { signal_arrived(message); },
-                  [this] { watcher_.reap(); }, [this](const char* who, pid_t) { parent_lost(who); }}),
+                  [this](pid_t first) { watcher_.reap(first); }, [this](const char* who, pid_t) { parent_lost(who); }}),
         output_(io_.get_executor(), [this] { throttle(); }),
         ping_(io_),
         patience_(io_),

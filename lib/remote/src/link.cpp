@@ -91,7 +91,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   auto spawned = launcher.spawn(plan);
   if (!spawned) return fail_link(concat("cannot start ", words[0], ": ", spawned.error().message));
   child_ = std::make_unique<process::Child>(executor_, std::move(*spawned));
-  if (auto watched = watcher.watch(*child_); !watched) return fail_link(watched.error().message);
+  watcher.watch(child_->pid(), child_->pidfd());
 
   to_host_.on_empty([this] {
     if (phase_ == Phase::copying) copy_more();

@@ -15,6 +15,7 @@
 #include "addresses.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
@@ -92,7 +93,7 @@ class Relay {
     if (auto opened = signals_.open(); !opened) return opened;
     process::Spawned spawned{node_.pid, pidfd_of(node_.pid)};
     child_ = std::make_unique<process::Child>(io_.get_executor(), std::move(spawned));
-    if (auto watched = watcher_.watch(*child_); !watched) return watched;
+    watcher_.watch(child_->pid(), child_->pidfd());
 
     to_home_.on_broken([this] { lost_home(); });
     to_home_.on_empty([this] { pause_output(false); });
@@ -312,7 +313,7 @@ class Relay {
   }
 
   void take_signal(const process::SignalEvent& event) {
-    if (event.signal == SIGCHLD) watcher_.reap();
+    if (event.signal == SIGCHLD) watcher_.reap(event.sender);
     else if (event.signal != SIGCONT && event.signal != SIGTSTP && event.signal != SIGWINCH) signal_node(event.signal);
   }
 

@@ -1,6 +1,8 @@
 #include "ddrun/process/child_watcher.hpp"
 
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,9 +32,9 @@ struct Fixture {
   pid_t spawn(const std::vector<std::string>& words) {
     auto spawned = test::spawn_worker(launcher, words);
     REQUIRE(spawned);
-    children.emplace_back(context.get_executor(), std::move(*spawned));
-    REQUIRE(watcher.watch(children.back()));
-    return children.back().pid();
+    children.push_back(std::move(*spawned));
+    watcher.watch(children.back().pid, children.back().pidfd.get());
+    return children.back().pid;
   }
 
   bool run_until(const std::function<bool()>& condition) {
@@ -44,13 +46,18 @@ struct Fixture {
   boost::asio::io_context context;
   Launcher launcher;
   std::map<pid_t, ChildEnd> ends;
+  std::vector<pid_t> order;  ///< as they were told
   int orphans = 0;
-  ChildWatcher watcher{context.get_executor(), [this](const ChildEnd& end) { ends[end.pid] = end; },
+  ChildWatcher watcher{context.get_executor(),
+                       [this](const ChildEnd& end) {
+                         ends[end.pid] = end;
+                         order.push_back(end.pid);
+                       },
                        [this] { ++orphans; }};
   SignalSource signals{context.get_executor(), [this](const SignalEvent& event) {
-                         if (event.signal == SIGCHLD) watcher.reap();
+                         if (event.signal == SIGCHLD) watcher.reap(event.sender);
                        }};
-  std::vector<Child> children;
+  std::vector<Spawned> children;
 };
 
 }  // namespace
@@ -99,4 +106,61 @@ TEST_CASE("the whole tree below us is found and killed") {
   REQUIRE(test::wait_until([&] { return descendants(::getpid()).size() >= 4; }));
   CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 10s) == 0);
   CHECK(descendants(::getpid()).empty());
+}
+
+TEST_CASE("the first end is told first, with and without pidfd") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  Fixture fixture(pidfd);
+  const pid_t oldest = fixture.spawn({"forever"});
+  const pid_t middle = fixture.spawn({"forever"});
+  const pid_t youngest = fixture.spawn({"forever"});
+  fixture.context.poll();  // a signal of an earlier end may be pending
+  // Nobody looks while they end one after the other.
+  const auto end = [](pid_t pid) {
+    ::kill(pid, SIGKILL);
+    siginfo_t info{};
+    ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT);
+  };
+  for (const pid_t pid : {youngest, middle, oldest}) end(pid);
+  REQUIRE(fixture.run_until([&] { return fixture.ends.size() == 3; }));
+  CHECK(fixture.order.front() == youngest);
+  if (pidfd) CHECK(fixture.order == std::vector<pid_t>{youngest, middle, oldest});
+}
+
+TEST_CASE("a child that a debugger keeps after its end makes nobody spin and is told in the end") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  auto go = make_pipe(0);
+  auto seized = make_pipe(0);
+  REQUIRE((go && seized));
+  Fixture fixture(pidfd);
+  const pid_t child = fixture.spawn({"forever"});
+  const pid_t tracer = ::fork();
+  if (tracer == 0) {
+    go->write.reset();
+    char byte = ::ptrace(PTRACE_SEIZE, child, 0, 0) == 0 ? '1' : '0';
+    (void)!::write(seized->write.get(), &byte, 1);
+    (void)!::read(go->read.get(), &byte, 1);  // until the test closes its end
+    ::_exit(0);
+  }
+  go->read.reset();
+  char allowed = '0';
+  REQUIRE(::read(seized->read.get(), &allowed, 1) == 1);
+  if (allowed != '1') {
+    ::kill(child, SIGKILL);
+    ::kill(tracer, SIGKILL);
+    REQUIRE(fixture.run_until([&] { return fixture.ends.size() == 1; }));
+    test::skip("no process may be traced here");
+  }
+  ::kill(child, SIGKILL);
+  REQUIRE(test::wait_until(
+      [&] { return test::read_file("/proc/" + std::to_string(child) + "/stat").find(") Z") != std::string::npos; }));
+  // What it has to see of this end it sees in a few turns; then nothing is ready.
+  for (int turn = 0; turn < 100 && fixture.context.poll_one() != 0; ++turn) {
+  }
+  CHECK(fixture.context.poll_one() == 0);
+  CHECK(fixture.ends.empty());
+  go->write.reset();
+  CHECK(fixture.run_until([&] { return fixture.ends.size() == 1; }));
 }

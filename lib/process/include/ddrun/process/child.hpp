@@ -10,8 +10,9 @@
 
 namespace ddrun::process {
 
-/// A running child of ours. Where there is a pidfd it is a `boost::process::v2::process` underneath, which then owns
-/// the pidfd; else just the process id.
+/// A running child of ours that is one of a few: an ssh, the ddrun of a host. Where there is a pidfd it is a
+/// `boost::process::v2::process` underneath, which then owns the pidfd; else just the process id. (Boost registers the
+/// pidfd with Asio's reactor, beside ChildWatcher's own set; of workers there may be thousands, and they do without.)
 ///
 /// Its end is reported by ChildWatcher, which reaps it (Boost's own wait would lose the resource usage). Destroying
 /// a Child neither waits nor kills.

@@ -10,7 +10,6 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/process/child.hpp"
 
 namespace ddrun::process {
 
@@ -23,8 +22,10 @@ struct ChildEnd {
 /// Learns of the end of children and reaps them, workers and adopted orphans alike.
 ///
 /// A watched child's end is seen through its pidfd, all of which sit in one epoll set of our own, so that Asio has one
-/// descriptor to look at. Children without a pidfd, and orphans that this process adopts as a subreaper, are seen
-/// when the owner of SIGCHLD calls reap(). Everything happens on the executor's thread; nothing blocks.
+/// descriptor to look at, and become ready in the order of the ends. Children without a pidfd, and orphans that this
+/// process adopts as a subreaper, are seen when the owner of SIGCHLD calls reap(). Of those without a pidfd the first
+/// that has ended since the last SIGCHLD is told first, and then the oldest: the kernel keeps no other order.
+/// Everything happens on the executor's thread; nothing blocks.
 class ChildWatcher {
  public:
   using OnEnd = std::function<void(const ChildEnd&)>;
@@ -34,16 +35,17 @@ class ChildWatcher {
 
   /// Must be called once before watch().
   Result<void> open();
-  /// From now on the end of `child` is reported, in the order in which children with a pidfd end. `child` must outlive
-  /// that report.
-  Result<void> watch(const Child& child);
-  /// SIGCHLD has come: reap whoever has ended.
-  void reap();
+  /// From now on the end of this child is reported, in the order in which children with a pidfd end. `pidfd` (-1: none)
+  /// must stay open until that report.
+  void watch(pid_t pid, int pidfd);
+  /// SIGCHLD has come: reap whoever has ended. `first`: whose end it told of, if known; when SIGCHLD comes for several
+  /// ends at once, that is the first of them.
+  void reap(pid_t first = 0);
 
  private:
   void wait_for_pidfds();
   void take_pidfd_events();
-  bool reap_one(pid_t pid);
+  void reap_one(pid_t pid);
 
   boost::asio::posix::stream_descriptor epoll_;
   OnEnd on_end_;

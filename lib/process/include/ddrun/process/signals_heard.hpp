@@ -25,8 +25,8 @@ class SignalsHeard {
   struct Listener {
     /// One that ends the job may come again without meaning anything: see SignalMessage::at_once.
     std::function<void(const SignalMessage&)> signal;
-    /// SIGCHLD.
-    std::function<void()> child_ended;
+    /// SIGCHLD, for this child and perhaps others that have ended after it.
+    std::function<void(pid_t first)> child_ended;
     /// `who`: "guard" or "sweeper"; it was killed.
     std::function<void(const char* who, pid_t pid)> parent_lost;
   };
