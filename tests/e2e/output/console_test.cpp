@@ -251,7 +251,7 @@ TEST_CASE("Ctrl-C at the terminal stops the job in order and a second one kills"
 TEST_CASE("Ctrl-C ends a shell's loop around ddrun") {
   OnTerminal on;
   const std::string loop = std::string("for i in 1 2 3; do echo turn $i; ") + DDRUN_TEST_DDRUN + " " +
-                           DDRUN_TEST_WORKER + " print ready forever; done; echo after";
+                           DDRUN_TEST_WORKER + " print ready forever; done; echo next line";
   Run run({"bash", "-c", loop}, on.options);
   REQUIRE(on.wait_for("ready"));
   on.type("\x03");
@@ -259,7 +259,7 @@ TEST_CASE("Ctrl-C ends a shell's loop around ddrun") {
   CHECK(run.all_gone());
   INFO(on.screen());
   CHECK_FALSE(has(on.screen(), "turn 2"));
-  CHECK_FALSE(has(on.screen(), "after"));
+  CHECK_FALSE(has(on.screen(), "next line"));
 }
 
 TEST_CASE("A terminal that goes away stops the job") {

@@ -8,6 +8,7 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/job_cgroup.hpp"
+#include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
@@ -26,7 +27,7 @@ TEST_CASE("children that ended while nobody looked are told in the order of thei
   ChildWatcher watcher(
       context.get_executor(), [&](const ChildEnd& end) { told.push_back(end.pid); }, [] {});
   REQUIRE(watcher.open());
-  std::vector<Child> children;
+  std::vector<Spawned> children;
   std::vector<pid_t> started;
   for (int i = 0; i < 8; ++i) {
     char program[] = DDRUN_TEST_WORKER;
@@ -39,9 +40,9 @@ TEST_CASE("children that ended while nobody looked are told in the order of thei
     auto spawned = launcher->spawn(plan);
     REQUIRE(spawned);
     if (!spawned->pidfd) test::skip("no pidfds here: without them the order of ends is not known");
-    children.emplace_back(context.get_executor(), std::move(*spawned));
-    started.push_back(children.back().pid());
-    REQUIRE(watcher.watch(children.back()));
+    children.push_back(std::move(*spawned));
+    started.push_back(children.back().pid);
+    watcher.watch(children.back().pid, children.back().pidfd.get());
   }
   std::vector<pid_t> killed(started.rbegin(), started.rend());
   std::swap(killed[0], killed[4]);
@@ -61,7 +62,7 @@ TEST_CASE("only signals that end the job are counted towards killing the agent")
   if (guard == 0) {
     char name[] = "guarded";
     char* argv[] = {name, nullptr};
-    ::_exit(run_guarded(1, argv, [](AgentContext& context) {
+    end_program(run_guarded(1, argv, [](AgentContext& context) {
       context.shared->ending_signals = signal_bit(SIGTERM);
       context.shared->agent_has_listened = true;
       context.shared->agent_listens = true;
@@ -90,7 +91,7 @@ TEST_CASE("the cgroup of a job goes with it also when agent and sweeper are kill
     pipe->read.reset();
     char name[] = "guarded";
     char* argv[] = {name, nullptr};
-    ::_exit(run_guarded(1, argv, [&](AgentContext& context) {
+    end_program(run_guarded(1, argv, [&](AgentContext& context) {
       const JobCgroup group = await_job_cgroup(*context.shared);
       for (int i = 0; i < 4; ++i) {
         if (::fork() == 0) {
