@@ -139,7 +139,8 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 
 int main(int argc, char** argv) {
   if (const std::string_view word = argc > 1 ? argv[1] : "";
-      word == "store" || word == "rendezvous" || word == "secret" || word == "env") {
+      word == "store" || word == "rendezvous" || word == "secret" ||
+      (word == "env" && !cli::starts_env_program(argc > 2 ? argv[2] : ""))) {
     ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
   } else if (word == "agent") {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));

@@ -96,6 +96,7 @@ std::vector<Row> job_rows(const Meaning& job) {
     rows.push_back({"id", meeting.id});
   }
   rows.push_back({"workers per node", workers_text(job.spec.nproc)});
+  if (!job.spec.program.name.empty()) rows.push_back({"program", concat(job.spec.program.name, ", not started")});
   return rows;
 }
 

@@ -107,6 +107,7 @@ LINES = [
     Line("--run-path DIR/work/probe.py a --b"),
     Line("--run-path --start-method=fork DIR/work/probe.py"),
     Line("--start-method=forkserver probe.py"),
+    Line("--logs-specs=default probe.py"),
     Line("DIR/work/probe.py"),
     Line("package/inner.py"),
     Line("./probe.py"),

@@ -16,9 +16,9 @@
 
 namespace ddrun::agent {
 
-/// The descriptor that a path such as /dev/stdout or /dev/fd/3 stands for; -1 if it is another kind of path.
+/// The descriptor that a path such as "-", /dev/stdout or /dev/fd/3 stands for; -1 if it is another kind of path.
 inline int named_descriptor(std::string_view path) {
-  if (path == "/dev/stdout") return STDOUT_FILENO;
+  if (path == "-" || path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
   for (const std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     if (!path.starts_with(folder)) continue;

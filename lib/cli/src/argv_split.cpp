@@ -4,13 +4,21 @@
 #include <cctype>
 
 #include "ddrun/base/text.hpp"
+#include "foreign_options.hpp"
 #include "values.hpp"
 
 namespace ddrun::cli {
 
 namespace {
 
+[[nodiscard]] tl::unexpected<Error> not_ours(std::string_view typed, const ForeignOption& option) {
+  return bad(concat("unknown option '", typed, "' (of ", option.launchers, "); ", option.hint));
+}
+
 [[nodiscard]] tl::unexpected<Error> unknown_long(std::string_view typed) {
+  if (const ForeignOption* foreign = find_foreign_option(typed.substr(2)); foreign != nullptr && typed.size() > 3) {
+    return not_ours(typed, *foreign);
+  }
   std::vector<std::string> names;
   for (const Option* option : all_options()) names.push_back(concat("--", option->name));
   const std::string near = nearest(with_dashes(typed), names);
@@ -19,6 +27,7 @@ namespace {
 }
 
 [[nodiscard]] tl::unexpected<Error> unknown_short(char letter) {
+  if (const ForeignOption* foreign = find_foreign_option({&letter, 1})) return not_ours(concat('-', letter), *foreign);
   const auto c = static_cast<unsigned char>(letter);
   const char other = static_cast<char>(std::isupper(c) ? std::tolower(c) : std::toupper(c));
   if (other != letter && find_short(other) != nullptr) {
@@ -27,9 +36,11 @@ namespace {
   return bad(concat("unknown option '-", letter, "' (see 'ddrun --help')"));
 }
 
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
 /// Whether a word can be the value of the option before it. What looks like an option is taken for a forgotten value.
 bool can_be_value(std::string_view word) {
-  return word.size() < 2 || word[0] != '-' || std::isdigit(static_cast<unsigned char>(word[1])) != 0 || word[1] == '.';
+  return word.size() < 2 || word[0] != '-' || is_digit(word[1]) || word[1] == '.';
 }
 
 class Splitter {
@@ -84,13 +95,16 @@ class Splitter {
       note(option);
       return add_next("-n", "", option);
     }
-    if (word.starts_with("-np=")) {
+    if (word.starts_with("-np") && word.size() > 3 && (word[3] == '=' || is_digit(word[3]))) {
       note(*find_short('n'));
-      return add("-n", "", word.substr(4));
+      return add("-n", "", word.substr(word[3] == '=' ? 4 : 3));
     }
-    if (const std::string_view name = word.substr(1, word.find('=') - 1);
-        name.size() > 1 && find_option(name) != nullptr) {
-      return bad(concat("unknown option '-", name, "'; did you mean '--", with_dashes(name), "'?"));
+    // mpirun and its like write long options with one dash too.
+    if (const std::string_view name = word.substr(1, word.find('=') - 1); name.size() > 1) {
+      if (find_option(name) != nullptr) {
+        return bad(concat("unknown option '-", name, "'; did you mean '--", with_dashes(name), "'?"));
+      }
+      if (const ForeignOption* foreign = find_foreign_option(name)) return not_ours(concat('-', name), *foreign);
     }
     for (std::size_t i = 1; i < word.size(); ++i) {
       const Option* option = find_short(word[i]);

@@ -60,9 +60,7 @@ Result<void> check_ranks(const Draft& draft, const Settings& settings, Warnings&
 Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings& warnings) {
   const RemoteSpec& remote = draft.spec.remote;
   if (!remote.asked_for()) {
-    for (const std::string_view name : {"ssh", "export"}) {
-      if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --hosts or --hostfile"));
-    }
+    if (typed(settings, "ssh")) warnings.emplace_back("--ssh has no effect without --hosts or --hostfile");
     return {};
   }
   for (const std::string_view name : {"standalone", "node-rank", "rdzv-endpoint", "local-addr", "master-addr"}) {
@@ -117,7 +115,29 @@ void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings
   settings.move("numa-binding", "bind", ours);
 }
 
+bool is_set(const EnvironmentView& environment, std::string_view name) {
+  for (const char* const* entry = environment.entries(); entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.size() > name.size() && text[name.size()] == '=' && text.starts_with(name)) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+void export_here(LaunchSpec& spec, const EnvironmentView& environment, Warnings& warnings) {
+  // From the last one on, as the last one counts, and what --env says before it.
+  for (auto it = spec.remote.exported.rbegin(); it != spec.remote.exported.rend(); ++it) {
+    const std::size_t equals = it->find('=');
+    const std::string name = it->substr(0, equals);
+    if (equals == std::string::npos) {
+      if (!is_set(environment, name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
+      continue;
+    }
+    const bool said = std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });
+    if (!said) spec.env.emplace_back(name, it->substr(equals + 1));
+  }
+}
 
 Result<void> settle_exclusions(Settings& settings) {
   constexpr std::pair<std::string_view, std::string_view> pairs[] = {{"verbose", "quiet"},

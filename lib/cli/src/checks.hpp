@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/cli/environment_view.hpp"
 #include "settings.hpp"
 
 namespace ddrun::cli {
@@ -13,6 +14,9 @@ namespace ddrun::cli {
 /// Looks at the options together: what contradicts is refused, what has no effect is said in `warnings`, and options
 /// that torchrun names otherwise are translated into ddrun's.
 [[nodiscard]] Result<void> check_together(Draft& draft, Settings& settings, std::vector<std::string>& warnings);
+
+/// For a job without hosts: what -x sets is set for the workers here, as on hosts.
+void export_here(LaunchSpec& spec, const EnvironmentView& environment, std::vector<std::string>& warnings);
 
 /// What kind of program it is: a Python script, a module, or something to execute.
 void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "ddrun/base/text.hpp"
 #include "texts.hpp"
 
@@ -63,26 +65,48 @@ std::string line(std::string setting, std::string_view origin) {
   return concat(setting, "  # ", origin, "\n");
 }
 
+std::string_view origin_of(const Settings& settings, const Option& option) {
+  const Given& given = settings.of(option);
+  return given.source == Source::standard ? std::string_view("default") : given.where;
+}
+
+std::vector<std::string> program_words(const Draft& draft) {
+  std::vector<std::string> words{draft.spec.program.name};
+  words.insert(words.end(), draft.spec.program.args.begin(), draft.spec.program.args.end());
+  return words;
+}
+
 }  // namespace
 
 std::string config_text(const Draft& draft, const Settings& settings, std::string_view program_origin) {
   std::string text;
-  Group group = Group::workers;
   for (const Option* option : all_options()) {
     if (!option->is_setting()) continue;
-    if (option->group != group) text += '\n';
-    group = option->group;
     const auto values = option->show(draft);
-    const Given& given = settings.of(*option);
-    const std::string_view origin = given.source == Source::standard ? std::string_view("default") : given.where;
+    const std::string_view origin = origin_of(settings, *option);
     text += values.empty() ? line(concat("# ", option->name, " is not set"), origin)
                            : line(concat(option->name, " = ", toml_value(*option, values)), origin);
   }
-  text += '\n';
   if (program_origin.empty()) return text + line("# program is not set", "default");
-  std::vector<std::string> words{draft.spec.program.name};
-  words.insert(words.end(), draft.spec.program.args.begin(), draft.spec.program.args.end());
-  return text + line(concat("program = ", quoted_list(words)), program_origin);
+  return text + line(concat("program = ", quoted_list(program_words(draft))), program_origin);
+}
+
+std::string config_json(const Draft& draft, const Settings& settings, std::string_view program_origin) {
+  nlohmann::ordered_json json;
+  for (const Option* option : all_options()) {
+    if (!option->is_setting()) continue;
+    auto& out = json[std::string(option->name)];
+    const auto values = option->show(draft);
+    if (option->kind == Kind::assignments) out["value"] = values;
+    else if (values.empty()) out["value"] = nullptr;
+    else if (option->kind == Kind::flag) out["value"] = values.front() == "true";
+    else out["value"] = values.front();
+    out["from"] = origin_of(settings, *option);
+  }
+  auto& program = json["program"];
+  program["value"] = program_origin.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(program_words(draft));
+  program["from"] = program_origin.empty() ? std::string_view("default") : program_origin;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddrun::cli

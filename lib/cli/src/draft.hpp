@@ -20,6 +20,8 @@ struct Draft {
   // Taken from torchrun's command lines, checked, and of no further effect or translated later.
   std::string start_method = "spawn";
   double monitor_interval = 0.1;
+  std::string logs_specs = "default";
+  bool use_env = false;
   std::string numa_binding;
   std::string env_detect = "auto";  ///< one of cluster::detect_words
 };

@@ -10,7 +10,7 @@ constexpr std::size_t help_column = 30;
 
 constexpr std::string_view opening =
     R"(Usage: ddrun [options] [--] program [args...]
-       ddrun config show [options] [--] [program [args...]]
+       ddrun config show [--json] [options] [--] [program [args...]]
        ddrun store [get|set|add|wait|list|del ...] (see ddrun store --help)
        ddrun rendezvous [options] (see ddrun rendezvous --help)
        ddrun secret new [--print]
@@ -82,6 +82,30 @@ std::string explanation(const Option& option, const Draft& defaults) {
 }
 
 }  // namespace
+
+const std::string_view config_help =
+    R"(Usage: ddrun config show [--json] [options] [--] [program [args...]]
+
+Prints every setting that 'ddrun [options] program' would have, and where its
+value comes from: the command line, a variable, a file or the default. Nothing
+is started. The output is itself a settings file with the same meaning.
+  --json              The same for programs
+
+Options are those of 'ddrun --help'. A program called config: ddrun -- config
+)";
+
+const std::string_view env_help =
+    R"(Usage: ddrun env [--json] [options]
+
+Shows what a scheduler, a cloud or torchrun's variables say of this machine's
+place in a job, from which variable, and what 'ddrun [options] program' would
+make of it here. Nothing is started.
+  --json              The same for programs
+
+Options are those of 'ddrun --help'. With words of env(1) behind it, env(1) is
+the program: 'ddrun env FOO=1 ./p', 'ddrun env -u FOO ./p' and 'ddrun env ./p'
+start ./p as 'ddrun -- env ...' does.
+)";
 
 std::string help_text() {
   const Draft defaults;

@@ -36,7 +36,7 @@ constexpr Option remote_table[] = {
      .metavar = "NAME[=VALUE]",
      .group = Group::remote,
      .kind = Kind::assignments,
-     .help = "Set a variable on the hosts, to what it is here or to VALUE; may be repeated",
+     .help = "Set a variable for the workers, on all hosts, to VALUE or to what it is here; may be repeated",
      .set = add_exported,
      .show = [](const Draft& d) { return d.spec.remote.exported; }},
     {.name = "ssh",

@@ -40,10 +40,12 @@ Shown show_nodes(const Draft& draft) {
                                                       : concat(meeting.min_nodes, ":", meeting.max_nodes));
 }
 
-Result<void> refuse_logs_specs(Draft& draft, std::string_view value) {
-  (void)draft;
+/// "default" is what torchrun does without a plug-in, and what ddrun does.
+Result<void> check_logs_specs(Draft& draft, std::string_view value) {
+  draft.logs_specs = value;
+  if (value == "default") return {};
   return fail(Errc::invalid_argument, concat("'", value,
-                                             "' would be a Python plug-in, which ddrun cannot load; use "
+                                             "' would be a Python plug-in, which ddrun cannot load; use default, "
                                              "--log-dir, --redirects, --tee and --label"));
 }
 
@@ -188,9 +190,15 @@ constexpr Option rendezvous_table[] = {
      .metavar = "NAME",
      .group = Group::torchrun,
      .kind = Kind::text,
-     .help = "Refused: names a Python plug-in",
-     .set = refuse_logs_specs,
-     .show = [](const Draft&) { return Shown{}; }},
+     .help = "No effect; other names than default are of Python plug-ins and refused",
+     .set = check_logs_specs,
+     .show = [](const Draft& d) { return shown(d.logs_specs); }},
+    {.name = "use-env",
+     .group = Group::torchrun,
+     .kind = Kind::flag,
+     .help = "Not needed: workers always find LOCAL_RANK in their environment",
+     .set = [](Draft& d, std::string_view v) { return assign(d.use_env, parse_bool(v)); },
+     .show = [](const Draft& d) { return shown(d.use_env); }},
 };
 
 }  // namespace

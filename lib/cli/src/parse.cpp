@@ -58,32 +58,39 @@ class Launcher {
 
   Parsed launch(std::span<const std::string> arguments) { return run(arguments, Wanted::launch); }
   Parsed show_config(std::span<const std::string> arguments) { return run(arguments, Wanted::config); }
+  Parsed show_config_as_json(std::span<const std::string> arguments) { return run(arguments, Wanted::config_json); }
   Parsed show_place(std::span<const std::string> arguments) { return run(arguments, Wanted::place); }
 
  private:
-  enum class Wanted { launch, config, place };
+  enum class Wanted { launch, config, config_json, place };
 
   Parsed run(std::span<const std::string> arguments, Wanted wanted) {
     auto argv = split_argv(arguments);
     if (!argv) return usage_error(argv.error().message);
-    if (argv->action != nullptr) return answer(argv->action->name == "help" ? help_text() : version_text(version_));
+    if (argv->action != nullptr) return answer(argv->action->name == "help" ? help(wanted) : version_text(version_));
     const auto values = read_values(*argv);
     if (!values) return usage_error(values.error().message);
     if (const std::string* shell = value_of(*values, "print-completion")) return completion(*shell);
     if (auto done = settle(*values, std::move(*argv)); !done) return usage_error(done.error().message);
     if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
+    if (wanted == Wanted::config_json) return answer(config_json(draft_, settings_, program_origin_));
     if (program_origin_.empty() && wanted == Wanted::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
     Launch launch;
     launch.messages = message_settings_of(draft_, environment_, stderr_is_tty_);
+    if (draft_.spec.remote.asked_for()) launch.words_for_hosts = words_for_hosts(draft_, settings_);
+    else export_here(draft_.spec, environment_, warnings_);
     launch.warnings = std::move(warnings_);
     launch.given = settings_.given();
     launch.env_detect = draft_.env_detect;
-    if (draft_.spec.remote.asked_for()) launch.words_for_hosts = words_for_hosts(draft_, settings_);
     launch.spec = std::move(draft_.spec);
     if (wanted == Wanted::place) return ShowPlace{std::move(launch), false};
     return launch;
+  }
+
+  static std::string help(Wanted wanted) {
+    return std::string(wanted == Wanted::launch ? help_text() : wanted == Wanted::place ? env_help : config_help);
   }
 
   static const std::string* value_of(const std::vector<OptionValues>& all, std::string_view name) {
@@ -136,33 +143,77 @@ class Launcher {
   std::vector<std::string> warnings_;
 };
 
-Parsed run_config(std::span<const std::string> rest, Launcher& launcher) {
-  if (!rest.empty() && rest[0] == "show") return launcher.show_config(rest.subspan(1));
-  return usage_error("usage: ddrun config show [options] [--] [program] (a program called config: ddrun -- config)");
+bool asks_for_help(std::span<const std::string> words) {
+  return words.size() == 1 && (words[0] == "--help" || words[0] == "-h");
 }
 
-/// `ddrun env`, with the options of a launch, whose program may be there or not.
+/// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
+bool take_out(std::vector<std::string>& words, std::string_view word) {
+  const auto end = std::find(words.begin(), words.end(), "--");
+  const auto kept = std::remove(words.begin(), end, word);
+  const bool was_there = kept != end;
+  words.erase(kept, end);
+  return was_there;
+}
+
+Parsed run_config(std::span<const std::string> rest, Launcher& launcher) {
+  if (asks_for_help(rest)) return answer(std::string(config_help));
+  if (rest.empty() || rest[0] != "show") {
+    return usage_error(
+        "usage: ddrun config show [--json] [options] [--] [program] (a program called config: ddrun -- config)");
+  }
+  std::vector<std::string> options(rest.begin() + 1, rest.end());
+  return take_out(options, "--json") ? launcher.show_config_as_json(options) : launcher.show_config(options);
+}
+
+/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started, so that its
+/// options and --json may stand in any order.
 Parsed run_env(std::span<const std::string> rest, Launcher& launcher) {
-  // Of ddrun's options none is called so, and the program is not started: it may stand anywhere before --.
   std::vector<std::string> options(rest.begin(), rest.end());
-  const auto end = std::find(options.begin(), options.end(), "--");
-  const auto kept = std::remove(options.begin(), end, "--json");
-  const bool json = kept != end;
-  options.erase(kept, end);
+  const bool json = take_out(options, "--json");
   Parsed parsed = launcher.show_place(options);
-  if (auto* show = std::get_if<ShowPlace>(&parsed)) show->json = json;
+  auto* show = std::get_if<ShowPlace>(&parsed);
+  if (show == nullptr) return parsed;
+  const std::string& program = show->launch.spec.program.name;
+  if (program.find('=') != std::string::npos && program.find('/') > program.find('=')) {
+    return usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
+                              " write its options first: ddrun [options] -- env ", program, " ..."));
+  }
+  show->json = json;
   return parsed;
 }
 
 PrintAndExit run_completion(std::span<const std::string> rest) {
+  constexpr std::string_view usage =
+      "usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)";
+  if (asks_for_help(rest)) return answer(concat(usage, "\n"));
   if (rest.size() == 1) return completion(rest[0]);
-  return usage_error("usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)");
+  return usage_error(usage);
 }
 
 PrintAndExit run_version(std::span<const std::string> rest, const VersionInfo& version) {
+  constexpr std::string_view usage = "usage: ddrun version [--json] (a program called version: ddrun -- version)";
+  if (asks_for_help(rest)) return answer(concat(usage, "\n"));
   if (rest.empty() || (rest.size() == 1 && rest[0] == "--verbose")) return answer(version_text(version));
   if (rest.size() == 1 && rest[0] == "--json") return answer(version_json(version));
-  return usage_error("usage: ddrun version [--json] (a program called version: ddrun -- version)");
+  return usage_error(usage);
+}
+
+Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
+                bool stderr_is_tty);
+
+/// `ddrun help`, and `ddrun help store`, which is `ddrun store --help`.
+Parsed run_help(std::span<const std::string> rest, const EnvironmentView& environment, const VersionInfo& version) {
+  if (rest.empty()) return answer(help_text());
+  constexpr std::string_view words = "completion config env rendezvous secret store version";
+  const auto known = split(words, ' ');
+  if (rest.size() > 1 || std::find(known.begin(), known.end(), rest[0]) == known.end()) {
+    return usage_error(
+        "usage: ddrun help [completion|config|env|rendezvous|secret|store|version] (a program called "
+        "help: ddrun -- help)");
+  }
+  const std::string asked[] = {rest[0], "--help"};
+  return dispatch(asked, environment, version, false);
 }
 
 /// Only the very first word can be one of ddrun's own: `ddrun -n 2 env` starts env.
@@ -178,12 +229,24 @@ Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& e
     if (word == "store") return parse_store(rest, environment);
     if (word == "rendezvous") return parse_rendezvous(rest, environment);
     if (word == "secret") return parse_secret(rest);
-    if (word == "env") return run_env(rest, launcher);
+    if (word == "env" && !starts_env_program(rest.empty() ? "" : rest[0])) return run_env(rest, launcher);
+    if (word == "help") return run_help(rest, environment, version);
   }
   return launcher.launch(arguments);
 }
 
 }  // namespace
+
+bool starts_env_program(std::string_view word) {
+  if (word.empty()) return false;
+  if (word.front() != '-' || word == "-") return true;
+  if (word[1] != '-') return std::string_view("iu0CSa").find(word[1]) != std::string_view::npos;
+  constexpr std::string_view only_of_env =
+      "--argv0 --block-signal --default-signal --ignore-environment --ignore-signal --list-signal-handling --null "
+      "--split-string --unset";
+  const auto names = split(only_of_env, ' ');
+  return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
+}
 
 Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment, const VersionInfo& version,
              bool stderr_is_tty) {

@@ -36,6 +36,20 @@ TEST_CASE("config show names the origin of each value") {
   CHECK(line_of(text, "program") == "program = [\"./w\", \"x y\"] # command line");
 }
 
+TEST_CASE("config show has the same for programs and no empty lines for people") {
+  CHECK_FALSE(contains(answered({"config", "show"}), "\n\n"));
+  const std::string json = answered({"config", "show", "--json", "-n", "4", "--env=A=1", "w", "x"});
+  for (const std::string part :
+       {"\"nproc-per-node\": {\n    \"value\": \"4\",\n    \"from\": \"command line\"",
+        "\"timestamps\": {\n    \"value\": false,", "\"timeout\": {\n    \"value\": null,\n    \"from\": \"default\"",
+        "\"A=1\"\n    ],", "\"w\",\n      \"x\""}) {
+    CAPTURE(part);
+    CHECK(contains(json, part));
+  }
+  CHECK(contains(answered({"config", "show", "--json"}), "\"program\": {\n    \"value\": null,"));
+  CHECK(contains(answered({"config", "show", "--", "w", "--json"}), "[\"w\", \"--json\"]"));
+}
+
 TEST_CASE("config show needs no program") {
   CHECK(line_of(answered({"config", "show"}), "# program") == "# program is not set # default");
 }

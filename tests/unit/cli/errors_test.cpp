@@ -9,7 +9,7 @@ TEST_CASE("a mistyped option names the nearest one") {
   CHECK(refused({"--redirect=3", "w"}) == "unknown option '--redirect'; did you mean '--redirects'?");
   CHECK(refused({"-standalone", "w"}) == "unknown option '-standalone'; did you mean '--standalone'?");
   CHECK(refused({"-nproc_per_node=4", "w"}) == "unknown option '-nproc_per_node'; did you mean '--nproc-per-node'?");
-  CHECK(refused({"-N4", "w"}) == "unknown option '-N'; did you mean '-n'?");
+  CHECK(refused({"-R", "w"}) == "unknown option '-R'; did you mean '-r'?");
   CHECK(refused({"-y", "w"}) == "unknown option '-y' (see 'ddrun --help')");
   CHECK(refused({"--completely-different", "w"}) == "unknown option '--completely-different' (see 'ddrun --help')");
 }

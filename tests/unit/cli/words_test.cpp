@@ -5,7 +5,7 @@ using namespace ddrun::cli;
 using namespace ddrun::cli::test;
 
 TEST_CASE("a program may be called as ddrun's own first words") {
-  for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "store", "version"}) {
+  for (const std::string word : {"config", "completion", "env", "help", "rendezvous", "secret", "store", "version"}) {
     CHECK(launched({"--", word}).spec.program.name == word);
     CHECK(launched({"./" + word}).spec.program.name == "./" + word);
     CHECK(launched({"-v", word}).spec.program.name == word);
@@ -56,6 +56,72 @@ TEST_CASE("env takes the options of a launch and needs no program") {
   CHECK(shown({"env", "--env-detect=slurm"}).launch.env_detect == "slurm");
   CHECK(contains(refused({"env", "--nonsense"}), "unknown option"));
   CHECK(contains(refused({"env", "--env-detect=slum"}), "did you mean 'slurm'?"));
+}
+
+TEST_CASE("words of env(1) behind env make it the program") {
+  for (const Words& words : {Words{"FOO=1", "./p"},
+                             {"./p"},
+                             {"train", "--lr", "1"},
+                             {"-u", "X", "./p"},
+                             {"-uX", "./p"},
+                             {"-i", "./p"},
+                             {"-", "./p"},
+                             {"-S", "a b"},
+                             {"--unset=X", "./p"},
+                             {"--unset", "X", "./p"},
+                             {"--ignore-environment", "A=1", "./p"},
+                             {"FOO=1", "--json"}}) {
+    CAPTURE(words);
+    CHECK(starts_env_program(words.front()));
+    Words line{"env"};
+    line.insert(line.end(), words.begin(), words.end());
+    const auto launch = launched(line);
+    CHECK(launch.spec.program.name == "env");
+    CHECK(launch.spec.program.args == words);
+  }
+  for (const std::string word : {"", "--json", "-n", "-v", "--env-detect=slurm", "--", "--chdir=/", "-h", "--help"}) {
+    CHECK_FALSE(starts_env_program(word));
+  }
+  CHECK(contains(refused({"env", "-n", "2", "FOO=1", "./p"}), "ddrun [options] -- env FOO=1"));
+  CHECK(contains(refused({"env", "-n", "2", "-u", "X", "./p"}), "unknown option '-u'"));
+}
+
+TEST_CASE("each word of ddrun refuses words that it does not know") {
+  for (const Words& words : {Words{"store", "./p"},
+                             {"store", "FOO=1", "./p"},
+                             {"version", "FOO=1"},
+                             {"config", "FOO=1", "./p"},
+                             {"secret", "FOO=1"},
+                             {"secret", "new", "./p"},
+                             {"completion", "FOO=1", "./p"},
+                             {"rendezvous", "FOO=1", "./p"},
+                             {"help", "FOO=1"},
+                             {"help", "store", "get"}}) {
+    CAPTURE(words);
+    CHECK(contains(refused(words), "ddrun -- " + words.front()));
+  }
+}
+
+TEST_CASE("help may be asked for as a word and by each word") {
+  CHECK(answered({"help"}) == answered({"--help"}));
+  for (const std::string word : {"config", "completion", "env", "rendezvous", "secret", "store", "version"}) {
+    CAPTURE(word);
+    const std::string help = answered({"help", word});
+    CHECK(contains(help, "ddrun " + word));
+    CHECK(help == answered({word, "--help"}));
+    CHECK(help == answered({word, "-h"}));
+    CHECK(help.size() < answered({"--help"}).size() / 2);
+  }
+  CHECK(answered({"config", "show", "--help"}) == answered({"config", "--help"}));
+}
+
+TEST_CASE("what is given with -x is set for the workers with hosts and without") {
+  const auto launch = launched({"-x", "A=1", "-x", "B=2", "-x", "B=3", "--env=A=0", "-xC", "w"}, {"C="});
+  CHECK(launch.spec.env == std::vector<std::pair<std::string, std::string>>{{"A", "0"}, {"B", "3"}});
+  CHECK(launch.warnings.empty());
+  CHECK(launched({"-x", "C", "w"}).warnings == Words{"-x C: there is no such variable here"});
+  CHECK(launched({"w"}, {"DDRUN_EXPORT=A=1"}).spec.env.size() == 1);
+  CHECK(launched({"-x", "A=1", "--hosts=h", "w"}).spec.env.empty());
 }
 
 TEST_CASE("a launch knows which options were given and where") {

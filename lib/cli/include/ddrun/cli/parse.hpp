@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -46,6 +47,10 @@ struct PrintAndExit {
   bool to_stderr = false;
   int code = 0;  ///< 2 for wrong usage
 };
+
+/// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
+/// assignment, a program, or an option that only env(1) has. Empty: there is none.
+[[nodiscard]] bool starts_env_program(std::string_view word);
 
 using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, RendezvousServe, SecretNew, ShowPlace>;
 

@@ -1,0 +1,83 @@
+#include "foreign_options.hpp"
+
+#include <regex>
+#include <set>
+
+#include "ddrun/base/text.hpp"
+#include "option_table.hpp"
+#include "support.hpp"
+
+using namespace ddrun;
+using namespace ddrun::cli;
+using namespace ddrun::cli::test;
+
+namespace {
+
+/// What a hint tells to write is an option, but for what stands behind a program.
+void check_options_in(const std::string& hint) {
+  static const std::regex option(R"((?:^|[ '])(--?)([a-z][a-z-]*))");
+  for (auto it = std::sregex_iterator(hint.begin(), hint.end(), option); it != std::sregex_iterator(); ++it) {
+    const std::string name = (*it)[2].str();
+    if (name == "local-rank" || contains(it->prefix().str(), "ssh -p")) continue;
+    CAPTURE(name);
+    CHECK(((*it)[1] == "--" ? find_option(name) : find_short(name[0])) != nullptr);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("each option of other launchers is answered with what it is in ddrun or that it is not needed") {
+  std::set<std::string> names;
+  for (const ForeignOption& option : foreign_options()) {
+    const std::string hint(option.hint);
+    CAPTURE(hint);
+    CHECK((hint.starts_with("in ddrun: ") || hint.starts_with("not needed: ")));
+    CHECK_FALSE(option.launchers.empty());
+    if (!contains(hint, "ssh -p")) check_options_in(hint);
+    for (const std::string& name : split(option.names, ' ')) {
+      CAPTURE(name);
+      CHECK(names.insert(name).second);
+      CHECK(name == with_dashes(name));
+      const std::string answer = concat("' (of ", option.launchers, "); ", hint);
+      if (name.size() == 1) {
+        CHECK(find_short(name[0]) == nullptr);
+        CHECK(refused({"-" + name, "4", "w"}) == "unknown option '-" + name + answer);
+        continue;
+      }
+      CHECK(find_option(name) == nullptr);
+      if (name != "np") CHECK(refused({"-" + name, "4", "w"}) == "unknown option '-" + name + answer);
+      std::string underscored = name;
+      for (char& c : underscored) c = c == '-' ? '_' : c;
+      for (const std::string& typed : {"--" + name, "--" + underscored}) {
+        CHECK(refused({typed, "4", "w"}) == "unknown option '" + typed + answer);
+        CHECK(refused({"-v", typed + "=4", "w"}) == "unknown option '" + typed + answer);
+      }
+    }
+  }
+  CHECK(names.size() > 60);
+}
+
+TEST_CASE("the commonest options of other launchers are known") {
+  CHECK(refused({"--num_processes=2", "w"}) ==
+        "unknown option '--num_processes' (of accelerate launch); in ddrun: -n N, workers on each machine");
+  for (const std::string word :
+       {"--num-machines", "--ntasks", "-N", "--num_gpus", "--tag-output", "--oversubscribe", "--allow-run-as-root",
+        "--map-by", "--bind-to", "--mca", "-mca", "-genv", "-H", "-host", "--merge-stderr-to-stdout",
+        "--cpus-per-task=4", "-ppn", "--gres=gpu:4", "-N4"}) {
+    CAPTURE(word);
+    const std::string line = refused({word, "2", "w"});
+    CHECK((contains(line, "; in ddrun: ") || contains(line, "; not needed: ")));
+  }
+  CHECK(contains(refused({"-H", "h:2", "w"}), "in ddrun: --hosts="));
+}
+
+TEST_CASE("what means the same in ddrun is taken as other launchers write it") {
+  for (const Words& words : {Words{"-np4", "w"}, {"-np", "4", "w"}, {"-np=4", "w"}, {"-n4", "w"}}) {
+    CHECK(launched(words).spec.nproc.count == 4);
+  }
+  for (const std::string word : {"--use-env", "--use_env", "--logs-specs=default", "--logs_specs=default"}) {
+    const auto launch = launched({word, "w"});
+    CHECK(launch.spec.program.name == "w");
+    CHECK(launch.warnings.empty());
+  }
+}
