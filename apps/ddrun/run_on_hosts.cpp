@@ -17,6 +17,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
+#include "ddrun/cluster/machine.hpp"
 #include "ddrun/remote/build_id.hpp"
 #include "ddrun/remote/head.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -53,6 +54,13 @@ Result<std::vector<std::pair<std::string, std::string>>> exported_of(const Remot
     else say(Level::warning, concat("-x ", name, ": there is no such variable here"));
   }
   return variables;
+}
+
+/// By a name that can mean no other. Somebody else's "user@localhost" is for ssh.
+bool is_this_machine(std::string_view name) {
+  const std::string own = cluster::this_machine().host_name;
+  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own ||
+         name == own.substr(0, own.find('.'));
 }
 
 std::string own_path() {
@@ -97,7 +105,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.max_nodes = said ? std::min(spec.rendezvous.max_nodes, count) : count;
 
   for (const cluster::Host& host : *hosts) {
-    options.hosts.push_back({host.name, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
+    const bool here = !launch.given.contains("ssh") && is_this_machine(host.name);
+    options.hosts.push_back({host.name, here, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
   }
   options.coordinator_port = static_cast<std::uint16_t>(spec.rendezvous.master_port.value_or(0));
   const BuildInfo& build = build_info();

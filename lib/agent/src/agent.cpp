@@ -32,6 +32,7 @@
 #include "job_record.hpp"
 #include "local_events.hpp"
 #include "preparation.hpp"
+#include "started_text.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
 #include "worker_group.hpp"
@@ -354,9 +355,13 @@ Result<void> Agent::start_workers(int attempt) {
     io_.poll();
     return machine_->spawn_is_pointless();
   });
+  std::vector<std::pair<int, pid_t>> started;
   for (const Worker& worker : group_->workers()) {
-    if (worker.end.pid != 0) events_->worker_started(worker.end);
+    if (worker.end.pid == 0) continue;
+    events_->worker_started(worker.end);
+    started.emplace_back(worker.end.rank, worker.end.pid);
   }
+  say_started(started, prepared_.program, prepared_.directory);
   return spawned;
 }
 

@@ -285,8 +285,10 @@ GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock:
 
 GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::time_point) {
   if (state_ != State::running || !skew_runs_ || job_is_ending_) return {};
-  message_ = concat("local rank ", fold_ranks({running_.begin(), running_.end()}), " still ran ",
-                    format_duration(*exit_skew_), " after the first worker had ended well (--exit-skew)");
+  // On several machines ranks are the coordinator's to know.
+  message_ = concat(alone() ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
+                    fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*exit_skew_),
+                    " after the first worker had ended well (--exit-skew)");
   Actions actions;
   if (!alone()) {
     actions.emplace_back(action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_});

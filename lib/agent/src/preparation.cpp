@@ -9,6 +9,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
+#include "ddrun/worker_env/linked_mpi.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 #include "ddrun/worker_env/python.hpp"
 
@@ -47,8 +48,30 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
   return path;
 }
 
+/// Where programs are looked for: as the workers will see it, as with env(1).
+class Lookup {
+ public:
+  Lookup(const LaunchSpec& spec, const worker_env::ParentEnvironment& parent) {
+    for (const auto& [name, value] : spec.env) {
+      if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC") set_.push_back(concat(name, "=", value));
+    }
+    // The first of a name counts, and of two --env the last.
+    std::vector<const char*> entries;
+    for (auto it = set_.rbegin(); it != set_.rend(); ++it) entries.push_back(it->c_str());
+    entries.insert(entries.end(), parent.entries().begin(), parent.entries().end());
+    entries.push_back(nullptr);
+    environment_ = worker_env::ParentEnvironment(entries.data());
+  }
+  [[nodiscard]] const worker_env::ParentEnvironment& environment() const { return environment_; }
+
+ private:
+  std::vector<std::string> set_;
+  worker_env::ParentEnvironment environment_;
+};
+
 Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
-  const std::string path(prepared.parent.get("PATH").value_or(worker_env::default_path));
+  const Lookup lookup(spec, prepared.parent);
+  const std::string path(lookup.environment().get("PATH").value_or(worker_env::default_path));
   if (spec.program.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(spec.program.name, path, prepared.directory);
     if (!found) return tl::unexpected(found.error());
@@ -56,7 +79,7 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
     prepared.program = spec.program.name.find('/') == std::string::npos ? *found : spec.program.name;
     return {};
   }
-  auto python = worker_env::choose_python(prepared.parent, prepared.directory);
+  auto python = worker_env::choose_python(lookup.environment(), prepared.directory);
   if (!python) return tl::unexpected(python.error());
   prepared.python = *python;
   prepared.program = *python;
@@ -65,6 +88,31 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
     if (!script) return tl::unexpected(script.error());
   }
   return {};
+}
+
+/// For --dry-run, which shows what would be started: also what will only be there by then.
+Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
+  auto found = find_what_to_run(spec, prepared);
+  if (found || !spec.dry_run) return found;
+  say(Level::warning, found.error().message);
+  const bool by_python = spec.program.kind != ProgramKind::executable;
+  if (prepared.program.empty()) prepared.program = by_python ? "python3" : spec.program.name;
+  if (by_python) prepared.python = prepared.program;
+  return {};
+}
+
+/// Each worker of an MPI program that nobody tells otherwise is rank 0 of 1: a wrong result, and no failure.
+void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
+  const RendezvousSpec& meeting = spec.rendezvous;
+  const bool several = prepared.local_world_size > 1 || meeting.several_machines();
+  if (!several || meeting.node_rank.value_or(0) != 0 || spec.program.kind != ProgramKind::executable) return;
+  const std::string library = worker_env::linked_mpi(
+      prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
+  if (library.empty()) return;
+  if (spec.keep_scheduler_env && (prepared.parent.get("PMI_RANK") || prepared.parent.get("PMIX_RANK"))) return;
+  say(Level::warning,
+      concat(spec.program.name, " is an MPI program (it needs ", library,
+             "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
 }
 
 }  // namespace
@@ -76,7 +124,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto directory = working_directory(spec);
   if (!directory) return tl::unexpected(directory.error());
   prepared.directory = *directory;
-  if (auto found = find_what_to_run(spec, prepared); !found) return tl::unexpected(found.error());
+  if (auto found = find_or_assume(spec, prepared); !found) return tl::unexpected(found.error());
 
   if (spec.report_file) {
     if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
@@ -84,6 +132,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   auto count = topology::resolve_nproc(spec.nproc);
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;
+  warn_of_mpi(spec, prepared);
 
   if (spec.bind != BindMode::none || spec.report_bindings) {
     auto allowed = topology::allowed_cpus();

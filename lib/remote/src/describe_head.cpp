@@ -11,6 +11,7 @@ std::string describe_head(const HeadOptions& options) {
     text += concat("  node rank ", i, ": ", options.hosts[i].name);
     if (options.hosts[i].slots)
       text += concat(", ", *options.hosts[i].slots, *options.hosts[i].slots == 1 ? " slot" : " slots");
+    if (options.hosts[i].here) text += ", here";
     text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
   }
   text += "\neach as:\n  ddrun";

@@ -15,7 +15,15 @@ FanOut::FanOut(boost::asio::any_io_executor executor, process::Launcher& launche
       events_(std::move(events)) {}
 
 void FanOut::start(const std::vector<Target>& targets) {
-  for (Branch& branch : split_targets(targets, settings_.width)) {
+  // Whoever else started a target that is here would look for it in the wrong place.
+  std::vector<Branch> branches;
+  std::vector<Target> elsewhere;
+  for (const Target& target : targets) {
+    if (target.here) branches.push_back({target, {}});
+    else elsewhere.push_back(target);
+  }
+  for (Branch& branch : split_targets(elsewhere, settings_.width)) branches.push_back(std::move(branch));
+  for (Branch& branch : branches) {
     Arm& arm = *arms_.emplace_back(std::make_unique<Arm>());
     arm.branch = std::move(branch);
     way_[arm.branch.root.index] = &arm;

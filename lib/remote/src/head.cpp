@@ -118,7 +118,7 @@ class Head {
         std::make_unique<FanOut>(io_.get_executor(), *launcher_, watcher_, std::move(settings), std::move(events));
     std::vector<Target> targets;
     for (const HeadHost& host : options_.hosts) {
-      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name});
+      targets.push_back({static_cast<std::uint32_t>(hosts_.size()), host.name, host.here});
       hosts_.emplace_back();
       hosts_.back().what = host;
       if (options_.hosts.size() > 1) hosts_.back().lines.own_prefix = concat("ddrun on ", host.name, ": ");

@@ -69,7 +69,8 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   std::vector<std::string> words = settings_.ssh;
   // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
   if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
-  words.push_back(target_.host);
+  if (target_.here) words = {"/bin/sh", "-c"};
+  else words.push_back(target_.host);
   words.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size)));
 
   auto in = make_pipe();
@@ -256,7 +257,7 @@ std::string Link::describe_end() const {
   const std::string errors = one_line(errors_);
   if (detail.empty() && !errors.empty()) detail = errors;
   else if (!errors.empty()) detail += concat(" (", errors, ")");
-  if (detail.empty() && status_) detail = concat(settings_.ssh[0], " ", describe(*status_));
+  if (detail.empty() && status_) detail = concat(target_.here ? "sh" : settings_.ssh[0], " ", describe(*status_));
   if (was_ready_) return concat("lost the connection to host ", target_.host, ": ", detail);
   if (!was_copied_) return concat("cannot start ddrun on host ", target_.host, ": ", detail);
   std::string text = concat("cannot run a copy of ddrun on host ", target_.host, ": ", detail);

@@ -13,7 +13,8 @@ namespace ddrun::remote {
 /// A host and the number by which frames name it.
 struct Target {
   std::uint32_t index = 0;
-  std::string host;  ///< as ssh gets it
+  std::string host;   ///< as ssh gets it
+  bool here = false;  ///< this very machine, which needs no ssh; never in an order
   bool operator==(const Target&) const = default;
 };
 

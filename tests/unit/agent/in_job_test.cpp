@@ -234,6 +234,7 @@ TEST_CASE("the first success starts the clock for the others") {
     CHECK(walk.on(event::SkewExpired{}) == stop_with_term);
     CHECK(gone(walk) == "finish");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
+    CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("one that ends before all are spawned") {
     with_skew.authority = Authority::here;

@@ -1,0 +1,116 @@
+#include "ddrun/worker_env/linked_mpi.hpp"
+
+#include <elf.h>
+
+#include <cstring>
+#include <random>
+
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun;
+using test::TemporaryDirectory;
+using worker_env::linked_mpi;
+
+namespace {
+
+template <class T>
+void append(std::string& to, const T& what) {
+  to.append(reinterpret_cast<const char*>(&what), sizeof what);
+}
+
+struct Layout {
+  std::uint64_t names_address = 0;  ///< 0: where they are
+  std::uint64_t names_size = 0;     ///< 0: as many as there are
+  std::uint64_t first_name = 0;     ///< 0: where it is
+  std::uint16_t headers = 2;
+};
+
+/// A program that needs these libraries: header, two program headers, the dynamic section, names.
+std::string program(const std::vector<std::string>& libraries, const Layout& layout = {}) {
+  constexpr std::uint64_t base = 0x400000;
+  const std::uint64_t dynamic_at = sizeof(Elf64_Ehdr) + 2 * sizeof(Elf64_Phdr);
+  const std::uint64_t names_at = dynamic_at + (libraries.size() + 3) * sizeof(Elf64_Dyn);
+  std::string names(1, '\0');
+  std::string dynamic;
+  for (const std::string& library : libraries) {
+    Elf64_Dyn entry{};
+    entry.d_tag = DT_NEEDED;
+    entry.d_un.d_val = layout.first_name != 0 && dynamic.empty() ? layout.first_name : names.size();
+    append(dynamic, entry);
+    names += library + '\0';
+  }
+  Elf64_Dyn table{};
+  table.d_tag = DT_STRTAB;
+  table.d_un.d_ptr = layout.names_address != 0 ? layout.names_address : base + names_at;
+  append(dynamic, table);
+  Elf64_Dyn size{};
+  size.d_tag = DT_STRSZ;
+  size.d_un.d_val = layout.names_size != 0 ? layout.names_size : names.size();
+  append(dynamic, size);
+  append(dynamic, Elf64_Dyn{});
+
+  Elf64_Ehdr head{};
+  std::memcpy(head.e_ident, ELFMAG, SELFMAG);
+  head.e_ident[EI_CLASS] = ELFCLASS64;
+  head.e_ident[EI_DATA] = ELFDATA2LSB;
+  head.e_type = ET_DYN;
+  head.e_phoff = sizeof head;
+  head.e_phentsize = sizeof(Elf64_Phdr);
+  head.e_phnum = layout.headers;
+  Elf64_Phdr load{};
+  load.p_type = PT_LOAD;
+  load.p_vaddr = base;
+  load.p_filesz = names_at + names.size();
+  Elf64_Phdr part{};
+  part.p_type = PT_DYNAMIC;
+  part.p_offset = dynamic_at;
+  part.p_filesz = dynamic.size();
+  std::string file;
+  append(file, head);
+  append(file, load);
+  append(file, part);
+  return file + dynamic + names;
+}
+
+}  // namespace
+
+TEST_CASE("a program that is linked with MPI is known by the library it needs") {
+  const TemporaryDirectory dir;
+  const auto needed = [&](const std::string& content) { return linked_mpi(dir.file("p", content, 0755)); };
+  CHECK(needed(program({"libm.so.6", "libmpi.so.40", "libc.so.6"})) == "libmpi.so.40");
+  CHECK(needed(program({"libmpich.so.12"})) == "libmpich.so.12");
+  CHECK(needed(program({"libmpi_cxx.so.40", "libmpi.so.40"})) == "libmpi_cxx.so.40");
+  CHECK(needed(program({"libmpi_gnu_112.so.12"})) == "libmpi_gnu_112.so.12");
+  CHECK(needed(program({"libc.so.6", "libmpir.so.1", "libmpfr.so.6"})).empty());
+  CHECK(needed(program({})).empty());
+  CHECK(linked_mpi("/proc/self/exe").empty());
+}
+
+TEST_CASE("what is no good program needs no MPI and does no harm") {
+  const TemporaryDirectory dir;
+  const auto needed = [&](const std::string& content) { return linked_mpi(dir.file("p", content, 0755)); };
+  CHECK(needed("").empty());
+  CHECK(needed("#!/bin/sh\n").empty());
+  CHECK(linked_mpi(dir.path()).empty());
+  CHECK(linked_mpi(dir.path() + "/none").empty());
+  const std::string good = program({"libmpi.so.40"});
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    CAPTURE(size);
+    CHECK(needed(good.substr(0, size)).empty());
+  }
+  for (const std::uint64_t far : {0xffffffffffffffffULL, 0x7fffffffffffffffULL, 0x400000ULL + 0xfffff, 1ULL}) {
+    CAPTURE(far);
+    CHECK(needed(program({"libmpi.so.40"}, {.names_address = far})).empty());
+    if (far > 1) CHECK(needed(program({"libmpi.so.40"}, {.first_name = far})).empty());
+    needed(program({"libmpi.so.40"}, {.names_size = far}));
+  }
+  CHECK(needed(program({"libmpi.so.40"}, {.headers = 0xffff})).empty());
+  // Any byte may be anything: nothing is promised but an end.
+  std::mt19937 random(20);
+  for (int i = 0; i < 2000; ++i) {
+    std::string bad = good;
+    for (int change = 0; change < 3; ++change) bad[random() % bad.size()] = static_cast<char>(random());
+    needed(bad);
+  }
+}
