@@ -24,7 +24,7 @@ ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
 # Options in the text of pages that belong to other programs, where the program does not stand beside them.
 FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
-    "coming-from-torchrun.md": {"local-rank"},
+    "coming-from-torchrun.md": {"local-rank", "num-processes"},
     "nccl.md": {"preset"},
     "schedulers.md": {"kill-on-bad-exit"},
 }
