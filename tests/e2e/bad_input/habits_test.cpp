@@ -104,3 +104,23 @@ TEST_CASE("What would be started is shown before the program is there") {
   CHECK(script.code() == 0);
   CHECK(has(script.out, "not-there-yet.py"));
 }
+
+TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it") {
+  const auto outcome = finish(command({"-n", "3", DDRUN_TEST_MPI_PROGRAM}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.err, "is an MPI program (it needs libmpi.so.40)") == 1);
+  CHECK(has(outcome.err, "start it with mpirun or srun"));
+  const auto alone = finish(command({DDRUN_TEST_MPI_PROGRAM}));
+  DDRUN_SHOW(alone);
+  CHECK(alone.err.empty());
+  RunOptions options;
+  options.env = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
+  const auto served =
+      finish(command({"-n", "3", "--env-detect=none", "--keep-scheduler-env", DDRUN_TEST_MPI_PROGRAM}), options);
+  DDRUN_SHOW(served);
+  CHECK_FALSE(has(served.err, "MPI"));
+  const auto taken = finish(command({"-n", "3", "--env-detect=none", DDRUN_TEST_MPI_PROGRAM}), options);
+  DDRUN_SHOW(taken);
+  CHECK(has(taken.err, "is an MPI program"));
+}

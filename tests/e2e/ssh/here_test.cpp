@@ -1,0 +1,87 @@
+// --hosts with this machine among them: no ssh, and else as on any host.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+
+#include "../job.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// A PATH in which ssh only leaves a mark.
+class WithoutSsh {
+ public:
+  WithoutSsh() {
+    write_file(directory_.file("ssh"), "#!/bin/sh\n: >" + directory_.file("asked") + "\nexit 255\n");
+    REQUIRE(::chmod(directory_.file("ssh").c_str(), 0755) == 0);
+    options.env = {{"PATH", directory_.path() + ":/usr/local/bin:/usr/bin:/bin"}};
+  }
+  bool was_asked() const { return ::access(directory_.file("asked").c_str(), F_OK) == 0; }
+  Outcome run(const Words& words) const { return finish(command(words), options); }
+
+  RunOptions options;
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+std::string own_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  REQUIRE(::gethostname(name.data(), name.size() - 1) == 0);
+  return name.data();
+}
+
+}  // namespace
+
+TEST_CASE("This machine is started without ssh by each of its names") {
+  const WithoutSsh place;
+  for (const std::string& name : {std::string("localhost"), std::string("127.0.0.1"), own_name()}) {
+    CAPTURE(name);
+    const auto outcome = place.run(
+        {"--hosts=" + name + ":2", "-x", "FOO=7", "--label=none", "--", "sh", "-c", "echo $RANK/$WORLD_SIZE $FOO"});
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+    CHECK(has(outcome.out, "0/2 7\n"));
+    CHECK(has(outcome.out, "1/2 7\n"));
+    CHECK(outcome.err.empty());
+    CHECK_FALSE(place.was_asked());
+  }
+}
+
+TEST_CASE("Failure report and exit code of this machine are those of any host") {
+  const WithoutSsh place;
+  const auto outcome = place.run({"--hosts=localhost:2", "--report=-", "--", "sh", "-c", "exit $((RANK * 7))"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 7);
+  CHECK(has(outcome.err, "rank 1 exited with code 7"));
+  CHECK(has(outcome.out, "\"schema_version\": 1"));
+  CHECK_FALSE(place.was_asked());
+}
+
+TEST_CASE("A command that was given by name is asked for this machine too") {
+  const WithoutSsh place;
+  const auto given = place.run({"--hosts=localhost", "--ssh=ssh", "true"});
+  DDRUN_SHOW(given);
+  CHECK(given.code() == 125);
+  CHECK(place.was_asked());
+}
+
+TEST_CASE("Another user of this machine is reached by ssh") {
+  const WithoutSsh place;
+  const auto outcome = place.run({"--hosts=somebody@localhost", "true"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(place.was_asked());
+}
+
+TEST_CASE("What would be started says which host is here") {
+  const WithoutSsh place;
+  const auto outcome = place.run({"--hosts=localhost:2,far", "--dry-run", "true"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "node rank 0: localhost, 2 slots, here, coordinator"));
+  CHECK(has(outcome.out, "node rank 1: far\n"));
+}
