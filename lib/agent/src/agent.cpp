@@ -425,7 +425,6 @@ void Agent::carry_out(const action::Finish&) {
   skew_.cancel();
   if (!record_.result().cause) record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
-  if (local_events_) local_events_->verdict(record_.result(), exit_code(record_.result()));
   output_->async_flush([this] { all_is_written(); });
 }
 
@@ -440,6 +439,7 @@ void Agent::settle() {
   set_message_sink({});
   if (output_->close()) begin_new_line();
   ended_ = record_.finish(*output_, prepared_);
+  if (local_events_) local_events_->verdict(*ended_, exit_code(*ended_));
   if (hooks_.on_result) hooks_.on_result(*ended_);
 }
 

@@ -15,6 +15,8 @@ int code_of_first_failure(const JobResult& result) {
 }  // namespace
 
 int exit_code(const JobResult& result) {
+  // The results may be in what was lost.
+  if (result.verdict == Verdict::success && !result.output_complete()) return exit_codes::launcher_failed;
   if (result.cause) return result.cause->exit_code;
   switch (result.verdict) {
     case Verdict::success: return exit_codes::success;

@@ -355,8 +355,8 @@ std::string failure_report(const JobResult& result, bool color) {
   }
   switch (result.verdict) {
     case Verdict::success:
-      if (result.log_bytes_lost > 0) lines.warning(lost_log_text(result));
-      if (result.console_bytes_lost > 0) lines.warning(lost_console_text(result));
+      if (result.log_bytes_lost > 0) lines.error("all workers succeeded, but " + lost_log_text(result));
+      if (result.console_bytes_lost > 0) lines.error("all workers succeeded, but " + lost_console_text(result));
       break;
     case Verdict::worker_failed: {
       if (result.attempts.empty() || !result.attempts.back().first_failure) {

@@ -112,6 +112,7 @@ std::string json_report(const JobResult& result) {
   json["log_error"] = text_or_null(result.log_error);
   json["console_bytes_lost"] = result.console_bytes_lost;
   json["console_error"] = text_or_null(result.console_error);
+  json["output_complete"] = result.output_complete();
   json["attempts_left_out"] = result.attempts_left_out;
   OtherNodes others;
   for (const NodeAttempt& node : result.other_nodes) others.emplace(node.round, &node);

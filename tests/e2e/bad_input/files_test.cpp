@@ -93,7 +93,7 @@ TEST_CASE("On a full disk the job goes on and the loss is said once and counted"
                                   {"lines", "2000", "print", "done"}),
                               with_small_disk(logs));
   INFO(outcome.err);
-  CHECK(outcome.code() == 0);
+  CHECK(outcome.code() == 125);
   // Nothing is missing on the console.
   CHECK(count(outcome.out, "\n") == 2 * 2001);
   CHECK(count(outcome.out, "]:done\n") == 2);
@@ -116,7 +116,7 @@ TEST_CASE("A limit on the size of files is a full disk and not the end of ddrun"
   const auto outcome =
       finish(job({"-n", "2", "--log-dir=" + dir.file("logs"), "--tee=3"}, {"lines", "1000", "print", "done"}), options);
   INFO(outcome.err);
-  CHECK(outcome.code() == 0);
+  CHECK(outcome.code() == 125);
   CHECK(count(outcome.out, "]:done\n") == 2);
   CHECK(has(outcome.err, "File too large"));
   CHECK(has(outcome.err, "log files are incomplete: "));

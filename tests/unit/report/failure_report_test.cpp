@@ -224,13 +224,15 @@ TEST_CASE("a failure of ddrun itself is its own sentence") {
         "ddrun: error: cannot make a pipe: Too many open files; raise the limit with ulimit -n\n");
 }
 
-TEST_CASE("success says nothing but lost log lines") {
+TEST_CASE("success says nothing but what could not be written") {
   JobResult result;
   CHECK(failure_report(result, false).empty());
   result.log_bytes_lost = 1'572'864;
   result.log_error = "No space left on device";
   CHECK(failure_report(result, false) ==
-        "ddrun: warning: log files are incomplete: 1.5 MiB could not be written (No space left on device)\n");
+        "ddrun: error: all workers succeeded, but log files are incomplete: 1.5 MiB could not be written (No space "
+        "left on "
+        "device)\n");
 }
 
 TEST_CASE("colour marks the error and the labels only") {

@@ -10,6 +10,16 @@ using namespace ddrun;
 using namespace ddrun::agent;
 using namespace ddrun::test;
 
+TEST_CASE("a success without all its output stays a success in the report and has another exit code") {
+  JobResult result;
+  result.console_bytes_lost = 20;
+  result.console_error = "cannot write to the console: No space left on device";
+  const auto json = nlohmann::json::parse(json_report(result));
+  CHECK(json["verdict"] == "success");
+  CHECK(json["output_complete"] == false);
+  CHECK(json["exit_code"] == 125);
+}
+
 TEST_CASE("the report has every fact of the result under its key") {
   JobResult result = failed_job(2, 1, Signaled{SIGSEGV, true});
   result.max_restarts = 3;
@@ -53,6 +63,7 @@ TEST_CASE("the report has every fact of the result under its key") {
   "log_error": null,
   "console_bytes_lost": 0,
   "console_error": null,
+  "output_complete": true,
   "attempts_left_out": 0,
   "attempts": [
     {

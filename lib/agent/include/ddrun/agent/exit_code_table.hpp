@@ -12,7 +12,8 @@ namespace ddrun::agent {
 ///     128 + N   that worker was ended by signal N; or ddrun was told to stop by signal N
 ///     2         the command line, the configuration or an environment variable is wrong
 ///     124       --timeout
-///     125       ddrun could not do its work (out of descriptors, disk full, port in use …)
+///     125       ddrun could not do its work (out of descriptors, disk full, port in use …); or all workers succeeded,
+///               and not all of their output could be written
 ///     126       the program is there but cannot be executed
 ///     127       the program was not found
 namespace exit_codes {

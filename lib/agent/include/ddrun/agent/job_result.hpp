@@ -121,6 +121,9 @@ struct JobResult {
   /// The same for the console, if it was full; a console whose reader has left is no loss.
   std::uint64_t console_bytes_lost = 0;
   std::string console_error;
+
+  /// All that was to be kept or shown, is.
+  [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
 
 }  // namespace ddrun::agent
