@@ -17,7 +17,8 @@ succeed unless the next one is `echo $?`.
 Comments on the lines above a block, which a reader does not see, change how it is run:
 
     <!-- not run: REASON -->    it is not; the reason is printed
-    <!-- needs: PROGRAM -->     only where that is in PATH; `torch`: only with the Python that has PyTorch
+    <!-- needs: PROGRAM -->     only where that is in PATH; `torch`: only with the Python that has PyTorch; `/a/folder`: only
+                                where that can be written
     <!-- before: COMMAND -->    a command that comes first
     <!-- ends with: 0, 3 -->    each command ends with one of these
     <!-- measured -->           numbers with a decimal point stand for any number
@@ -246,6 +247,9 @@ class Page:
             if need == "torch":
                 if not self.venv:
                     return "needs PyTorch"
+            elif need.startswith("/"):
+                if not os.access(need, os.W_OK):
+                    return f"{need} cannot be written"
             elif not shutil.which(need, path=self.search):
                 return f"{need} is not installed"
         return None
