@@ -12,7 +12,8 @@ std::string started_text(const std::vector<std::pair<int, pid_t>>& workers, std:
   std::size_t items = 0;
   for (std::size_t i = 0; i < workers.size(); ++items) {
     if (items == most) return concat(text, ", and ", workers.size() - i, " more");
-    const auto& [rank, pid] = workers[i];
+    const int rank = workers[i].first;
+    const pid_t pid = workers[i].second;
     std::size_t next = i + 1;
     const auto goes_on = [&](std::size_t at) {
       const int ahead = static_cast<int>(at - i);
