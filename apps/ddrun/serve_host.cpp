@@ -83,14 +83,16 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
   remote::RelayOptions options;
   options.build_id = remote::build_id(build.version, build.commit);
   options.portable = std::string_view(build.link) == "static";
+  bool foreign_word = false;
   for (int i = 2; i < argc; ++i) {
     const std::string_view word = argv[i];
     if (word.starts_with("--check=")) return word.substr(8) == options.build_id ? 0 : 1;
     if (word == "--private") options.private_copy = true;
+    else foreign_word = true;
   }
   // Between machines it is a pipe or a socket, on this one too.
   struct stat input {};
-  if (::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
+  if (foreign_word || ::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
     say_error(
         "'ddrun agent' is what --hosts starts on other machines; for a program of that name write: ddrun -- agent");
     return agent::exit_codes::usage;

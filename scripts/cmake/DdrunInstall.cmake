@@ -17,6 +17,9 @@ endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
 # All that is installed.
 add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_store)
+# bash looks for a file of each program's name.
+install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun-allreduce COMPONENT programs
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
 install(FILES "${completion_dir}/ddrun.zsh" RENAME _ddrun COMPONENT programs

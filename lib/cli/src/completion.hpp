@@ -7,6 +7,9 @@
 
 namespace ddrun::cli {
 
+/// What is offered for --signals-to-handle; it takes others too.
+constexpr std::string_view signal_words = "SIGALRM SIGHUP SIGINT SIGQUIT SIGTERM SIGUSR1 SIGUSR2 SIGWINCH";
+
 /// The first part of an option's help: what fits beside a name in a menu.
 [[nodiscard]] std::string short_help(const Option& option);
 

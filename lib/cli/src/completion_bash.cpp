@@ -37,7 +37,7 @@ std::string completion_script(std::string_view shell) {
 namespace {
 
 /// Walks the words before the cursor as ddrun itself does; `=` is a word of its own to bash.
-constexpr std::string_view walk = R"(
+constexpr std::string_view walk = R"sh(
 _ddrun() {
     local cur=${COMP_WORDS[COMP_CWORD]} word='' want='' prefix='' program=0 i=1
     COMPREPLY=()
@@ -47,7 +47,17 @@ _ddrun() {
                 mapfile -t COMPREPLY < <(compgen -W 'show' -- "$cur")
                 return
             fi
-            ((COMP_CWORD > 2)) && i=3 ;;
+            ((COMP_CWORD > 2)) && i=3
+            if ((COMP_CWORD == 3)) && [[ $cur == --j* ]]; then
+                COMPREPLY=('--json')
+                return
+            fi
+            [[ ${COMP_WORDS[3]} == '--json' ]] && ((COMP_CWORD > 3)) && i=4 ;;
+        help)
+            if ((COMP_CWORD == 2)); then
+                mapfile -t COMPREPLY < <(compgen -W 'completion config env rendezvous secret store version' -- "$cur")
+                return
+            fi ;;
         env)
             if ((COMP_CWORD > 1)); then
                 i=2
@@ -117,7 +127,7 @@ _ddrun() {
     else
         _ddrun_program "$cur"
         if ((COMP_CWORD == 1)); then
-            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion env rendezvous secret store version' -- "$cur")
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W 'config completion env help rendezvous secret store version' -- "$cur")
         fi
     fi
 }
@@ -129,9 +139,28 @@ _ddrun_files() {
 
 _ddrun_program() {
     compopt -o filenames 2>/dev/null
-    mapfile -t COMPREPLY < <({ [[ $1 == */* ]] || compgen -c -- "$1"; compgen -f -- "$1"; } | sort -u)
+    mapfile -t COMPREPLY < <({ [[ $1 == */* ]] || _ddrun_commands "$1"; compgen -f -- "$1"; } | sort -u)
 }
-)";
+
+# Files in PATH, and what the shell has of its own only if there is a file of that name too.
+_ddrun_commands() {
+    local name
+    compgen -c -- "$1" | grep -vxF -f <(compgen -A builtin -A keyword -A alias -A function -- "$1")
+    compgen -A builtin -A keyword -A alias -A function -- "$1" | while read -r name; do
+        if type -P -- "$name" >/dev/null; then printf '%s\n' "$name"; fi
+    done
+}
+
+_ddrun_allreduce() {
+    local cur=${COMP_WORDS[COMP_CWORD]}
+    COMPREPLY=()
+    if [[ $cur == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$1" --help 2>/dev/null | grep -o -- '--[a-z][a-z_-]*[a-z]=\?' | sort -u)" -- "$cur")
+    else
+        _ddrun_files -f "$cur"
+    fi
+}
+)sh";
 
 }  // namespace
 
@@ -148,12 +177,16 @@ std::string bash_completion() {
     text += concat("        ", patterns_of([&](const Option& other) { return &other == option; }),
                    ") mapfile -t COMPREPLY < <(compgen -W '", option->choices, "' -- \"$2\") ;;\n");
   }
+  text += concat(
+      "        ", patterns_of([](const Option& option) { return option.name == "export"; }),
+      ") mapfile -t COMPREPLY < <(compgen -e -- \"$2\") ;;\n        --signals-to-handle) mapfile -t COMPREPLY < <(",
+      "compgen -P \"${2%\"${2##*,}\"}\" -W '", signal_words, "' -- \"${2##*,}\") ;;\n");
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::file; }),
                  ") _ddrun_files -f \"$2\" ;;\n");
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
                  ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
   text += walk;
-  return text + "\ncomplete -F _ddrun ddrun\n";
+  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_allreduce ddrun-allreduce\n";
 }
 
 }  // namespace ddrun::cli

@@ -13,6 +13,8 @@ std::string line_for(const Option& option) {
   if (option.kind == Kind::file) text += " -r -F";
   else if (option.kind == Kind::directory) text += " -x -a '(__fish_complete_directories (commandline -ct))'";
   else if (option.takes_value()) text += " -x";
+  if (option.name == "export") text += " -a '(set -xn)'";
+  if (option.name == "signals-to-handle") text += concat(" -a '(__fish_append , ", signal_words, ")'");
   if (!option.choices.empty()) text += concat(" -a '", option.choices, "'");
   return text + concat(" -d ", single_quoted(escaped(short_help(option), "\\"), "\\'"), "\n");
 }
@@ -72,9 +74,11 @@ function __ddrun_first_word
     test (count (commandline -opc)) -eq 1
 end
 
-complete -c ddrun -n __ddrun_first_word -a 'config completion env rendezvous secret store version'
+complete -c ddrun -n __ddrun_first_word -a 'config completion env help rendezvous secret store version'
 complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
 complete -c ddrun -n '__fish_seen_subcommand_from config' -n __ddrun_own_part -a show
+complete -c ddrun -n '__fish_seen_subcommand_from config' -n __ddrun_own_part -l json
+complete -c ddrun -n '__fish_seen_subcommand_from help' -f -a 'completion config env rendezvous secret store version'
 complete -c ddrun -n '__fish_seen_subcommand_from completion' -x -a 'bash zsh fish'
 complete -c ddrun -n '__fish_seen_subcommand_from env' -n __ddrun_own_part -l json
 complete -c ddrun -n __ddrun_makes_secret -f -a 'new --print'

@@ -7,6 +7,8 @@ namespace ddrun::cli {
 namespace {
 
 std::string value_action(const Option& option) {
+  if (option.name == "export") return "_parameters -g '*export*'";
+  if (option.name == "signals-to-handle") return concat("_values -s , signal ", signal_words);
   switch (option.kind) {
     case Kind::file: return "_files";
     case Kind::directory: return "_files -/";
@@ -33,7 +35,7 @@ std::string specification(const Option& option) {
 }  // namespace
 
 std::string zsh_completion() {
-  std::string text = R"(#compdef ddrun
+  std::string text = R"(#compdef ddrun ddrun-allreduce
 # zsh completion for ddrun; made by: ddrun completion zsh
 
 _ddrun_program() {
@@ -41,20 +43,23 @@ _ddrun_program() {
 }
 
 _ddrun() {
+  if [[ $service == ddrun-allreduce ]]; then _gnu_generic; return; fi
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
-    compadd -- config completion env rendezvous secret store version
+    compadd -- config completion env help rendezvous secret store version
     _ddrun_program
     return
   fi
   case $words[2] in
     config)
       if (( CURRENT == 3 )); then compadd -- show; return; fi
+      (( CURRENT == 4 )) && compadd -- --json
       shift 2 words
       (( CURRENT -= 2 )) ;;
     env)
       (( CURRENT == 3 )) && compadd -- --json
       shift 1 words
       (( CURRENT -= 1 )) ;;
+    help) compadd -- completion config env rendezvous secret store version; return ;;
     completion) compadd -- bash zsh fish; return ;;
     secret)
       if ((CURRENT == 3)); then compadd -- new; else compadd -- --print; fi
@@ -78,7 +83,7 @@ _ddrun() {
 if [ "$funcstack[1]" = _ddrun ]; then
   _ddrun "$@"
 else
-  compdef _ddrun ddrun
+  compdef _ddrun ddrun ddrun-allreduce
 fi
 )";
   return text;

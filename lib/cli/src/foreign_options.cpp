@@ -21,7 +21,7 @@ constexpr std::string_view by_scheduler =
 constexpr std::string_view in_the_script =
     "not needed: it is about the training, not the start; say it in the script, or to its own configuration";
 
-constexpr ForeignOption options[] = {
+constexpr ForeignOption of_others[] = {
     // How many, and where
     {"np", mpi, "in ddrun: -n N"},
     {"npernode ppn perhost ranks-per-proc N", "mpirun and srun",
@@ -108,11 +108,11 @@ constexpr ForeignOption options[] = {
 
 }  // namespace
 
-std::span<const ForeignOption> foreign_options() { return options; }
+std::span<const ForeignOption> foreign_options() { return of_others; }
 
 const ForeignOption* find_foreign_option(std::string_view name) {
   const std::string wanted = with_dashes(name);
-  for (const ForeignOption& option : options) {
+  for (const ForeignOption& option : of_others) {
     const auto names = split(option.names, ' ');
     if (std::find(names.begin(), names.end(), wanted) != names.end()) return &option;
   }

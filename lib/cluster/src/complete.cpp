@@ -158,7 +158,8 @@ class Filling {
     if (detected_.scheme.empty() || has("master-addr")) return {};
     return fail(Errc::invalid_argument,
                 concat("there are ", meeting.max_nodes, " machines, but ", detected_.scheme,
-                       " does not say where they meet; give --rdzv-endpoint=HOST[:PORT] with the host of node rank 0"));
+                       detected_.scheme.ends_with("variables") ? " do" : " does",
+                       " not say where they meet; give --rdzv-endpoint=HOST[:PORT] with the host of node rank 0"));
   }
 
   void fill_id() {

@@ -9,7 +9,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 "$cmake" --install "$build" --prefix "$prefix" >"$prefix.log" 2>&1 || { cat "$prefix.log"; rm -f "$prefix.log"; fail "install"; }
 rm -f "$prefix.log"
 for file in bin/ddrun bin/ddrun-allreduce share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 \
-  share/bash-completion/completions/ddrun share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
+  share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
   share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/differences-from-torchrun.md \
   share/doc/ddrun/configs/cpu-smoke.toml share/doc/ddrun/scripts/each-host; do
   [ -s "$prefix/$file" ] || fail "$file is not installed"

@@ -86,10 +86,32 @@ TEST_CASE("bash completes the program and leaves its options alone") {
   CHECK(offers(bash_offers({"conf"}), "config"));
 }
 
+TEST_CASE("bash offers programs and nothing that only a shell knows") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  const Words all = bash_offers({""});
+  for (const char* word : {"[[", "!", "cd", "trap", "while", "_ddrun", "_ddrun_program"}) {
+    CAPTURE(word);
+    CHECK_FALSE(offers(all, word));
+  }
+  // A builtin and a program at once.
+  CHECK(offers(all, "echo"));
+}
+
+TEST_CASE("bash completes variables and signals") {
+  if (!has("bash")) ddrun::test::skip("bash is not installed");
+  CHECK(offers(bash_offers({"-x", "PAT"}), "PATH"));
+  CHECK(offers(bash_offers({"--export", "=", "PAT"}), "PATH"));
+  CHECK(bash_offers({"--signals-to-handle", "=", "SIGTERM,SIGUSR"}) == Words{"SIGTERM,SIGUSR1", "SIGTERM,SIGUSR2"});
+  CHECK(bash_offers({"--signals_to_handle=SIGH"}) == Words{"--signals_to_handle=SIGHUP"});
+}
+
 TEST_CASE("bash completes ddrun's own words") {
   if (!has("bash")) ddrun::test::skip("bash is not installed");
   CHECK(bash_offers({"config", ""}) == Words{"show"});
   CHECK(bash_offers({"config", "show", "--nproc"}) == Words{"--nproc-per-node"});
+  CHECK(bash_offers({"config", "show", "--js"}) == Words{"--json"});
+  CHECK(bash_offers({"config", "show", "--json", "--nproc"}) == Words{"--nproc-per-node"});
+  CHECK(bash_offers({"help", "st"}) == Words{"store"});
   CHECK(bash_offers({"completion", "z"}) == Words{"zsh"});
   CHECK(bash_offers({"version", "-"}) == Words{"--json"});
   CHECK(bash_offers({"store", "g"}) == Words{"get"});
@@ -144,6 +166,10 @@ TEST_CASE("fish completes options values and words") {
   CHECK(contains(offered("ddrun store g"), "get"));
   CHECK(contains(offered("ddrun secret n"), "new"));
   CHECK(contains(offered("ddrun env --js"), "--json"));
+  CHECK(contains(offered("ddrun config show --js"), "--json"));
+  CHECK(contains(offered("ddrun help st"), "store"));
+  CHECK(contains(offered("ddrun -x PAT"), "PATH"));
+  CHECK(contains(offered("ddrun --signals-to-handle=SIGHUP,SIGUS"), "SIGHUP,SIGUSR1"));
   CHECK(contains(offered("ddrun env --nproc"), "--nproc-per-node"));
 }
 
