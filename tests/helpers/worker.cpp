@@ -6,6 +6,7 @@
 //   tell NAME         print "got NAME" when it comes and go on
 //   heard N           wait until N signals have come in all for which there is a `tell` (also before this verb)
 //   print TEXT        a line on stdout                 error TEXT        a line on stderr
+//   stdio TEXT        a line on stdout through the C library's buffer
 //   raw TEXT          the same without the newline     lines N           N lines of 100 bytes
 //   long N            one line of N bytes              env NAME          print NAME=value
 //   environ           print all of the environment     args …            print the rest, one a line, and end
@@ -212,6 +213,7 @@ void run(const Words& words) {
       ::signal(signal, exit_on);
     } else if (verb == "tell") ::signal(signal_of(next()), tell);
     else if (verb == "print") write_out(1, next() + "\n");
+    else if (verb == "stdio") std::printf("%s\n", next().c_str());
     else if (verb == "raw") write_out(1, next());
     else if (verb == "error") write_out(2, next() + "\n");
     else if (verb == "lines") {

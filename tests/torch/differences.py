@@ -193,6 +193,11 @@ def _(line, ours, theirs):
     return ours is NOTHING
 
 
+@rule("unbuffered", r".*: variable PYTHONUNBUFFERED", one_sided=True)
+def _(line, ours, theirs):
+    return ours == "1" and theirs is NOTHING
+
+
 @rule("signal-list", r".*: variable TORCHELASTIC_SIGNALS_TO_HANDLE")
 def _(line, ours, theirs):
     return sorted(ours.split(",")) == sorted(theirs.split(","))

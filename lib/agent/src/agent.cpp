@@ -246,6 +246,7 @@ Result<RankAssignment> Agent::next_round(int attempt) {
 void Agent::signal_arrived(const process::SignalMessage& message) {
   const int signal = message.signal;
   if (spec_.stop.ending_signals.count(signal) == 0) {
+    if (signal == SIGWINCH) output_->screen_resized();
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
     group_->signal(signal);
     return;

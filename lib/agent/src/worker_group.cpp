@@ -93,6 +93,7 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
   plan.standard_in = inherit_stdin ? -1 : *input ? input->get() : null_.get();
   plan.standard_out = streams->out ? streams->out.get() : -1;
   plan.standard_err = streams->err ? streams->err.get() : -1;
+  plan.controlling_terminal = streams->terminal;
   if (!prepared_.binding.cpus.empty()) {
     const auto& cpus = prepared_.binding.cpus[static_cast<std::size_t>(worker.local_rank)];
     plan.cpu_mask = cpus.data();

@@ -21,6 +21,24 @@ Result<void> set_label(Draft& draft, std::string_view value) {
   return {};
 }
 
+constexpr std::string_view pty_uses = "auto always never";
+
+Result<void> set_pty(Draft& draft, std::string_view value) {
+  const auto word = parse_choice(value, pty_uses);
+  if (!word) return tl::unexpected<Error>(word.error());
+  draft.spec.log.pty = *word == "always" ? PtyUse::always : *word == "never" ? PtyUse::never : PtyUse::automatic;
+  return {};
+}
+
+const char* pty_text(PtyUse use) {
+  switch (use) {
+    case PtyUse::always: return "always";
+    case PtyUse::never: return "never";
+    case PtyUse::automatic: break;
+  }
+  return "auto";
+}
+
 const char* label_text(Label label) {
   switch (label) {
     case Label::rank: return "rank";
@@ -105,6 +123,14 @@ constexpr Option output_table[] = {
            return assign(d.spec.log.line_prefix_template, Result<std::string>(std::string(v)));
          },
      .show = [](const Draft& d) { return shown(d.spec.log.line_prefix_template); }},
+    {.name = "pty",
+     .metavar = "WHEN",
+     .choices = pty_uses,
+     .group = Group::output,
+     .kind = Kind::choice,
+     .help = "Give workers pseudo-terminals instead of pipes: always, never, or auto: if the console is a terminal",
+     .set = set_pty,
+     .show = [](const Draft& d) { return shown(pty_text(d.spec.log.pty)); }},
     {.name = "timestamps",
      .group = Group::output,
      .kind = Kind::flag,

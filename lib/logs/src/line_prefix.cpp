@@ -1,5 +1,6 @@
 #include "ddrun/logs/line_prefix.hpp"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 #include <optional>
@@ -85,6 +86,11 @@ std::string line_prefix(const LogSpec& log, const PrefixFacts& facts) {
   if (facts.teed) return concat('[', facts.role, facts.local_rank, "]:");
   if (facts.local_world_size > 1) return concat('[', facts.rank, "] ");
   return "";
+}
+
+std::size_t screen_width(std::string_view prefix) {
+  const auto begins_character = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
+  return static_cast<std::size_t>(std::count_if(prefix.begin(), prefix.end(), begins_character));
 }
 
 std::string time_stamp(std::chrono::system_clock::time_point now) {

@@ -133,7 +133,10 @@ const Output::Impl::Worker* Output::Impl::find(int local_rank) const {
 }
 
 StreamPlan Output::Impl::plan_of(StreamId id, int local_rank) const {
-  return plan_stream(options_.log, id, local_rank, options_.local_world_size, layout.files_allowed());
+  StreamPlaces places;
+  places.files = layout.files_allowed();
+  places.terminal = lanes_[index_of(id)]->console->is_terminal();
+  return plan_stream(options_.log, id, local_rank, options_.local_world_size, places);
 }
 
 std::string Output::Impl::log_of(StreamId id, int local_rank) const {
@@ -182,7 +185,11 @@ Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
   if (!out) return tl::unexpected<Error>(out.error());
   auto err = open_stream(*worker, StreamId::err);
   if (!err) return tl::unexpected<Error>(err.error());
-  return ChildStreams{std::move(*out), std::move(*err)};
+  ChildStreams streams{std::move(*out), std::move(*err)};
+  for (std::size_t i = 2; i-- > 0;) {
+    if (worker->streams[i] && worker->streams[i]->pty) streams.terminal = static_cast<int>(i) + 1;
+  }
+  return streams;
 }
 
 Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
@@ -212,14 +219,12 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
       say_first_loss(stream->file->first_error());
     }
   }
-  auto pipe = make_pipe();
+  auto pipe = make_ends(worker, id, plan, stream->pty);
   if (!pipe) {
     const int err = pipe.error().cause.value();
     if (!descriptors_are_out(err)) return tl::unexpected<Error>(pipe.error());
     return tl::unexpected<Error>(too_many_descriptors(concat("a pipe for local rank ", local_rank), err));
   }
-  // The reading end alone: the other one is the worker's.
-  ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
   if (auto watched = pipes_.add(pipe->read.get(), stream.get()); !watched) return tl::unexpected(watched.error());
   stream->pipe = std::move(pipe->read);
   if (plan.console) stream->lane = lanes_[index_of(id)];
@@ -234,6 +239,41 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   worker.streams[index_of(id)] = stream;
   ++open_streams_;
   return std::move(pipe->write);
+}
+
+Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty) {
+  pty = plan.pty && !ptys_refused_;
+  if (pty) {
+    auto made = PseudoTerminal::open(screen_of(worker, id, plan.teed));
+    if (made) return Pipe{std::move(made->master), std::move(made->slave)};
+    if (options_.log.pty == PtyUse::always || descriptors_are_out(made.error().cause.value())) {
+      return tl::unexpected<Error>(made.error());
+    }
+    pty = false;
+    ptys_refused_ = true;
+    say(Level::notice, concat(made.error().message, "; workers get pipes"));
+  }
+  auto pipe = make_pipe();
+  // The reading end alone: the other one is the worker's.
+  if (pipe) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
+}
+
+ScreenSize Output::Impl::screen_of(const Worker& worker, StreamId id, bool teed) const {
+  const int console = id == StreamId::out ? options_.console_out : options_.console_err;
+  std::size_t width = screen_width(prefix_of(worker, teed));
+  if (options_.log.timestamps) width += time_stamp({}).size();
+  return screen_size(console).less(width);
+}
+
+void Output::Impl::screen_resized() {
+  for (const Worker& worker : workers_) {
+    for (const StreamId id : {StreamId::out, StreamId::err}) {
+      const auto& stream = worker.streams[index_of(id)];
+      if (!stream || !stream->pty || !stream->pipe) continue;
+      resize(stream->pipe, screen_of(worker, id, plan_of(id, worker.identity.local_rank).teed));
+    }
+  }
 }
 
 bool Output::Impl::consoles_done() const {
@@ -306,8 +346,9 @@ void Output::Impl::async_end_attempt(std::function<void()> done) {
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
       if (!stream) continue;
-      if (!stream->held_back) drain_stream(*stream);
-      if (stream->pipe) close_when_read(*stream, unread_in(stream->pipe.get()));
+      ended(*stream);
+      const bool read = !stream->held_back && drain_stream(*stream);
+      if (stream->pipe) close_when_read(*stream, read ? 0 : unread_in(*stream));
     }
   }
   add_waiter(true, std::move(done));
@@ -385,6 +426,7 @@ Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_s
 int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
 void Output::drain(int local_rank) { impl_->drain(local_rank); }
 void Output::drain_all() { impl_->drain_all(); }
+void Output::screen_resized() { impl_->screen_resized(); }
 void Output::async_end_attempt(std::function<void()> done) { impl_->async_end_attempt(std::move(done)); }
 void Output::async_flush(std::function<void()> done) { impl_->async_flush(std::move(done)); }
 bool Output::is_flushed() const { return impl_->consoles_done(); }

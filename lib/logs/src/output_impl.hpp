@@ -18,6 +18,7 @@
 #include "ddrun/logs/output.hpp"
 #include "ddrun/logs/stream_plan.hpp"
 #include "ddrun/logs/tail_buffer.hpp"
+#include "pseudo_terminal.hpp"
 #include "ready_set.hpp"
 
 namespace ddrun::logs {
@@ -37,8 +38,8 @@ struct Duplicate {
   LineAssembler lines;
 };
 
-/// The reading end of one pipe. Small while idle: there are tens of thousands. Held by shared_ptr, because lists of
-/// those that wait for something may outlast their worker.
+/// The reading end of one pipe or pseudo-terminal. Small while idle: there are tens of thousands. Held by shared_ptr,
+/// because lists of those that wait for something may outlast their worker.
 struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   static constexpr std::size_t unbounded = SIZE_MAX;
 
@@ -50,6 +51,9 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   std::unique_ptr<Duplicate> duplicate;
   std::unique_ptr<TailBuffer> tail;
   bool held_back = false;
+  bool pty = false;        ///< `pipe` is a pseudo-terminal's master
+  bool has_ended = false;  ///< the worker: nobody is left who could be hung up by closing a pseudo-terminal
+  bool silent = false;     ///< nobody has the pseudo-terminal open at present
   bool in_quiet_list = false;
   int rank = 0;
   std::size_t rest = unbounded;  ///< so much is still read from it, then it is closed
@@ -62,8 +66,8 @@ struct FileTail {
   off_t read_to = 0;
 };
 
-/// Bytes that can be read from a pipe now.
-[[nodiscard]] std::size_t unread_in(int pipe);
+/// Bytes that can be read from it now; from a pseudo-terminal, which does not tell, not more than these.
+[[nodiscard]] std::size_t unread_in(const WorkerStream& stream);
 
 class Output::Impl {
  public:
@@ -88,6 +92,7 @@ class Output::Impl {
   [[nodiscard]] LossReport losses() const;
   void drain(int local_rank);
   void drain_all();
+  void screen_resized();
   void console_line(std::string_view text);
 
   LogLayout layout;
@@ -109,6 +114,9 @@ class Output::Impl {
   void drain_worker(const Worker& worker);
   static void read_file_tail(FileTail& file, const std::string& path);
   void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
+  /// Both ends of what the worker writes to; `pty` tells whether it is a pseudo-terminal.
+  [[nodiscard]] Result<Pipe> make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty);
+  [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
   [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
   void forget_pipes();
@@ -128,7 +136,11 @@ class Output::Impl {
   void show(WorkerStream& stream, std::string_view chunk);
   void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
   void write_file(LogFile& file, std::string_view chunk);
-  void drain_stream(WorkerStream& stream);
+  /// True if all that was there when it began has been read.
+  bool drain_stream(WorkerStream& stream);
+  void at_end(WorkerStream& stream);
+  /// Its worker has: from here on the end of its terminal is the end of the stream.
+  void ended(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
   void give_up(WorkerStream& stream);
   void close_when_read(WorkerStream& stream, std::size_t rest);
@@ -149,6 +161,7 @@ class Output::Impl {
   std::vector<int> index_of_local_rank_;
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
   bool began_ = false;
+  bool ptys_refused_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
   std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
   std::unique_ptr<char[]> read_buffer_;

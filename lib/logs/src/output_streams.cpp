@@ -23,9 +23,10 @@ constexpr std::size_t drain_factor = 16;
 
 }  // namespace
 
-std::size_t unread_in(int pipe) {
+std::size_t unread_in(const WorkerStream& stream) {
+  if (stream.pty) return PseudoTerminal::capacity;
   int count = 0;
-  return ::ioctl(pipe, FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
+  return ::ioctl(stream.pipe.get(), FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
 }
 
 void Output::Impl::readable(WorkerStream& stream) {
@@ -38,12 +39,27 @@ void Output::Impl::readable(WorkerStream& stream) {
     return;
   }
   std::size_t count = 0;
-  if (read_once(stream, count) == ReadResult::end) return close_stream(stream);
+  if (read_once(stream, count) == ReadResult::end) return at_end(stream);
   if (stream.rest != WorkerStream::unbounded) {
-    close_when_read(stream, stream.rest - std::min(stream.rest, count));
+    std::size_t rest = stream.rest - std::min(stream.rest, count);
+    if (stream.pty && drain_stream(stream)) rest = 0;  // it does not tell how much is in it
+    if (stream.pipe) close_when_read(stream, rest);
     if (!stream.pipe) return;
   }
+  if (stream.silent) {
+    stream.silent = false;
+    pipes_.resume(stream.pipe.get(), &stream);
+  }
   expect_quiet(stream);
+}
+
+void Output::Impl::at_end(WorkerStream& stream) {
+  if (!stream.pty || stream.has_ended) return close_stream(stream);
+  // The worker lives and has closed what it wrote to. It may be its controlling terminal: closing our end would be a
+  // SIGHUP for it. And it may open /dev/tty later, which tells by an edge that there is something again.
+  if (stream.silent) return;
+  stream.silent = true;
+  pipes_.only_changes(stream.pipe.get(), &stream);
 }
 
 /// All processes of the job are gone: `rest` more bytes are read from the pipe, whoever else may hold it.
@@ -129,23 +145,24 @@ void Output::Impl::say_first_loss(const std::string& error) {
   say(Level::warning, concat(error, "; the job goes on without what cannot be written (said once)"));
 }
 
-void Output::Impl::drain_stream(WorkerStream& stream) {
-  if (!stream.pipe) return;
+bool Output::Impl::drain_stream(WorkerStream& stream) {
+  if (!stream.pipe) return true;
   if (stream.lane != nullptr && !stream.file && !stream.duplicate &&
       stream.lane->console->queued() > options_.queue_high * drain_factor) {
-    return;  // its bytes are safe in the pipe until the console has room
+    return false;  // its bytes are safe in the pipe until the console has room
   }
   // Only what is there now: a grandchild that goes on writing must not keep us here.
-  const std::size_t there = unread_in(stream.pipe.get());
+  const std::size_t there = unread_in(stream);
   std::size_t total = 0;
   for (bool more = true; more;) {
     more = total < there;
     std::size_t count = 0;
     const ReadResult result = read_once(stream, count);
-    if (result == ReadResult::end) return close_stream(stream);
-    if (result == ReadResult::nothing) return;
+    if (result == ReadResult::end) at_end(stream);
+    if (result != ReadResult::data) return true;
     total += count;
   }
+  return true;
 }
 
 void Output::Impl::drain_worker(const Worker& worker) {
@@ -157,7 +174,17 @@ void Output::Impl::drain_worker(const Worker& worker) {
 }
 
 void Output::Impl::drain(int local_rank) {
-  if (const Worker* worker = find(local_rank)) drain_worker(*worker);
+  const Worker* worker = find(local_rank);
+  if (worker == nullptr) return;
+  for (const auto& stream : worker->streams) {
+    if (stream) ended(*stream);
+  }
+  drain_worker(*worker);
+}
+
+void Output::Impl::ended(WorkerStream& stream) {
+  stream.has_ended = true;
+  if (std::exchange(stream.silent, false)) pipes_.resume(stream.pipe.get(), &stream);
 }
 
 void Output::Impl::drain_all() {
@@ -185,7 +212,14 @@ void Output::Impl::close_stream(WorkerStream& stream) {
 
 void Output::Impl::give_up(WorkerStream& stream) {
   if (!stream.pipe) return;
-  if (stream.lane != nullptr) stream.lane->console->count_lost(unread_in(stream.pipe.get()));
+  if (stream.lane != nullptr && !stream.pty) stream.lane->console->count_lost(unread_in(stream));
+  char unread[4096];
+  ssize_t size = 0;
+  for (std::size_t total = 0; stream.pty && total < PseudoTerminal::capacity; total += static_cast<std::size_t>(size)) {
+    size = ::read(stream.pipe.get(), unread, sizeof unread);
+    if (size <= 0) break;
+    if (stream.lane != nullptr) stream.lane->console->count_lost(static_cast<std::size_t>(size));
+  }
   close_stream(stream);
 }
 
@@ -194,6 +228,7 @@ void Output::Impl::console_has_room() {
     if (!lane.console || lane.console->crowded()) continue;
     for (const auto& stream : std::exchange(lane.held_back, {})) {
       stream->held_back = false;
+      stream->silent = false;
       if (stream->pipe) pipes_.resume(stream->pipe.get(), stream.get());
     }
   }

@@ -67,6 +67,8 @@ void ReadySet::pause(int fd, void* who) { change(fd, who, EPOLLET); }
 
 void ReadySet::resume(int fd, void* who) { change(fd, who, EPOLLIN); }
 
+void ReadySet::only_changes(int fd, void* who) { change(fd, who, EPOLLIN | EPOLLET); }
+
 void ReadySet::close() {
   *self_ = nullptr;
   taken_ = 0;

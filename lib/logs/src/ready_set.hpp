@@ -33,6 +33,8 @@ class ReadySet {
   /// Until resume() it is not watched; its end may still be told, once. Cannot fail: the place is kept.
   void pause(int fd, void* who);
   void resume(int fd, void* who);
+  /// Until resume() only what changes is told: the present state once, then each new arrival or end.
+  void only_changes(int fd, void* who);
   /// No call of `on_ready` comes after this.
   void close();
 

@@ -2,7 +2,7 @@
 
 namespace ddrun::logs {
 
-StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size, bool files) {
+StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size, StreamPlaces places) {
   const auto has = [&](const StreamSelection& selection) {
     const Streams streams = selection.of(local_rank);
     return stream == StreamId::out ? has_out(streams) : has_err(streams);
@@ -13,9 +13,9 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
 
   StreamPlan plan;
   plan.teed = has(log.tee);
-  plan.file = files && (redirected || plan.teed);
+  plan.file = places.files && (redirected || plan.teed);
   plan.console = listed && (plan.teed || !redirected);
-  plan.duplicate = files && !filters.empty();
+  plan.duplicate = places.files && !filters.empty();
 
   const bool decorated = local_world_size > 1 || plan.teed || log.timestamps || !log.line_prefix_template.empty() ||
                          (log.label != Label::automatic && log.label != Label::none);
@@ -26,6 +26,18 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   else if (plan.console) plan.kind = StreamPlan::Kind::inherit;
   // Nobody sees it, but if the worker fails, its last words are wanted.
   else plan.kind = stream == StreamId::err ? StreamPlan::Kind::piped : StreamPlan::Kind::discard;
+
+  switch (log.pty) {
+    case PtyUse::never: break;
+    case PtyUse::automatic:
+      plan.pty = piped && plan.console && places.terminal && local_world_size <= most_workers_with_ptys;
+      break;
+    case PtyUse::always:
+      // A single worker that shares ddrun's terminal has one.
+      plan.pty = plan.kind != StreamPlan::Kind::discard && !(plan.kind == StreamPlan::Kind::inherit && places.terminal);
+      if (plan.pty) plan.kind = StreamPlan::Kind::piped;
+      break;
+  }
   return plan;
 }
 

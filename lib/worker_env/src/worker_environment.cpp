@@ -167,6 +167,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   const auto unset = [&](std::string_view name) { return !value_before_ours(spec, parent, name).has_value(); };
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) ours.emplace_back("OMP_NUM_THREADS", "1");
+  // Through a pipe Python would keep back up to 8 KiB, and lose it when the worker is killed.
+  if (unset("PYTHONUNBUFFERED")) ours.emplace_back("PYTHONUNBUFFERED", "1");
   if (!facts.attempt_dir.empty()) ours.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
   if (!facts.timer_file.empty()) ours.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) ours.emplace_back("DDRUN_JOB_TAG", facts.job_tag);

@@ -200,18 +200,66 @@ TEST_CASE("Closed standard streams do no harm") {
   CHECK(count(outcome.err, "shown\n") == 2);
 }
 
-TEST_CASE("One worker has the terminal and several have pipes") {
-  for (const char* workers : {"1", "2"}) {
+TEST_CASE("One worker has the terminal and several have terminals of their own") {
+  const auto shown = [](const Words& options, const Words& worker) {
     OnTerminal on;
-    Run run(
-        command({"-n", workers, "/bin/sh", "-c", "test -t 1 && test -t 2 && echo 'a terminal' || echo 'no terminal'"}),
-        on.options);
+    Words words = options;
+    words.insert(words.end(), worker.begin(), worker.end());
+    Run run(command(words), on.options);
     CHECK(run.wait().code() == 0);
     CHECK(run.all_gone());
+    return on.screen();
+  };
+  const Words asks{"/bin/sh", "-c", "test -t 1 && test -t 2 && echo 'a terminal' || echo 'no terminal'"};
+  CHECK(shown({"-n", "1"}, asks) == "a terminal\r\n");
+  CHECK(count(shown({"-n", "2"}, asks), "] a terminal\r\n") == 2);
+  CHECK(count(shown({"-n", "2", "--pty=never"}, asks), "] no terminal\r\n") == 2);
+  const auto outcome = finish(command({"-n", "2", "--pty=always", "/bin/sh", "-c", "test -t 1 && test -t 2"}));
+  CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("What a C program printed before it is killed is shown on a terminal") {
+  // The worker's stdio holds it back in a pipe.
+  for (const bool flushed : {true, false}) {
+    OnTerminal on;
+    Run run(job({"-n", "2", flushed ? "--pty=auto" : "--pty=never"}, {"stdio", "printed", "signal", "KILL"}),
+            on.options);
+    run.wait();
+    CHECK(run.all_gone());
     INFO(on.screen());
-    if (*workers == '1') CHECK(on.screen() == "a terminal\r\n");
-    else CHECK(count(on.screen(), "no terminal\r\n") == 2);
+    CHECK(has(on.screen(), "printed\r\n") == flushed);
   }
+  const auto outcome = finish(job({"-n", "2", "--pty=always"}, {"stdio", "printed", "signal", "KILL"}));
+  CHECK(has(outcome.out, "printed\n"));
+}
+
+TEST_CASE("A worker can write to its controlling terminal, also when it has closed all others") {
+  OnTerminal on;
+  Run run(command({"-n", "2", "/bin/sh", "-c",
+                   "exec >/dev/null 2>&1; sleep 0.1; echo asks >/dev/tty; read answer </dev/tty && exit 9; exit 0"}),
+          on.options);
+  CHECK(run.wait().code() == 0);  // neither hung up nor kept waiting for somebody who types
+  CHECK(run.all_gone());
+  INFO(on.screen());
+  CHECK(count(on.screen(), "] asks\r\n") == 2);
+}
+
+TEST_CASE("A terminal of another size is told to workers") {
+  OnTerminal on;
+  winsize size{};
+  size.ws_row = 30;
+  size.ws_col = 100;
+  REQUIRE(::ioctl(on.terminal.get(), TIOCSWINSZ, &size) == 0);
+  Run run(command({"-n", "2", "/bin/sh", "-c",
+                   "trap 'stty size <&1; exit 0' WINCH; stty size <&1; while :; do sleep 0.05; done"}),
+          on.options);
+  REQUIRE(wait_until([&] { return count(on.screen(), "] 30 96\r\n") == 2; }));
+  size.ws_col = 70;
+  REQUIRE(::ioctl(on.terminal.get(), TIOCSWINSZ, &size) == 0);
+  CHECK(run.wait().code() == 0);
+  CHECK(run.all_gone());
+  INFO(on.screen());
+  CHECK(count(on.screen(), "] 30 66\r\n") == 2);
 }
 
 TEST_CASE("What is typed goes to rank 0") {

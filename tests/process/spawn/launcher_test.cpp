@@ -1,6 +1,7 @@
 #include "ddrun/process/launcher.hpp"
 
 #include <fcntl.h>
+#include <pty.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -9,7 +10,9 @@
 #include <cerrno>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
 #include "spawn_worker.hpp"
 
@@ -71,6 +74,36 @@ TEST_CASE("a child starts from a clean place") {
   // Its own session and group: all three numbers are its pid.
   const std::string pid = result.out.substr(4, result.out.find('\n') - 4);
   CHECK(result.out.find("group " + pid + "\nsession " + pid + "\n") != std::string::npos);
+  CHECK(no_child_left());
+}
+
+TEST_CASE("a child is controlled by the terminal that it is given, and nobody is in its foreground") {
+  auto launcher = Launcher::create().value();
+  int master = -1;
+  int slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  UniqueFd near(master);
+  UniqueFd far(slave);
+  SpawnPlan plan;
+  plan.standard_out = far.get();
+  plan.controlling_terminal = 1;
+  plan.program = "/bin/sh";
+  // What it leaves behind is not hung up by its end. (No trap: SIGHUP would end it.)
+  const test::TemporaryDirectory dir;
+  const std::string script = concat("echo hello >/dev/tty; read x </dev/tty || echo refused; ", "(while [ ! -e ",
+                                    dir.file("go"), " ]; do sleep 0.02; done; echo still here) &");
+  auto spawned = test::spawn_worker(launcher, {"-c", script}, plan);
+  REQUIRE(spawned);
+  int status = 0;
+  REQUIRE(::waitpid(spawned->pid, &status, 0) == spawned->pid);
+  CHECK(exit_status_from_wait(status) == ExitStatus(Exited{0}));
+  ::close(::open(dir.file("go").c_str(), O_WRONLY | O_CREAT, 0666));
+  far.reset();
+  std::string text;
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(near.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
+  CHECK(text == "hello\r\nrefused\r\nstill here\r\n");
   CHECK(no_child_left());
 }
 

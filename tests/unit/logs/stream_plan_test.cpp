@@ -9,7 +9,7 @@ using Kind = StreamPlan::Kind;
 namespace {
 
 StreamPlan out_of(const LogSpec& log, int workers, int local_rank = 0, bool files = true) {
-  return plan_stream(log, StreamId::out, local_rank, workers, files);
+  return plan_stream(log, StreamId::out, local_rank, workers, {.files = files});
 }
 
 }  // namespace
@@ -37,8 +37,8 @@ TEST_CASE("redirect and tee are per stream and per local rank") {
   log.redirects.by_local_rank[12] = Streams::out;
   CHECK(out_of(log, 16, 12).kind == Kind::direct_file);
   CHECK_FALSE(out_of(log, 16, 12).console);
-  CHECK(plan_stream(log, StreamId::err, 12, 16, true).kind == Kind::piped);
-  CHECK_FALSE(plan_stream(log, StreamId::err, 12, 16, true).file);
+  CHECK(plan_stream(log, StreamId::err, 12, 16, {}).kind == Kind::piped);
+  CHECK_FALSE(plan_stream(log, StreamId::err, 12, 16, {}).file);
   CHECK_FALSE(out_of(log, 16, 1).file);
   log.tee.by_local_rank[12] = Streams::both;
   CHECK(out_of(log, 16, 12).kind == Kind::piped);
@@ -67,12 +67,12 @@ TEST_CASE("local ranks that are filtered out are filed but not shown") {
 TEST_CASE("a stderr that nobody sees is read all the same") {
   LogSpec log;
   log.local_ranks_filter = std::set<int>{1};
-  StreamPlan hidden = plan_stream(log, StreamId::err, 0, 4, true);
+  StreamPlan hidden = plan_stream(log, StreamId::err, 0, 4, {});
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
   log = {};
   log.redirects.everyone = Streams::both;
-  hidden = plan_stream(log, StreamId::err, 0, 1, false);
+  hidden = plan_stream(log, StreamId::err, 0, 1, {.files = false});
   CHECK(hidden.kind == Kind::piped);
   CHECK_FALSE((hidden.console || hidden.file || hidden.duplicate));
 }
@@ -92,9 +92,49 @@ TEST_CASE("a duplicate filter reads the stream whatever else happens with it") {
   LogSpec log;
   log.duplicate_stdout_filters = {"loss"};
   CHECK(out_of(log, 1).kind == Kind::piped);
-  CHECK(plan_stream(log, StreamId::err, 0, 1, true).kind == Kind::inherit);
+  CHECK(plan_stream(log, StreamId::err, 0, 1, {}).kind == Kind::inherit);
   log.redirects.everyone = Streams::out;
   CHECK(out_of(log, 1).kind == Kind::piped);
   CHECK(out_of(log, 1).duplicate);
   CHECK_FALSE(out_of(log, 1).console);
+}
+
+TEST_CASE("workers get terminals of their own where their console is one") {
+  const StreamPlaces on_terminal{.files = true, .terminal = true};
+  const auto plan = [&](const LogSpec& log, int workers, const StreamPlaces& places) {
+    return plan_stream(log, StreamId::out, 0, workers, places);
+  };
+  LogSpec log;
+  CHECK(plan(log, 2, on_terminal).pty);
+  CHECK_FALSE(plan(log, 2, {}).pty);
+  CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it has the real one
+  CHECK(plan(log, most_workers_with_ptys, on_terminal).pty);
+  CHECK_FALSE(plan(log, most_workers_with_ptys + 1, on_terminal).pty);
+  log.tee.everyone = Streams::both;
+  CHECK(plan(log, 1, on_terminal).pty);
+  log = {};
+  log.redirects.everyone = Streams::both;
+  CHECK(plan(log, 2, on_terminal).kind == Kind::direct_file);
+  CHECK_FALSE(plan(log, 2, on_terminal).pty);
+  log.duplicate_stdout_filters = {"x"};
+  CHECK(plan(log, 2, on_terminal).kind == Kind::piped);
+  CHECK_FALSE(plan(log, 2, on_terminal).pty);  // nobody sees it
+}
+
+TEST_CASE("terminals are always or never given if that was asked for") {
+  LogSpec log;
+  log.pty = PtyUse::always;
+  CHECK(out_of(log, 1).pty);
+  CHECK(out_of(log, 1).kind == Kind::piped);
+  CHECK(out_of(log, 1000).pty);
+  CHECK(plan_stream(log, StreamId::out, 0, 1, {.files = true, .terminal = true}).kind == Kind::inherit);
+  log.redirects.everyone = Streams::both;
+  CHECK(out_of(log, 2).pty);
+  CHECK(out_of(log, 2).file);
+  CHECK_FALSE(out_of(log, 2).console);
+  CHECK(out_of(log, 2, 0, false).kind == Kind::discard);
+  CHECK_FALSE(out_of(log, 2, 0, false).pty);
+  log = {};
+  log.pty = PtyUse::never;
+  CHECK_FALSE(plan_stream(log, StreamId::out, 0, 2, {.files = true, .terminal = true}).pty);
 }

@@ -136,6 +136,7 @@ TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
                              "DDRUN_VERSION=1.2.3",
                              "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
                              "OMP_NUM_THREADS=1",
+                             "PYTHONUNBUFFERED=1",
                              "DDRUN_ATTEMPT_DIR=/logs/attempt_2",
                              "TORCHELASTIC_TIMER_FILE=/tmp/timer",
                              "DDRUN_JOB_TAG=t4g",
@@ -177,11 +178,14 @@ TEST_CASE("OMP_NUM_THREADS is 1 only if it is unset and there are several worker
   }
 }
 
-TEST_CASE("NCCL error handling is inherited or 1") {
+TEST_CASE("NCCL error handling and Python's buffering are inherited or 1") {
   Case c;
   CHECK(c.values(0).at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "1");
+  CHECK(c.values(0).at("PYTHONUNBUFFERED") == "1");
   c.parent.push_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=3");
   CHECK(c.values(0).at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "3");
+  c.parent.push_back("PYTHONUNBUFFERED=");
+  CHECK(c.values(0).at("PYTHONUNBUFFERED").empty());
 }
 
 TEST_CASE("the agent store is shared unless the user says no outside of the static rendezvous") {

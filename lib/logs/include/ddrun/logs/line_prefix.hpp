@@ -26,6 +26,10 @@ struct PrefixFacts {
 /// A template wins over a label, a label over torchrun's prefix for tee'd streams, that over the number of workers.
 [[nodiscard]] std::string line_prefix(const LogSpec& log, const PrefixFacts& facts);
 
+/// Columns of a terminal that a prefix takes: one for each character, in UTF-8. (Wide ones take two, and are rare
+/// here.)
+[[nodiscard]] std::size_t screen_width(std::string_view prefix);
+
 /// "HH:MM:SS.mmm ", local time.
 [[nodiscard]] std::string time_stamp(std::chrono::system_clock::time_point now);
 

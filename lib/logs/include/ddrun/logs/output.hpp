@@ -41,6 +41,7 @@ struct OutputOptions {
 struct ChildStreams {
   UniqueFd out;
   UniqueFd err;
+  int terminal = -1;  ///< 1 or 2: which of them is a pseudo-terminal that the child shall be controlled by; -1: none
 };
 
 /// What could not be written. The job goes on without it.
@@ -74,18 +75,24 @@ class Output {
   /// (`attempt_0.2` then). Streams of the attempt before are closed.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers);
 
-  /// What this worker writes to, watched from now on. Fails with `unavailable` when descriptors run out, and says how
-  /// many are needed.
+  /// What this worker writes to, watched from now on: pipes, or pseudo-terminals, which stay open until drain() says
+  /// that the worker has ended, also if it closes them, because their end would be a SIGHUP for it. Where the system
+  /// has no pseudo-terminal and they were not asked for, pipes, and that is said once. Fails with `unavailable` when
+  /// descriptors run out, and says how many are needed.
   [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
 
-  /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes, and log files that ddrun writes itself.
+  /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes or pseudo-terminals, and log files that ddrun
+  /// writes itself.
   [[nodiscard]] int descriptors_per_worker(int local_rank) const;
 
-  /// Reads what is in this worker's pipes now, without waiting. For a worker that ended: its bytes are in its log
+  /// Reads what is in this worker's pipes now, without waiting. For a worker that has ended: its bytes are in its log
   /// afterwards, and its lines are in the console's queue before whatever ddrun says next.
   void drain(int local_rank);
   /// The same for all of them.
   void drain_all();
+
+  /// The consoles' terminals may have another size now: tells it to the workers' pseudo-terminals, but not to workers.
+  void screen_resized();
 
   /// When all processes of the attempt are gone: calls `done` (never from within) once all that is in the pipes now is
   /// read and everything is written to files and consoles. Unfinished lines are given out and pipes closed. Whoever

@@ -19,10 +19,21 @@ struct StreamPlan {
   bool console = false;    ///< is shown, by ddrun or by inheriting
   bool duplicate = false;  ///< lines that match a filter are copied to the attempt's filtered log
   bool teed = false;
+  bool pty = false;  ///< piped through a pseudo-terminal
 };
 
-/// `files`: whether log files are wanted at all (--log-dir=/dev/null: no).
+/// Where a stream could go.
+struct StreamPlaces {
+  bool files = true;      ///< log files are wanted at all (--log-dir=/dev/null: no)
+  bool terminal = false;  ///< the console of this stream is a terminal
+};
+
+/// With PtyUse::automatic so many workers of a machine have pseudo-terminals, and in larger groups none. Two of them
+/// take about 0.25 ms to make and 60 KiB of the kernel's memory, the system has 4,096 (kernel.pty.max), and nobody
+/// watches the progress bars of hundreds.
+constexpr int most_workers_with_ptys = 64;
+
 [[nodiscard]] StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
-                                     bool files);
+                                     StreamPlaces places);
 
 }  // namespace ddrun::logs

@@ -19,6 +19,11 @@ struct SpawnPlan {
   int standard_in = -1;
   int standard_out = -1;
   int standard_err = -1;
+  /// 1 or 2: that standard stream, a terminal that controls no session yet, becomes the controlling terminal, so that
+  /// /dev/tty can be opened. -1: none. None of its processes is in the terminal's foreground, and so: the process's end
+  /// is no SIGHUP for what it has started; reading from /dev/tty fails at once with EIO instead of waiting for somebody
+  /// to type; and no key and no new size of the terminal is a signal. Where a sandbox forbids it there is none.
+  int controlling_terminal = -1;
   const unsigned long* cpu_mask = nullptr;  ///< as for sched_setaffinity; null: ours
   std::size_t cpu_mask_bytes = 0;
   bool want_pidfd = true;  ///< false spares a descriptor; its end is then learned from SIGCHLD

@@ -59,6 +59,13 @@ enum class Label {
   none,
 };
 
+/// Whether what a worker writes to is a pseudo-terminal of its own, where it would be a pipe else.
+enum class PtyUse {
+  automatic,  ///< where the console it is shown on is a terminal
+  always,     ///< also without a terminal, and also for a stream that would be shared with ddrun or be a file only
+  never,
+};
+
 struct LogSpec {
   /// --log-dir. Unset: a new directory in $TMPDIR or /tmp, made only if something has to be written.
   /// "/dev/null" switches files off.
@@ -67,6 +74,7 @@ struct LogSpec {
   StreamSelection tee;
   std::string line_prefix_template;  ///< ${role_name} ${local_rank} ${rank} ${hostname}; empty: see label
   Label label = Label::automatic;
+  PtyUse pty = PtyUse::automatic;
   bool timestamps = false;  ///< local time with milliseconds before each console line
   /// Local ranks whose output the console shows; unset: all. Files are not affected.
   std::optional<std::set<int>> local_ranks_filter;

@@ -1,0 +1,128 @@
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <termios.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "ddrun/test/files.hpp"
+#include "output_harness.hpp"
+#include "pseudo_terminal.hpp"
+
+using namespace ddrun;
+using namespace ddrun::logs;
+using namespace ddrun::test;
+
+namespace {
+
+/// Workers with terminals of their own, though the consoles are pipes.
+void always(OutputOptions& options) { options.log.pty = PtyUse::always; }
+
+winsize size_of(const UniqueFd& fd) {
+  winsize size{};
+  REQUIRE(::ioctl(fd.get(), TIOCGWINSZ, &size) == 0);
+  return size;
+}
+
+}  // namespace
+
+TEST_CASE("a worker's terminal passes every byte as it is, to the console and to its file") {
+  const TemporaryDirectory dir;
+  OutputHarness h(2, [&](OutputOptions& options) {
+    always(options);
+    options.log.dir = dir.path();
+    options.log.tee.everyone = Streams::both;
+    options.log.label = Label::rank;
+  });
+  h.start();
+  CHECK(::isatty(h.workers[0].out.get()) == 1);
+  CHECK(::isatty(h.workers[0].err.get()) == 1);
+  CHECK(h.workers[0].terminal == 1);
+  CHECK(h.output->descriptors_per_worker(0) == 4);
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes += static_cast<char>(byte);
+  put(h.workers[0].out, bytes + "\tend\n");
+  put(h.workers[0].err, "one\r\ntwo\n");
+  const std::string file = h.output->stdout_log(0);
+  CHECK(h.end());
+  CHECK(read_file(file) == bytes + "\tend\n");
+  CHECK(h.shown_err == "[10] one\r\n[10] two\n");
+  const auto tail = h.output->stderr_tail(0, 5);
+  REQUIRE(tail.size() == 2);
+  CHECK(tail[1].text == "two");
+}
+
+TEST_CASE("what a worker wrote to its terminal before its end is shown when its end is told") {
+  OutputHarness h(2, always);
+  h.start();
+  // More than one read gives, less than a terminal holds.
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += std::string(60, 'x') + '\n';
+  put(h.workers[0].out, text);
+  h.workers[0] = {};
+  h.output->drain(0);
+  h.output->console_line("after\n");
+  put(h.workers[1].out, "later\n");
+  REQUIRE(h.run_until([&] { return h.shown_out.ends_with("later\n"); }));
+  CHECK(h.shown_out.size() == 100 * (61 + 5) + std::string("[11] later\n").size());
+  CHECK(h.end());
+}
+
+TEST_CASE("a worker may close its terminal and open it again") {
+  OutputHarness h(1, always);
+  h.start();
+  const std::string path = ::ttyname(h.workers[0].out.get());
+  for (const char* text : {"one\n", "two\n", "three\n"}) {
+    put(h.workers[0].out, text);
+    h.workers[0].out.reset();
+    REQUIRE(h.run_until([&] { return h.shown_out.ends_with(text); }));
+    // Nobody has it open: that must not keep the loop busy.
+    int turns = 0;
+    h.run_until([&] { return ++turns == 5; });
+    h.io.restart();
+    CHECK(h.io.poll() == 0);
+    h.workers[0].out.reset(::open(path.c_str(), O_WRONLY | O_NOCTTY));
+    REQUIRE(h.workers[0].out);
+  }
+  CHECK(h.end());
+  CHECK(h.shown_out == "one\ntwo\nthree\n");
+}
+
+TEST_CASE("a terminal is as wide as the console without the prefix, also when that changes") {
+  int master = -1;
+  int slave = -1;
+  winsize screen{};
+  screen.ws_row = 40;
+  screen.ws_col = 100;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, &screen) == 0);
+  const UniqueFd far(master);
+  const UniqueFd console(slave);
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.console_out = console.get();
+    options.log.timestamps = true;  // "HH:MM:SS.mmm [10] "
+  });
+  h.start();
+  CHECK(::isatty(h.workers[0].out.get()) == 1);
+  CHECK(::isatty(h.workers[0].err.get()) == 0);  // its console is a pipe
+  CHECK(size_of(h.workers[0].out).ws_col == 100 - 18);
+  CHECK(size_of(h.workers[0].out).ws_row == 40);
+  screen.ws_col = 132;
+  screen.ws_row = 50;
+  REQUIRE(::ioctl(master, TIOCSWINSZ, &screen) == 0);
+  h.output->screen_resized();
+  CHECK(size_of(h.workers[1].out).ws_col == 132 - 18);
+  CHECK(size_of(h.workers[1].out).ws_row == 50);
+  CHECK(h.end());
+}
+
+TEST_CASE("no terminal is narrower than 20 columns, and a prefix counts in characters") {
+  CHECK(ScreenSize{24, 80}.less(5).columns == 75);
+  CHECK(ScreenSize{24, 30}.less(25).columns == 20);
+  CHECK(ScreenSize{24, 30}.less(100).columns == 20);
+  const UniqueFd none(::open("/dev/null", O_RDONLY));
+  ::setenv("COLUMNS", "111", 1);
+  CHECK(screen_size(none.get()).columns == 111);
+  ::unsetenv("COLUMNS");
+  CHECK(screen_size(none.get()).columns == 80);
+}
