@@ -9,14 +9,14 @@ using test::TemporaryDirectory;
 
 namespace {
 
-const std::string script = "#!/bin/sh\n";
+const std::string shell_script = "#!/bin/sh\n";
 
 /// What is said behind the name of a program that is not there, in a directory and a PATH with these programs.
 class Place {
  public:
   Place() {
     for (const char* name : {"rm", "ls", "hd", "tail", "[", "delp", "grep", "trainer"}) {
-      dir_.file(std::string("bin/") + name, script, 0755);
+      dir_.file(std::string("bin/") + name, shell_script, 0755);
     }
   }
   std::string said_of(const std::string& name) const {
@@ -26,7 +26,7 @@ class Place {
     REQUIRE(message.starts_with(name + ": "));
     return message.substr(name.size() + 2);
   }
-  void file(const std::string& name, mode_t mode) const { dir_.file(name, script, mode); }
+  void file(const std::string& name, mode_t mode) const { dir_.file(name, shell_script, mode); }
 
  private:
   TemporaryDirectory dir_;
