@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import zipfile
 
 from harness import DDRUN, SCRIPTS, TORCHRUN, Running, wait_until
 from warm_torchrun import WarmRunning
@@ -60,6 +61,13 @@ class Run:
             shutil.copy(SCRIPTS / "probe.py", self.work / name)
         (self.work / "package/__init__.py").write_text("")
         shutil.copy(SCRIPTS / "probe.sh", self.work / "probe.sh")
+        probe = (SCRIPTS / "probe.py").read_text(encoding="utf-8")
+        (self.work / "app").mkdir()
+        (self.work / "app/__main__.py").write_text(probe, encoding="utf-8")
+        with zipfile.ZipFile(self.work / "app.pyz", "w") as archive:
+            archive.write(SCRIPTS / "probe.py", "__main__.py")
+        (self.work / "by-line").write_text(f"#!/usr/bin/env python3\n{probe}", encoding="utf-8")
+        (self.work / "no-line").write_text(probe, encoding="utf-8")
         (self.work / "not-executable").write_text("echo\n")
 
     def fill_in(self, text):
@@ -168,9 +176,10 @@ class Run:
 
     def _add_files(self, seen):
         """Every file and folder that the run made, and what is in the log files."""
-        known = {"input", "results", "tmp", "work", "work/package"} | \
+        known = {"input", "results", "tmp", "work", "work/package", "work/app"} | \
             {f"work/{name}" for name in ("probe.py", "probe.sh", "package/__init__.py", "package/inner.py",
-                                         "with space.py", "not-executable")}
+                                         "with space.py", "not-executable", "app/__main__.py", "app.pyz", "by-line",
+                                         "no-line")}
         for path in sorted(self.folder.rglob("*")):
             name = str(path.relative_to(self.folder))
             if name in known or name.startswith("results/") or "__pycache__" in name:

@@ -31,6 +31,23 @@ class Record(TorchTest):
         self.assertEqual(copied["message"]["errorCode"], 1)
         self.assertEqual(without_times(copied), without_times(json.loads((self.tmp / "theirs.json").read_text())))
 
+    def test_a_script_of_run_path_is_recorded_without_asking(self):
+        boom = self.tmp / "boom"
+        boom.write_text("import sys\nraise ValueError(f'no data in {sys.argv[1]}')\n")
+        args = ["--run-path", str(boom), "here"]
+        ours = run_ddrun([f"--log-dir={self.tmp}/ours", *args])
+        theirs = run_torchrun([f"--log-dir={self.tmp}/theirs", *args])
+        self.assertEqual((ours.code, theirs.code), (1, 1), f"{ours}\n{theirs}")
+        self.assertIn("  message: ValueError: no data in here\n", ours.err)
+        self.assertIn("ValueError: no data in here", theirs.err)
+        [mine] = self.tmp.glob("ours/*/attempt_0/0/error.json")
+        [other] = self.tmp.glob("theirs/*/attempt_0/0/error.json")
+        contents = [without_times(json.loads(file.read_text())) for file in (mine, other)]
+        stacks = [content["message"]["extraInfo"].pop("py_callstack") for content in contents]
+        self.assertEqual(*contents)
+        for stack in stacks:
+            self.assertTrue(stack.endswith("ValueError: no data in here\n"), stack)
+
     def test_a_launcher_around_us_shows_it(self):
         inner = [DDRUN, "--nproc-per-node=2", script("recorded.py"), "the inner job"]
         outer = run_ddrun(["--nproc-per-node=1", *inner])

@@ -122,8 +122,8 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   for (int local_rank = 0; local_rank < prepared->local_world_size; ++local_rank) {
     const auto index = static_cast<std::size_t>(local_rank);
     text += concat(several ? "\nlocal rank " : "\nrank ", several ? local_rank : ranks.rank_of(local_rank), ":\n  ",
-                   command_line(*prepared, worker_env::worker_argv(spec.program, ranks.rank_of(local_rank), local_rank,
-                                                                   prepared->python)),
+                   command_line(*prepared, worker_env::worker_argv(prepared->command, ranks.rank_of(local_rank),
+                                                                   local_rank, prepared->python)),
                    "\n");
     for (const auto& entry : differ.own[index]) text += concat("  ", quote_entry(entry), "\n");
     if (index < bindings.size()) text += concat("  ", bindings[index], "\n");

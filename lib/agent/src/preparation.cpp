@@ -72,19 +72,25 @@ class Lookup {
 Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   const Lookup lookup(spec, prepared.parent);
   const std::string path(lookup.environment().get("PATH").value_or(worker_env::default_path));
-  if (spec.program.kind == ProgramKind::executable) {
-    auto found = worker_env::find_program(spec.program.name, path, prepared.directory);
-    if (!found) return tl::unexpected(found.error());
-    // A script that is a program finds in its own $0 what is executed: what the user wrote, as from a shell.
-    prepared.program = spec.program.name.find('/') == std::string::npos ? *found : spec.program.name;
-    return {};
+  ProgramSpec& command = prepared.command = spec.program;
+  if (command.kind == ProgramKind::executable) {
+    auto found = worker_env::find_program(command.name, path, prepared.directory);
+    if (found) {
+      // A script that is a program finds in its own $0 what is executed: what the user wrote, as from a shell.
+      prepared.program = command.name.find('/') == std::string::npos ? *found : command.name;
+      return {};
+    }
+    if (command.no_python || !worker_env::is_python_program(command.name, prepared.directory)) {
+      return tl::unexpected(found.error());
+    }
+    command.kind = ProgramKind::python_script;
   }
   auto python = worker_env::choose_python(lookup.environment(), prepared.directory);
   if (!python) return tl::unexpected(python.error());
   prepared.python = *python;
   prepared.program = *python;
-  if (spec.program.kind == ProgramKind::python_script) {
-    auto script = worker_env::find_script(spec.program.name, prepared.directory);
+  if (command.kind != ProgramKind::python_module) {
+    auto script = worker_env::find_script(command.name, prepared.directory);
     if (!script) return tl::unexpected(script.error());
   }
   return {};
@@ -95,7 +101,7 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
   auto found = find_what_to_run(spec, prepared);
   if (found || !spec.dry_run) return found;
   say(Level::warning, found.error().message);
-  const bool by_python = spec.program.kind != ProgramKind::executable;
+  const bool by_python = prepared.command.kind != ProgramKind::executable;
   if (prepared.program.empty()) prepared.program = by_python ? "python3" : spec.program.name;
   if (by_python) prepared.python = prepared.program;
   return {};
@@ -105,7 +111,7 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
 void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& meeting = spec.rendezvous;
   const bool several = prepared.local_world_size > 1 || meeting.several_machines();
-  if (!several || meeting.node_rank.value_or(0) != 0 || spec.program.kind != ProgramKind::executable) return;
+  if (!several || meeting.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
   if (library.empty()) return;

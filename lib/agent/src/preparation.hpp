@@ -17,6 +17,7 @@ struct Preparation {
   int local_world_size = 1;
   std::string hostname;   ///< short
   std::string directory;  ///< of the workers, absolute
+  ProgramSpec command;    ///< what was asked for, with the kind that the file turned out to be
   std::string program;    ///< what is executed: the program itself or a Python
   std::string python;     ///< empty for an executable
   worker_env::ParentEnvironment parent;

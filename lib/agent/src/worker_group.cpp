@@ -78,8 +78,8 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
 
   Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
   if (lane.argv.empty() || worker_env::argv_depends_on_rank(spec_.program)) {
-    lane.words =
-        worker_env::worker_argv(spec_.program, ranks.rank_of(worker.local_rank), worker.local_rank, prepared_.python);
+    lane.words = worker_env::worker_argv(prepared_.command, ranks.rank_of(worker.local_rank), worker.local_rank,
+                                         prepared_.python);
     lane.argv.clear();
     for (auto& word : lane.words) lane.argv.push_back(word.data());
     lane.argv.push_back(nullptr);

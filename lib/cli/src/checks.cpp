@@ -171,16 +171,17 @@ Result<void> check_together(Draft& draft, Settings& settings, Warnings& warnings
 void choose_program_kind(Draft& draft, const Settings& settings, Warnings& warnings) {
   ProgramSpec& program = draft.spec.program;
   if (draft.run_path) {
-    program.kind = ProgramKind::python_script;
+    program.kind = ProgramKind::python_function;
     for (const std::string_view name : {"module", "no-python"}) {
       if (typed(settings, name)) warnings.push_back(concat("--run-path wins over --", name));
     }
   } else if (draft.module) {
     program.kind = ProgramKind::python_module;
-  } else if (!draft.no_python && std::string_view(program.name).ends_with(".py")) {
+  } else if (!draft.no_python && (program.name.ends_with(".py") || program.name.ends_with(".pyz"))) {
     program.kind = ProgramKind::python_script;
   } else {
     program.kind = ProgramKind::executable;
+    program.no_python = draft.no_python;
   }
 }
 

@@ -19,10 +19,11 @@ constexpr std::string_view opening =
        ddrun version [--json]
 
 Starts a group of workers, tells each who it is, watches over them, and brings
-the group back when one fails. A program that ends in .py, or -m module, runs
-with Python; anything else is executed itself. ${local_rank} and ${rank} in its
-arguments are replaced; nothing else behind the program is touched, but that a
--- directly behind Python's or --no-python's is dropped, as torchrun does it.
+the group back when one fails. A program that ends in .py, -m module, or what
+only Python can run, runs with Python; anything else is executed itself.
+${local_rank} and ${rank} in its arguments are replaced; nothing else behind
+the program is touched, but that a -- directly behind Python's or --no-python's
+is dropped, as torchrun does it.
 )";
 
 constexpr std::string_view closing =

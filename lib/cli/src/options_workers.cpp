@@ -141,7 +141,8 @@ constexpr Option workers_table[] = {
      .group = Group::program,
      .kind = Kind::flag,
      .pet = true,
-     .help = "Run the program with Python, whatever its name; wins over -m and --no-python",
+     .help = "Run the program with Python, whatever its name, record its exception, and let workers that have returned "
+             "wait for each other; wins over -m and --no-python",
      .set = [](Draft& d, std::string_view v) { return assign(d.run_path, parse_bool(v)); },
      .show = [](const Draft& d) { return shown(d.run_path); }},
 };

@@ -153,7 +153,26 @@ bool looks_like_text(std::string_view head) {
   });
 }
 
+/// The second half of the magic number is the same in all versions.
+bool is_compiled_python(std::string_view head) {
+  return head.size() > 16 && head.substr(2, 2) == "\r\n" && !looks_like_text(head);
+}
+
 }  // namespace
+
+FileFormat file_format(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  char buffer[512];
+  const ssize_t size = fd ? ::pread(fd.get(), buffer, sizeof buffer, 0) : -1;
+  if (size < 0) return FileFormat::other;
+  const std::string_view head(buffer, static_cast<std::size_t>(size));
+  if (head.starts_with("PK\3\4") || is_compiled_python(head)) return FileFormat::python_code;
+  if (head.starts_with("#!")) {
+    const bool python = head.substr(0, head.find('\n')).find("python") != std::string_view::npos;
+    return python ? FileFormat::python_script : FileFormat::other;
+  }
+  return looks_like_text(head) ? FileFormat::text : FileFormat::other;
+}
 
 Result<void> check_program_format(std::string_view name, const std::string& file, std::string_view path,
                                   const std::string& cwd) {
@@ -171,7 +190,7 @@ Result<void> check_program_format(std::string_view name, const std::string& file
                                 ? "exec format error: a script without a '#!' line; leave out --no-python, or make "
                                   "'#!/usr/bin/env python3' its first line"
                                 : "exec format error: a script without a '#!' line; make '#!/bin/sh', or what runs "
-                                  "it, its first line");
+                                  "it, its first line; for a Python program give --run-path");
   }
   if (foreign_formats_are_handled()) return {};
   return cannot_run(name, "exec format error: neither a program for this machine nor a script");

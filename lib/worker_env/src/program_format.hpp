@@ -13,4 +13,13 @@ namespace ddrun::worker_env {
 [[nodiscard]] Result<void> check_program_format(std::string_view name, const std::string& file, std::string_view path,
                                                 const std::string& cwd);
 
+/// What the beginning of a file says, whether it may be executed or not.
+enum class FileFormat {
+  python_code,    ///< a zip archive or compiled Python
+  python_script,  ///< python in its '#!' line
+  text,           ///< no '#!' line
+  other,          ///< also: cannot be read
+};
+[[nodiscard]] FileFormat file_format(const std::string& file);
+
 }  // namespace ddrun::worker_env

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "program_format.hpp"
 
 namespace ddrun::worker_env {
 
@@ -118,7 +119,10 @@ std::string hint_for_file_here(std::string_view name, const std::string& cwd) {
     if (name.ends_with(".PY") || name.ends_with(".Py") || name.ends_with(".pyw")) {
       return concat("; as it does not end in .py, write: --run-path ", shell_quote(name));
     }
-    return concat("; ./", name, " is not executable: chmod +x ./", name);
+    return concat("; ./", name, " is ", not_executable(concat("./", name), here));
+  }
+  if (struct stat info{}; ::stat(here.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return concat("; ./", name, " is a directory, and no __main__.py is in it");
   }
   if (is_file(here + ".py")) return concat(" (did you mean ", name, ".py?)");
   if (is_program(here + ".sh")) return concat(" (did you mean ./", name, ".sh?)");
@@ -170,6 +174,12 @@ std::string hint_for_name(std::string_view name, const std::vector<std::string>&
   }
   const std::string near = near_program(directories, std::string(name));
   return near.empty() ? std::string() : concat(" (did you mean ", near, "?)");
+}
+
+std::string not_executable(std::string_view name, const std::string& file) {
+  if (file_format(file) != FileFormat::text) return concat("not executable; try: chmod +x ", shell_quote(name));
+  return concat("not executable, and has no '#!' line; for a Python program try: ddrun --run-path ", shell_quote(name),
+                ", for another script make '#!/bin/sh', or what runs it, its first line, and chmod +x");
 }
 
 std::string notebook_hint(std::string_view name) {

@@ -21,6 +21,9 @@ enum class Sought { program, python_script };
 [[nodiscard]] std::string hint_for_name(std::string_view name, const std::vector<std::string>& directories,
                                         const std::string& cwd);
 
+/// Of a regular file that nobody may execute: "not executable...", with what to do about it.
+[[nodiscard]] std::string not_executable(std::string_view name, const std::string& file);
+
 /// For a notebook, which nobody can execute.
 [[nodiscard]] std::string notebook_hint(std::string_view name);
 

@@ -38,7 +38,7 @@ tl::unexpected<Error> not_there(std::string_view name, const std::string& file, 
 Result<std::string> checked(std::string_view name, std::string file, const struct stat& info, std::string_view path,
                             const std::string& cwd) {
   const auto cannot = [&](std::string_view why) { return fail(Errc::not_executable, concat(name, ": ", why)); };
-  if (S_ISDIR(info.st_mode)) return cannot("is a directory");
+  if (S_ISDIR(info.st_mode)) return cannot("is a directory, and no __main__.py is in it");
   if (!S_ISREG(info.st_mode)) return cannot("is not a regular file");
   if (::faccessat(AT_FDCWD, file.c_str(), X_OK, AT_EACCESS) != 0) {
     struct statvfs mount {};
@@ -47,9 +47,10 @@ Result<std::string> checked(std::string_view name, std::string file, const struc
     }
     if (name.ends_with(".ipynb")) return cannot(notebook_hint(name));
     if ((info.st_mode & 0111) == 0) {
-      std::string why = concat("not executable; try: chmod +x ", shell_quote(name));
-      if (name.ends_with(".py")) why += ", or leave out --no-python";
-      return cannot(why);
+      if (name.ends_with(".py")) {
+        return cannot(concat("not executable; try: chmod +x ", shell_quote(name), ", or leave out --no-python"));
+      }
+      return cannot(not_executable(name, file));
     }
     return cannot("permission denied: you may not execute it");
   }
@@ -86,6 +87,17 @@ Result<std::string> find_program(std::string_view name, std::string_view path, c
   if (!unusable.empty()) return checked(unusable, unusable, unusable_info, path, cwd);
 
   return fail(Errc::not_found, concat(name, ": not found in PATH", hint_for_name(name, directories, cwd)));
+}
+
+bool is_python_program(std::string_view name, const std::string& cwd) {
+  const std::string file = from_directory(name, cwd);
+  struct stat info {};
+  if (name.empty() || ::stat(file.c_str(), &info) != 0) return false;
+  if (S_ISDIR(info.st_mode)) return ::access(concat(file, "/__main__.py").c_str(), F_OK) == 0;
+  if (!S_ISREG(info.st_mode)) return false;
+  const FileFormat format = file_format(file);
+  // One that may be executed names the Python that it wants: without it, another would be a surprise.
+  return format == FileFormat::python_code || (format == FileFormat::python_script && (info.st_mode & 0111) == 0);
 }
 
 Result<std::string> find_script(std::string_view name, const std::string& cwd) {

@@ -130,6 +130,9 @@ TEST_CASE("the kind of program follows from its name and the flags") {
   CHECK(launched({"--no-python", "train.py"}).spec.program.kind == ProgramKind::executable);
   CHECK(launched({"-m", "pkg.train"}).spec.program.kind == ProgramKind::python_module);
   CHECK(launched({"-m", "pkg.py"}).spec.program.kind == ProgramKind::python_module);
-  CHECK(launched({"--run-path", "train"}).spec.program.kind == ProgramKind::python_script);
+  CHECK(launched({"app.pyz"}).spec.program.kind == ProgramKind::python_script);
+  CHECK_FALSE(launched({"train"}).spec.program.no_python);
+  CHECK(launched({"--no-python", "train"}).spec.program.no_python);
+  CHECK(launched({"--run-path", "train"}).spec.program.kind == ProgramKind::python_function);
   CHECK(launched({"--module=0", "train"}).spec.program.kind == ProgramKind::executable);
 }

@@ -18,6 +18,14 @@ TEST_CASE("Python scripts and modules run unbuffered") {
         Words{"/venv/bin/python", "-u", "-m", "pkg.train", "-x"});
 }
 
+TEST_CASE("a script of --run-path is named behind the code that runs it") {
+  const Words argv = worker_argv({ProgramKind::python_function, "dir/train", {"-x", "${rank}"}}, 3, 1, "/bin/python");
+  REQUIRE(argv.size() == 7);
+  CHECK(Words(argv.begin(), argv.begin() + 3) == Words{"/bin/python", "-u", "-c"});
+  CHECK(argv[3].find("runpy.run_path(") != std::string::npos);
+  CHECK(Words(argv.begin() + 4, argv.end()) == Words{"dir/train", "-x", "3"});
+}
+
 TEST_CASE("rank and local rank are replaced in arguments and nothing else is touched") {
   const ProgramSpec program{ProgramKind::executable,
                             "dir-${rank}/x",

@@ -54,7 +54,7 @@ TEST_CASE("what lies in the working directory is named first") {
   place.file("go.sh", 0755);
   CHECK(place.said_of("go") == "not found in PATH (did you mean ./go.sh?)");
   place.file("plain", 0644);
-  CHECK(place.said_of("plain") == "not found in PATH; ./plain is not executable: chmod +x ./plain");
+  CHECK(place.said_of("plain") == "not found in PATH; ./plain is not executable; try: chmod +x ./plain");
 }
 
 TEST_CASE("nothing is suggested that does not run") {

@@ -107,16 +107,48 @@ TEST_CASE("what cannot be executed says why and what to do") {
     return failure(find_program("./" + name, "/bin", dir.path()), Errc::not_executable);
   };
   CHECK(tried("sub/file", script) == "found " + dir.path() + "/sub/file");
-  CHECK(failure(find_program("./sub", "/bin", dir.path()), Errc::not_executable) == "./sub: is a directory");
+  CHECK(failure(find_program("./sub", "/bin", dir.path()), Errc::not_executable) ==
+        "./sub: is a directory, and no __main__.py is in it");
   CHECK(failure(find_program("/dev/null", "/bin", "/"), Errc::not_executable) == "/dev/null: is not a regular file");
   CHECK(tried("plain", script, 0644) == "./plain: not executable; try: chmod +x ./plain");
   CHECK(tried("a.py", script, 0644) == "./a.py: not executable; try: chmod +x ./a.py, or leave out --no-python");
   CHECK(tried("empty", "") == "./empty: the file is empty");
-  CHECK(tried("bare", "echo hello\n") ==
-        "./bare: exec format error: a script without a '#!' line; make '#!/bin/sh', or what runs it, its first line");
+  CHECK(
+      tried("bare", "echo hello\n") ==
+      "./bare: exec format error: a script without a '#!' line; make '#!/bin/sh', or what runs it, its first line; for "
+      "a Python program give --run-path");
+  CHECK(tried("unmarked", "import torch\n", 0644) ==
+        "./unmarked: not executable, and has no '#!' line; for a Python program try: ddrun --run-path ./unmarked, for "
+        "another script make '#!/bin/sh', or what runs it, its first line, and chmod +x");
   CHECK(tried("bare.py", "print(1)\n") ==
         "./bare.py: exec format error: a script without a '#!' line; leave out --no-python, or make "
         "'#!/usr/bin/env python3' its first line");
+}
+
+TEST_CASE("a Python program by another name is known by what is in it") {
+  const TemporaryDirectory dir;
+  const auto is = [&](const std::string& name, const std::string& content, mode_t mode = 0644) {
+    dir.file(name, content, mode);
+    return worker_env::is_python_program(name, dir.path()) && worker_env::is_python_program("./" + name, dir.path());
+  };
+  dir.file("app/__main__.py", "");
+  CHECK(worker_env::is_python_program("app", dir.path()));
+  CHECK(worker_env::is_python_program(dir.path() + "/app/", "/"));
+  CHECK(is("zip", std::string("PK\3\4\24\0", 6)));
+  CHECK(is("zip", "PK\3\4", 0755));
+  CHECK(is("compiled", std::string("\xa7\r\r\n\0\0\0\0\1\2\3\4\5\6\7\10\11", 17)));
+  CHECK(is("script", "#!/usr/bin/env python3\nprint(1)\n"));
+  CHECK(is("script", "#!/opt/python3.11/bin/python3.11 -u\n"));
+  // May be executed, and names the Python that it wants; a shell's; nothing tells whose.
+  CHECK_FALSE(is("executable", "#!/nowhere/python3\n", 0755));
+  CHECK_FALSE(is("shell", "#!/bin/sh\npython3 x\n"));
+  CHECK_FALSE(is("text", "import os\n"));
+  CHECK_FALSE(is("windows", "ab\r\ncdefghijklmnopqrstuvwxyz\r\n"));
+  CHECK_FALSE(is("empty", ""));
+  dir.file("folder/main.py", "");
+  CHECK_FALSE(worker_env::is_python_program("folder", dir.path()));
+  CHECK_FALSE(worker_env::is_python_program("missing", dir.path()));
+  CHECK_FALSE(worker_env::is_python_program("", dir.path()));
 }
 
 TEST_CASE("the interpreter of a script has to be there") {

@@ -18,15 +18,17 @@ namespace ddrun {
 
 /// How the program named on the command line is run.
 enum class ProgramKind {
-  executable,     ///< executed itself, PATH searched
-  python_script,  ///< `$PYTHON -u name args…`
-  python_module,  ///< `$PYTHON -u -m name args…`
+  executable,       ///< executed itself, PATH searched
+  python_script,    ///< `$PYTHON -u name args…`
+  python_module,    ///< `$PYTHON -u -m name args…`
+  python_function,  ///< the script as torchrun's --run-path runs it: `$PYTHON -u -c … name args…`
 };
 
 struct ProgramSpec {
   ProgramKind kind = ProgramKind::executable;
   std::string name;
   std::vector<std::string> args;  ///< untouched but for ${local_rank} and ${rank}
+  bool no_python = false;         ///< an executable is not looked at for being a Python program by another name
 };
 
 /// --nproc-per-node

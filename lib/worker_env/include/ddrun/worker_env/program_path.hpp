@@ -19,6 +19,11 @@ namespace ddrun::worker_env {
 /// For a script that Python runs: it has to be there and readable, no more. Returns its path from `cwd`.
 [[nodiscard]] Result<std::string> find_script(std::string_view name, const std::string& cwd);
 
+/// Whether a file that cannot be executed is a program for Python all the same: a directory with a __main__.py, a zip
+/// archive, compiled Python, or a script that nobody may execute and whose first line asks for Python. Any other text
+/// is not: nothing tells it from a script of a shell. Named as for find_script().
+[[nodiscard]] bool is_python_program(std::string_view name, const std::string& cwd);
+
 /// PATH where the environment has none.
 inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";
 
