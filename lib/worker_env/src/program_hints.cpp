@@ -121,9 +121,6 @@ std::string hint_for_file_here(std::string_view name, const std::string& cwd) {
     }
     return concat("; ./", name, " is ", not_executable(concat("./", name), here));
   }
-  if (struct stat info{}; ::stat(here.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
-    return concat("; ./", name, " is a directory, and no __main__.py is in it");
-  }
   if (is_file(here + ".py")) return concat(" (did you mean ", name, ".py?)");
   if (is_program(here + ".sh")) return concat(" (did you mean ./", name, ".sh?)");
   return {};
@@ -171,6 +168,10 @@ std::string hint_for_name(std::string_view name, const std::vector<std::string>&
   }
   if (is_listed(launcher_words, name)) {
     return concat("; ddrun has no word ", name, ": its options and the program follow at once, see 'ddrun --help'");
+  }
+  struct stat info {};
+  if (::stat(from_directory(name, cwd).c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    return concat("; ./", name, " is a directory, and no __main__.py is in it");
   }
   const std::string near = near_program(directories, std::string(name));
   return near.empty() ? std::string() : concat(" (did you mean ", near, "?)");
