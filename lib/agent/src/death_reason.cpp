@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
@@ -96,7 +97,20 @@ std::string core_dump_location(const DeadWorker& worker, const SystemRoots& root
   return file.empty() ? std::string() : concat("core file: ", file);
 }
 
-DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), at_start_(count_kills()) {}
+DeathReasons::DeathReasons(SystemRoots roots) : roots_(std::move(roots)), before_(count_kills()) {}
+
+void DeathReasons::attempt_begins(int workers) {
+  before_ = count_kills();
+  explained_ = 0;
+  workers_ = std::max(workers, 1);
+}
+
+/// The OOM killer takes the largest. A worker that never had an eighth of its share of the limit was hardly that.
+bool DeathReasons::is_far_below_limit(long max_rss_kib) const {
+  const auto limit = topology::memory_limit(roots_);
+  const std::int64_t kib = limit ? limit->bytes / 1024 : ::sysconf(_SC_PHYS_PAGES) * (::sysconf(_SC_PAGESIZE) / 1024);
+  return max_rss_kib > 0 && kib > 0 && max_rss_kib < kib / workers_ / 8;
+}
 
 std::optional<DeathReasons::KillCount> DeathReasons::count_kills() const {
   if (const auto group = topology::own_cgroup("memory", roots_)) {
@@ -120,11 +134,20 @@ std::string DeathReasons::out_of_memory(bool whole_machine) const {
 
 std::string DeathReasons::explain(const DeadWorker& worker) {
   const auto now = count_kills();
-  const bool comparable = now && at_start_ && now->of_our_cgroup == at_start_->of_our_cgroup;
-  const bool oom = comparable && now->kills - at_start_->kills > explained_;
+  const bool comparable = now && before_ && now->of_our_cgroup == before_->of_our_cgroup;
+  const bool oom = comparable && now->kills - before_->kills > explained_;
   const auto* signaled = std::get_if<Signaled>(&worker.status);
+  const auto perhaps = [&](std::string text) {
+    before_ = now;
+    explained_ = 0;
+    return text;
+  };
 
   if (signaled != nullptr && signaled->signal == SIGKILL) {
+    if (oom && is_far_below_limit(worker.max_rss_kib)) {
+      return perhaps(concat("killed from outside ddrun, or perhaps out of memory: the kernel's OOM killer was at work ",
+                            out_of_memory(!now->of_our_cgroup), ", but this worker was small"));
+    }
     if (oom) {
       ++explained_;
       return concat(now->of_our_cgroup ? "out of memory" : "probably out of memory", ": the kernel's OOM killer ended ",
@@ -137,8 +160,8 @@ std::string DeathReasons::explain(const DeadWorker& worker) {
   if (std::string core = core_dump_location(worker, roots_); !core.empty()) return core;
   if (oom && now->of_our_cgroup && worker.status != ExitStatus(Exited{0})) {
     // Such as a data loader's process: its parent sees it die and fails with a code of its own.
-    return concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
-                  out_of_memory(false));
+    return perhaps(concat("perhaps out of memory: the kernel's OOM killer ended another process of this job ",
+                          out_of_memory(false)));
   }
   return {};
 }

@@ -103,6 +103,12 @@ std::string signals_to_handle(const std::set<int>& signals) {
   return join(names, ",");
 }
 
+/// As a script or module, or by naming an interpreter: "python3", "/opt/venv/bin/python3.12".
+bool runs_python(const ProgramSpec& program) {
+  if (program.kind != ProgramKind::executable) return true;
+  return std::string_view(program.name).substr(program.name.rfind('/') + 1).starts_with("python");
+}
+
 void assign(std::string& entry, std::string_view name, long long number) {
   std::array<char, 24> digits;  // NOLINT: written by to_chars
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
@@ -166,6 +172,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   };
   const auto unset = [&](std::string_view name) { return !value_before_ours(spec, parent, name).has_value(); };
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (runs_python(spec.program) && unset("PYTHONFAULTHANDLER")) ours.emplace_back("PYTHONFAULTHANDLER", "1");
   if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) ours.emplace_back("OMP_NUM_THREADS", "1");
   // Through a pipe Python would keep back up to 8 KiB, and lose it when the worker is killed.
   if (unset("PYTHONUNBUFFERED")) ours.emplace_back("PYTHONUNBUFFERED", "1");

@@ -29,7 +29,9 @@ struct Machine {
   }
 };
 
-DeadWorker dead(ExitStatus status, const std::string& directory = "/") { return {4711, status, directory, {}}; }
+DeadWorker dead(ExitStatus status, const std::string& directory = "/", long max_rss_kib = 0) {
+  return {4711, status, directory, {}, max_rss_kib};
+}
 
 const std::string oom = "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 4 GiB)";
 const std::string outside = "killed from outside ddrun; the kernel's OOM killer was not at work";
@@ -58,6 +60,45 @@ TEST_CASE("a worker that fails after its child was killed for memory is told so"
         "perhaps out of memory: the kernel's OOM killer ended another process of this job (memory limit of cgroup "
         "/job: 4 GiB)");
   CHECK(reasons.explain(dead(Exited{0})).empty());
+}
+
+TEST_CASE("a kill of an earlier attempt explains nothing in this one") {
+  const Machine machine;
+  DeathReasons reasons(roots_of(machine.dir));
+  machine.kills(8);  // a data loader, say
+  reasons.attempt_begins(2);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
+  CHECK(reasons.explain(dead(Exited{1})).empty());
+  machine.kills(9);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == oom);
+}
+
+TEST_CASE("what perhaps explains one failure does not explain the next") {
+  const Machine machine;
+  DeathReasons reasons(roots_of(machine.dir));
+  machine.kills(10);
+  CHECK(reasons.explain(dead(Exited{1})).starts_with("perhaps out of memory"));
+  CHECK(reasons.explain(dead(Exited{1})).empty());
+  CHECK(reasons.explain(dead(Signaled{SIGKILL})) == outside);
+}
+
+TEST_CASE("a worker far below the limit is not said to have been ended for memory") {
+  const Machine machine;  // with a limit of 4 GiB
+  DeathReasons reasons(roots_of(machine.dir));
+  reasons.attempt_begins(4);
+  machine.kills(8);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL}, "/", 3800)) ==
+        "killed from outside ddrun, or perhaps out of memory: the kernel's OOM killer was at work (memory limit of "
+        "cgroup /job: 4 GiB), but this worker was small");
+  CHECK(reasons.explain(dead(Signaled{SIGKILL}, "/", 3800)) == outside);
+  machine.kills(9);
+  CHECK(reasons.explain(dead(Signaled{SIGKILL}, "/", 200 * 1024)) == oom);
+
+  const TemporaryDirectory dir;  // no cgroup: all of the machine's memory
+  dir.file("proc/vmstat", "oom_kill 3\n");
+  DeathReasons whole(roots_of(dir));
+  dir.file("proc/vmstat", "oom_kill 4\n");
+  CHECK(whole.explain(dead(Signaled{SIGKILL}, "/", 3800)).starts_with("killed from outside ddrun, or perhaps"));
 }
 
 TEST_CASE("cgroup version 1 counts in oom_control") {

@@ -178,6 +178,23 @@ TEST_CASE("OMP_NUM_THREADS is 1 only if it is unset and there are several worker
   }
 }
 
+TEST_CASE("a Python worker that crashes says where it was, unless the user has said otherwise") {
+  Case c;
+  CHECK(c.values(0).count("PYTHONFAULTHANDLER") == 0);
+  for (const char* name : {"python3", "/opt/venv/bin/python3.12"}) {
+    c.spec.program.name = name;
+    CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "1");
+  }
+  c.spec.program.name = "/python/train";
+  CHECK(c.values(0).count("PYTHONFAULTHANDLER") == 0);
+  c.spec.program.kind = ProgramKind::python_script;
+  CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "1");
+  c.parent.push_back("PYTHONFAULTHANDLER=");
+  CHECK(c.values(0).at("PYTHONFAULTHANDLER").empty());
+  c.spec.env = {{"PYTHONFAULTHANDLER", "0"}};
+  CHECK(c.values(0).at("PYTHONFAULTHANDLER") == "0");
+}
+
 TEST_CASE("NCCL error handling and Python's buffering are inherited or 1") {
   Case c;
   CHECK(c.values(0).at("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "1");

@@ -18,17 +18,22 @@ struct DeadWorker {
   ExitStatus status;
   std::string directory;  ///< its working directory, absolute
   std::chrono::system_clock::time_point started;
+  long max_rss_kib = 0;  ///< 0: not known
 };
 
-/// Finds out why workers end, from the kernel's counters and its rules for core dumps. Make one before the first worker
-/// starts: it remembers where the counters stood. Reads a few small files, on failures only; never blocks.
+/// Finds out why workers end, from the kernel's counters and its rules for core dumps. Reads a few small files, at the
+/// beginning of attempts and on failures only; never blocks.
 class DeathReasons {
  public:
   explicit DeathReasons(topology::SystemRoots roots = {});
 
+  /// Before the first worker of each attempt starts: remembers where the counters stand, because what was killed
+  /// before explains nothing that comes. `workers`: how many share this machine's memory.
+  void attempt_begins(int workers);
+
   /// A sentence such as "out of memory: the kernel's OOM killer ended it (memory limit of cgroup /job: 4 GiB)",
   /// "killed from outside ddrun" or "core file: /data/core.4711"; empty if there is nothing to say.
-  /// Each kill that the kernel counted explains one death: call once per dead worker.
+  /// Each kill that the kernel counted explains one death: call once per dead worker, those that SIGKILL ended first.
   [[nodiscard]] std::string explain(const DeadWorker& worker);
 
  private:
@@ -40,8 +45,10 @@ class DeathReasons {
   [[nodiscard]] std::string out_of_memory(bool whole_machine) const;
 
   topology::SystemRoots roots_;
-  std::optional<KillCount> at_start_;
+  [[nodiscard]] bool is_far_below_limit(long max_rss_kib) const;
+  std::optional<KillCount> before_;  ///< those after it are not yet explained
   std::int64_t explained_ = 0;
+  int workers_ = 1;
 };
 
 /// Where the core dump of `worker` is, in words; empty if it cannot be found.
