@@ -288,7 +288,7 @@ void Agent::signal_arrived_late(const std::string& what, bool at_once) {
 
 void Agent::time_is_up() {
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
-    say(Level::notice, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
+    say(Level::info, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
   dispatch(event::JobTimeout{});
   // The output of a job that went well is worth as much time as its reader wants.
@@ -369,7 +369,7 @@ Result<void> Agent::start_workers(int attempt) {
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
-  record_.attempt_begins();
+  record_.attempt_begins(prepared_.local_world_size);
   group_->forget_workers();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});

@@ -130,7 +130,7 @@ std::string headline(const std::string& host, const WorkerEnd& worker) {
 
 std::string why(const WorkerEnd& worker) {
   std::string text = worker.why;
-  if (text.starts_with("out of memory") && worker.use.max_rss_kib > 0) {
+  if ((text.starts_with("out of memory") || text.ends_with("this worker was small")) && worker.use.max_rss_kib > 0) {
     text +=
         concat("; it had up to ", size_text(static_cast<std::uint64_t>(worker.use.max_rss_kib) * 1024), " in memory");
   }
@@ -221,10 +221,11 @@ std::chrono::nanoseconds time_until(const WorkerEnd& worker, const Sign& sign) {
 
 /// A worker that failed before another ended: the cause, then the first end and whose status counts.
 void add_failed_before(Lines& lines, const std::string& host, const WorkerEnd& cause, const Sign& sign,
-                       const WorkerEnd& first) {
+                       const WorkerEnd& first, bool in_full = true) {
   lines.error(concat("rank ", cause.rank, " failed first, after ", format_duration(time_until(cause, sign)), " (",
                      place(host, cause), ")"));
-  add_cause(lines, cause);
+  if (in_full) add_cause(lines, cause);
+  else if (!cause.stderr_log.empty()) lines.block("log", {concat(host, ":", cause.stderr_log)});
   const std::string reason = reason_in_short(first);
   lines.block("status", {concat(ending(first), " after ", format_duration(first.ran), ", before rank ", cause.rank,
                                 " did", reason.empty() ? "" : ": ", reason)});
@@ -330,6 +331,9 @@ void add_job_cause(Lines& lines, const JobResult& result, const JobCause& cause)
     lines.notice(cause.why);
   } else if (!cause.worker) {
     lines.error(cause.why);
+  } else if (cause.failed_first) {
+    add_failed_before(lines, cause.failed_first_host, *cause.failed_first, cause.failed_first_sign, *cause.worker,
+                      cause.is_told_in_full);
   } else {
     lines.error(headline(cause.host, *cause.worker));
     if (cause.is_told_in_full) {

@@ -31,18 +31,13 @@ bool was_sent(const WorkerEnd& worker) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-struct Candidate {
-  Sign sign;
-  bool own = true;  ///< not the words of a victim
-};
-
 /// The earliest sign that this worker failed; one of its own before the words of a victim.
-std::optional<Candidate> first_sign(const WorkerEnd& worker, bool is_first, bool first_is_explained, Time stopped_at) {
+std::optional<Sign> first_sign(const WorkerEnd& worker, bool is_first, bool first_is_explained, Time stopped_at) {
   if (worker.pid == 0 || worker.success) return std::nullopt;
-  std::optional<Candidate> best;
+  std::optional<Sign> best;
   const auto add = [&](SignKind kind, Time at, bool own) {
     if (at > stopped_at && !is_first) return;
-    if (!best || (own && !best->own) || (own == best->own && at < best->sign.at)) best = Candidate{{kind, at}, own};
+    if (!best || (own && !best->own) || (own == best->own && at < best->at)) best = Sign{kind, at, own};
   };
   bool complains = false;
   if (worker.error) {
@@ -75,17 +70,17 @@ bool is_explained(const WorkerEnd& worker) {
 void find_first_cause(AttemptResult& attempt, Time stopped_at) {
   attempt.cause.reset();
   const bool explained = attempt.first_failure && is_explained(attempt.workers.at(*attempt.first_failure));
-  std::optional<Candidate> best;
+  std::optional<Sign> best;
   const auto consider = [&](std::size_t i) {
     const bool is_first = attempt.first_failure == i;
     const auto found = first_sign(attempt.workers[i], is_first, explained, stopped_at);
     if (!found || (best && best->own && !found->own)) return;
-    if (best && best->own == found->own && found->sign.at + same > best->sign.at) return;
+    if (best && best->own == found->own && found->at + same > best->at) return;
     // Among those who only complain of others the first to end stays.
     if (best && !found->own) return;
     best = found;
     attempt.cause = i;
-    attempt.cause_sign = found->sign;
+    attempt.cause_sign = *found;
   };
   if (attempt.first_failure) consider(*attempt.first_failure);
   for (std::size_t i = 0; i < attempt.workers.size(); ++i) {

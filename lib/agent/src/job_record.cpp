@@ -9,6 +9,7 @@
 #include "ddrun/agent/error_file.hpp"
 #include "ddrun/agent/first_cause.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 #include "reason.hpp"
 #include "worker_json.hpp"
@@ -21,6 +22,8 @@ constexpr std::size_t stderr_tail_lines = 10;
 /// A job may restart for months: so many attempts are kept whole, those between are counted.
 constexpr std::size_t first_attempts = 8;
 constexpr std::size_t last_attempts = 24;
+/// A worker whose child a watchdog timer ended fails of that within this time, if at all.
+constexpr std::chrono::seconds timer_effect{1};
 /// Of a worker's stderr, for its last words.
 constexpr std::size_t searched_lines = 1000;
 
@@ -33,9 +36,10 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.timeout = spec_.timeout.value_or(Milliseconds{0});
 }
 
-void JobRecord::attempt_begins() {
+void JobRecord::attempt_begins(int workers) {
   stop_began_.reset();
   forget_error_files();
+  death_reasons_.attempt_begins(workers);
 }
 
 /// All that is in them has been read: without log files they would only stay in memory until the machine is restarted.
@@ -44,11 +48,27 @@ void JobRecord::forget_error_files() {
   private_error_files_.clear();
 }
 
+void JobRecord::note_timer(pid_t worker, bool its_child, std::string what) {
+  timers_[worker] = {std::move(what), its_child, std::chrono::system_clock::now()};
+}
+
+std::string JobRecord::reason_of_end(const WorkerEnd& end, const Preparation& prepared) {
+  const auto timer = timers_.find(end.pid);
+  if (timer != timers_.end()) {
+    // A worker whose child was ended may go on as intended, and fail later of something else.
+    const bool says_otherwise = end.error || end.last_words;
+    if (!timer->second.of_child || (end.ended - timer->second.at <= timer_effect && !says_otherwise)) {
+      return timer->second.what;
+    }
+  }
+  return death_reasons_.explain({end.pid, end.status, prepared.directory, end.started, end.use.max_rss_kib});
+}
+
 void JobRecord::stop_begins() {
   if (!stop_began_) stop_began_ = std::chrono::system_clock::now();
 }
 
-void JobRecord::explain(Worker& worker, const logs::Output& output, const Preparation& prepared) {
+void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   WorkerEnd& end = worker.end;
   if (end.success) return;
   // One that was stopped may have failed before, and be the cause.
@@ -65,11 +85,6 @@ void JobRecord::explain(Worker& worker, const logs::Output& output, const Prepar
   if (!end.stopped_by_ddrun || end.last_words || end.error) {
     for (std::size_t i = tail.size() - kept; i < tail.size(); ++i) end.stderr_tail.push_back(tail[i].text);
   }
-  if (end.stopped_by_ddrun) return;
-  const auto noted = noted_reasons_.find(end.pid);
-  end.why = noted != noted_reasons_.end()
-                ? noted->second
-                : death_reasons_.explain({end.pid, end.status, prepared.directory, end.started});
 }
 
 void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
@@ -89,14 +104,23 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
       worker.end.ran = Clock::now() - worker.started_at;
     }
     const bool is_first = first && *first == worker.local_rank;
-    explain(worker, output, prepared);
+    read_evidence(worker, output);
     worker.end.stderr_was_shown = output.console_shows_stderr(worker.local_rank);
     worker.end.stdout_log = output.stdout_log(worker.local_rank);
     worker.end.stderr_log = output.stderr_log(worker.local_rank);
     if (is_first) attempt.first_failure = attempt.workers.size();
     attempt.workers.push_back(worker.end);
   }
-  noted_reasons_.clear();
+  // The kernel's kills explain those first who died of SIGKILL.
+  for (const bool killed : {true, false}) {
+    for (WorkerEnd& end : attempt.workers) {
+      const auto* signaled = std::get_if<Signaled>(&end.status);
+      if (end.success || end.stopped_by_ddrun || (signaled != nullptr && signaled->signal == SIGKILL) != killed)
+        continue;
+      end.why = reason_of_end(end, prepared);
+    }
+  }
+  timers_.clear();
   find_first_cause(attempt, stop_began_.value_or(std::chrono::system_clock::now()));
   result_.attempts.push_back(std::move(attempt));
   keep_within_bounds();
@@ -160,6 +184,25 @@ namespace {
 /// A cause travels with its last lines and its traceback; more than this of it is cut.
 constexpr std::size_t most_cause = 64 * 1024;
 
+/// Two of these, as JSON, are below that but for very odd texts.
+WorkerEnd shortened(WorkerEnd worker) {
+  if (worker.error && worker.error->traceback.size() > most_cause / 8) worker.error->traceback.resize(most_cause / 8);
+  if (worker.error && worker.error->message.size() > most_cause / 16) worker.error->message.resize(most_cause / 16);
+  constexpr std::size_t columns = 300;
+  constexpr std::size_t lines = 20;
+  for (std::string& line : worker.stderr_tail) line = cut_line(plain_line(line), columns);
+  if (worker.last_words) {
+    auto& text = worker.last_words->text;
+    if (text.size() > lines) text.erase(text.begin() + 1, text.end() - static_cast<std::ptrdiff_t>(lines - 1));
+    for (std::string& line : text) line = cut_line(std::move(line), columns);
+    for (std::string& line : worker.last_words->reason) line = cut_line(std::move(line), columns);
+  }
+  return worker;
+}
+
+/// Whether another worker failed before the one that ended first.
+bool failed_before(const AttemptResult& attempt) { return attempt.cause && attempt.cause != attempt.first_failure; }
+
 }  // namespace
 
 void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
@@ -174,9 +217,26 @@ void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool run
   cause.is_here = verdict.host == result_.host && verdict.node_rank == node_rank_;
   cause.is_told_in_full = cause.is_here || runs_coordinator;
   cause.restarts = verdict.restarts;
+  if (auto before = failed_before_from_json(verdict.cause)) {
+    cause.failed_first = std::move(before->worker);
+    cause.failed_first_sign = before->sign;
+    cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
+    const bool is_here = before->host == result_.host && before->node_rank == node_rank_;
+    if (is_here && !result_.attempts.empty() && result_.attempts.back().cause) {
+      const AttemptResult& last = result_.attempts.back();
+      cause.failed_first = last.workers[*last.cause];
+      cause.failed_first_sign = last.cause_sign;
+      cause.is_told_in_full = true;
+    }
+  }
   if (cause.is_here && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
     const AttemptResult& last = result_.attempts.back();
     cause.worker = last.workers.at(*last.first_failure);  // ours knows what the console has shown
+    if (failed_before(last)) {
+      cause.failed_first = last.workers[*last.cause];
+      cause.failed_first_sign = last.cause_sign;
+      cause.failed_first_host = result_.host;
+    }
   }
   result_.message = verdict.why;
   result_.cause = std::move(cause);
@@ -199,11 +259,16 @@ rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
   stopped.round = round_;
   if (result_.attempts.empty() || result_.attempts.back().round != round_) return stopped;
   const AttemptResult& last = result_.attempts.back();
-  if (last.first_failure) {
-    WorkerEnd cause = last.workers.at(*last.first_failure);
-    if (cause.error && cause.error->traceback.size() > most_cause / 2) cause.error->traceback.resize(most_cause / 2);
-    if (cause.error && cause.error->message.size() > most_cause / 4) cause.error->message.resize(most_cause / 4);
-    stopped.cause = one_line(worker_json(cause));
+  // A node whose workers were only stopped tells of one that had failed before, in case the cause's complain of others.
+  if (last.first_failure || (last.cause && last.cause_sign.own)) {
+    const WorkerEnd& first = last.workers.at(last.first_failure ? *last.first_failure : *last.cause);
+    Json cause = worker_json(shortened(first));
+    cause["failed_after_s"] = seconds(last.cause_sign.at - first.started);
+    if (last.cause) add_evidence(cause, last.cause_sign);
+    if (last.first_failure && failed_before(last)) {
+      add_failed_before(cause, shortened(last.workers[*last.cause]), last.cause_sign);
+    }
+    stopped.cause = one_line(cause);
     if (stopped.cause.size() > most_cause) stopped.cause.clear();
   }
   if (whole) {

@@ -25,8 +25,8 @@ class JobRecord {
   [[nodiscard]] JobResult& result() { return result_; }
   [[nodiscard]] Clock::time_point started_at() const { return started_at_; }
 
-  /// An attempt begins: its workers are about to start.
-  void attempt_begins();
+  /// An attempt begins: so many workers are about to start.
+  void attempt_begins(int workers);
   /// ddrun has seen a worker fail or is about to stop the group, and what workers had written was read before: what
   /// they write from now on is a consequence. Only the first call of an attempt counts.
   void stop_begins();
@@ -35,8 +35,8 @@ class JobRecord {
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
-  /// ddrun has sent this worker of the present attempt a signal, and not because the attempt is over.
-  void note_reason(pid_t pid, std::string why) { noted_reasons_[pid] = std::move(why); }
+  /// A watchdog timer has ended this worker of the present attempt, or a child of it.
+  void note_timer(pid_t worker, bool its_child, std::string what);
 
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
   /// attempt had no failure.
@@ -56,7 +56,13 @@ class JobRecord {
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 
  private:
-  void explain(Worker& worker, const logs::Output& output, const Preparation& prepared);
+  struct Timer {
+    std::string what;
+    bool of_child = false;
+    std::chrono::system_clock::time_point at;
+  };
+  void read_evidence(Worker& worker, const logs::Output& output);
+  [[nodiscard]] std::string reason_of_end(const WorkerEnd& end, const Preparation& prepared);
   void keep_within_bounds();
   void forget_error_files();
   void hand_on_first_error(const Preparation& prepared) const;
@@ -68,7 +74,7 @@ class JobRecord {
   rendezvous::Round round_ = 0;
   int node_rank_ = 0;
   DeathReasons death_reasons_;
-  std::map<pid_t, std::string> noted_reasons_;
+  std::map<pid_t, Timer> timers_;  ///< by the worker's pid
   std::optional<std::chrono::system_clock::time_point> stop_began_;
   std::vector<std::string> private_error_files_;  ///< of the last attempt, read
 };

@@ -80,6 +80,11 @@ Json cause_json(const JobCause& cause) {
   json["host"] = text_or_null(cause.host);
   json["node_rank"] = cause.node_rank >= 0 ? Json(cause.node_rank) : Json(nullptr);
   json["worker"] = cause.worker ? worker_json(*cause.worker) : Json(nullptr);
+  json["failed_first"] = nullptr;
+  if (cause.failed_first) {
+    json["failed_first"] = worker_json(*cause.failed_first);
+    json["failed_first"]["host"] = text_or_null(cause.failed_first_host);
+  }
   return json;
 }
 

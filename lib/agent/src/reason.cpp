@@ -40,7 +40,11 @@ std::vector<std::string> reason_lines(const WorkerEnd& worker) {
 std::string reason_in_short(const WorkerEnd& worker) {
   if (!worker.why.empty()) return plain_line(worker.why);
   const auto lines = reason_lines(worker);
-  return lines.empty() ? std::string() : cut_line(std::string(trim(lines.front())), short_columns);
+  if (lines.empty()) return {};
+  std::string text(trim(lines.front()));
+  // That Python has crashed is known from the signal.
+  if (lines.size() > 1 && text.starts_with("Fatal Python error: ")) text += ", " + lines[1];
+  return cut_line(std::move(text), short_columns);
 }
 
 bool says_the_same(const WorkerError& error, const LastWords& words) {

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
@@ -25,7 +25,7 @@ void Watchdog::expired(const std::vector<TimerRequest>& timers) {
     if (process != family.end()) {
       end_late_process(timer, process->second);
     } else if (!std::exchange(stranger_was_told_, true)) {
-      say(Level::warning, concat("the watchdog timer ", timer.scope, " of process ", timer.pid,
+      say(Level::warning, concat("the watchdog timer ", plain_line(timer.scope), " of process ", timer.pid,
                                  " has expired, which is not one of this job: left alone"));
     }
   }
@@ -36,16 +36,15 @@ void Watchdog::end_late_process(const TimerRequest& timer, const process::Proces
   const auto owner = std::find_if(workers.begin(), workers.end(), [&](const Worker& worker) {
     return worker.end.pid == process.pid || worker.end.pid == process.group;
   });
-  std::string what = concat("watchdog timer ", timer.scope);
-  std::replace_if(
-      what.begin(), what.end(), [](char c) { return std::iscntrl(static_cast<unsigned char>(c)) != 0; }, '?');
-  if (owner == workers.end() || owner->end.pid != timer.pid) what += concat(" of its process ", timer.pid);
+  std::string what = concat("watchdog timer ", plain_line(timer.scope));
+  const bool its_child = owner == workers.end() || owner->end.pid != timer.pid;
+  if (its_child) what += concat(" of its process ", timer.pid);
   what += timer.signal > 0 ? concat(" expired: ddrun sent ", signal_name(timer.signal))
                            : " expired; it names no signal, and nothing was sent";
   if (owner != workers.end()) say(Level::notice, concat("rank ", owner->end.rank, ": ", what));
   else say(Level::notice, what);
   if (timer.signal <= 0) return;
-  if (owner != workers.end()) record_.note_reason(owner->end.pid, std::move(what));
+  if (owner != workers.end()) record_.note_timer(owner->end.pid, its_child, std::move(what));
   ::kill(timer.pid, timer.signal);
 }
 

@@ -94,10 +94,7 @@ Number number_of(const Json& json, const char* key, Number otherwise) {
   return found != json.end() && found->is_number() ? found->get<Number>() : otherwise;
 }
 
-}  // namespace
-
-std::optional<WorkerEnd> worker_from_json(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
+std::optional<WorkerEnd> read_worker(const Json& json) {
   if (!json.is_object()) return std::nullopt;
   WorkerEnd worker;
   worker.rank = number_of(json, "rank", -1);
@@ -128,6 +125,36 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   worker.stdout_log = text_of(json, "stdout_log");
   worker.stderr_log = text_of(json, "stderr_log");
   return worker;
+}
+
+}  // namespace
+
+std::optional<WorkerEnd> worker_from_json(const std::string& text) {
+  return read_worker(Json::parse(text, nullptr, false));
+}
+
+void add_evidence(Json& cause, const Sign& sign) {
+  const auto time = std::chrono::duration_cast<std::chrono::microseconds>(sign.at.time_since_epoch()).count();
+  cause["evidence"] = {{"own", sign.own}, {"time_us", time}};
+}
+
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign) {
+  Json before = worker_json(failed_first);
+  before["failed_after_s"] = seconds(sign.at - failed_first.started);
+  worker["failed_first"] = std::move(before);
+}
+
+std::optional<FailedBefore> failed_before_from_json(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || !json.contains("failed_first")) return std::nullopt;
+  const Json& before = json["failed_first"];
+  auto worker = read_worker(before);
+  if (!worker) return std::nullopt;
+  worker->stopped_by_ddrun = true;  // it had not ended by itself
+  const std::chrono::duration<double> after(number_of(before, "failed_after_s", 0.0));
+  Sign sign;
+  sign.at = worker->started + std::chrono::duration_cast<std::chrono::system_clock::duration>(after);
+  return FailedBefore{std::move(*worker), sign, text_of(before, "host"), number_of(before, "node_rank", -1)};
 }
 
 }  // namespace ddrun::agent

@@ -25,10 +25,24 @@ double seconds(Duration duration) {
 /// One worker of the report (docs/debugging.md).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
+/// How the coordinator can compare it with what other nodes tell: the key "evidence".
+void add_evidence(Json& cause, const Sign& sign);
+/// Another worker of the same machine that failed before the one that `worker` describes: its key "failed_first".
+void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign);
+
 /// One line. Workers write what they like: bytes that are not UTF-8 become the replacement character.
 [[nodiscard]] std::string one_line(const Json& json);
 
 /// What another machine's worker_json says, as far as the failure report wants it. Nothing if it is none.
 [[nodiscard]] std::optional<WorkerEnd> worker_from_json(const std::string& text);
+
+struct FailedBefore {
+  WorkerEnd worker;
+  Sign sign;
+  std::string host;  ///< empty: that of the cause
+  int node_rank = -1;
+};
+/// What add_failed_before has added to it, or the coordinator from another node. Nothing if none has.
+[[nodiscard]] std::optional<FailedBefore> failed_before_from_json(const std::string& text);
 
 }  // namespace ddrun::agent

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cause_details.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
 #include "heartbeat.hpp"
 #include "job_memory.hpp"
@@ -141,7 +142,7 @@ class Coordinator::State {
   std::size_t to_stop_ = 0;      ///< STOPPED that are waited for after STOP
   bool any_succeeded_ = false;
   std::optional<Ending> ending_;
-  std::string cause_details_;
+  CauseDetails cause_details_;
   std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
 
   // Deadlines; unset: not waited for.

@@ -62,7 +62,8 @@ void Coordinator::State::on(Seat& seat, const Stopped& message) {
     if (const auto to = observer()) send(*to, NodeReport{message.round, seat.node_rank, seat.host, message.workers});
   }
   if (phase_ == Phase::stopping) {
-    if (ending_->cause_link == seat.link) cause_details_ = message.cause;
+    if (ending_->cause_link == seat.link) cause_details_.of_cause(message.cause);
+    else cause_details_.of_another(seat.host, seat.node_rank, message.cause);
     one_less_to_stop();
   } else if (seat.succeeded) {
     --unfinished_;

@@ -84,7 +84,7 @@ void Coordinator::State::all_stopped() {
   ending_.reset();
   stopped_until_.reset();
   if (ending.for_good) {
-    ending.cause.cause = std::move(cause_details_);
+    ending.cause.cause = cause_details_.text();
     end(std::move(ending.cause));
     return;
   }
@@ -104,7 +104,7 @@ void Coordinator::State::all_stopped() {
                               ending.cause.why));
   }
   last_cause_ = ending.cause;
-  last_cause_->cause = cause_details_;
+  last_cause_->cause = cause_details_.text();
   for (const LinkId link : leavers) {
     if (Seat* seat = members_.find(link))
       release(*seat, concat("left the job after ", signal_name(seat->leave_signal)));

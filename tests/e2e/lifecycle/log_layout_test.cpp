@@ -33,7 +33,8 @@ TEST_CASE("Redirected streams are in files only and logs of every attempt are ke
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
   CHECK(outcome.out.empty());
-  CHECK(count(outcome.err, "note") == 0);
+  CHECK(count(outcome.err, "note") == 1);
+  CHECK(has(outcome.err, ": note; restarting all 2 workers"));
   CHECK(files_of_run(logs) == Words{"attempt_0/0/stderr.log", "attempt_0/0/stdout.log", "attempt_0/1/stderr.log",
                                     "attempt_0/1/stdout.log", "attempt_1/0/stderr.log", "attempt_1/0/stdout.log",
                                     "attempt_1/1/stderr.log", "attempt_1/1/stdout.log"});

@@ -323,3 +323,49 @@ TEST_CASE("A rank that the console does not show leaves its last words in the re
     CHECK(report["attempts"][0]["workers"][1]["stderr_tail"] == json::array({"ValueError: shard 17 is corrupt"}));
   }
 }
+
+TEST_CASE("A Python worker that crashes shows where it was") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("crash.py"),
+             "import os, signal\ndef step():\n    os.kill(os.getpid(), signal.SIGSEGV)\nstep()\n");
+  const auto outcome = finish(command({"-n", "1", "--label=rank", dir.file("crash.py")}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 128 + SIGSEGV);
+  CHECK(has(outcome.err, "  stderr:  Fatal Python error: Segmentation fault\n           File \"" +
+                             dir.file("crash.py") + "\", line 3 in step\n"));
+}
+
+TEST_CASE("A restart says why, in plain text, and the report says it again with the log") {
+  const TemporaryDirectory dir;
+  const auto outcome = finish(job({"-n", "2", "--max-restarts=1", "-r", "3", "--log-dir=" + dir.path()},
+                                  {"attempt", "0", "rank", "1", "error", "\033]0;title\aKeyError:\033[31m 'lr'", "exit",
+                                   "3", ";", "forever", ";", "rank", "0", "exit", "4", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 4);
+  CHECK(has(outcome.err, " exited with code 3 after "));
+  CHECK(has(outcome.err, ": KeyError: 'lr'; restarting all 2 workers (restart 1 of 1)\n"));
+  CHECK(!has(outcome.err, "\033"));
+  const std::string earlier = outcome.err.substr(outcome.err.find("  earlier: attempt 0: rank 1 exited with code 3"));
+  CHECK(has(earlier, ": KeyError: 'lr'\n             " + dir.path()));
+  CHECK(earlier.ends_with("/attempt_0/1/stderr.log\n"));
+}
+
+TEST_CASE("A job of very many restarts keeps its first and last attempts and counts the rest") {
+  const TemporaryDirectory dir;
+  const auto outcome = finish(job({"-n", "1", "--max-restarts=40", "--report=" + dir.file("r.json")}, {"exit", "3"}));
+  CHECK(outcome.code() == 3);
+  const json report = json::parse(read_file(dir.file("r.json")));
+  CHECK(report["attempts_left_out"] == 9);
+  REQUIRE(report["attempts"].size() == 32);
+  CHECK(report["attempts"][7]["attempt"] == 7);
+  CHECK(report["attempts"][8]["attempt"] == 17);
+  CHECK(report["attempts"][31]["attempt"] == 40);
+}
+
+TEST_CASE("The time limit is said once, with what had become of each rank") {
+  const auto outcome = finish(job({"-n", "3", "--timeout=0.4"}, {"rank", "1", "exit", "0", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 124);
+  CHECK(count(outcome.err, "limit") == 1);
+  CHECK(has(outcome.err, "  workers: ranks 0,2 stopped by ddrun; rank 1 had finished\n"));
+}

@@ -32,6 +32,27 @@ TEST_CASE("A signal to one of a fixed number of agents ends the job everywhere")
   }
 }
 
+TEST_CASE("A worker that failed first on another machine is named there and where the coordinator is") {
+  const TemporaryDirectory directory;
+  const std::string now = directory.file("now");
+  Agents agents({"--nnodes=2"});
+  agents.start({"--node-rank=0"}, {"await", now, "error", "RuntimeError: Connection closed by peer", "error",
+                                   "Traceback (most recent call last):", "error",
+                                   "ConnectionResetError: [Errno 104] Connection reset by peer", "exit", "3"});
+  // It raises, and takes its time to end.
+  agents.start({"--node-rank=1", "--local-ranks-filter=9"},
+               {"error", "Traceback (most recent call last):", "error", "ValueError: shard 17 is corrupt", "touch", now,
+                "forever"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 3);
+    CHECK(has(outcome.err, "ddrun: error: rank 1 failed first, after "));
+    CHECK(has(outcome.err, "ValueError: shard 17 is corrupt\n"));
+    CHECK(has(outcome.err, "  status:  rank 0 exited with code 3 after "));
+  }
+}
+
 TEST_CASE("An agent of an elastic job leaves and the others go on") {
   const TemporaryDirectory directory;
   Agents agents({"--nnodes=1:2", "--last-call=20"});

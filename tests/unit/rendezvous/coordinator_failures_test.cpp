@@ -65,6 +65,32 @@ TEST_CASE("exit codes of a failure") {
   }
 }
 
+TEST_CASE("a reason on another node is told with a cause that only complains of others") {
+  const std::string complains = R"({"rank":0,"evidence":{"own":false,"time_us":50}})";
+  const std::string explained = R"({"rank":0,"evidence":{"own":true,"time_us":50}})";
+  const std::string late = R"({"rank":1,"evidence":{"own":true,"time_us":40}})";
+  const std::string early = R"({"rank":2,"evidence":{"own":true,"time_us":30},"failed_first":{"rank":7}})";
+  const auto told = [&](const std::string& cause) {
+    ScriptedJob job(3, 3, {{"max_restarts", "0"}});
+    for (const char* host : {"a", "b", "c"}) job.joins(host);
+    job.opens();
+    job.fails(1, 0, 1);
+    job.stops(2, late);
+    job.stops(1, cause);
+    job.stops(3, early);
+    return job.next<VerdictMessage>(2);
+  };
+  const VerdictMessage verdict = told(complains);
+  CHECK(verdict.rank == 0);
+  CHECK(verdict.exit_code == 1);
+  CHECK(verdict.cause ==
+        R"({"rank":0,"evidence":{"own":false,"time_us":50},"failed_first":{"rank":7,"host":"c","node_rank":2}})");
+  CHECK(told(explained).cause == explained);
+  for (const char* odd : {"", "of a", "[]", R"({"evidence":3})", R"({"evidence":{"own":1,"time_us":"x"}})"}) {
+    CHECK(told(odd).cause == odd);
+  }
+}
+
 TEST_CASE("of two failures the first that was heard is the cause, and only its details are passed on") {
   Pair pair = running_pair({{"max_restarts", "0"}});
   pair.job.fails(pair.b, 2, 3);

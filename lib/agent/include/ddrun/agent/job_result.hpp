@@ -58,6 +58,7 @@ enum class SignKind { end, error_file, last_words };
 struct Sign {
   SignKind kind = SignKind::end;
   std::chrono::system_clock::time_point at;
+  bool own = true;  ///< not a complaint about others
 };
 
 struct AttemptResult {
@@ -79,10 +80,13 @@ struct JobCause {
   int exit_code = 0;
   std::string host;  ///< where it is; empty if it has no place
   int node_rank = -1;
-  std::string why;                  ///< one sentence
-  std::optional<WorkerEnd> worker;  ///< the worker that failed first, as its own machine told
-  bool is_here = false;             ///< it is this machine's
-  bool is_told_in_full = false;     ///< here, or where the coordinator is
+  std::string why;                        ///< one sentence
+  std::optional<WorkerEnd> worker;        ///< the first that ended badly by itself, as its own machine told
+  std::optional<WorkerEnd> failed_first;  ///< another one that failed before, by its own evidence
+  Sign failed_first_sign;
+  std::string failed_first_host;
+  bool is_here = false;          ///< it is this machine's
+  bool is_told_in_full = false;  ///< here, or where the coordinator is
   int restarts = 0;
 };
 
