@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "shared_screen.hpp"
 
 namespace ddrun::logs {
 
@@ -38,8 +39,11 @@ Console::Console(boost::asio::any_io_executor executor, int fd, std::size_t high
   terminal_ = ::isatty(fd) == 1;
   const char* term = std::getenv("TERM");
   can_erase_ = terminal_ && term != nullptr && std::strcmp(term, "dumb") != 0;
+  if (terminal_) screen_ = std::make_unique<ScreenState>();
   choose_access();
 }
+
+Console::~Console() = default;
 
 bool Console::same_place(int fd, int other) {
   struct stat a {};
@@ -81,7 +85,18 @@ void Console::add_text(std::string_view text) {
   queue_.append(text);
 }
 
+void Console::leave_screen_of_others(const void* writer) {
+  if (line_owner_ == writer) return;
+  if (screen_->styled) queue_.append("\033[m");
+  if (screen_->below > 0) {
+    queue_.append(concat("\033[", screen_->below, "B\r\n"));
+    cursor_ = Cursor::line_start;
+  }
+  *screen_ = {.hidden = screen_->hidden};
+}
+
 void Console::leave_line_of_others(const void* writer) {
+  if (terminal_) leave_screen_of_others(writer);
   if (cursor_ == Cursor::line_start || line_owner_ == writer) return;
   if (cursor_ == Cursor::in_line) queue_.append("\n");
   else if (can_erase_) queue_.append(erase_to_end_of_line);  // a progress bar stood here
@@ -94,10 +109,13 @@ void Console::add_to_terminal(const void* writer, std::string_view prefix, const
   // The line has been ended for others already, and no more of it has come.
   if (piece.continues && !here && piece.text.empty()) return;
   if (!here) queue_.append(prefix);
-  queue_.append(piece.text);
+  for_screen_.clear();
+  add_for_screen(for_screen_, piece.text, prefix, *screen_);
+  queue_.append(for_screen_);
   line_owner_ = writer;
   if (piece.end == PieceEnd::cut) {
     queue_.append("\n");
+    ++screen_->above;
     cursor_ = Cursor::line_start;
     return;
   }
@@ -200,6 +218,7 @@ void Console::close() {
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;
+  if (screen_ && screen_->hidden && !gone_) queue_.append("\033[?25h");  // a worker was ended amid its progress bar
   if (write_queued()) return;
   if (first_error_.empty()) first_error_ = "nobody read them in time";
   count_lost(queue_.size());

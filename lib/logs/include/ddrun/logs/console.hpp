@@ -16,6 +16,8 @@
 
 namespace ddrun::logs {
 
+struct ScreenState;
+
 /// One place where people look: a terminal, a pipe, a socket or a file, given as a descriptor that is borrowed and
 /// that may be shared with other programs. Takes whole lines from many streams and never makes its caller wait: what
 /// the place does not take at once stays in a queue, in order.
@@ -25,6 +27,9 @@ class Console : public std::enable_shared_from_this<Console> {
  public:
   /// From `high` queued bytes on `crowded` is true, until the queue is down to a quarter of that.
   Console(boost::asio::any_io_executor executor, int fd, std::size_t high);
+  ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
 
   /// Whether both descriptors lead to the same place, so that one queue keeps their order.
   [[nodiscard]] static bool same_place(int fd, int other);
@@ -81,6 +86,8 @@ class Console : public std::enable_shared_from_this<Console> {
 
   void choose_access();
   void add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece);
+  /// Colours and places on the screen that another writer has left.
+  void leave_screen_of_others(const void* writer);
   /// Ends what another writer has left unfinished on the screen.
   void leave_line_of_others(const void* writer);
   [[nodiscard]] long write_some(const char* data, std::size_t size) const;
@@ -109,6 +116,8 @@ class Console : public std::enable_shared_from_this<Console> {
   bool closed_ = false;
   Cursor cursor_ = Cursor::line_start;
   const void* line_owner_ = nullptr;
+  std::unique_ptr<ScreenState> screen_;  ///< of a terminal
+  std::string for_screen_;
   std::uint64_t lost_ = 0;
   std::uint64_t taken_ = 0;
   bool torn_ = false;

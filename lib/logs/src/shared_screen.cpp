@@ -1,0 +1,146 @@
+#include "shared_screen.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::logs {
+
+namespace {
+
+constexpr char escape = '\033';
+
+/// A control sequence, "\033[" parameters, final byte.
+struct ControlSequence {
+  std::string_view whole;
+  std::string_view parameters;
+  char final = '\0';
+  [[nodiscard]] int number(int otherwise) const {
+    const int given = std::atoi(std::string(parameters.substr(0, 9)).c_str());
+    return given > 0 ? given : otherwise;
+  }
+};
+
+class Filter {
+ public:
+  Filter(std::string& out, std::string_view prefix, ScreenState& state) : out_(out), prefix_(prefix), state_(state) {}
+
+  void add(std::string_view text) {
+    while (!text.empty()) {
+      const std::size_t plain = std::min(text.find(escape), text.size());
+      add_plain(text.substr(0, plain));
+      text.remove_prefix(plain);
+      if (!text.empty()) text.remove_prefix(take_escape(text));
+    }
+  }
+
+ private:
+  void add_plain(std::string_view text) {
+    out_ += text;
+    const auto newlines = static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+    state_.above += newlines;
+    state_.below = std::max(0, state_.below - newlines);
+  }
+
+  /// How long the sequence is that `text` begins with; all of it if it is cut off.
+  std::size_t take_escape(std::string_view text) {
+    if (text.size() < 2) return text.size();
+    switch (text[1]) {
+      case '[': return take_control(text);
+      case ']':
+      case 'P':
+      case 'X':
+      case '^':
+      case '_': return take_string(text);
+      case '(': {
+        if (text.substr(0, 3) == "\033(B") out_ += "\033(B";  // part of what `tput sgr0` gives
+        return std::min<std::size_t>(3, text.size());
+      }
+      default: return 2;
+    }
+  }
+
+  std::size_t take_string(std::string_view text) {
+    const std::size_t bell = text.find('\a');
+    const std::size_t terminator = text.find("\033\\", 2);
+    if (bell == std::string_view::npos && terminator == std::string_view::npos) return text.size();
+    const std::size_t size = bell < terminator ? bell + 1 : terminator + 2;
+    if (text.substr(0, 4) == "\033]8;") out_ += text.substr(0, size);  // a link
+    return size;
+  }
+
+  std::size_t take_control(std::string_view text) {
+    std::size_t at = 2;
+    while (at < text.size() && text[at] >= 0x20 && text[at] < 0x40) ++at;
+    if (at == text.size()) return at;
+    pass({text.substr(0, at + 1), text.substr(2, at - 2), text[at]});
+    return at + 1;
+  }
+
+  void pass(const ControlSequence& control) {
+    switch (control.final) {
+      case 'm':
+        state_.styled = !(control.parameters.empty() || control.parameters == "0");
+        out_ += control.whole;
+        break;
+      case 'C':
+      case 'D':
+      case 'P':
+      case 'X':
+      case '@': out_ += control.whole; break;
+      case 'K':
+        if (control.number(0) == 0) out_ += control.whole;
+        else if (control.number(0) == 2) to_line_start(), out_ += "\033[K";
+        break;
+      case 'J':
+        if (control.number(0) == 0) out_ += control.whole;
+        break;
+      case 'G':
+        to_line_start();
+        if (const int column = control.number(1); column > 1) out_ += concat("\033[", column - 1, 'C');
+        break;
+      case 'A':
+      case 'F':
+        move(std::min(control.number(1), state_.above), -1);
+        if (control.final == 'F') to_line_start();
+        break;
+      case 'B':
+      case 'E':
+        move(std::min(control.number(1), state_.below), 1);
+        if (control.final == 'E') to_line_start();
+        break;
+      case 'h':
+      case 'l':
+        if (control.parameters == "?25") state_.hidden = control.final == 'l';
+        else if (control.parameters != "?2004" && control.parameters != "?2026") break;
+        out_ += control.whole;
+        break;
+      default: break;
+    }
+  }
+
+  void to_line_start() {
+    out_ += '\r';
+    out_ += prefix_;
+  }
+
+  void move(int lines, int down) {
+    if (lines == 0) return;
+    out_ += concat("\033[", lines, down > 0 ? 'B' : 'A');
+    state_.above += down * lines;
+    state_.below -= down * lines;
+  }
+
+  std::string& out_;
+  std::string_view prefix_;
+  ScreenState& state_;
+};
+
+}  // namespace
+
+void add_for_screen(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state) {
+  Filter(out, prefix, state).add(text);
+}
+
+}  // namespace ddrun::logs
