@@ -69,9 +69,10 @@ std::string own_path() {
   return n > 0 ? std::string(path.data(), static_cast<std::size_t>(n)) : "ddrun";
 }
 
-/// Of the signals that end a job in order, the one that a lost terminal would bring.
+/// Of the signals that end a job in order, the one that workers least likely ignore: of those that ignore SIGHUP nobody
+/// knows, once the connection is lost, that they use up all of the grace time.
 int signal_for_lost(const std::set<int>& ending) {
-  for (const int signal : {SIGHUP, SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
     if (ending.count(signal) != 0) return signal;
   }
   return ending.empty() ? SIGKILL : *ending.begin();

@@ -268,6 +268,8 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   } else if (group_->living() > 0) {
     say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
                               " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
+  } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
+    say(Level::notice, concat(what, ": killing what the workers have left"));
   }
   dispatch(ending);
 }
@@ -446,6 +448,7 @@ void Agent::settle() {
 
 JobResult Agent::run() {
   if (auto ready = set_up(); !ready) {
+    signals_.close();
     if (output_) output_->remove_if_unused();
     JobResult& refused = record_.result();
     refused.verdict = Verdict::launcher_failed;
@@ -469,8 +472,8 @@ JobResult Agent::run() {
   io_.run();
   set_message_sink({});
   if (watchdog_) watchdog_->close();
+  settle();  // while signals are still taken: the first one would end a process that does not listen
   signals_.close();
-  settle();
   output_->remove_if_unused();
   output_.reset();
   return std::move(*ended_);

@@ -233,7 +233,10 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
   const bool was_taking_down = taking_down();
-  if (all_went_well()) return {};  // only clearing up; the next signal kills
+  // Nobody is left whose work is worth waiting for: Ctrl-C ends what the workers have left behind.
+  const bool ends_leftovers =
+      state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
+  if (all_went_well()) return ends_leftovers ? kill() : Actions{};  // only clearing up
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
   Actions actions;
   if (!alone()) {
@@ -241,7 +244,13 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
     if (authority_ == Authority::coordinator) nobody_to_wait_for_ = true;
   }
   for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
-  if (was_taking_down && state_ == State::stopping) actions.emplace_back(action::SignalGroup{ending.signal});
+  if (was_taking_down && state_ == State::stopping) {
+    if (ends_leftovers) {
+      for (auto& action : kill()) actions.push_back(std::move(action));
+    } else {
+      actions.emplace_back(action::SignalGroup{ending.signal});
+    }
+  }
   return actions;
 }
 

@@ -1,7 +1,10 @@
 #include "takedown.hpp"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <utility>
 #include <variant>
 
@@ -17,6 +20,9 @@ namespace {
 constexpr Milliseconds resweep{50};
 /// A process that survives SIGKILL for this long hangs in the kernel.
 constexpr std::chrono::seconds kill_limit{10};
+/// Whoever keeps ddrun for longer, though all workers have ended, is named.
+constexpr std::chrono::seconds naming_time{1};
+constexpr std::size_t most_named = 5;
 
 }  // namespace
 
@@ -27,7 +33,8 @@ Takedown::Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, pr
       machine_(machine),
       cgroup_(cgroup),
       dispatch_(std::move(dispatch)),
-      timer_(std::move(executor)) {}
+      timer_(executor),
+      naming_(executor) {}
 
 void Takedown::take_those_who_died_unasked() {
   if (sent_.empty()) watcher_.reap();
@@ -48,6 +55,7 @@ void Takedown::signal(int number) {
 }
 
 void Takedown::start_grace(Milliseconds grace) {
+  grace_ends_ = Clock::now() + grace;
   timer_.set(Clock::now() + grace, [this, grace] {
     if (group_.living() > 0) {
       say(Level::notice, concat(group_.living(), group_.living() == 1 ? " worker has" : " workers have",
@@ -95,8 +103,30 @@ void Takedown::somebody_ended() {
     timer_.cancel();
     dispatch_(event::GroupGone{});
   } else if (machine_.state() == State::stopping) {
-    if (!group_.somebody_in_a_group()) dispatch_(event::OnlyStraysLeft{});
+    if (!group_.somebody_in_a_group()) {
+      dispatch_(event::OnlyStraysLeft{});
+    } else if (!std::exchange(named_, true)) {
+      naming_.set(Clock::now() + naming_time, [this] { name_those_left(); });
+    }
   }
+}
+
+void Takedown::name_those_left() {
+  if (machine_.state() != State::stopping) return;
+  auto left = process::descendants(::getpid());
+  std::erase_if(left, [](const process::ProcessInfo& info) { return info.state == 'Z'; });
+  if (left.empty()) return;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(left.size(), most_named); ++i) {
+    std::string name = process::process_name(left[i].pid);
+    // Any program may call itself anything.
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
+    names += concat(i == 0 ? "" : ", ", "pid ", left[i].pid, " (", name, ")");
+  }
+  if (left.size() > most_named) names += concat(" and ", left.size() - most_named, " more");
+  say(Level::notice, concat("all workers have ended; waiting for what they have left: ", names, " (SIGKILL in ",
+                            format_duration(grace_ends_ - Clock::now()), ", or at once with Ctrl-C)"));
 }
 
 }  // namespace ddrun::agent

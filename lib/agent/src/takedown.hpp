@@ -24,7 +24,10 @@ class Takedown {
            const GroupMachine& machine, process::JobCgroup& cgroup, Dispatch dispatch);
 
   /// Of the one before nothing is left, and what it was sent means nothing any more.
-  void attempt_begins() { sent_.clear(); }
+  void attempt_begins() {
+    sent_.clear();
+    named_ = false;
+  }
 
   void signal(int number);
   /// Says GraceExpired after this time.
@@ -35,7 +38,10 @@ class Takedown {
   /// A worker has ended, or an orphan was reaped.
   void somebody_ended();
   /// No time is counted any more.
-  void cancel() { timer_.cancel(); }
+  void cancel() {
+    timer_.cancel();
+    naming_.cancel();
+  }
 
   /// Has a worker that ended just now, with this status, been stopped by us?
   [[nodiscard]] bool was_cause_of(const ExitStatus& status) const;
@@ -44,6 +50,8 @@ class Takedown {
   /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
   void take_those_who_died_unasked();
   void kill_everything();
+  /// Who is still there though all workers have ended.
+  void name_those_left();
 
   WorkerGroup& group_;
   process::ChildWatcher& watcher_;
@@ -52,6 +60,9 @@ class Takedown {
   Dispatch dispatch_;
   Alarm timer_;         ///< of the grace time, then for looking again
   std::set<int> sent_;  ///< signals by which the present attempt was taken down
+  Deadline grace_ends_{};
+  Alarm naming_;  ///< of those that are waited for
+  bool named_ = false;
   bool checking_ = false;
   Deadline kill_deadline_{};
 };

@@ -206,7 +206,7 @@ void WorkerGroup::signal(int number) {
   if (left.empty()) return;
   // The number of a group whose leader is gone may be another's by now: only who descends from us is meant.
   for (const auto& info : process::descendants(::getpid())) {
-    if (left.count(info.group) != 0 && info.state != 'Z') ::kill(info.pid, number);
+    if (left.count(info.group) != 0 && info.state != 'Z') process::signal_descendant(info, number);
   }
 }
 
@@ -215,7 +215,7 @@ void WorkerGroup::kill_everything() {
     if (worker.child) ::kill(-worker.end.pid, SIGKILL);
   }
   for (const auto& info : process::descendants(::getpid())) {
-    if (info.state != 'Z') ::kill(info.pid, SIGKILL);
+    if (info.state != 'Z') process::signal_descendant(info, SIGKILL);
   }
 }
 

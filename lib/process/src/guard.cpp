@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <new>
+#include <optional>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
@@ -235,16 +236,18 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   JobCgroup cgroup{shared->cgroup};
   if (!cgroup.remove()) cgroup.kill();
   // What the sweeper could not kill has become ours too: no need to wait as long again.
-  const auto patience = std::chrono::seconds(shared->unkillable > 0 ? 1 : 10);
-  const std::size_t unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
+  const auto patience = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
+  const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
   cgroup.remove_soon();  // only now is it empty
   if (shared->private_directory[0] != '\0') ::rmdir(shared->private_directory);
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), "; all workers have been ended"));
   }
-  if (unkillable > 0) {
-    say_error(concat(unkillable, " process(es) of the job cannot be killed: they hang inside the kernel, ",
+  if (!unkillable) {
+    say_error("processes of the job are left: they cannot be found, as /proc cannot be read");
+  } else if (*unkillable > 0) {
+    say_error(concat(*unkillable, " process(es) of the job cannot be killed: they hang inside the kernel, ",
                      "state D in 'ps -eo pid,user,stat,wchan,cmd', or belong to another user"));
   }
   return end;

@@ -6,16 +6,17 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
 
@@ -27,24 +28,32 @@ bool read_stat(pid_t pid, ProcessInfo& info) {
   const std::size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return false;
   char state = '?';
-  int parent = 0, group = 0;
-  if (std::sscanf(stat.c_str() + name_end + 1, " %c %d %d", &state, &parent, &group) != 3) return false;
-  info = {pid, parent, group, state};
+  int parent = 0, group = 0, session = 0;
+  unsigned long long born = 0;
+  if (std::sscanf(stat.c_str() + name_end + 1,
+                  " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &parent,
+                  &group, &session, &born) != 5) {
+    return false;
+  }
+  info = {pid, parent, group, state, session, born};
   return true;
 }
 
-}  // namespace
-
-std::vector<ProcessInfo> descendants(pid_t root) {
+/// Nothing if /proc cannot be read.
+std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
   std::unordered_multimap<pid_t, ProcessInfo> children;
   DIR* dir = ::opendir("/proc");
-  if (dir == nullptr) return {};
+  if (dir == nullptr) return std::nullopt;
+  bool any = false;
   while (const dirent* entry = ::readdir(dir)) {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
     ProcessInfo info;
-    if (read_stat(::atoi(entry->d_name), info)) children.emplace(info.parent, info);
+    if (!read_stat(::atoi(entry->d_name), info)) continue;
+    any = true;
+    children.emplace(info.parent, info);
   }
   ::closedir(dir);
+  if (!any) return std::nullopt;  // not even we are in it
   std::vector<ProcessInfo> found;
   std::vector<pid_t> frontier{root};
   std::unordered_set<pid_t> seen{root};
@@ -63,6 +72,24 @@ std::vector<ProcessInfo> descendants(pid_t root) {
   return found;
 }
 
+}  // namespace
+
+std::vector<ProcessInfo> descendants(pid_t root) { return find_descendants(root).value_or(std::vector<ProcessInfo>()); }
+
+bool signal_descendant(const ProcessInfo& info, int signal) {
+  const pid_t self = ::getpid();
+  if (info.parent == self) return ::kill(info.pid, signal) == 0;
+  const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, info.pid, 0)));
+  if (!held && errno == ESRCH) return false;
+  ProcessInfo now;
+  // One whose parent has ended meanwhile has come to us.
+  if (!read_stat(info.pid, now) || now.born != info.born || (now.parent != info.parent && now.parent != self)) {
+    return false;
+  }
+  if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;
+  return ::kill(info.pid, signal) == 0;
+}
+
 bool any_child_left() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
@@ -70,13 +97,13 @@ bool any_child_left() {
 
 std::string process_name(pid_t pid) { return read_small_file(concat("/proc/", pid, "/comm")).value_or(""); }
 
-std::size_t kill_all_descendants(std::chrono::steady_clock::time_point give_up) {
+std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up) {
   sigset_t child_signal;
   ::sigemptyset(&child_signal);
   ::sigaddset(&child_signal, SIGCHLD);
   sigset_t before;
   ::sigprocmask(SIG_BLOCK, &child_signal, &before);
-  std::size_t left = 0;
+  std::optional<std::size_t> left = 0;
   while (true) {
     pid_t reaped;
     while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0 || (reaped < 0 && errno == EINTR)) {
@@ -85,11 +112,13 @@ std::size_t kill_all_descendants(std::chrono::steady_clock::time_point give_up) 
       left = 0;
       break;
     }
-    const auto all = descendants(::getpid());
-    left = static_cast<std::size_t>(
-        std::count_if(all.begin(), all.end(), [](const ProcessInfo& info) { return info.state != 'Z'; }));
-    for (const auto& info : all) {
-      if (info.state != 'Z') ::kill(info.pid, SIGKILL);
+    auto all = find_descendants(::getpid());
+    if (all) {
+      std::erase_if(*all, [](const ProcessInfo& info) { return info.state == 'Z'; });
+      left = all->size();
+      for (const auto& info : *all) signal_descendant(info, SIGKILL);
+    } else {
+      left.reset();
     }
     const auto now = std::chrono::steady_clock::now();
     if (now >= give_up) break;

@@ -183,7 +183,8 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
   if (!shared.agent_done) {
     cgroup.kill();
-    shared.unkillable = static_cast<int>(kill_all_descendants(Clock::now() + sweep_limit));
+    const auto left = kill_all_descendants(Clock::now() + sweep_limit);
+    shared.unkillable = left ? static_cast<int>(*left) : -1;
     cgroup.remove_soon();
   }
   if (cgroup.remove()) shared.cgroup[0] = '\0';

@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,4 +174,21 @@ TEST_CASE("Process 1 of a container, which no signal ends, exits with 128 and it
   CHECK(run.all_gone());
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 128 + SIGTERM);
+}
+
+TEST_CASE("A signal that comes while the report is written loses neither report nor status") {
+  const TemporaryDirectory dir;
+  const std::string report = dir.file("report");
+  REQUIRE(::mkfifo(report.c_str(), 0600) == 0);
+  Run run(job({"--report=" + report}, {"print", "over", "exit", "3"}));
+  // Nobody reads it until the signal is there.
+  REQUIRE(run.wait_for_out("over\n"));
+  REQUIRE(wait_until([&] { return descendants_of(run.pid()).size() == 2; }));
+  run.signal(SIGTERM);
+  const std::string text = read_file(report);
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 3);
+  CHECK(has(text, "\"exit_code\": 3"));
 }

@@ -1,4 +1,7 @@
+#include <signal.h>
+
 #include <chrono>
+#include <cstdlib>
 
 #include "../job.hpp"
 
@@ -69,4 +72,20 @@ TEST_CASE("Workers that finished before the failure are told apart") {
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 3);
   CHECK(last_line(outcome.err) == "  others:  rank 2 stopped by ddrun; rank 0 had finished");
+}
+
+TEST_CASE("Who is waited for after the last worker is named and the first Ctrl-C ends it") {
+  for (const char* code : {"0", "3"}) {
+    const TemporaryDirectory dir;
+    Run run(job({"--shutdown-timeout=600"}, {"child", "ignore", "TERM", "ignore", "INT", "touch", dir.file("deaf"),
+                                             "forever", ";", "await", dir.file("deaf"), "exit", code}));
+    REQUIRE(run.wait_for_err("all workers have ended; waiting for what they have left: pid "));
+    CHECK(has(run.err(), "(ddrun_test_work)"));
+    run.signal(SIGINT);
+    const auto outcome = run.wait();
+    CHECK(run.all_gone());
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == std::atoi(code));
+    CHECK(has(outcome.err, "killing what the workers have left"));
+  }
 }

@@ -264,11 +264,18 @@ TEST_CASE("the second ending signal kills at once") {
   }
   SECTION("clearing up after a success") {
     Walk walk = succeeded_up_to(State::stopping);
-    CHECK(walk.signal(SIGINT).empty());
-    CHECK(walk.signal(SIGINT) == "kill, check");
+    CHECK(walk.signal(SIGTERM).empty());
+    CHECK(walk.signal(SIGTERM) == "kill, check");
     end(walk);
     CHECK(walk.machine.verdict() == Verdict::success);
   }
+}
+
+TEST_CASE("the first Ctrl-C ends what workers left behind") {
+  Walk walk = succeeded_up_to(State::stopping);
+  CHECK(walk.signal(SIGINT) == "kill, check");
+  end(walk);
+  CHECK(walk.machine.verdict() == Verdict::success);
 }
 
 TEST_CASE("the time limit ends the job wherever it comes") {

@@ -117,7 +117,7 @@ TEST_CASE("told to end, a member leaves") {
     Walk walk = running();
     walk.ended(0, Exited{0});
     walk.ended(1, Exited{0});
-    CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2");
+    CHECK(walk.signal(SIGINT) == "tell leave 2, kill, check");
     CHECK(gone(walk) == "tell stopped, finish");
     CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
   }

@@ -2,7 +2,9 @@
 
 #include "ddrun/process/process_tree.hpp"
 
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,4 +121,49 @@ TEST_CASE("the signal mask is the same after killing all descendants") {
   CHECK(kill_all_descendants(std::chrono::steady_clock::now()) == 0);
   ::sigprocmask(SIG_SETMASK, nullptr, &after);
   CHECK(::sigismember(&after, SIGCHLD) == ::sigismember(&before, SIGCHLD));
+}
+
+TEST_CASE("only the process that was found is signalled, not a later one of its number") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // until the family is gone
+  const Family family;
+  auto all = descendants(::getpid());
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const ProcessInfo& info) { return info.parent == family.child; });
+  REQUIRE(found != all.end());
+  const ProcessInfo grandchild = *found;
+  ProcessInfo earlier = grandchild;
+  earlier.born -= 1;
+  CHECK_FALSE(signal_descendant(earlier, SIGKILL));
+  ProcessInfo elsewhere = grandchild;
+  elsewhere.parent = 1;
+  CHECK_FALSE(signal_descendant(elsewhere, SIGKILL));
+  CHECK(signal_descendant(grandchild, 0));
+  CHECK(signal_descendant(grandchild, SIGKILL));
+  CHECK(test::wait_until([&] {
+    all = descendants(::getpid());
+    const auto* now = find(all, grandchild.pid);
+    return now == nullptr || now->state == 'Z';
+  }));
+}
+
+TEST_CASE("who is left is not known where /proc cannot be read") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
+      ::_exit(2);
+    }
+    const pid_t left = ::fork();
+    if (left == 0) {
+      while (true) ::pause();
+    }
+    const bool known = kill_all_descendants(std::chrono::steady_clock::now() + 50ms).has_value();
+    ::kill(left, SIGKILL);
+    ::_exit(known ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) test::skip("no mounts can be made here");
+  CHECK(WEXITSTATUS(status) == 0);
 }

@@ -62,7 +62,8 @@ struct SharedState {
   std::atomic<int> agent_code{125};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
-  /// Processes that survived SIGKILL in the final sweep (stuck in the kernel).
+  /// Processes that survived SIGKILL in the final sweep (stuck in the kernel); -1: there were some, and could not be
+  /// found, as /proc cannot be read.
   std::atomic<int> unkillable{0};
   /// The job's own cgroup if there is one, else empty. The agent may look once `cgroup_decided` is not 0 (a futex).
   char cgroup[512] = {};

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,11 +14,18 @@ struct ProcessInfo {
   pid_t parent = 0;
   pid_t group = 0;
   char state = '?';  ///< as in /proc/PID/stat: R S D T t Z …
+  pid_t session = 0;
+  unsigned long long born = 0;  ///< in clock ticks since boot; tells it from a later process of the same number
 };
 
 /// All that descend from `root` now, `root` itself left out, parents before their children. Reads /proc once; a process
 /// that is born meanwhile may be missing, so whoever kills has to look again. Zombies are included.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root);
+
+/// Sends a signal to one of this process's descendants, as they were found a moment ago. Where it is not a child, whose
+/// number stays its own until we have waited for it, it is held by a pidfd and looked at again: its parent may have
+/// waited for it, and the number be another's by now. False if it is gone.
+bool signal_descendant(const ProcessInfo& info, int signal);
 
 /// True while this process has any child, dead or alive.
 [[nodiscard]] bool any_child_left();
@@ -27,8 +35,9 @@ struct ProcessInfo {
 
 /// SIGKILLs everything that descends from this process and reaps it, again and again until no child is left. Needs
 /// this process to be a child subreaper, else grandchildren slip away. Blocks, at most until `give_up`; what is left
-/// then cannot be killed (uninterruptible in the kernel). Gives back how many are left.
+/// then cannot be killed (uninterruptible in the kernel). Gives back how many are left;
+/// nothing if that cannot be known because /proc cannot be read.
 /// Only for a process whose children are all to die, without any other wait going on.
-std::size_t kill_all_descendants(std::chrono::steady_clock::time_point give_up);
+std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up);
 
 }  // namespace ddrun::process
