@@ -87,6 +87,8 @@ class Agent {
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
   void signal_arrived(const process::SignalMessage& message);
+  /// Ctrl-Z: workers and clocks stand still; SIGCONT: they go on.
+  void suspend(bool still);
   void worker_ended(const process::ChildEnd& end);
   void parent_lost(const char* who, pid_t pid);
   void time_is_up();
@@ -159,6 +161,7 @@ class Agent {
 
   std::deque<Action> actions_;
   bool acting_ = false;
+  bool suspended_ = false;  ///< by Ctrl-Z
 };
 
 // ---- set-up
@@ -245,6 +248,7 @@ Result<RankAssignment> Agent::next_round(int attempt) {
 
 void Agent::signal_arrived(const process::SignalMessage& message) {
   const int signal = message.signal;
+  if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) return suspend(signal == SIGSTOP);
   if (spec_.stop.ending_signals.count(signal) == 0) {
     if (signal == SIGWINCH) output_->screen_resized();
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
@@ -259,6 +263,7 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
     say(Level::info, concat(what, ": the job is being ended already"));
     return;
   }
+  if (suspended_) suspend(false);
   if (state == State::closing || state == State::finished) {
     dispatch(ending);
     return signal_arrived_late(what, message.at_once);
@@ -274,7 +279,17 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   dispatch(ending);
 }
 
+void Agent::suspend(bool still) {
+  suspended_ = still;
+  group_->signal(still ? SIGSTOP : SIGCONT);
+  for (Alarm* alarm : {&backoff_, &time_limit_, &skew_}) alarm->stand_still(still);
+  takedown_->stand_still(still);
+  if (watchdog_) watchdog_->stand_still(still);
+  shared_.shared->agent_is_suspended(still);
+}
+
 void Agent::parent_lost(const char* who, pid_t pid) {
+  if (suspended_) suspend(false);
   hurry();
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
@@ -377,6 +392,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
     if (local_events_) local_events_->started();
+    if (suspended_) group_->signal(SIGSTOP);  // those that were started since
     dispatch(event::Spawned{});
   }
 }

@@ -2,6 +2,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
@@ -13,18 +14,43 @@ class Alarm {
  public:
   explicit Alarm(boost::asio::any_io_executor executor) : timer_(std::move(executor)) {}
 
-  template <class OnExpiry>
-  void set(Deadline at, OnExpiry on_expiry) {
-    timer_.expires_at(at);
-    timer_.async_wait([this, on_expiry = std::move(on_expiry)](const boost::system::error_code& ec) {
-      // One that was on its way when the timer was set anew is not the one that is waited for.
-      if (!ec && Clock::now() >= timer_.expiry()) on_expiry();
-    });
+  void set(Deadline at, std::function<void()> on_expiry) {
+    on_expiry_ = std::move(on_expiry);
+    waits_ = true;
+    if (still_) left_ = at - Clock::now();
+    else start(at);
   }
-  void cancel() { timer_.cancel(); }
+  void cancel() {
+    waits_ = false;
+    timer_.cancel();
+  }
+  /// While it stands still no time passes for it.
+  void stand_still(bool still) {
+    if (std::exchange(still_, still) == still || !waits_) return;
+    if (still) {
+      left_ = timer_.expiry() - Clock::now();
+      timer_.cancel();
+    } else {
+      start(Clock::now() + left_);
+    }
+  }
 
  private:
+  void start(Deadline at) {
+    timer_.expires_at(at);
+    timer_.async_wait([this](const boost::system::error_code& ec) {
+      // One that was on its way when the timer was set anew is not the one that is waited for.
+      if (ec || !waits_ || still_ || Clock::now() < timer_.expiry()) return;
+      waits_ = false;
+      std::exchange(on_expiry_, nullptr)();
+    });
+  }
+
   boost::asio::steady_timer timer_;
+  std::function<void()> on_expiry_;
+  bool waits_ = false;
+  bool still_ = false;
+  Clock::duration left_{};
 };
 
 }  // namespace ddrun::agent

@@ -166,7 +166,7 @@ void FileTimer::complain(const char* what) {
 
 void FileTimer::wait_for_expiry() {
   const auto next = table_.next();
-  if (!next) {
+  if (!next || still_since_) {
     timer_.cancel();
     return;
   }
@@ -179,6 +179,17 @@ void FileTimer::wait_for_expiry() {
     expire();
     wait_for_expiry();
   });
+}
+
+void FileTimer::stand_still(bool still) {
+  if (still == still_since_.has_value()) return;
+  (void)read_requests();
+  if (still) {
+    still_since_ = seconds_since_epoch();
+  } else {
+    table_.put_off(seconds_since_epoch() - *std::exchange(still_since_, std::nullopt));
+  }
+  wait_for_expiry();
 }
 
 void FileTimer::expire() {

@@ -36,6 +36,8 @@ class FileTimer {
 
   /// A new attempt begins: timers of the one before mean nothing any more.
   void forget() { table_.clear(); }
+  /// While it stands still no timer expires; afterwards each has as much time left as before.
+  void stand_still(bool still);
   /// Removes the FIFO, unless somebody has put another one there.
   void close();
 
@@ -54,9 +56,10 @@ class FileTimer {
   std::string path_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
-  std::string unfinished_;   ///< a line whose end has not come yet
-  bool skipping_ = false;    ///< to the end of a line that is too long
-  bool complained_ = false;  ///< once is enough
+  std::string unfinished_;             ///< a line whose end has not come yet
+  bool skipping_ = false;              ///< to the end of a line that is too long
+  std::optional<double> still_since_;  ///< in seconds since the epoch
+  bool complained_ = false;            ///< once is enough
   TimerTable table_;
 };
 

@@ -55,6 +55,7 @@ void Takedown::signal(int number) {
 }
 
 void Takedown::start_grace(Milliseconds grace) {
+  stand_still(false);  // they have just been continued, to hear it
   grace_ends_ = Clock::now() + grace;
   timer_.set(Clock::now() + grace, [this, grace] {
     if (group_.living() > 0) {
@@ -66,6 +67,7 @@ void Takedown::start_grace(Milliseconds grace) {
 }
 
 void Takedown::kill() {
+  stand_still(false);
   take_those_who_died_unasked();
   sent_.insert(SIGKILL);
   kill_everything();

@@ -37,6 +37,12 @@ class Takedown {
   void check_gone();
   /// A worker has ended, or an orphan was reaped.
   void somebody_ended();
+  /// The grace time does not pass while the workers are stopped. What is killed is killed all the same.
+  void stand_still(bool still) {
+    if (still && machine_.state() != State::stopping) return;
+    timer_.stand_still(still);
+    naming_.stand_still(still);
+  }
   /// No time is counted any more.
   void cancel() {
     timer_.cancel();

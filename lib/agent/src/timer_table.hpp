@@ -48,6 +48,10 @@ class TimerTable {
   void drop(Gone gone) {
     std::erase_if(timers_, [&](const auto& entry) { return gone(entry.second); });
   }
+  /// All expire so many seconds later.
+  void put_off(double seconds) {
+    for (auto& entry : timers_) entry.second.expires += seconds;
+  }
   void clear() { timers_.clear(); }
   [[nodiscard]] std::size_t size() const { return timers_.size(); }
 

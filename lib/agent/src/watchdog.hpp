@@ -24,6 +24,8 @@ class Watchdog {
   /// A new attempt begins.
   void forget() { timer_.forget(); }
   void close() { timer_.close(); }
+  /// While the workers are stopped nobody is late.
+  void stand_still(bool still) { timer_.stand_still(still); }
 
  private:
   void expired(const std::vector<TimerRequest>& timers);

@@ -42,11 +42,16 @@ bool stdin_is_ours() {
   return foreground < 0 || foreground == ::getpgrp();
 }
 
+bool told_by_parent(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_pid == ::getppid(); }
+
 /// Of a signal that was sent to us, or that our parent has passed on with its sender; 0 for the kernel.
 pid_t sender_of(const siginfo_t& info) {
-  if (info.si_code == SI_QUEUE && info.si_pid == ::getppid()) return info.si_value.sival_int;
+  if (told_by_parent(info)) return info.si_value.sival_int;
   return info.si_code <= 0 ? info.si_pid : 0;
 }
+
+/// Who stops must be sure that somebody continues it. (Process 1 of a container cannot even stop.)
+bool may_stop() { return ::getpid() != 1 && !own_group_is_orphaned(); }
 
 /// The process that the user started, where the guard is a child of it: passes all signals on, and ends as the guard
 /// does. What else it has for children was there before ddrun, and nobody's business.
@@ -63,7 +68,9 @@ class Doorman {
       if (signal < 0 || signal == SIGCHLD) continue;
       sigval sender{};
       sender.sival_int = sender_of(info);
-      ::sigqueue(guard_, signal, sender);
+      // The guard stops for what we queue, and we with it.
+      if (signal == SIGTSTP && !may_stop()) ::kill(guard_, signal);
+      else ::sigqueue(guard_, signal, sender);
     }
   }
 
@@ -71,9 +78,10 @@ class Doorman {
   void follow_guard() const {
     int status = 0;
     pid_t pid;
-    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0 || (pid < 0 && errno == EINTR)) {
-      if (pid == guard_)
-        end_program({shell_code(exit_status_from_wait(status)), WIFSIGNALED(status) ? WTERMSIG(status) : 0});
+    while ((pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0 || (pid < 0 && errno == EINTR)) {
+      if (pid != guard_) continue;
+      if (WIFSTOPPED(status)) ::raise(SIGSTOP);
+      else end_program({shell_code(exit_status_from_wait(status)), WIFSIGNALED(status) ? WTERMSIG(status) : 0});
     }
   }
 
@@ -97,6 +105,9 @@ void leave_earlier_children() {
   ::setsid();
 }
 
+/// The agent has so long to stop the workers before the guard stops without it.
+constexpr timespec suspend_limit{1, 0};
+
 /// The guard's loop: sleeps until a signal comes. (It wakes once by itself, when it has become clear that the job takes
 /// longer than giving back memory.)
 class Guard {
@@ -109,11 +120,17 @@ class Guard {
     const sigset_t set = handled_signals();
     bool settled = false;
     while (!reap()) {
+      if (stop_wanted_ && shared_.suspended) stop();
       siginfo_t info{};
-      const int signal = settled ? ::sigwaitinfo(&set, &info) : ::sigtimedwait(&set, &info, &settling_time);
+      const timespec* const limit = stop_wanted_ ? &suspend_limit : settled ? nullptr : &settling_time;
+      const int signal = limit != nullptr ? ::sigtimedwait(&set, &info, limit) : ::sigwaitinfo(&set, &info);
       if (signal < 0 && errno == EAGAIN) {
-        drop_startup_pages();
-        settled = true;
+        if (stop_wanted_) {
+          stop();
+        } else {
+          drop_startup_pages();
+          settled = true;
+        }
       }
       if (signal < 0 || signal == SIGCHLD) continue;
       // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
@@ -123,7 +140,13 @@ class Guard {
       if (ends_job) {
         message.at_once = message.sender == at_once_mark || insistence_.is_meant(signal, message.sender, Clock::now());
       }
+      if (signal == SIGTSTP && !ends_job && (told_by_parent(info) || may_stop())) {
+        message.signal = SIGSTOP;
+        stop_wanted_ = true;
+      }
+      if (signal == SIGCONT) stop_wanted_ = false;
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
+      if (stop_wanted_ && !heard) stop();
       if (!ends_job) continue;
       heard_ |= signal_bit(signal);
       const EndingMessage ending{static_cast<unsigned char>(heard ? 0 : signal), message.at_once};
@@ -134,6 +157,15 @@ class Guard {
   }
 
  private:
+  /// Until SIGCONT. One that has come already would be forgotten by the kernel.
+  void stop() {
+    stop_wanted_ = false;
+    sigset_t pending;
+    ::sigemptyset(&pending);
+    ::sigpending(&pending);
+    if (::sigismember(&pending, SIGCONT) == 0) ::raise(SIGSTOP);
+  }
+
   /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
   /// none of those that stop.
   [[nodiscard]] int signal_of(int exit_code) const {
@@ -173,7 +205,8 @@ class Guard {
   UniqueFd to_sweeper_;
   SharedState& shared_;
   Insistence insistence_;
-  std::uint64_t heard_ = 0;  ///< signals that end the job, as bits
+  std::uint64_t heard_ = 0;   ///< signals that end the job, as bits
+  bool stop_wanted_ = false;  ///< as soon as the agent has stopped the workers
   int exit_code_ = 125;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
@@ -188,6 +221,11 @@ void SharedState::agent_begins_to_listen(const std::set<int>& which_end, Millise
   ending_signals = ending;
   agent_has_listened = true;
   agent_listens = true;
+}
+
+void SharedState::agent_is_suspended(bool now_suspended) {
+  suspended = now_suspended;
+  if (now_suspended) ::kill(guard_pid, SIGCHLD);
 }
 
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {

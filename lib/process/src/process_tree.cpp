@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -39,21 +40,26 @@ bool read_stat(pid_t pid, ProcessInfo& info) {
   return true;
 }
 
-/// Nothing if /proc cannot be read.
-std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
-  std::unordered_multimap<pid_t, ProcessInfo> children;
+/// Empty if /proc cannot be read: not even this process is in it then.
+std::vector<ProcessInfo> all_processes() {
+  std::vector<ProcessInfo> all;
   DIR* dir = ::opendir("/proc");
-  if (dir == nullptr) return std::nullopt;
-  bool any = false;
+  if (dir == nullptr) return all;
   while (const dirent* entry = ::readdir(dir)) {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
     ProcessInfo info;
-    if (!read_stat(::atoi(entry->d_name), info)) continue;
-    any = true;
-    children.emplace(info.parent, info);
+    if (read_stat(::atoi(entry->d_name), info)) all.push_back(info);
   }
   ::closedir(dir);
-  if (!any) return std::nullopt;  // not even we are in it
+  return all;
+}
+
+/// Nothing if /proc cannot be read.
+std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
+  const auto all = all_processes();
+  if (all.empty()) return std::nullopt;
+  std::unordered_multimap<pid_t, ProcessInfo> children;
+  for (const ProcessInfo& info : all) children.emplace(info.parent, info);
   std::vector<ProcessInfo> found;
   std::vector<pid_t> frontier{root};
   std::unordered_set<pid_t> seen{root};
@@ -88,6 +94,19 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   }
   if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;
   return ::kill(info.pid, signal) == 0;
+}
+
+bool own_group_is_orphaned() {
+  const pid_t group = ::getpgrp();
+  const pid_t session = ::getsid(0);
+  const auto all = all_processes();
+  std::unordered_map<pid_t, ProcessInfo> by_pid;
+  for (const ProcessInfo& info : all) by_pid.emplace(info.pid, info);
+  return std::none_of(all.begin(), all.end(), [&](const ProcessInfo& member) {
+    if (member.group != group || member.state == 'Z') return false;
+    const auto parent = by_pid.find(member.parent);
+    return parent != by_pid.end() && parent->second.session == session && parent->second.group != group;
+  });
 }
 
 bool any_child_left() {

@@ -132,6 +132,7 @@ class Head {
 
   void signal_arrived(const process::SignalMessage& message) {
     const int signal = message.signal;
+    if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) suspend(signal == SIGSTOP);
     if (options_.ending_signals.count(signal) == 0) {
       fan_out_->send_all(FrameType::signal, signal_payload(signal));
       return;
@@ -147,8 +148,20 @@ class Head {
     end_all(signal);
   }
 
+  /// Ctrl-Z, and what ends it. The hosts hear of it as of any signal; no host is late meanwhile.
+  void suspend(bool still) {
+    suspended_ = still;
+    if (!still) {
+      if (const auto left = std::exchange(patience_left_, std::nullopt)) arm_patience(*left);
+    } else if (const auto left = patience_.expiry() - std::chrono::steady_clock::now(); patience_.cancel() > 0) {
+      patience_left_ = std::chrono::ceil<std::chrono::milliseconds>(left);
+    }
+    context_.shared->agent_is_suspended(still);
+  }
+
   /// In order; a second time: at once.
   void end_all(int signal) {
+    if (suspended_) suspend(false);
     const bool again = std::exchange(ending_, true);
     input_.stop();
     fan_out_->send_all(FrameType::signal, signal_payload(signal, again));
@@ -394,6 +407,8 @@ class Head {
   std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
   process::SignalsHeard signals_;
+  bool suspended_ = false;
+  std::optional<std::chrono::milliseconds> patience_left_;  ///< while suspended
   HeadOutput output_;
   boost::asio::steady_timer ping_;
   boost::asio::steady_timer patience_;

@@ -286,7 +286,13 @@ class Relay {
     if (bootstrap_) {
       sigval mark{};
       mark.sival_int = at_once ? process::at_once_mark : ::getpid();
-      ::sigqueue(node_.pid, signal, mark);
+      // The user's ddrun has stopped, and says when it goes on. (What a guard's parent queues it takes for that.)
+      if (signal == SIGSTOP) {
+        ::sigqueue(node_.pid, SIGTSTP, mark);
+        return;
+      }
+      if (signal == SIGTSTP) ::kill(node_.pid, signal);
+      else ::sigqueue(node_.pid, signal, mark);
       ::kill(node_.pid, SIGCONT);
     } else {
       // It waits for its part; end-of-file tells it that there is none.

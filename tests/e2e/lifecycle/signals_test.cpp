@@ -99,7 +99,11 @@ TEST_CASE("USR1 USR2 CONT TSTP and WINCH are passed through and the job goes on"
   Words verbs;
   for (const auto& signal : signals) verbs.insert(verbs.end(), {"tell", signal.second});
   verbs.insert(verbs.end(), {"print", "ready", "forever"});
-  Run run(job({"-n", "2"}, verbs));
+  RunOptions options;
+  // Without a shell that could continue it, Ctrl-Z stops nobody.
+  options.own_group = false;
+  options.in_child = [] { ::setsid(); };
+  Run run(job({"-n", "2"}, verbs), options);
   wait_for_all(run, 2);
   for (const auto& [number, name] : signals) {
     run.signal(number);

@@ -30,7 +30,7 @@ namespace ddrun::process {
 
 /// What the guard writes to the agent: a signal that it received.
 struct SignalMessage {
-  int signal = 0;
+  int signal = 0;        ///< SIGSTOP: the guard was told to stop (Ctrl-Z), and does when the agent is `suspended`
   pid_t sender = 0;      ///< 0: the kernel, as for Ctrl-C
   bool at_once = false;  ///< it ends the job and is meant as a repetition: see Insistence
 };
@@ -56,6 +56,8 @@ struct SharedState {
   /// report, on a console that may be stuck) it has nothing to stop in order: the first ending signal ends it.
   std::atomic<bool> agent_listens{false};
   std::atomic<bool> agent_has_listened{false};
+  /// All that the agent has to stop stands still. It sends the guard SIGCHLD then, so that this one looks.
+  std::atomic<bool> suspended{false};
   /// The agent has nothing left to do but end, and no child: nobody needs to wait for it before ending too.
   std::atomic<bool> agent_done{false};
   /// Its exit code, once it is done.
@@ -73,6 +75,8 @@ struct SharedState {
 
   /// For the agent, once it takes signals as events: which end the job, and how long an orderly end may take.
   void agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace);
+  /// For the agent: what SIGSTOP or SIGCONT has asked for is done.
+  void agent_is_suspended(bool now_suspended);
 };
 
 /// The agent's view of the other two.

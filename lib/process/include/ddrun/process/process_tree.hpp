@@ -27,6 +27,10 @@ struct ProcessInfo {
 /// waited for it, and the number be another's by now. False if it is gone.
 bool signal_descendant(const ProcessInfo& info, int signal);
 
+/// True if nobody is there who could continue this process's group once it has been stopped: no member has a parent in
+/// another group of the session. The kernel then lets SIGTSTP stop nobody. True as well where /proc does not tell.
+[[nodiscard]] bool own_group_is_orphaned();
+
 /// True while this process has any child, dead or alive.
 [[nodiscard]] bool any_child_left();
 
