@@ -95,6 +95,7 @@ LINES = [
     Line("--rdzv-id= --rdzv-endpoint=127.0.0.1:PORT probe.py"),
     Line("--master-addr= --local-addr= --log-dir= --rdzv-endpoint= --rdzv-conf= probe.py"),
     Line("--master-port=0 probe.py"),
+    Line("--rdzv-backend=c10d --rdzv-conf=store_type=file --rdzv-endpoint=DIR/meet --rdzv-id=7 probe.py"),
     Line("probe.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
     Line("--master-port=PORT probe.py", env={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 

@@ -104,6 +104,11 @@ def _(line, ours, theirs):
     return ours is NOTHING and "--rdzv-id=" in line.words()
 
 
+@rule("meeting-file", "file meet", one_sided=True)
+def _(line, ours, theirs):
+    return ours is NOTHING and line.has("--rdzv-conf=store_type=file")
+
+
 @rule("master-port-0", r".*: variable MASTER_PORT")
 def _(line, ours, theirs):
     return line.has("--master-port=0") and ours == "(a free port)" and theirs == "0"

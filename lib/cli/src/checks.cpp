@@ -6,6 +6,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "rendezvous_conf.hpp"
+#include "values.hpp"
 
 namespace ddrun::cli {
 
@@ -79,6 +80,23 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
   }
 }
 
+/// torchrun's c10d can meet in a file. One machine has nobody to meet there; several need a port.
+Result<void> settle_meeting_file(RendezvousSpec& meeting, const Settings& settings) {
+  const auto store = meeting.conf.find("store_type");
+  if (meeting.backend != "c10d" || store == meeting.conf.end() || store->second != "file") {
+    if (meeting.endpoint.find('/') == std::string::npos) return {};
+    const auto wrong = parse_endpoint(meeting.endpoint);
+    return fail(Errc::invalid_argument, concat(settings.of("rdzv-endpoint").prefix, ": ", wrong.error().message));
+  }
+  if (meeting.several_machines()) {
+    return fail(Errc::invalid_argument,
+                "--rdzv-conf: store_type=file: several machines meet at a port of one of them, not in a file; write "
+                "--rdzv-endpoint=HOST:PORT with its name or address, and leave out store_type");
+  }
+  meeting.endpoint.clear();
+  return {};
+}
+
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
   RendezvousSpec& meeting = draft.spec.rendezvous;
   if (meeting.standalone) {
@@ -90,6 +108,7 @@ Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& 
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
+  if (auto settled = settle_meeting_file(meeting, settings); !settled) return settled;
   const bool alone = !meeting.several_machines();
   if (alone && meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));

@@ -23,6 +23,10 @@ Result<void> set_endpoint(Draft& draft, std::string_view value) {
     draft.spec.rendezvous.endpoint.clear();
     return {};
   }
+  if (value.find('/') != std::string_view::npos) {  // a file, if --rdzv-conf says so: settled by check_together()
+    draft.spec.rendezvous.endpoint = value;
+    return {};
+  }
   return assign(draft.spec.rendezvous.endpoint, parse_endpoint(value));
 }
 

@@ -109,6 +109,9 @@ Result<NprocSpec> parse_nproc(std::string_view text) {
   if (text == "cpu") return NprocSpec{NprocSpec::Kind::cpu, 1};
   if (text == "gpu") return NprocSpec{NprocSpec::Kind::gpu, 1};
   const auto count = parse_integer(plain_number(text), 1, 100'000);
+  if (!count && (text == "xpu" || text == "npu" || text == "hpu" || text == "mps")) {
+    return bad(concat("only PyTorch's own libraries count devices of the kind ", text, "; give their number"));
+  }
   if (!count) return bad(concat("'", text, "' is not a number from 1 to 100000, auto, cpu or gpu"));
   return NprocSpec{NprocSpec::Kind::count, static_cast<int>(*count)};
 }

@@ -43,7 +43,7 @@ TEST_CASE("a value that is not allowed is named with its option and what is allo
       {"--nproc-per-node=2 2", "'2 2' is not a number from 1 to 100000, auto, cpu or gpu"},
       {"--nproc-per-node=_2", "'_2' is not a number from 1 to 100000, auto, cpu or gpu"},
       {"--nproc-per-node=", "'' is not a number from 1 to 100000, auto, cpu or gpu"},
-      {"--nproc-per-node=xpu", "'xpu' is not a number from 1 to 100000, auto, cpu or gpu"},
+      {"--nproc-per-node=xpu", "only PyTorch's own libraries count devices of the kind xpu; give their number"},
       {"--nproc-per-node=99999999999999999999",
        "'99999999999999999999' is not a number from 1 to 100000, auto, cpu or gpu"},
       {"--max-restarts=-1", "'-1' is not a whole number from 0 to 1000000"},

@@ -95,3 +95,21 @@ TEST_CASE("torchrun's settings of the rendezvous mean what they mean to torchrun
   CHECK(contains(refused({"--nnodes=2", "--rdzv-conf=timeout=soon", "x"}), "--rdzv-conf: timeout=soon: "));
   CHECK(contains(refused({"--nnodes=2", "--node-rank=2", "x"}), "node ranks are 0 to 1"));
 }
+
+TEST_CASE("a file to meet in is nothing to one machine and refused for several") {
+  const Words file{"--rdzv-backend=c10d", "--rdzv-conf=store_type=file", "--rdzv-endpoint=/tmp/meet", "--rdzv-id=7"};
+  const auto with = [&](Words more) {
+    more.insert(more.end(), file.begin(), file.end());
+    more.emplace_back("w");
+    return more;
+  };
+  const auto launch = launched(with({}));
+  CHECK(launch.spec.rendezvous.endpoint.empty());
+  CHECK(launch.spec.rendezvous.id == "7");
+  CHECK(launch.warnings.empty());
+  CHECK(refused(with({"--nnodes=1:2"})) ==
+        "--rdzv-conf: store_type=file: several machines meet at a port of one of them, not in a file; write "
+        "--rdzv-endpoint=HOST:PORT with its name or address, and leave out store_type");
+  CHECK(refused({"--rdzv-backend=c10d", "--rdzv-endpoint=/tmp/meet", "w"}) ==
+        "--rdzv-endpoint=/tmp/meet: '/tmp/meet' is not HOST or HOST:PORT with a port from 0 to 65535");
+}
