@@ -198,6 +198,11 @@ Result<void> Agent::set_up() {
   };
   output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
   if (auto ready = output_->prepare(); !ready) return ready;
+  if (events_file_.same_place(STDERR_FILENO)) {
+    events_file_.share([this](std::string_view lines) { output_->console_line(lines); });
+  } else if (events_file_.same_place(STDOUT_FILENO)) {
+    events_file_.share([this](std::string_view lines) { output_->stdout_line(lines); });
+  }
 
   if (auto opened = watcher_.open(); !opened) return opened;
   if (auto opened = signals_.open(spec_.stop.ending_signals, spec_.stop.grace); !opened) return opened;
@@ -457,6 +462,7 @@ void Agent::settle() {
   if (ended_) return;
   set_message_sink({});
   if (output_->close()) begin_new_line();
+  events_file_.share({});
   ended_ = record_.finish(*output_, prepared_);
   if (local_events_) local_events_->verdict(*ended_, exit_code(*ended_));
   if (hooks_.on_result) hooks_.on_result(*ended_);
@@ -489,6 +495,7 @@ JobResult Agent::run() {
   set_message_sink({});
   if (watchdog_) watchdog_->close();
   settle();  // while signals are still taken: the first one would end a process that does not listen
+  events_file_.finish();
   signals_.close();
   output_->remove_if_unused();
   output_.reset();

@@ -28,9 +28,20 @@ inline int named_descriptor(std::string_view path) {
   return -1;
 }
 
+/// Opens a device or a FIFO for writing. A FIFO needs a reader: one that is not there yet has five seconds to come.
+/// Fails with errno set.
+inline UniqueFd open_for_reader(const std::string& path) {
+  const Deadline deadline = Clock::now() + std::chrono::seconds(5);
+  for (;;) {
+    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (fd || errno != ENXIO || Clock::now() > deadline) return fd;
+    ::usleep(10'000);
+  }
+}
+
 /// Replaces the file at `path` by one with this text: a reader sees the old file or the new one, never half of it.
 /// A device or pipe is written to as it is, and so is /dev/stdout, also if it is a file: what is in there already
-/// is not ours. A symbolic link stays and its target is replaced.
+/// is not ours. A symbolic link stays and its target is replaced. Waits for whoever reads a FIFO, but not without end.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
   if (const int own = named_descriptor(path); own >= 0) {
@@ -42,7 +53,10 @@ inline Result<void> write_file_atomically(const std::string& path, std::string_v
   if (::stat(path.c_str(), &info) == 0) {
     if (!S_ISREG(info.st_mode)) {
       if (S_ISDIR(info.st_mode)) return failed(EISDIR);
-      const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+      const UniqueFd fd = open_for_reader(path);
+      if (!fd && errno == ENXIO && S_ISFIFO(info.st_mode)) {
+        return fail(Errc::unavailable, "cannot write " + path + ": nobody reads it");
+      }
       if (!fd || !write_all(fd.get(), text.data(), text.size())) return failed(errno);
       return {};
     }

@@ -1,40 +1,175 @@
 #include "ddrun/agent/events_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <condition_variable>
+#include <cstdint>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
+#include "atomic_file.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
+#include "size_text.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
 
+namespace {
+
+constexpr std::size_t most_waiting_events = std::size_t{4} << 20U;
+/// At the end somebody may still come to read, or to read on.
+constexpr std::chrono::seconds events_patience{2};
+
+}  // namespace
+
+/// What waits for a reader, and the thread that waits with it. That thread may be left behind in a write or an open
+/// that never ends, and so it shares the ownership.
+class EventsFile::Feed {
+ public:
+  Feed(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  /// The thread's.
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return !waiting_.empty(); });
+      const std::string lines = std::exchange(waiting_, {});
+      under_way_ = lines.size();
+      lock.unlock();
+      // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
+      if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+      const int err = !fd_ || !write_all(fd_.get(), lines.data(), lines.size()) ? errno : 0;
+      if (err == EPIPE && !path_.empty()) fd_.reset();
+      lock.lock();
+      under_way_ = 0;
+      if (err == 0) taken_ += lines.size();
+      else lost_ += lines.size();
+      if (err != 0) error_ = err;
+      changed_.notify_all();
+    }
+  }
+
+  /// False if there is no room for them.
+  bool add(std::string_view lines) {
+    const std::scoped_lock lock(mutex_);
+    if (waiting_.size() + under_way_ + lines.size() > most_waiting_events) {
+      lost_ += lines.size();
+      return false;
+    }
+    waiting_ += lines;
+    changed_.notify_all();
+    return true;
+  }
+
+  struct Loss {
+    std::uint64_t bytes;
+    std::string why;
+  };
+
+  /// Waits until all is written or nothing has been for too long.
+  Loss finish() {
+    std::unique_lock lock(mutex_);
+    const auto done = [this] { return waiting_.empty() && under_way_ == 0; };
+    for (;;) {
+      const std::uint64_t before = taken_;
+      if (changed_.wait_for(lock, events_patience, [&] { return done() || taken_ != before; })) {
+        if (done()) break;
+      } else {
+        break;
+      }
+    }
+    return {lost_ + waiting_.size() + under_way_, error_ != 0 ? std::strerror(error_) : "nobody read them"};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string path_;  ///< of what is yet to be opened; the thread's
+  UniqueFd fd_;       ///< the thread's
+  std::string waiting_;
+  std::size_t under_way_ = 0;
+  std::uint64_t taken_ = 0;
+  std::uint64_t lost_ = 0;
+  int error_ = 0;
+};
+
+EventsFile::~EventsFile() { finish(); }
+
 Result<void> EventsFile::open(const std::string& path) {
-  file_ = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file_) return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno);
+  const auto failed = [&] { return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno); };
+  UniqueFd fd;
+  struct stat info {};
+  if (const int own = named_descriptor(path); own >= 0) {
+    auto copy = duplicate(own);
+    if (!copy) return fail(Errc::unavailable, concat("--events: cannot open ", path, ": it is not open"));
+    fd = std::move(*copy);
+  } else if (::stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode)) {
+    if (::access(path.c_str(), W_OK) != 0) return failed();
+  } else {
+    fd = UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
+    if (!fd) return failed();
+  }
+  if (fd && ::fstat(fd.get(), &info) != 0) return failed();
+  device_ = info.st_dev;
+  inode_ = info.st_ino;
+  if (S_ISREG(info.st_mode)) {
+    file_ = std::move(fd);
+    return {};
+  }
+  return start_feed(path, std::move(fd));
+}
+
+Result<void> EventsFile::start_feed(const std::string& path, UniqueFd fd) {
+  const bool opened = static_cast<bool>(fd);
+  feed_ = std::make_shared<Feed>(opened ? "" : path, std::move(fd));
+  auto thread = start_quiet_thread("ddrun-events", [feed = feed_] { feed->run(); });
+  if (!thread) return tl::unexpected(thread.error());
+  thread->detach();
   return {};
 }
 
+bool EventsFile::same_place(int fd) const {
+  struct stat info {};
+  return (file_ || feed_) && ::fstat(fd, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+}
+
 void EventsFile::write_line(const std::string& json) {
-  if (!file_ || json.size() < 2 || json.front() != '{') return;
+  if (json.size() < 2 || json.front() != '{') return;
   const bool empty = json == "{}";
   write(concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n"));
 }
 
 void EventsFile::write(std::string_view lines) {
-  if (!file_) return;
+  if (!file_ && !feed_) return;
+  if (console_) return console_(lines);
+  if (file_) return write_to_file(lines);
+  if (feed_->add(lines) || std::exchange(complained_, true)) return;
+  say(Level::warning, "--events: nobody reads them; what comes now is lost");
+}
+
+void EventsFile::write_to_file(std::string_view lines) {
   // The disk was full in the middle of a line: that one is lost, and not the next one too.
   if (torn_ && ::write(file_.get(), "\n", 1) == 1) torn_ = false;
   const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
   if (written == static_cast<ssize_t>(lines.size())) return;
   torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
-  if (complained_) return;
-  complained_ = true;
+  if (std::exchange(complained_, true)) return;
   say(Level::warning, concat("--events: a line could not be written",
                              written < 0 ? concat(": ", std::strerror(errno)) : std::string(": the disk is full")));
+}
+
+void EventsFile::finish() {
+  const auto feed = std::exchange(feed_, nullptr);
+  if (!feed) return;
+  const Feed::Loss loss = feed->finish();
+  if (loss.bytes == 0) return;
+  say(Level::warning, concat("--events: ", size_text(loss.bytes), " were lost (", loss.why, ")"));
 }
 
 }  // namespace ddrun::agent

@@ -29,7 +29,7 @@ Result<UniqueFd> duplicate(int fd, int lowest) {
 namespace {
 
 /// How long a reader may take nothing where somebody else has made the descriptor non-blocking.
-constexpr int patience_ms = 30'000;
+constexpr int patience_ms = 10'000;
 
 /// Waits until `fd` can be written to; false, with errno set, if it takes nothing for too long.
 bool takes_more(int fd) noexcept {

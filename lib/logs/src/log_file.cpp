@@ -19,6 +19,15 @@ namespace {
 constexpr std::size_t line_grace = 4096;
 constexpr std::chrono::seconds retry_pause{1};
 
+/// 0 or an errno: EEXIST if there is a file `to` already, which stays as it is.
+int rename_to_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  // Some file systems, such as NFS, do not know how to. A second name is not made over another one either.
+  if (::link(from.c_str(), to.c_str()) != 0) return errno;
+  return ::unlink(from.c_str()) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 LogFile::LogFile(std::string path, std::uint64_t rotate_bytes) : path_(std::move(path)), rotate_bytes_(rotate_bytes) {}
@@ -93,19 +102,16 @@ std::size_t LogFile::fitting(std::string_view bytes) const {
 }
 
 void LogFile::rotate() {
-  const auto old = [&](int number) { return concat(path_, '.', number); };
-  if (rotated_ < 0) {
-    rotated_ = 0;
-    while (::access(old(rotated_ + 1).c_str(), F_OK) == 0) ++rotated_;
-  }
-  for (int number = rotated_; number > 0; --number) ::rename(old(number).c_str(), old(number + 1).c_str());
-  if (::rename(path_.c_str(), old(1).c_str()) != 0) {
+  int err = EEXIST;
+  // Names may be taken, by an earlier run or by anybody.
+  while (err == EEXIST) err = rename_to_new(path_, concat(path_, '.', ++rotated_));
+  // Somebody has removed the file: there is nothing to set aside, and a new one is wanted all the more.
+  if (err != 0 && err != ENOENT) {
     // Better one file that is too big than bytes that are lost.
-    if (first_error_.empty()) first_error_ = concat("cannot rotate ", path_, ": ", std::strerror(errno));
+    rotation_error_ = concat("cannot set ", path_, " aside: ", std::strerror(err));
     rotate_bytes_ = 0;
     return;
   }
-  ++rotated_;
   fd_.reset();
   at_line_start_ = true;
   open();

@@ -406,6 +406,7 @@ LossReport Output::Impl::losses() const {
       report.unwanted_bytes += lane.console->lost_bytes();
       continue;
     }
+    if (lane.console->lost_bytes() == 0) continue;
     report.console_bytes += lane.console->lost_bytes();
     if (report.console_error.empty()) report.console_error = lane.console->first_error();
   }
@@ -444,7 +445,8 @@ std::string Output::stderr_log(int local_rank) const { return impl_->log_of(Stre
 std::string Output::error_file(int local_rank) const { return impl_->layout.error_file(local_rank); }
 std::string Output::attempt_dir() const { return impl_->layout.attempt_dir(); }
 std::string Output::root() const { return impl_->layout.root(); }
-void Output::console_line(std::string_view text) { impl_->console_line(text); }
+void Output::console_line(std::string_view text) { impl_->console_line(text, StreamId::err); }
+void Output::stdout_line(std::string_view text) { impl_->console_line(text, StreamId::out); }
 LossReport Output::losses() const { return impl_->losses(); }
 void Output::remove_if_unused() { impl_->layout.remove_if_unused(); }
 

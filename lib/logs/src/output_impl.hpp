@@ -93,7 +93,7 @@ class Output::Impl {
   void drain(int local_rank);
   void drain_all();
   void screen_resized();
-  void console_line(std::string_view text);
+  void console_line(std::string_view text, StreamId id);
 
   LogLayout layout;
 
@@ -145,6 +145,7 @@ class Output::Impl {
   void give_up(WorkerStream& stream);
   void close_when_read(WorkerStream& stream, std::size_t rest);
   void say_who_is_held_open();
+  void say_if_reader_left();
   void console_has_room();
   void expect_quiet(WorkerStream& stream);
   void arm_quiet_timer(Deadline at);
@@ -163,6 +164,7 @@ class Output::Impl {
   bool began_ = false;
   bool ptys_refused_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
+  bool said_reader_left_ = false;
   std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
@@ -177,6 +179,7 @@ class Output::Impl {
   std::uint64_t earlier_losses_ = 0;
   std::uint64_t lines_shown_ = 0;
   std::string first_file_error_;
+  bool said_rotation_error_ = false;
   bool shut_down_ = false;
   std::weak_ptr<Impl> self_;
   friend class Output;

@@ -137,6 +137,9 @@ void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, b
 void Output::Impl::write_file(LogFile& file, std::string_view chunk) {
   file.write(chunk);
   if (first_file_error_.empty() && !file.first_error().empty()) say_first_loss(file.first_error());
+  if (!file.rotation_error().empty() && !std::exchange(said_rotation_error_, true)) {
+    say(Level::warning, concat(file.rotation_error(), "; it grows on instead (said once)"));
+  }
 }
 
 void Output::Impl::say_first_loss(const std::string& error) {
@@ -223,7 +226,17 @@ void Output::Impl::give_up(WorkerStream& stream) {
   close_stream(stream);
 }
 
+/// While workers run on: what they write now is for nobody.
+void Output::Impl::say_if_reader_left() {
+  const Console& console = *lanes_[0]->console;
+  if (said_reader_left_ || !console.reader_left() || console.is_terminal()) return;
+  if (open_streams_ == 0 || !waiters_.empty()) return;
+  said_reader_left_ = true;
+  say(Level::notice, "nobody reads standard output any more; the job goes on, and Ctrl-C ends it");
+}
+
 void Output::Impl::console_has_room() {
+  say_if_reader_left();
   for (Lane& lane : lane_storage_) {
     if (!lane.console || lane.console->crowded()) continue;
     for (const auto& stream : std::exchange(lane.held_back, {})) {
@@ -235,8 +248,8 @@ void Output::Impl::console_has_room() {
   check_waiters();
 }
 
-void Output::Impl::console_line(std::string_view text) {
-  Console& console = *lanes_[1]->console;
+void Output::Impl::console_line(std::string_view text, StreamId id) {
+  Console& console = *lanes_[id == StreamId::out ? 0 : 1]->console;
   console.add_text(text);
   lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
   console.flush();

@@ -44,7 +44,7 @@ TEST_CASE("rotation loses no byte and breaks between lines") {
   int count = 0;
   while (std::filesystem::exists(path + "." + std::to_string(count + 1))) ++count;
   CHECK(count >= 10);
-  for (int number = count; number >= 1; --number) {
+  for (int number = 1; number <= count; ++number) {
     const std::string text = read_file(path + "." + std::to_string(number));
     CHECK(text.size() <= 1040);  // the limit and the rest of a line
     CHECK(text.size() > 900);
@@ -64,10 +64,53 @@ TEST_CASE("a line longer than a whole file is cut rather than lost") {
   std::string joined;
   int count = 0;
   while (std::filesystem::exists(path + "." + std::to_string(count + 1))) ++count;
-  for (int number = count; number >= 1; --number) joined += read_file(path + "." + std::to_string(number));
+  for (int number = 1; number <= count; ++number) joined += read_file(path + "." + std::to_string(number));
   joined += read_file(path);
   CHECK(joined == line);
   CHECK(count == 3);
+}
+
+TEST_CASE("rotation renames one file and overwrites none") {
+  TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
+  // Somebody has been here before, and has left a file and a directory.
+  ddrun::test::write_file(path + ".2", "old\n");
+  std::filesystem::create_directory(path + ".3");
+  LogFile file(path, 1000);
+  const std::string line = std::string(599, 'x') + "\n";
+  for (int i = 0; i < 4; ++i) file.write(std::to_string(i) + line);
+  CHECK(read_file(path + ".1") == "0" + line);
+  CHECK(read_file(path + ".2") == "old\n");
+  CHECK(std::filesystem::is_directory(path + ".3"));
+  CHECK(read_file(path + ".4") == "1" + line);
+  CHECK(read_file(path + ".5") == "2" + line);
+  CHECK(read_file(path) == "3" + line);
+  CHECK(file.rotation_error().empty());
+  CHECK(file.lost_bytes() == 0);
+}
+
+TEST_CASE("a file that cannot be set aside grows on and says why") {
+  TemporaryDirectory dir;
+  // With a number behind it the name is too long.
+  const std::string path = dir.file(std::string(254, 'n'));
+  const std::string line = std::string(599, 'x') + "\n";
+  LogFile file(path, 1000);
+  for (int i = 0; i < 3; ++i) file.write(line);
+  CHECK(file.rotation_error() == "cannot set " + path + " aside: File name too long");
+  CHECK(file.lost_bytes() == 0);
+  CHECK(read_file(path) == line + line + line);
+}
+
+TEST_CASE("a log file that somebody has removed is made anew at the next rotation") {
+  TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
+  const std::string line = std::string(599, 'x') + "\n";
+  LogFile file(path, 1000);
+  file.write(line);
+  std::filesystem::remove(path);
+  file.write(line);
+  CHECK(read_file(path) == line);
+  CHECK(file.rotation_error().empty());
 }
 
 TEST_CASE("a new file makes its directory if the attempt could not") {

@@ -126,10 +126,9 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   });
   const std::string log = h.output->stdout_log(0);
   const auto kept = [&] {
-    std::string text = read_file(log);
-    for (int i = 1; fs::exists(log + "." + std::to_string(i)); ++i)
-      text = read_file(log + "." + std::to_string(i)) + text;
-    return text;
+    std::string text;
+    for (int i = 1; fs::exists(log + "." + std::to_string(i)); ++i) text += read_file(log + "." + std::to_string(i));
+    return text + read_file(log);
   };
   CHECK(h.run_until([&] { return kept().size() >= all.size(); }));
   writer.join();

@@ -1,5 +1,9 @@
 #pragma once
 
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -9,20 +13,46 @@
 namespace ddrun::agent {
 
 /// --events FILE: one JSON object per line for each event of the job, appended, each with "time" (UTC) in front. The
-/// keys are in docs/several-machines.md. A line is written at once and in one piece; a full disk costs lines, not the
-/// job.
+/// keys are in docs/several-machines.md. `-` is standard output.
+///
+/// Never makes its caller wait. A file is written at once, each line in one piece; a full disk costs lines, not the
+/// job. For a pipe, a FIFO or a device a thread of its own waits: for a reader that has yet to come, and for one that
+/// is slow. What waits is bounded; what is more is dropped, and said.
 class EventsFile {
  public:
-  /// Fails with `unavailable` if the file cannot be opened for appending.
+  EventsFile() = default;
+  /// As finish() does.
+  ~EventsFile();
+  EventsFile(const EventsFile&) = delete;
+  EventsFile& operator=(const EventsFile&) = delete;
+
+  /// Fails with `unavailable` if the file cannot be opened for appending. A FIFO is opened when somebody reads it.
   Result<void> open(const std::string& path);
+
+  /// Whether `fd` leads to the same place. Two writers of one place would tear each other's lines.
+  [[nodiscard]] bool same_place(int fd) const;
+  /// From now on lines go through `console`, which has that place; empty: no longer.
+  void share(std::function<void(std::string_view lines)> console) { console_ = std::move(console); }
 
   /// `json`: an object on one line. Nothing happens if no file is open.
   void write_line(const std::string& json);
   /// Lines that are finished, as another agent of the job has written them.
   void write(std::string_view lines);
 
+  /// No more events come: waits for who reads, as long as something is read every two seconds. Then says what was lost.
+  void finish();
+
  private:
-  UniqueFd file_;
+  class Feed;
+
+  void write_to_file(std::string_view lines);
+  Result<void> start_feed(const std::string& path, UniqueFd fd);
+
+  UniqueFd file_;               ///< a regular file
+  std::shared_ptr<Feed> feed_;  ///< anything else
+  std::function<void(std::string_view)> console_;
+  dev_t device_ = 0;  ///< with `inode_`: the place
+  ino_t inode_ = 0;
   bool torn_ = false;  ///< the last line has no end
   bool complained_ = false;
 };

@@ -42,7 +42,7 @@ struct Pipe {
 
 /// Writes all of it, waiting as long as the descriptor makes it wait; false on an error (errno is set). A descriptor
 /// that does not block, such as a stderr that another program shares and has set so, is waited for too, but not when
-/// it takes nothing for half a minute: then errno is EAGAIN.
+/// it takes nothing for ten seconds: then errno is EAGAIN.
 bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
 }  // namespace ddrun

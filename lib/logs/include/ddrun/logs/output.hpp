@@ -137,6 +137,8 @@ class Output {
 
   /// ddrun's own lines (with their '\n'), queued whole to the stderr console behind what was queued before.
   void console_line(std::string_view text);
+  /// Whole lines for the console of workers' stdout.
+  void stdout_line(std::string_view text);
 
   [[nodiscard]] LossReport losses() const;
 
