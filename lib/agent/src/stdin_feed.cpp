@@ -7,16 +7,32 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {
 
-StdinFeed::StdinFeed(boost::asio::any_io_executor executor) : executor_(std::move(executor)), readable_(executor_) {
+namespace {
+
+/// How far the fastest worker may be ahead of the slowest: so much is kept for that one.
+constexpr std::size_t most_backlog = std::size_t{16} << 20U;
+constexpr std::size_t most_at_once = std::size_t{64} << 10U;
+/// So long the others may wait for the slowest before they are told of it.
+constexpr std::chrono::seconds slow{5};
+
+}  // namespace
+
+StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
+    : executor_(std::move(executor)), readable_(executor_), slowest_timer_(executor_) {
   struct stat info {};
   seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-Result<UniqueFd> StdinFeed::open() {
+Result<UniqueFd> StdinFeed::open(int rank) {
   if (seekable_) {
     const off_t offset = ::lseek(STDIN_FILENO, 0, SEEK_CUR);
     UniqueFd own(::open("/proc/self/fd/0", O_RDONLY | O_CLOEXEC));
@@ -30,7 +46,7 @@ Result<UniqueFd> StdinFeed::open() {
   if (!pipe) return tl::unexpected(pipe.error());
   // Only our end: the worker expects to block.
   ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
-  readers_.emplace_back(executor_, pipe->write.release());
+  readers_.emplace_back(executor_, pipe->write.release(), rank);
   return std::move(pipe->read);
 }
 
@@ -47,7 +63,10 @@ void StdinFeed::start() {
 void StdinFeed::stop() {
   ++generation_;
   readers_.clear();
-  chunk_.clear();
+  backlog_.clear();
+  begin_ = 0;
+  slowest_timer_.cancel();
+  slowest_is_watched_ = false;
 }
 
 bool StdinFeed::open_input() {
@@ -83,54 +102,94 @@ void StdinFeed::wait_for_input() {
 }
 
 void StdinFeed::take_input() {
-  chunk_.resize(64 << 10);
+  const std::size_t before = backlog_.size();
+  backlog_.resize(before + most_at_once);
   ssize_t n;
   do {
-    n = ::recv(input_.get(), chunk_.data(), chunk_.size(), MSG_DONTWAIT);
-    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), chunk_.data(), chunk_.size());
+    n = ::recv(input_.get(), backlog_.data() + before, most_at_once, MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), backlog_.data() + before, most_at_once);
   } while (n < 0 && errno == EINTR);
-  if (n < 0 && errno == EAGAIN) {
-    chunk_.clear();
-    wait_for_input();
-    return;
-  }
-  if (n <= 0) {
-    at_end_ = true;
-    boost::system::error_code ec;
-    readable_.close(ec);
-    input_.reset();
-    stop();
-    return;
-  }
-  chunk_.resize(static_cast<std::size_t>(n));
-  pending_ = readers_.size();
-  for (auto& reader : readers_) reader.done = 0;
+  const bool nothing = n < 0 && errno == EAGAIN;
+  backlog_.resize(before + (n > 0 ? static_cast<std::size_t>(n) : 0));
+  if (nothing) return wait_for_input();
+  if (n <= 0) return input_is_over();
+  push_all();
+}
+
+/// Who has got everything reads the end; the others get the rest first.
+void StdinFeed::input_is_over() {
+  at_end_ = true;
+  boost::system::error_code ec;
+  readable_.close(ec);
+  input_.reset();
+  std::erase_if(readers_, [this](const Reader& reader) { return reader.at == end(); });
+}
+
+void StdinFeed::push_all() {
   for (auto reader = readers_.begin(); reader != readers_.end();) push(reader++);
+  go_on();
 }
 
 void StdinFeed::push(std::list<Reader>::iterator reader) {
-  while (reader->done < chunk_.size()) {
-    const ssize_t n = ::write(reader->pipe.native_handle(), chunk_.data() + reader->done, chunk_.size() - reader->done);
+  while (!reader->waiting && reader->at < end()) {
+    const auto offset = static_cast<std::size_t>(reader->at - begin_);
+    const ssize_t n = ::write(reader->pipe.native_handle(), backlog_.data() + offset, backlog_.size() - offset);
     if (n >= 0) {
-      reader->done += static_cast<std::size_t>(n);
+      reader->at += static_cast<std::uint64_t>(n);
     } else if (errno == EAGAIN) {
+      reader->waiting = true;
       reader->pipe.async_wait(boost::asio::posix::stream_descriptor::wait_write,
                               [this, reader, generation = generation_](const boost::system::error_code& ec) {
-                                if (!ec && generation == generation_) push(reader);
+                                if (ec || generation != generation_) return;
+                                reader->waiting = false;
+                                push(reader);
+                                go_on();
                               });
-      return;
     } else if (errno != EINTR) {
       readers_.erase(reader);  // it reads no more
-      break;
+      return;
     }
   }
-  one_is_done();
+  if (at_end_ && reader->at == end()) readers_.erase(reader);
 }
 
-void StdinFeed::one_is_done() {
-  if (--pending_ > 0) return;
-  chunk_.clear();
-  if (!readers_.empty()) wait_for_input();
+std::uint64_t StdinFeed::slowest() const {
+  std::uint64_t least = end();
+  for (const Reader& reader : readers_) least = std::min(least, reader.at);
+  return least;
+}
+
+void StdinFeed::go_on() {
+  const auto got_by_all = static_cast<std::size_t>(slowest() - begin_);
+  // Moved seldom, as long as it is small beside what stays.
+  if (got_by_all == backlog_.size() || got_by_all >= backlog_.size() / 2) {
+    backlog_.erase(0, got_by_all);
+    begin_ += got_by_all;
+  }
+  if (at_end_ || readers_.empty()) return;
+  const bool wanted =
+      std::any_of(readers_.begin(), readers_.end(), [this](const Reader& reader) { return reader.at == end(); });
+  if (!wanted) return;
+  if (end() - slowest() < most_backlog) wait_for_input();
+  else watch_slowest();
+}
+
+void StdinFeed::watch_slowest() {
+  if (said_who_is_slow_ || std::exchange(slowest_is_watched_, true)) return;
+  slowest_timer_.expires_after(slow);
+  slowest_timer_.async_wait([this, before = slowest(), generation = generation_](const boost::system::error_code& ec) {
+    if (ec || generation != generation_) return;
+    slowest_is_watched_ = false;
+    if (slowest() != before || readers_.empty()) return go_on();
+    std::vector<int> ranks;
+    for (const Reader& reader : readers_) {
+      if (reader.at == before) ranks.push_back(reader.rank);
+    }
+    said_who_is_slow_ = true;
+    say(Level::warning,
+        concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), ranks.size() == 1 ? " does" : " do",
+               " not read standard input, and the others get no more of it until then (--stdin=all)"));
+  });
 }
 
 }  // namespace ddrun::agent

@@ -2,6 +2,8 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
 #include <list>
 #include <string>
 
@@ -10,14 +12,16 @@
 
 namespace ddrun::agent {
 
-/// --stdin=all: copies ddrun's stdin to every worker, at the pace of the slowest. A worker that closes its stdin or
-/// ends takes no part any more. What was read in one attempt is not read again in the next.
+/// --stdin=all: copies ddrun's stdin to every worker, each at its own pace: the fastest may be 16 MiB ahead of the
+/// slowest. Then it has to wait, and if that lasts the slowest are named. A worker that closes its stdin or ends takes
+/// no part any more. What was read in one attempt is not read again in the next.
 class StdinFeed {
  public:
   explicit StdinFeed(boost::asio::any_io_executor executor);
 
-  /// A descriptor for one worker's stdin. For a regular file each gets its own view of it; else a pipe.
-  Result<UniqueFd> open();
+  /// A descriptor for the stdin of the worker with this rank. For a regular file each gets its own view of it; else a
+  /// pipe.
+  Result<UniqueFd> open(int rank);
   /// All workers of the attempt have theirs: begin, or go on.
   void start();
   /// The attempt is over: their pipes are closed.
@@ -25,15 +29,24 @@ class StdinFeed {
 
  private:
   struct Reader {
-    explicit Reader(boost::asio::any_io_executor executor, int fd) : pipe(std::move(executor), fd) {}
+    Reader(boost::asio::any_io_executor executor, int fd, int of_rank) : pipe(std::move(executor), fd), rank(of_rank) {}
     boost::asio::posix::stream_descriptor pipe;
-    std::size_t done = 0;  ///< of chunk_
+    int rank;
+    std::uint64_t at = 0;  ///< it has got the input up to here
+    bool waiting = false;  ///< for room in its pipe
   };
   bool open_input();
   void wait_for_input();
   void take_input();
+  void input_is_over();
+  /// Gives it what there is for it, as far as that goes without waiting; it may be erased.
   void push(std::list<Reader>::iterator reader);
-  void one_is_done();
+  void push_all();
+  /// Forgets what all have got, and reads on if somebody wants more and there is room.
+  void go_on();
+  [[nodiscard]] std::uint64_t slowest() const;
+  void watch_slowest();
+  [[nodiscard]] std::uint64_t end() const { return begin_ + backlog_.size(); }
 
   boost::asio::any_io_executor executor_;
   UniqueFd input_;
@@ -42,8 +55,11 @@ class StdinFeed {
   bool at_end_ = false;
   bool waiting_ = false;
   std::list<Reader> readers_;
-  std::string chunk_;
-  std::size_t pending_ = 0;
+  std::string backlog_;      ///< what not all have got yet
+  std::uint64_t begin_ = 0;  ///< where it begins
+  boost::asio::steady_timer slowest_timer_;
+  bool slowest_is_watched_ = false;
+  bool said_who_is_slow_ = false;
   unsigned generation_ = 0;
 };
 

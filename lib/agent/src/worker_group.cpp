@@ -61,7 +61,7 @@ Result<void> WorkerGroup::check_descriptors() {
 Result<UniqueFd> WorkerGroup::open_stdin(const Worker& worker, bool& inherit) {
   inherit = false;
   switch (spec_.stdin_.kind) {
-    case StdinSpec::Kind::all: return stdin_feed_.open();
+    case StdinSpec::Kind::all: return stdin_feed_.open(worker.end.rank);
     case StdinSpec::Kind::rank: inherit = worker.end.rank == spec_.stdin_.rank; break;
     case StdinSpec::Kind::none: break;
   }

@@ -55,6 +55,7 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   bool has_ended = false;  ///< the worker: nobody is left who could be hung up by closing a pseudo-terminal
   bool silent = false;     ///< nobody has the pseudo-terminal open at present
   bool in_quiet_list = false;
+  std::size_t held = 0;  ///< bytes of its unfinished lines, as counted in the total
   int rank = 0;
   std::size_t rest = unbounded;  ///< so much is still read from it, then it is closed
   Deadline quiet_at{};
@@ -143,6 +144,8 @@ class Output::Impl {
   void ended(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
   void give_up(WorkerStream& stream);
+  void count_held(WorkerStream& stream);
+  void break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix);
   void close_when_read(WorkerStream& stream, std::size_t rest);
   void say_who_is_held_open();
   void say_if_reader_left();
@@ -164,6 +167,7 @@ class Output::Impl {
   bool began_ = false;
   bool ptys_refused_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
+  std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
   bool said_reader_left_ = false;
   std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
   std::unique_ptr<char[]> read_buffer_;

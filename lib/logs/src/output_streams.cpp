@@ -20,6 +20,8 @@ namespace {
 constexpr std::size_t turn_size = std::size_t{256} << 10U;
 /// A drained worker may fill a crowded console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
+/// Unfinished lines of all streams together; whose line makes it more has it broken.
+constexpr std::size_t most_held = std::size_t{32} << 20U;
 
 }  // namespace
 
@@ -116,7 +118,21 @@ void Output::Impl::show(WorkerStream& stream, std::string_view chunk) {
   if (console.gone()) return console.count_lost(chunk.size());
   const std::string_view prefix = stamped(stream);
   stream.lines.feed(chunk, [&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+  break_line_if_too_much_is_held(stream, prefix);
   console.flush_soon();
+}
+
+void Output::Impl::count_held(WorkerStream& stream) {
+  const std::size_t now = stream.lines.held();
+  held_ += now - stream.held;
+  stream.held = now;
+}
+
+void Output::Impl::break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix) {
+  count_held(stream);
+  if (held_ <= most_held || stream.held == 0) return;
+  stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+  count_held(stream);
 }
 
 void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, bool last) {
@@ -209,6 +225,7 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   }
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();
   stream.file.reset();  // its descriptor is wanted for the next attempt
+  held_ -= std::exchange(stream.held, 0);
   --open_streams_;
   check_waiters();
 }
@@ -293,6 +310,7 @@ void Output::Impl::show_quiet_lines() {
     if (waits && !console.gone()) {
       const std::string_view prefix = stamped(*stream);
       stream->lines.show_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
+      count_held(*stream);
     }
     return true;
   });

@@ -102,6 +102,23 @@ TEST_CASE("a stopped sweeper does not keep a job from ending on a signal") {
   CHECK(run.all_gone());
 }
 
+TEST_CASE("who does not read its stdin keeps the others waiting only when it is far behind") {
+  // Rank 1 reads nothing until rank 0 has read four megabytes: as if they met in between.
+  const test::TemporaryDirectory dir;
+  const std::string script = "if test $RANK = 0; then head -c 4000000 | wc -c; touch " + dir.file("read") +
+                             "; cat > /dev/null; else until test -e " + dir.file("read") +
+                             "; do sleep 0.01; done; wc -c; fi";
+  test::RunOptions options;
+  options.input = std::string(5'000'000, 'x');
+  test::Run run({DDRUN_TEST_DDRUN, "--stdin=all", "--nproc-per-node=2", "/bin/sh", "-c", script}, options);
+  const auto outcome = run.wait(30s);
+  CAPTURE(outcome.out, outcome.err);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out.find("[0] 4000000\n") != std::string::npos);
+  CHECK(outcome.out.find("[1] 5000000\n") != std::string::npos);
+  CHECK(run.all_gone());
+}
+
 TEST_CASE("stdin stays as it was for whoever shares it") {
   auto pipe = make_pipe();
   REQUIRE(pipe);
@@ -126,11 +143,14 @@ TEST_CASE("the time limit also ends the wait for a console that takes nothing") 
   test::RunOptions options;
   const int out = pipe->write.get();
   options.in_child = [out] { ::dup2(out, STDOUT_FILENO); };
-  SECTION("after a success") {
-    test::Run run(command({"--timeout=1s", "--nproc-per-node=2"}, {"lines", "100", "exit", "0"}), options);
+  SECTION("but after a success only a signal does, and what is lost then is an error") {
+    test::Run run(command({"--timeout=5s", "--nproc-per-node=2"}, {"lines", "100", "exit", "0"}), options);
+    REQUIRE(test::wait_until([&] { return run.living().size() == 3; }));
+    run.signal(SIGTERM);
     const auto outcome = run.wait(20s);
     CAPTURE(outcome.err);
-    CHECK(outcome.code() == 0);
+    CHECK(outcome.code() == 125);
+    CHECK(outcome.err.find("nobody read them in time") != std::string::npos);
     CHECK(run.all_gone());
   }
   SECTION("after the limit has ended the workers") {

@@ -152,6 +152,31 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
   }
 }
 
+TEST_CASE("lines without end of many workers are broken before they need too much memory") {
+  OutputHarness h(8);
+  h.start();
+  constexpr std::size_t each = std::size_t{15} << 20U;  // shorter than the longest line of one stream
+  std::vector<std::thread> writers;
+  writers.reserve(h.workers.size());
+  for (const auto& worker : h.workers) {
+    writers.emplace_back([&] { push(worker.out, std::string(each, 'x')); });
+  }
+  std::atomic<bool> written{false};
+  std::thread all([&] {
+    for (std::thread& writer : writers) writer.join();
+    written = true;
+  });
+  CHECK(h.run_until([&] { return written.load(); }));
+  all.join();
+  // 120 MiB have come in, of which 32 may be held.
+  CHECK(h.run_until([&] { return h.shown_out.size() > std::size_t{80} << 20U; }));
+  CHECK(h.end());
+  std::size_t bytes = 0;
+  for (const char c : h.shown_out) bytes += c == 'x' ? 1 : 0;
+  CHECK(bytes == 8 * each);
+  CHECK(h.output->losses().console_bytes == 0);
+}
+
 TEST_CASE("a noisy worker does not starve the others") {
   OutputHarness h(2);
   h.start();
