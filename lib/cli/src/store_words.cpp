@@ -32,7 +32,7 @@ With a word, asks a store that is running, such as the one of a ddrun job.
   set KEY VALUE       Set it; the value - is read from the standard input
   add KEY [N]         Add N, or 1, and print the sum
   wait KEY...         Wait until all of them exist
-  list                Print all keys, in order
+  list                Print all keys that programs set, in order
   del KEY...          Delete them
   --server=HOST:PORT  Which store (default: $MASTER_ADDR:$MASTER_PORT, else
                       127.0.0.1:29500)
