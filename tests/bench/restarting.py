@@ -1,4 +1,4 @@
-"""What a running job costs and how fast it comes back: restart-local, log-mux, footprint."""
+"""What a running job costs and how fast it comes back: restart-local, log-mux, terminals, footprint."""
 
 import os
 import random
@@ -102,6 +102,22 @@ def log_mux(bench, note):
     rate = WORKERS * size / statistics.median(samples["ddrun"]) / 1e9
     return compare("log-mux", f"{number(rate)} GB/s", samples, trouble, {
         "torchrun": (80, 20), "hydra": (8, 4), "openmpi": (15, 6), "parallel": (None, None)})
+
+
+def terminals(bench, note):
+    """What pseudo-terminals cost beside pipes: the start of 64 workers, and 8 workers that write lines to /dev/null."""
+    size = 2_000_000 if bench.quick else 10_000_000
+    rows = []
+    for quantity, count, words in (("start and end of 64 workers", 64, [bench.worker]),
+                                   ("lines of 8 workers", WORKERS, [bench.worker, "lines", str(size)])):
+        def side(option):
+            return lambda: bench.run(bench.ddrun_command(count, *words, options=[option]), limit=120)["seconds"]
+        samples, trouble = in_turn({
+            "ddrun": (bench.count(15, 3), side("--pty=always")),
+            "ddrun with pipes": (bench.count(15, 3), side("--pty=never")),
+        }, note)
+        rows += compare("terminals", quantity, samples, trouble, {"ddrun with pipes": (None, None)}, scale=1e3, unit="ms")
+    return rows
 
 
 class Idle:

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "launch-10k-flat": launching.launch_10k_flat,
     "restart-local": restarting.restart_local,
     "log-mux": restarting.log_mux,
+    "terminals": restarting.terminals,
     "footprint": restarting.footprint,
     "create-reap-5000": launching.create_reap_5000,
     "store-get": storing.store_get,
