@@ -277,6 +277,12 @@ void Output::Impl::console_line(std::string_view text, StreamId id) {
 
 void Output::Impl::expect_quiet(WorkerStream& stream) {
   if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
+  if (stream.lines.continues() && !stream.lane->console->gone()) {
+    // Somebody types behind a question that stands there already, and readline echoes through us: each key at once.
+    const std::string_view prefix = stamped(stream);
+    stream.lines.show_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+    return stream.lane->console->flush_soon();
+  }
   stream.quiet_at = Clock::now() + options_.quiet;
   if (!stream.in_quiet_list) {
     stream.in_quiet_list = true;

@@ -116,6 +116,30 @@ TEST_CASE("a terminal is as wide as the console without the prefix, also when th
   CHECK(h.end());
 }
 
+TEST_CASE("what follows a question on a terminal is shown at once") {
+  int master = -1;
+  int slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  const UniqueFd far(master);
+  const UniqueFd console(slave);
+  OutputHarness h(2, [&](OutputOptions& options) { options.console_out = console.get(); });
+  h.start();
+  std::string screen;
+  const auto shows = [&](const std::string& text) {
+    return h.run_until([&] { return (screen += read_now(far.get())).ends_with(text); });
+  };
+  put(h.workers[0].out, "(Pdb) ");
+  REQUIRE(shows("[10] (Pdb) "));
+  // Each key would wait for the silence after a question: 40 of them for eight seconds.
+  const auto before = Clock::now();
+  for (int key = 0; key < 40; ++key) {
+    put(h.workers[0].out, "x");
+    REQUIRE(shows(std::string(static_cast<std::size_t>(key) + 1, 'x')));
+  }
+  CHECK(Clock::now() - before < 40 * h.options.quiet / 2);
+  CHECK(h.end());
+}
+
 TEST_CASE("no terminal is narrower than 20 columns, and a prefix counts in characters") {
   CHECK(ScreenSize{24, 80}.less(5).columns == 75);
   CHECK(ScreenSize{24, 30}.less(25).columns == 20);

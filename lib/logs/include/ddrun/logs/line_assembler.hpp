@@ -52,6 +52,8 @@ class LineAssembler {
     if (at != end) hold(at, end, emit);
   }
 
+  /// The beginning of the present line was given out before.
+  [[nodiscard]] bool continues() const { return continues_; }
   [[nodiscard]] bool holds_partial() const { return !partial_.empty(); }
   /// Bytes of the unfinished line that is held.
   [[nodiscard]] std::size_t held() const { return partial_.size(); }
