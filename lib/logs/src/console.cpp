@@ -29,6 +29,7 @@ constexpr std::size_t terminal_portion = 128;
 constexpr std::size_t pipe_portion = 4096;
 
 constexpr std::string_view erase_to_end_of_line = "\033[K";
+constexpr std::string_view show_cursor = "\033[?25h";
 
 bool is_pty_master(const struct stat& info) { return S_ISCHR(info.st_mode) && info.st_rdev == makedev(5, 2); }
 
@@ -104,6 +105,11 @@ void Console::leave_line_of_others(const void* writer) {
 }
 
 void Console::add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece) {
+  if (piece.end == PieceEnd::cut && !piece.continues && piece.text == show_cursor) {
+    // The last that a progress bar writes, behind its last line: nothing to see, and so no line.
+    screen_->hidden = false;
+    return queue_.append(show_cursor);
+  }
   leave_line_of_others(writer);
   const bool here = piece.continues && cursor_ != Cursor::line_start;
   // The line has been ended for others already, and no more of it has come.
@@ -218,7 +224,7 @@ void Console::close() {
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;
-  if (screen_ && screen_->hidden && !gone_) queue_.append("\033[?25h");  // a worker was ended amid its progress bar
+  if (screen_ && screen_->hidden && !gone_) queue_.append(show_cursor);  // a worker was ended amid its progress bar
   if (write_queued()) return;
   if (first_error_.empty()) first_error_ = "nobody read them in time";
   count_lost(queue_.size());

@@ -140,6 +140,19 @@ TEST_CASE("what follows a question on a terminal is shown at once") {
   CHECK(h.end());
 }
 
+TEST_CASE("a cursor that comes back at a worker's end makes no line") {
+  int master = -1;
+  int slave = -1;
+  REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
+  const UniqueFd far(master);
+  const UniqueFd console(slave);
+  OutputHarness h(2, [&](OutputOptions& options) { options.console_out = console.get(); });
+  h.start();
+  put(h.workers[0].out, "\033[?25lbar\n\033[?25h");
+  CHECK(h.end());
+  CHECK(read_now(far.get()) == "[10] \033[?25lbar\r\n\033[?25h");
+}
+
 TEST_CASE("no terminal is narrower than 20 columns, and a prefix counts in characters") {
   CHECK(ScreenSize{24, 80}.less(5).columns == 75);
   CHECK(ScreenSize{24, 30}.less(25).columns == 20);
