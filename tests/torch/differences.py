@@ -198,6 +198,11 @@ def _(line, ours, theirs):
     return ours is NOTHING
 
 
+@rule("faulthandler", r".*: variable PYTHONFAULTHANDLER", one_sided=True)
+def _(line, ours, theirs):
+    return ours == "1" and theirs is NOTHING
+
+
 @rule("unbuffered", r".*: variable PYTHONUNBUFFERED", one_sided=True)
 def _(line, ours, theirs):
     return ours == "1" and theirs is NOTHING
