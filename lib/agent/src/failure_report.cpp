@@ -300,7 +300,8 @@ void add_failure(Lines& lines, const std::string& host, const AttemptResult& att
     add_failed_before(lines, host, attempt.workers.at(*attempt.cause), attempt.cause_sign, first);
   } else {
     // A single worker has ddrun's own stdout: in `ddrun prog | head` it ends just as it does in `prog | head`.
-    if (attempt.workers.size() == 1 && first.status == ExitStatus(Signaled{SIGPIPE})) lines.notice(headline(host, first));
+    if (attempt.workers.size() == 1 && first.status == ExitStatus(Signaled{SIGPIPE}))
+      lines.notice(headline(host, first));
     else lines.error(headline(host, first));
     add_cause(lines, first);
   }

@@ -226,7 +226,8 @@ TEST_CASE("a failure of ddrun itself is its own sentence") {
 
 TEST_CASE("a single worker whose reader has left is no error") {
   CHECK(failure_report(failed_job(1, 0, Signaled{SIGPIPE}), true).starts_with("ddrun: rank 0 was killed by SIGPIPE"));
-  CHECK(failure_report(failed_job(2, 0, Signaled{SIGPIPE}), false).starts_with("ddrun: error: rank 0 was killed by SIGPIPE"));
+  CHECK(failure_report(failed_job(2, 0, Signaled{SIGPIPE}), false)
+            .starts_with("ddrun: error: rank 0 was killed by SIGPIPE"));
 }
 
 TEST_CASE("success says nothing but what could not be written") {
