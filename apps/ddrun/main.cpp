@@ -72,6 +72,10 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     };
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
+  // Whoever asked for files, and not where, is told; a report of a failure says it by itself.
+  if (result.verdict == agent::Verdict::success && !result.log_dir.empty() && !spec.log.dir) {
+    say(Level::notice, "logs: " + result.log_dir);
+  }
   const std::string report = agent::failure_report(result, launch.messages.color);
   int code = agent::exit_code(result);
   // What could not be said must not look like success.

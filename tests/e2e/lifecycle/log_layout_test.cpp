@@ -44,6 +44,21 @@ TEST_CASE("Redirected streams are in files only and logs of every attempt are ke
   CHECK(read_file(run + "/attempt_1/1/stderr.log") == "note\n");
 }
 
+TEST_CASE("Where the files are is told at the end to whoever has not said where") {
+  const TemporaryDirectory dir;
+  RunOptions options;
+  options.env = {{"TMPDIR", dir.path()}};
+  const auto outcome = finish(job({"-n", "2", "-r", "3"}, {"print", "text"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  REQUIRE(outcome.err.starts_with("ddrun: logs: " + dir.path() + "/ddrun_"));
+  CHECK(count(outcome.err, "\n") == 1);
+  const std::string logs = outcome.err.substr(13, outcome.err.size() - 14);
+  CHECK(read_file(run_directory(logs) + "/attempt_0/1/stdout.log") == "text\n");
+  CHECK(finish(job({"-q", "-n", "2", "-r", "3"}, {"print", "text"}), options).err.empty());
+  CHECK(finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.file("here")}, {"print", "text"}), options).err.empty());
+}
+
 TEST_CASE("Teed streams are in files and on the console with the label of torchrun") {
   const TemporaryDirectory dir;
   const auto outcome = finish(
