@@ -1,8 +1,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pty.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -216,6 +218,42 @@ TEST_CASE("One worker has the terminal and several have terminals of their own")
   CHECK(count(shown({"-n", "2", "--pty=never"}, asks), "] no terminal\r\n") == 2);
   const auto outcome = finish(command({"-n", "2", "--pty=always", "/bin/sh", "-c", "test -t 1 && test -t 2"}));
   CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("Where there are no pseudo-terminals workers get pipes, or an error if they were asked for") {
+  constexpr int not_allowed = 99;
+  const auto hide_them = [] {
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("/dev/null", "/dev/ptmx", nullptr, MS_BIND, nullptr) != 0) {
+      ::_exit(not_allowed);
+    }
+  };
+  const Words asks{"/bin/sh", "-c", "test -t 1 && echo 'a terminal' || echo 'no terminal'"};
+  OnTerminal on;
+  const auto to_terminal = on.options.in_child;
+  on.options.in_child = [=] {
+    hide_them();
+    to_terminal();
+  };
+  Words words = command({"-n", "2"});
+  words.insert(words.end(), asks.begin(), asks.end());
+  Run run(words, on.options);
+  const int code = run.wait().code();
+  CHECK(run.all_gone());
+  if (code == not_allowed) skip("a mount of its own takes root");
+  INFO(on.screen());
+  CHECK(code == 0);
+  CHECK(count(on.screen(), "] no terminal\r\n") == 2);
+  CHECK(count(on.screen(), "cannot make a pseudo-terminal") == 1);
+  CHECK(has(on.screen(), "; workers get pipes\r\n"));
+
+  RunOptions options;
+  options.in_child = hide_them;
+  words.insert(words.begin() + 1, "--pty=always");
+  const auto outcome = finish(words, options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 125);
+  CHECK(has(outcome.err, "error: cannot make a pseudo-terminal"));
 }
 
 TEST_CASE("What a C program printed before it is killed is shown on a terminal") {
