@@ -22,8 +22,9 @@ constexpr std::size_t stderr_tail_lines = 10;
 /// A job may restart for months: so many attempts are kept whole, those between are counted.
 constexpr std::size_t first_attempts = 8;
 constexpr std::size_t last_attempts = 24;
-/// A worker whose child a watchdog timer ended fails of that within this time, if at all.
-constexpr std::chrono::seconds timer_effect{1};
+/// A worker whose child a watchdog timer ended fails of that within this time, if at all: an interpreter with large
+/// libraries takes seconds to end.
+constexpr std::chrono::seconds timer_effect{10};
 /// Of a worker's stderr, for its last words.
 constexpr std::size_t searched_lines = 1000;
 
