@@ -389,6 +389,10 @@ Result<void> Agent::start_workers(int attempt) {
 }
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
+  // The coordinator spoke of the restart before it could know the reason.
+  if (const std::string why = member_ ? record_.describe_own_reason() : ""; !why.empty()) {
+    say(Level::notice, concat("starting again after ", why));
+  }
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
   record_.attempt_begins(prepared_.local_world_size);

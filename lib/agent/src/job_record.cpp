@@ -135,7 +135,14 @@ void JobRecord::keep_within_bounds() {
   ++result_.attempts_left_out;
 }
 
-std::string JobRecord::describe_restart(int restart) const {
+std::string JobRecord::describe_own_reason() const {
+  if (result_.attempts.empty() || !result_.attempts.back().cause) return {};
+  const AttemptResult& attempt = result_.attempts.back();
+  const bool own = attempt.cause_sign.own && !reason_in_short(attempt.workers[*attempt.cause]).empty();
+  return own ? describe_last_failure() : std::string();
+}
+
+std::string JobRecord::describe_last_failure() const {
   const AttemptResult& attempt = result_.attempts.back();
   if (!attempt.first_failure) return {};
   const WorkerEnd& first = attempt.workers[*attempt.first_failure];
@@ -146,12 +153,18 @@ std::string JobRecord::describe_restart(int restart) const {
   } else if (!reason.empty()) {
     reason = ": " + reason;
   }
+  return concat("rank ", first.rank, " (pid ", first.pid, ") ", describe(first.status), " after ",
+                format_duration(first.ran), reason);
+}
+
+std::string JobRecord::describe_restart(int restart) const {
+  const std::string failure = describe_last_failure();
+  if (failure.empty()) return {};
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
-  return concat("rank ", first.rank, " (pid ", first.pid, ") ", describe(first.status), " after ",
-                format_duration(first.ran), reason, "; restarting all ", result_.world_size,
-                result_.world_size == 1 ? " worker" : " workers", " (restart ", restart, budget, ")");
+  return concat(failure, "; restarting all ", result_.world_size, result_.world_size == 1 ? " worker" : " workers",
+                " (restart ", restart, budget, ")");
 }
 
 void JobRecord::hand_on_first_error(const Preparation& prepared) const {

@@ -74,6 +74,31 @@ TEST_CASE("A failure anywhere restarts all, with one count and an empty store") 
   CHECK(count(out, "key=2\n") == 0);
 }
 
+TEST_CASE("The machine on which a worker failed says why all start again") {
+  Agents agents({"--nnodes=2", "--max-restarts=1", "-n", "1"});
+  const Words verbs{"attempt",
+                    "0",
+                    "rank",
+                    "1",
+                    "error",
+                    "fatal error: no data",
+                    "exit",
+                    "5",
+                    ";",
+                    "error",
+                    "RuntimeError: Connection closed by peer",
+                    "forever",
+                    ";"};
+  agents.start({"--node-rank=0"}, verbs);
+  agents.start({"--node-rank=1"}, verbs);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 0);
+  CHECK_FALSE(has(outcomes[0].err, "starting again"));
+  CHECK(has(outcomes[1].err, "ddrun: starting again after rank 1 (pid "));
+  CHECK(has(outcomes[1].err, ": fatal error: no data\n"));
+}
+
 TEST_CASE("Every machine ends with the first failure's status and names it") {
   Agents agents({"--nnodes=2", "-n", "2"});
   const Words verbs{"rank", "2", "error", "it is broken", "exit", "41", ";", "pause"};
