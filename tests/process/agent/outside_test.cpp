@@ -144,8 +144,16 @@ TEST_CASE("the time limit also ends the wait for a console that takes nothing") 
   const int out = pipe->write.get();
   options.in_child = [out] { ::dup2(out, STDOUT_FILENO); };
   SECTION("but after a success only a signal does, and what is lost then is an error") {
-    test::Run run(command({"--timeout=5s", "--nproc-per-node=2"}, {"lines", "100", "exit", "0"}), options);
-    REQUIRE(test::wait_until([&] { return run.living().size() == 3; }));
+    const test::TemporaryDirectory dir;
+    const std::string first = dir.file("0");
+    const std::string second = dir.file("1");
+    test::Run run(command({"--timeout=5s", "--nproc-per-node=2"},
+                          {"lines", "100", "rank", "0", "touch", first, ";", "rank", "1", "touch", second, ";"}),
+                  options);
+    REQUIRE(test::wait_until([&] {
+      const bool both_were_there = ::access(first.c_str(), F_OK) == 0 && ::access(second.c_str(), F_OK) == 0;
+      return both_were_there && run.living().size() == 3;
+    }));
     run.signal(SIGTERM);
     const auto outcome = run.wait(20s);
     CAPTURE(outcome.err);
