@@ -155,7 +155,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
 TEST_CASE("lines without end of many workers are broken before they need too much memory") {
   OutputHarness h(8);
   h.start();
-  constexpr std::size_t each = std::size_t{15} << 20U;  // shorter than the longest line of one stream
+  constexpr std::size_t each = std::size_t{6} << 20U;  // shorter than the longest line of one stream
   std::vector<std::thread> writers;
   writers.reserve(h.workers.size());
   for (const auto& worker : h.workers) {
@@ -168,8 +168,8 @@ TEST_CASE("lines without end of many workers are broken before they need too muc
   });
   CHECK(h.run_until([&] { return written.load(); }));
   all.join();
-  // 120 MiB have come in, of which 32 may be held.
-  CHECK(h.run_until([&] { return h.shown_out.size() > std::size_t{80} << 20U; }));
+  // 48 MiB have come in, of which 32 may be held.
+  CHECK(h.run_until([&] { return h.shown_out.size() > std::size_t{15} << 20U; }));
   CHECK(h.end());
   std::size_t bytes = 0;
   for (const char c : h.shown_out) bytes += c == 'x' ? 1 : 0;
