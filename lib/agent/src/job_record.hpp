@@ -41,9 +41,9 @@ class JobRecord {
   /// "rank 1 (pid 4711) exited with code 3 after 2.1 s; restarting all 4 workers (restart 1 of 3)"; empty if the last
   /// attempt had no failure.
   [[nodiscard]] std::string describe_restart(int restart) const;
-  /// Several machines, whose coordinator speaks of a restart before anybody can know why: "rank 1 (pid 4711) exited with
-  /// code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the last attempt and gave a reason
-  /// that is no complaint about others; else empty.
+  /// Several machines, whose coordinator speaks of a restart before anybody can know why: "rank 1 (pid 4711) exited
+  /// with code 3 after 2.1 s: ValueError: no data" if a worker of this machine failed in the last attempt and gave a
+  /// reason that is no complaint about others; else empty.
   [[nodiscard]] std::string describe_own_reason() const;
 
   /// How the job ended, once that is decided.
