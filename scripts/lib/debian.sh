@@ -1,14 +1,22 @@
 # shellcheck shell=bash
-# A small Debian 13 in a folder, to build and test with its packages. Needs common.sh and packages.sh.
+# A small Debian in a folder, to build and test with its packages. Needs common.sh and packages.sh.
 #
-# The folder is kept for the next time (DDRUN_TRIXIE_DIR, else /var/tmp/ddrun-trixie, about 1.5 GB). Nothing stays
-# mounted: mounts are made in a mount namespace that goes away with the last process in it, whoever kills it.
+# It is kept for the next time, in DDRUN_DEBIAN_DIR or else in /var/tmp, about 1.5 GB each. Nothing stays mounted: mounts
+# are made in a mount namespace that goes away with the last process in it, whoever kills it.
 
-trixie_dir=${DDRUN_TRIXIE_DIR:-/var/tmp/ddrun-trixie}
-trixie_tree=/src/ddrun # inside
+debian_tree=/src/ddrun # inside
+declare -A debian_names=([bookworm]='Debian 12' [trixie]='Debian 13')
+
+# debian_choose CODENAME   which of debian_names the functions below are about; 1 if there is no such
+debian_choose() {
+  [ -n "${debian_names[$1]:-}" ] || return
+  debian_codename=$1
+  debian_name=${debian_names[$1]}
+  debian_dir=${DDRUN_DEBIAN_DIR:-/var/tmp}/ddrun-$1
+}
 
 # Why it cannot be done here; nothing if it can.
-trixie_obstacle() {
+debian_obstacle() {
   if [ "$(id -u)" -ne 0 ]; then
     echo "a Debian in a folder needs root"
   elif ! command -v apt-get >/dev/null; then
@@ -27,15 +35,15 @@ _debian_mirror() {
 
 _debian_keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
-trixie_prepare() {
+debian_prepare() {
   local mirror=${DDRUN_DEBIAN_MIRROR:-}
-  [ ! -e "$trixie_dir/.ddrun-ready" ] || return 0
-  if [ -d "$trixie_dir" ] && [ ! -e "$trixie_dir/.ddrun" ] && [ -n "$(ls -A "$trixie_dir")" ]; then
-    die "$trixie_dir is not empty and not made by this script" "Set DDRUN_TRIXIE_DIR to another folder"
+  [ ! -e "$debian_dir/.ddrun-ready" ] || return 0
+  if [ -d "$debian_dir" ] && [ ! -e "$debian_dir/.ddrun" ] && [ -n "$(ls -A "$debian_dir")" ]; then
+    die "$debian_dir is not empty and not made by this script" "Set DDRUN_DEBIAN_DIR to another folder"
   fi
-  rm -rf --one-file-system "$trixie_dir"
-  mkdir -p "$trixie_dir"
-  touch "$trixie_dir/.ddrun"
+  rm -rf --one-file-system "$debian_dir"
+  mkdir -p "$debian_dir"
+  touch "$debian_dir/.ddrun"
   install_packages "debootstrap" debootstrap debian-archive-keyring
   [ -n "$mirror" ] || mirror=$(_debian_mirror)
   if [ -z "$mirror" ]; then
@@ -43,15 +51,15 @@ trixie_prepare() {
     mirror=$(_debian_mirror)
   fi
   [ -n "$mirror" ] || die "apt's sources name no Debian mirror" "Set DDRUN_DEBIAN_MIRROR to the address of one"
-  step "Making a Debian 13 in $trixie_dir" debootstrap \
-    debootstrap --variant=minbase --keyring="$_debian_keyring" trixie "$trixie_dir" "$mirror"
-  touch "$trixie_dir/.ddrun-ready"
+  step "Making a $debian_name in $debian_dir" debootstrap \
+    debootstrap --variant=minbase --keyring="$_debian_keyring" "$debian_codename" "$debian_dir" "$mirror"
+  touch "$debian_dir/.ddrun-ready"
 }
 
 # The tree as it is here, without what git ignores. Only files that differ are written, so that only what changed is
 # compiled again.
-trixie_copy_tree() {
-  local tree=$trixie_dir$trixie_tree fresh=$trixie_dir/src/fresh file
+debian_copy_tree() {
+  local tree=$debian_dir$debian_tree fresh=$debian_dir/src/fresh file
   rm -rf "$fresh"
   mkdir -p "$tree" "$fresh"
   if git -c safe.directory='*' -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
@@ -76,9 +84,9 @@ trixie_copy_tree() {
   rm -rf "$fresh"
 }
 
-# trixie_run COMMAND…   in the folder, with /proc, /sys and /dev; its exit status is the command's.
-trixie_run() {
-  cp -L /etc/resolv.conf /etc/hosts "$trixie_dir/etc/" 2>/dev/null || true
+# debian_run COMMAND…   in the folder, with /proc, /sys and /dev; its exit status is the command's.
+debian_run() {
+  cp -L /etc/resolv.conf /etc/hosts "$debian_dir/etc/" 2>/dev/null || true
   # shellcheck disable=SC2016 # expanded by the inner shell
   unshare --mount --propagation private bash -c '
     set -eu
@@ -94,5 +102,5 @@ trixie_run() {
       LANG=C.UTF-8 TERM="${TERM:-dumb}" ${CI:+CI="$CI"} ${DDRUN_JOBS:+DDRUN_JOBS="$DDRUN_JOBS"} \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
       ${no_proxy:+no_proxy="$no_proxy"} "$@"
-  ' trixie "$trixie_dir" "$@"
+  ' "$debian_codename" "$debian_dir" "$@"
 }
