@@ -131,6 +131,11 @@ def _(line, ours, theirs):
     return ours == "pipe" and re.fullmatch(r".*/attempt_\d/\d/std(out|err)\.log", theirs)
 
 
+@rule("hidden-errors", r".*: descriptor 2")
+def _(line, ours, theirs):
+    return line.has("--local-ranks-filter") and ours == "pipe" and theirs == "/dev/null"
+
+
 @rule("no-log-files", r".*: descriptor [12]")
 def _(line, ours, theirs):
     return line.has("--log-dir=/dev/null") and line.has("-r") and ours == "/dev/null" and theirs == "file"
