@@ -128,6 +128,17 @@ TEST_CASE("a file as console is written at its present end") {
   CHECK(test::read_file(dir.file("out")) == "before\n[1] no end\nbehind\n");
 }
 
+// Workers of other hosts bring their prefix with them.
+TEST_CASE("a line without a prefix is written as it is") {
+  boost::asio::io_context io;
+  const Pipe pipe = make_pipe().value();
+  const auto console = std::make_shared<Console>(io.get_executor(), pipe.write.get(), high);
+  console->add(&io, {}, line("whole\n"));
+  console->add(&io, {}, Piece{{}, false, PieceEnd::cut});
+  console->flush();
+  CHECK(read_all(io, pipe.read.get(), 7) == "whole\n\n");
+}
+
 TEST_CASE("two descriptors of one pipe are one place and two pipes are not") {
   const Pipe pipe = make_pipe().value();
   const Pipe other = make_pipe().value();

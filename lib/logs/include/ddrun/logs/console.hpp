@@ -4,7 +4,6 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -57,10 +56,8 @@ class Console : public std::enable_shared_from_this<Console> {
     if (terminal_) return add_to_terminal(writer, prefix, piece);
     char* to = queue_.room(prefix.size() + piece.text.size() + 1);
     char* const begin = to;
-    std::memcpy(to, prefix.data(), prefix.size());
-    to += prefix.size();
-    std::memcpy(to, piece.text.data(), piece.text.size());
-    to += piece.text.size();
+    to += prefix.copy(to, prefix.size());  // either may be empty and point nowhere, which memcpy does not allow
+    to += piece.text.copy(to, piece.text.size());
     if (piece.end == PieceEnd::cut) *to++ = '\n';
     queue_.filled(static_cast<std::size_t>(to - begin));
   }
