@@ -24,7 +24,7 @@
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/process/insistence.hpp"
+#include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "variable.hpp"
 

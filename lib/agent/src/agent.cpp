@@ -23,7 +23,7 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signals_heard.hpp"
+#include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"

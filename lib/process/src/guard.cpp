@@ -15,11 +15,9 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/process/insistence.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signal_source.hpp"
-#include "startup_pages.hpp"
+#include "ddrun/process/signals.hpp"
 #include "sweeper.hpp"
 
 namespace ddrun::process {

@@ -13,7 +13,7 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/process/signals_heard.hpp"
+#include "ddrun/process/signals.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
 #include "head_input.hpp"

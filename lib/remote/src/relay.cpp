@@ -19,7 +19,7 @@
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/process/signal_source.hpp"
+#include "ddrun/process/signals.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
 #include "node_process.hpp"
