@@ -1,4 +1,4 @@
-#include "ddrun/logs/log_file.hpp"
+#include "log_file.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
