@@ -16,7 +16,7 @@
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
 #include "ddrun/base/text.hpp"
-#include "opcode_name.hpp"
+#include "wire.hpp"
 
 namespace ddrun::store {
 
