@@ -9,7 +9,6 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/reduction.hpp"
-#include "ddrun/topology/cpu_set.hpp"
 #include "ddrun/topology/cpus.hpp"
 
 namespace ddrun::allreduce {
