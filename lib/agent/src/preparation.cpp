@@ -11,7 +11,6 @@
 #include "ddrun/topology/nproc.hpp"
 #include "ddrun/worker_env/linked_mpi.hpp"
 #include "ddrun/worker_env/program_path.hpp"
-#include "ddrun/worker_env/python.hpp"
 
 namespace ddrun::agent {
 

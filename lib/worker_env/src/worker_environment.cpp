@@ -10,12 +10,31 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/worker_env/seed.hpp"
-#include "scheduler_variables.hpp"
 
 namespace ddrun::worker_env {
 
 namespace {
+
+// docs/environment.md has the same lists.
+constexpr std::array<std::string_view, 10> scheduler_prefixes{
+    "PMI_",  "PMIX_",           "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_",
+    "HYDI_", "MV2_COMM_WORLD_", "JSM_NAMESPACE_",   "PALS_",         "PRTE_"};
+constexpr std::array<std::string_view, 13> scheduler_names{
+    "SLURM_PROCID",    "SLURM_LOCALID",   "SLURM_NTASKS",         "SLURM_NPROCS",
+    "SLURM_GTIDS",     "SLURM_TASK_PID",  "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE",
+    "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "FLUX_TASK_RANK",       "FLUX_TASK_LOCAL_ID",
+    "PBS_TASKNUM"};
+/// What these begin with, as the whole environment is walked at every start.
+constexpr std::string_view scheduler_initials = "FHJMOPS";
+
+/// A variable by which srun, mpirun and their like tell a process which rank it is. Those that ddrun has got are about
+/// ddrun: a worker that believed them would be rank 0 of 1, as all others are.
+bool is_scheduler_rank(std::string_view name) {
+  if (name.empty() || scheduler_initials.find(name.front()) == std::string_view::npos) return false;
+  return std::any_of(scheduler_prefixes.begin(), scheduler_prefixes.end(),
+                     [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::find(scheduler_names.begin(), scheduler_names.end(), name) != scheduler_names.end();
+}
 
 /// Variables that tell a worker who it is. They are ddrun's alone: a different value could only break the job.
 struct OwnVariable {
@@ -116,6 +135,13 @@ void assign(std::string& entry, std::string_view name, long long number) {
 }
 
 }  // namespace
+
+std::uint64_t worker_seed(std::uint64_t n, int rank) {
+  std::uint64_t z = n + (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31U);
+}
 
 bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
   const RendezvousSpec& rendezvous = spec.rendezvous;

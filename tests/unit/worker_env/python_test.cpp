@@ -1,4 +1,4 @@
-#include "ddrun/worker_env/python.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
