@@ -10,7 +10,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
-#include "reason.hpp"
+#include "first_cause.hpp"
 #include "size_text.hpp"
 
 namespace ddrun::agent {

@@ -1,4 +1,4 @@
-#include "ddrun/agent/group_machine.hpp"
+#include "group_machine.hpp"
 
 #include <signal.h>
 
@@ -22,6 +22,11 @@ const char* describe(State state) {
     case State::finished: return "finished";
   }
   return "?";
+}
+
+bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
+  const auto* exited = std::get_if<Exited>(&status);
+  return exited != nullptr && policy.success_on.count(exited->code) != 0;
 }
 
 GroupMachine::GroupMachine(Rules rules, int local_world_size)
@@ -303,6 +308,52 @@ GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::tim
     actions.emplace_back(action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_});
   }
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
+  return actions;
+}
+
+// ---- the part of the group's life that another machine decides about
+
+GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round, Clock::time_point) {
+  if (state_ != State::meeting || job_is_ending_) return {};
+  attempt_ = round.restart_count;
+  return start_attempt();
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order, Clock::time_point) {
+  if (state_ != State::starting && state_ != State::running) return {};
+  if (stop_wanted_) return {};
+  return take_down(order.signal != 0 ? order.signal : SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::time_point) {
+  if (alone() || state_ == State::finished) return {};
+  nobody_to_wait_for_ = true;
+  job_is_ending_ = true;
+  switch (state_) {
+    case State::idle:
+    case State::meeting: return finish();
+    case State::starting:
+    case State::running: return take_down(SIGTERM);
+    default: return {};
+  }
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost, Clock::time_point) {
+  if (alone() || state_ == State::finished || nobody_to_wait_for_) return {};
+  nobody_to_wait_for_ = true;
+  if (job_is_ending_) return state_ == State::meeting ? finish() : Actions{};
+  message_ = lost.message;
+  return end_job(Verdict::node_lost, SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::attempt_over_in_job() {
+  Actions actions{action::TellStopped{}};
+  if (nobody_to_wait_for_) {
+    state_ = State::finished;
+    actions.emplace_back(action::Finish{});
+  } else {
+    state_ = State::meeting;
+  }
   return actions;
 }
 

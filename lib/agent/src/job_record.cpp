@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "ddrun/agent/error_file.hpp"
-#include "ddrun/agent/first_cause.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
-#include "reason.hpp"
+#include "error_file.hpp"
+#include "first_cause.hpp"
+#include "last_words.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {

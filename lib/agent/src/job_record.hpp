@@ -5,13 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "ddrun/agent/death_reason.hpp"
-#include "ddrun/agent/group_machine.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "death_reason.hpp"
+#include "group_machine.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
 

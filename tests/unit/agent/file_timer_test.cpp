@@ -1,4 +1,4 @@
-#include "file_timer.hpp"
+#include "watchdog.hpp"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -32,4 +32,28 @@ class LocalEvents {
   rendezvous::Round round_ = 0;
 };
 
+/// --event-log-handler=console: torchrun's events, one JSON object per line on stderr, with its field names:
+/// torchelastic.worker.status.<STATE> with source WORKER (START, SUCCEEDED, FAILED, TERMINATED) or AGENT (the last two
+/// ends). As with torchrun, `timestamp` is 0 and `metadata.metadata` is JSON inside a string.
+class EventLog {
+ public:
+  /// Silent unless `handler` is "console".
+  EventLog(const std::string& handler, std::string role, std::string hostname, std::string backend);
+
+  void attempt_started(const RankAssignment& ranks);
+  void worker_started(const WorkerEnd& worker) const;
+  void worker_ended(const WorkerEnd& worker) const;
+  void job_ended(const JobResult& result) const;
+
+ private:
+  void write(const std::string& state, const std::string& source, const WorkerEnd* worker, double seconds,
+             const std::string& error) const;
+
+  bool enabled_;
+  std::string role_;
+  std::string hostname_;
+  std::string backend_;
+  RankAssignment ranks_;
+};
+
 }  // namespace ddrun::agent

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "ddrun/agent/job_result.hpp"
-#include "ddrun/agent/restart_budget.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/rendezvous/restart_budget.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
+
+/// Exit codes that a policy names are compared with real exit codes only; a signal is never among them.
+[[nodiscard]] bool is_success(const ExitStatus& status, const RestartPolicy& policy);
 
 /// The life of a worker group, in order. A restart goes from `closing` through `backing_off` back to `starting`.
 enum class State {
@@ -210,7 +213,7 @@ class GroupMachine {
   std::optional<Milliseconds> exit_skew_;
   Milliseconds job_limit_;
   Authority authority_;
-  RestartBudget budget_;
+  rendezvous::RestartBudget budget_;
   int local_world_size_;
 
   State state_ = State::idle;
