@@ -2,9 +2,12 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -79,6 +82,30 @@ using Event =
                  event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
                  event::BackoffExpired, event::JobTimeout, event::EndingSignal, event::ParentLost, event::SkewExpired,
                  event::RoundBegins, event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
+
+/// The index of an event in Event.
+template <class Kind, class... Kinds>
+constexpr std::size_t event_index(const std::variant<Kinds...>* /*list*/) {
+  std::size_t index = 0;
+  (void)((std::is_same_v<Kind, Kinds> || (++index, false)) || ...);
+  return index;
+}
+template <class Kind>
+inline constexpr std::size_t event_number = event_index<Kind>(static_cast<const Event*>(nullptr));
+
+/// A line of the table that the machine lives by: an event that is heard in a state, and the states that may come next.
+struct Step {
+  State from = State::idle;
+  std::size_t event = 0;  ///< index in Event
+  unsigned next = 0;      ///< a bit for each state; that of `from` if it may stay
+
+  [[nodiscard]] constexpr bool may_lead_to(State state) const {
+    return (next & (1U << static_cast<unsigned>(state))) != 0;
+  }
+};
+
+/// All of them. An event in a state that is not in here changes nothing, and nothing is done about it.
+[[nodiscard]] std::span<const Step> state_table();
 
 // What is to be done about it, in the order given.
 namespace action {
