@@ -4,7 +4,7 @@
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
-#include "ddrun/rendezvous/coordinator_place.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_argv.hpp"

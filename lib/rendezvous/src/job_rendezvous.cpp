@@ -7,18 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "agent_link.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/agent_link.hpp"
-#include "ddrun/rendezvous/coordinator_place.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
-#include "ddrun/rendezvous/join_settings.hpp"
-#include "meeting_address.hpp"
-#include "random_id.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
+#include "node_ranks.hpp"
 #include "round_store.hpp"
+#include "settings.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {

@@ -4,8 +4,8 @@
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
+#include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
-#include "random_id.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "meeting_address.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <tuple>
+
+#include "ddrun/rendezvous/assign_ranks.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -14,6 +17,13 @@ std::string_view leading_digits(std::string_view text) {
   std::size_t length = 0;
   while (length < text.size() && digit(text[length])) ++length;
   return text.substr(0, length);
+}
+
+/// Those that members say of themselves, together: with the others they fit into one frame.
+constexpr std::size_t most_said = 50'000;
+
+bool is_own(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
+  return address.is_loopback() || std::find(own_addresses.begin(), own_addresses.end(), address) != own_addresses.end();
 }
 
 }  // namespace
@@ -80,6 +90,76 @@ std::vector<Seat*> order_members(const std::vector<Seat*>& members) {
     ranks[hole] = seat;
   }
   return ranks;
+}
+
+std::vector<RankAssignment> assign_ranks(const std::vector<Member>& members) {
+  std::vector<RankAssignment> assignments(members.size());
+  int world_size = 0;
+  std::map<std::string, int> role_sizes;
+  for (std::size_t node = 0; node < members.size(); ++node) {
+    RankAssignment& mine = assignments[node];
+    mine.node_rank = static_cast<int>(node);
+    mine.node_count = static_cast<int>(members.size());
+    mine.local_world_size = members[node].local_world_size;
+    mine.base_rank = world_size;
+    world_size += members[node].local_world_size;
+    int& role_size = role_sizes[members[node].role];
+    mine.role_base_rank = role_size;
+    role_size += members[node].local_world_size;
+  }
+  for (std::size_t node = 0; node < members.size(); ++node) {
+    assignments[node].world_size = world_size;
+    assignments[node].role_world_size = role_sizes[members[node].role];
+  }
+  return assignments;
+}
+
+std::string address_of_node_rank_0(const std::vector<const Seat*>& round, const std::vector<IpAddress>& own_addresses) {
+  const Seat& first = *round.front();
+  if (!first.advertised.empty()) return first.advertised;
+  if (!is_own(first.peer_address, own_addresses)) return first.peer_address.text();
+  // Under this address one of the others was able to reach this machine.
+  for (const Seat* other : round) {
+    if (!is_own(other->peer_address, own_addresses)) return other->local_address.text();
+  }
+  return first.peer_address.text();
+}
+
+std::vector<std::string> addresses_of(const std::vector<const Seat*>& round,
+                                      const std::vector<IpAddress>& own_addresses) {
+  std::vector<IpAddress> addresses;
+  bool own = false;
+  for (const Seat* seat : round) {
+    addresses.push_back(seat->peer_address);
+    // It may be a name, which says nothing of where a connection comes from.
+    if (const auto advertised = IpAddress::parse(seat->advertised)) addresses.push_back(*advertised);
+    own = own || is_own(seat->peer_address, own_addresses);
+    const auto some = std::min(seat->own_addresses.size(), most_said / round.size());
+    addresses.insert(addresses.end(), seat->own_addresses.begin(),
+                     seat->own_addresses.begin() + static_cast<std::ptrdiff_t>(some));
+  }
+  if (own) {
+    addresses.insert(addresses.end(), own_addresses.begin(), own_addresses.end());
+    for (const Seat* seat : round) addresses.push_back(seat->local_address);
+  }
+  std::sort(addresses.begin(), addresses.end());
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+  std::vector<std::string> texts;
+  for (const IpAddress& address : addresses) {
+    if (!address.is_unspecified()) texts.push_back(address.text());
+  }
+  return texts;
+}
+
+std::vector<std::string> addresses_to_tell(const std::vector<IpAddress>& own_addresses) {
+  const bool only_loopback =
+      std::all_of(own_addresses.begin(), own_addresses.end(), [](const IpAddress& one) { return one.is_loopback(); });
+  std::vector<std::string> texts;
+  for (const IpAddress& address : own_addresses) {
+    if (texts.size() == most_own_addresses) break;
+    if (only_loopback || !address.is_loopback()) texts.push_back(address.text());
+  }
+  return texts;
 }
 
 }  // namespace ddrun::rendezvous

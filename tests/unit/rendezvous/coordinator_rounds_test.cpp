@@ -3,7 +3,7 @@
 #include "codec.hpp"
 #include "ddrun/test/catch.hpp"
 #include "frames.hpp"
-#include "meeting_address.hpp"
+#include "node_ranks.hpp"
 #include "scripted_job.hpp"
 
 using namespace ddrun;

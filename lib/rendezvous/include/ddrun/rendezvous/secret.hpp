@@ -62,4 +62,7 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 /// one that exists (`invalid_argument`). Fails with `unavailable` if something cannot be written; nothing is left then.
 [[nodiscard]] Result<void> write_new_secret(const std::string& path, std::string_view text);
 
+/// A random UUID (version 4), as torchrun uses for a job that was given no name.
+[[nodiscard]] std::string random_id();
+
 }  // namespace ddrun::rendezvous

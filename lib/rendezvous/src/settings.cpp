@@ -1,15 +1,66 @@
-#include "job_settings.hpp"
+#include "settings.hpp"
 
+#include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <map>
+#include <optional>
 #include <string_view>
+#include <variant>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "settings_table.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
 
 namespace {
+
+using Value = std::variant<int, Milliseconds, std::optional<Milliseconds>>;
+using Field = std::variant<int*, Milliseconds*, std::optional<Milliseconds>*>;
+
+/// One setting of JOIN: what it is called there and by users, where an agent has it, and where the coordinator puts it.
+struct Setting {
+  const char* key;
+  const char* option;  ///< with its dashes
+  Value (*of)(const LaunchSpec& spec);
+  Field (*in)(JobSettings& settings);
+  int low = 0;  ///< bounds of a number; for times there is one bound for all
+  int high = 0;
+};
+
+using Spec = const LaunchSpec&;
+
+constexpr int most_nodes = 100'000;
+constexpr int highest = std::numeric_limits<int>::max();
+
+/// PROTOCOL.md, section 5.
+constexpr Setting table[] = {
+    {"min_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.min_nodes; },
+     [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, most_nodes},
+    {"max_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.max_nodes; },
+     [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, most_nodes},
+    {"max_restarts", "--max-restarts", [](Spec s) -> Value { return s.restart.max_restarts; },
+     [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, highest - 1},
+    {"restart_backoff_ms", "--restart-backoff", [](Spec s) -> Value { return s.restart.backoff; },
+     [](JobSettings& j) -> Field { return &j.restart.backoff; }},
+    {"restart_window_ms", "--restart-window", [](Spec s) -> Value { return s.restart.window; },
+     [](JobSettings& j) -> Field { return &j.restart.window; }},
+    {"last_call_ms", "--last-call", [](Spec s) -> Value { return s.rendezvous.last_call; },
+     [](JobSettings& j) -> Field { return &j.last_call; }},
+    {"join_timeout_ms", "--join-timeout", [](Spec s) -> Value { return s.rendezvous.join_timeout; },
+     [](JobSettings& j) -> Field { return &j.join_timeout; }},
+    {"exit_skew_ms", "--exit-skew", [](Spec s) -> Value { return s.exit_skew; },
+     [](JobSettings& j) -> Field { return &j.exit_skew; }},
+    {"node_max_failures", "--node-max-failures", [](Spec s) -> Value { return s.rendezvous.node_max_failures; },
+     [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, highest},
+    {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
+     [](JobSettings& j) -> Field { return &j.grace; }},
+};
+
+std::string text_of(int number) { return std::to_string(number); }
+std::string text_of(Milliseconds duration) { return std::to_string(duration.count()); }
+std::string text_of(const std::optional<Milliseconds>& duration) { return duration ? text_of(*duration) : ""; }
 
 // Times larger than this would overflow when they are added to a point in time.
 constexpr long long longest_ms = 100LL * 365 * 24 * 3600 * 1000;
@@ -22,9 +73,9 @@ std::string value_of(const Values& values, const std::string& key) {
 }
 
 /// Reads the values of one Join into a JobSettings; the first trouble is kept.
-class Reader {
+class SettingsReader {
  public:
-  explicit Reader(const Settings& settings) : values_(settings.begin(), settings.end()) {}
+  explicit SettingsReader(const Settings& settings) : values_(settings.begin(), settings.end()) {}
 
   void read(const Setting& setting, JobSettings& into) {
     setting_ = &setting;
@@ -83,10 +134,19 @@ std::string shown(const Values& values, const Setting& setting) {
 
 }  // namespace
 
+Settings join_settings(const LaunchSpec& spec) {
+  Settings settings;
+  for (const Setting& setting : table) {
+    settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
+  }
+  std::sort(settings.begin(), settings.end());
+  return settings;
+}
+
 Result<JobSettings> read_settings(const Settings& settings) {
-  Reader reader(settings);
+  SettingsReader reader(settings);
   JobSettings read;
-  for (const Setting& setting : settings_table()) reader.read(setting, read);
+  for (const Setting& setting : table) reader.read(setting, read);
   if (read.min_nodes > read.max_nodes) reader.complain("the setting min_nodes is larger than max_nodes");
   if (!reader.trouble().empty()) return fail(Errc::invalid_argument, reader.trouble());
   return read;
@@ -102,11 +162,11 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
     // The two of --nnodes are one to whoever typed it.
     if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
   };
-  for (const Setting& setting : settings_table()) {
+  for (const Setting& setting : table) {
     if (value_of(here, setting.key) == value_of(there, setting.key)) continue;
     note(setting.option, shown(there, setting), shown(here, setting));
   }
-  for (const Setting& setting : settings_table()) {
+  for (const Setting& setting : table) {
     here.erase(setting.key);
     there.erase(setting.key);
   }

@@ -10,6 +10,9 @@
 
 namespace ddrun::rendezvous {
 
+/// What an agent says in Join that has to be the same on all of them (PROTOCOL.md, section 5), sorted by key.
+[[nodiscard]] Settings join_settings(const LaunchSpec& spec);
+
 /// What the settings of the first Join mean.
 struct JobSettings {
   int min_nodes = 1;

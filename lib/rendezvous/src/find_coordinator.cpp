@@ -1,4 +1,4 @@
-#include "ddrun/rendezvous/coordinator_place.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 
 #include <sys/utsname.h>
 

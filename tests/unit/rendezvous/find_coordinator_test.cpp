@@ -1,9 +1,9 @@
-#include "ddrun/rendezvous/coordinator_place.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 
 #include <map>
 
-#include "ddrun/rendezvous/join_settings.hpp"
 #include "ddrun/test/catch.hpp"
+#include "settings.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
