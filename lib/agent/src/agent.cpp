@@ -83,7 +83,7 @@ class Agent {
 
  private:
   Result<void> set_up();
-  Result<void> find_meeting_place();
+  Result<void> open_rendezvous();
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
   void signal_arrived(const process::SignalMessage& message);
@@ -183,7 +183,7 @@ Result<void> Agent::set_up() {
   if (spec_.events_file) {
     if (auto opened = events_file_.open(*spec_.events_file); !opened) return opened;
   }
-  if (auto found = find_meeting_place(); !found) return found;
+  if (auto found = open_rendezvous(); !found) return found;
   record_.result().run_id = run_id();
 
   logs::OutputOptions options;
@@ -224,7 +224,7 @@ Result<void> Agent::set_up() {
   return {};
 }
 
-Result<void> Agent::find_meeting_place() {
+Result<void> Agent::open_rendezvous() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   if (!spec_.rendezvous.several_machines()) {
     if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);

@@ -109,9 +109,9 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
 
 /// Each worker of an MPI program that nobody tells otherwise is rank 0 of 1: a wrong result, and no failure.
 void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
-  const RendezvousSpec& meeting = spec.rendezvous;
-  const bool several = prepared.local_world_size > 1 || meeting.several_machines();
-  if (!several || meeting.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
+  const RendezvousSpec& rendezvous = spec.rendezvous;
+  const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();
+  if (!several || rendezvous.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
   if (library.empty()) return;

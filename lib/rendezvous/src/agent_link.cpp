@@ -32,7 +32,7 @@ namespace asio = boost::asio;
 
 namespace {
 
-constexpr Milliseconds longest_pause{1000};
+constexpr Milliseconds max_pause{1000};
 /// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
 constexpr std::chrono::seconds time_to_connect{5};
 constexpr std::chrono::seconds time_to_greet{5};
@@ -220,7 +220,7 @@ void AgentLink::Impl::end_pass() {
   if (hopeless) return give_up();
   stage_ = Stage::looking;
   after(pause_, [this] { begin_pass(); });
-  pause_ = std::min(2 * pause_, longest_pause);
+  pause_ = std::min(2 * pause_, max_pause);
 }
 
 /// As the user gave it: "node0:29400".
@@ -474,8 +474,8 @@ void AgentLink::Impl::send(FromAgent message) {
 
 void AgentLink::Impl::put(FromAgent message) {
   auto type = encode(message, payload_);
-  if (payload_.size() > most_in_frame) {
-    shorten(message, most_in_frame);
+  if (payload_.size() > max_payload) {
+    shorten(message, max_payload);
     type = encode(message, payload_);
   }
   // One that is too long even so, such as a join with millions of settings, the coordinator is not to be bothered with.

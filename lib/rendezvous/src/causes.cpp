@@ -17,12 +17,12 @@ constexpr int time_is_up = 124;
 constexpr int cannot_go_on = 125;
 constexpr int signal_base = 128;
 
-VerdictMessage at(const Seat& seat, VerdictKind kind, int exit_code, std::string why) {
+VerdictMessage at(const Member& member, VerdictKind kind, int exit_code, std::string why) {
   VerdictMessage verdict;
   verdict.kind = kind;
   verdict.exit_code = exit_code;
-  verdict.host = seat.host;
-  verdict.node_rank = seat.in_round ? seat.node_rank : -1;
+  verdict.host = member.host;
+  verdict.node_rank = member.in_round ? member.node_rank : -1;
   verdict.why = std::move(why);
   return verdict;
 }
@@ -37,36 +37,36 @@ std::string seconds_text(Clock::duration time) {
   return text;
 }
 
-VerdictMessage worker_failed(const Failed& failure, const Seat& seat) {
+VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});
-  VerdictMessage verdict = at(seat, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
-                              concat("rank ", failure.rank, " on ", seat.host, " ", describe(status)));
+  VerdictMessage verdict = at(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
+                              concat("rank ", failure.rank, " on ", member.host, " ", describe(status)));
   verdict.rank = failure.rank;
   if (failure.by_signal) verdict.signal = failure.code;
   return verdict;
 }
 
-VerdictMessage node_lost(const Seat& seat, const std::string& how) {
-  return at(seat, VerdictKind::node_lost, cannot_go_on, concat(describe_with_rank(seat), " was lost: ", how));
+VerdictMessage node_lost(const Member& member, const std::string& how) {
+  return at(member, VerdictKind::node_lost, cannot_go_on, concat(describe_with_rank(member), " was lost: ", how));
 }
 
-VerdictMessage left(const Seat& seat, const Leave& leave) {
+VerdictMessage left(const Member& member, const Leave& leave) {
   const int signal = leave.signal > 0 && leave.signal < 128 ? leave.signal : SIGTERM;
-  VerdictMessage verdict = at(seat, VerdictKind::stopped_by_signal, signal_base + signal,
-                              concat("stopped by ", signal_name(signal), " on ", seat.host,
+  VerdictMessage verdict = at(member, VerdictKind::stopped_by_signal, signal_base + signal,
+                              concat("stopped by ", signal_name(signal), " on ", member.host,
                                      leave.sender.empty() ? "" : concat(" (from ", leave.sender, ")")));
   verdict.signal = signal;
   return verdict;
 }
 
-VerdictMessage aborted(const Seat& seat, const Abort& abort) {
+VerdictMessage aborted(const Member& member, const Abort& abort) {
   const bool in_time = abort.kind == AbortKind::cannot_go_on;
-  return at(seat, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
-            exit_code_or(abort.exit_code, in_time ? cannot_go_on : time_is_up), concat(seat.host, ": ", abort.what));
+  return at(member, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
+            exit_code_or(abort.exit_code, in_time ? cannot_go_on : time_is_up), concat(member.host, ": ", abort.what));
 }
 
-VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed) {
+VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed) {
   std::vector<std::string> hosts;
   constexpr std::size_t named = 5;
   for (std::size_t i = 0; i < std::min(late.size(), named); ++i) hosts.push_back(late[i]->host);

@@ -19,13 +19,13 @@ namespace ddrun::rendezvous::causes {
 /// "1 more node", "2 more nodes".
 [[nodiscard]] std::string more_nodes(int wanted);
 
-[[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Seat& seat);
+[[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
 /// `how`: "the connection broke: connection reset by peer".
-[[nodiscard]] VerdictMessage node_lost(const Seat& seat, const std::string& how);
-[[nodiscard]] VerdictMessage left(const Seat& seat, const Leave& leave);
-[[nodiscard]] VerdictMessage aborted(const Seat& seat, const Abort& abort);
+[[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
+[[nodiscard]] VerdictMessage left(const Member& member, const Leave& leave);
+[[nodiscard]] VerdictMessage aborted(const Member& member, const Abort& abort);
 /// Of a round in which some nodes have finished and `late` ones have not.
-[[nodiscard]] VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed);
+[[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
 /// `wanted` of them were needed, `names` were there.
 [[nodiscard]] VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names);
 

@@ -26,8 +26,8 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-// With the most nodes that settings allow, ranks still fit into an int.
-constexpr std::uint32_t most_workers_of_a_node = 16'384;
+// With the largest number of nodes that settings allow, ranks still fit into an int.
+constexpr std::uint32_t max_workers_of_a_node = 16'384;
 
 constexpr Milliseconds time_to_open{30'000};
 constexpr Milliseconds time_to_read_the_verdict{5'000};
@@ -37,7 +37,7 @@ constexpr Milliseconds time_for_latecomers{5'000};
 /// grace time, and their output may be slow to write.
 Milliseconds stop_bound(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
 
-std::string refusal(const Join& join, const Seat& rival) {
+std::string refusal(const Join& join, const Member& rival) {
   if (join.agent_id == rival.agent_id) return concat("an agent of this id is there already: ", describe(rival));
   return concat("node rank ", join.node_rank, " is taken by ", describe(rival));
 }
@@ -72,8 +72,7 @@ struct JobMemory {
   }
 };
 
-/// All of a Coordinator, out of sight of those who include its header. What its functions are about is said above each
-/// group, here and below.
+/// All of a Coordinator: its functions follow under the same headings.
 class Coordinator::State {
  public:
   explicit State(CoordinatorOptions options);
@@ -104,7 +103,7 @@ class Coordinator::State {
   struct Ending {
     VerdictMessage cause;       ///< what the verdict would be if the job ended for it
     bool for_good = false;      ///< it does
-    bool uses_restart = false;  ///< otherwise: a restart, or only a new meeting
+    bool uses_restart = false;  ///< otherwise: a restart, or only a new round
     LinkId cause_link = 0;      ///< whose STOPPED has the details
     bool had_started = false;   ///< workers ran in the round
     Clock::time_point since;
@@ -132,13 +131,13 @@ class Coordinator::State {
   [[nodiscard]] std::string objection(const Join& join);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
-  void tell_waiting(Seat& seat, bool spare, const std::string& what_for);
+  void tell_waiting(Member& member, bool spare, const std::string& what_for);
   void answer_after_the_end(LinkId link);
   void count_answered(const Join& join);
 
   // Two claims of one place.
-  void dispute(LinkId link, const Join& join, const LinkFacts& facts, Seat& rival);
-  void settle_by_pong(Seat& rival, std::uint32_t number);
+  void dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival);
+  void settle_by_pong(Member& rival, std::uint32_t number);
   void settle_by_time();
   void settle_by_loss(LinkId rival);
   bool drop_claim(LinkId link);
@@ -147,26 +146,26 @@ class Coordinator::State {
   void gather();
   void begin_round();
   void start_round(std::uint16_t port);
-  [[nodiscard]] std::vector<Seat*> candidates();
+  [[nodiscard]] std::vector<Member*> candidates();
 
   // What members say.
-  void on(Seat& seat, const Opened& message);
-  void on(Seat& seat, const Failed& message);
-  void on(Seat& seat, const Succeeded& message);
-  void on(Seat& seat, const Stopped& message);
-  void on(Seat& seat, const Leave& message);
-  void on(Seat& seat, const Abort& message);
+  void on(Member& member, const Opened& message);
+  void on(Member& member, const Failed& message);
+  void on(Member& member, const Succeeded& message);
+  void on(Member& member, const Stopped& message);
+  void on(Member& member, const Leave& message);
+  void on(Member& member, const Abort& message);
   void check_finished();
 
   // Losing members.
-  void lose(Seat& seat, const std::string& how, Clock::time_point since, bool broken);
+  void lose(Member& member, const std::string& how, Clock::time_point since, bool broken);
   void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
-  void release(Seat& seat, const std::string& why);
+  void release(Member& member, const std::string& why);
 
   // Stopping a round.
-  void meet_again(const std::string& why);
-  void stop_after(VerdictMessage cause, const Seat& seat, bool may_restart);
-  void stop_for_good(VerdictMessage cause, const Seat* seat, int signal);
+  void rendezvous_again(const std::string& why);
+  void stop_after(VerdictMessage cause, const Member& member, bool may_restart);
+  void stop_for_good(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
   void one_less_to_stop();
   void all_stopped();
@@ -243,7 +242,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
   } else if (memory_.verdict) {
     answer_after_the_end(link);
     count_answered(join);
-  } else if (Seat* rival = members_.rival(join)) {
+  } else if (Member* rival = members_.rival(join)) {
     dispute(link, join, facts, *rival);
   } else {
     count_answered(join);
@@ -269,8 +268,8 @@ std::string Coordinator::State::objection(const Join& join) {
                   "; give both the same --rdzv-id, or this one another endpoint");
   }
   if (join.agent_id.empty()) return "an agent needs an id";
-  if (join.local_world_size == 0 || join.local_world_size > most_workers_of_a_node) {
-    return concat("a node has 1 to ", most_workers_of_a_node, " workers, not ", join.local_world_size);
+  if (join.local_world_size == 0 || join.local_world_size > max_workers_of_a_node) {
+    return concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size);
   }
   if (memory_.settings.empty()) {
     const auto meaning = read_settings(join.settings);
@@ -295,7 +294,7 @@ std::string Coordinator::State::objection(const Join& join) {
 
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
   const JobSettings& job = memory_.meaning;
-  Seat& seat = members_.add(link, join, facts, now);
+  Member& member = members_.add(link, join, facts, now);
   heartbeat_.add(link, now);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                      static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id});
@@ -303,27 +302,27 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
                          members_.available() <= job.max_nodes;
   const bool spare = !joins_now && (!in_time || members_.available() > job.max_nodes);
-  event(event_text::joined(seat.node(), seat.local_world_size, members_.available(), spare));
+  event(event_text::joined(member.node(), member.local_world_size, members_.available(), spare));
   if (phase_ == Phase::gathering) {
     gather();
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
     const int wanted = job.min_nodes - members_.available();
-    tell_waiting(seat, spare,
+    tell_waiting(member, spare,
                  wanted > 0     ? causes::more_nodes(wanted)
                  : pause_until_ ? "the end of the pause before the restart"
                                 : "the end of the last call");
     return;
   }
-  tell_waiting(seat, spare,
+  tell_waiting(member, spare,
                spare                                    ? "a place in the job"
                : phase_ == Phase::stopping || joins_now ? "the end of the round before"
                                                         : "the next round");
-  if (joins_now) meet_again(concat(describe(seat), " joins"));
+  if (joins_now) rendezvous_again(concat(describe(member), " joins"));
 }
 
-void Coordinator::State::tell_waiting(Seat& seat, bool spare, const std::string& what_for) {
-  seat.told_spare = spare;
-  send(seat.link,
+void Coordinator::State::tell_waiting(Member& member, bool spare, const std::string& what_for) {
+  member.told_spare = spare;
+  send(member.link,
        Waiting{static_cast<std::uint32_t>(members_.available()), static_cast<std::uint32_t>(memory_.meaning.min_nodes),
                static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
 }
@@ -335,12 +334,12 @@ void Coordinator::State::answer_after_the_end(LinkId link) {
 
 // ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
 
-void Coordinator::State::dispute(LinkId link, const Join& join, const LinkFacts& facts, Seat& rival) {
+void Coordinator::State::dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival) {
   if (rival.probe == 0) rival.probe = ping(rival.link);
   claims_.push_back(Claim{link, join, facts, rival.link, now, now + heartbeat_.bound()});
 }
 
-void Coordinator::State::settle_by_pong(Seat& rival, std::uint32_t number) {
+void Coordinator::State::settle_by_pong(Member& rival, std::uint32_t number) {
   // Numbers wrap around after some years.
   if (rival.probe == 0 || static_cast<std::int32_t>(number - rival.probe) < 0) return;
   rival.probe = 0;
@@ -357,13 +356,13 @@ void Coordinator::State::settle_by_pong(Seat& rival, std::uint32_t number) {
 void Coordinator::State::settle_by_time() {
   while (!claims_.empty() && claims_.front().deadline <= now) {
     const LinkId rival = claims_.front().rival;
-    Seat* seat = members_.find(rival);
-    if (seat != nullptr && seat->last_heard > claims_.front().asked) {
-      seat->probe = 0;
-      refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *seat));
+    Member* member = members_.find(rival);
+    if (member != nullptr && member->last_heard > claims_.front().asked) {
+      member->probe = 0;
+      refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *member));
       claims_.pop_front();
-    } else if (seat != nullptr) {
-      lose(*seat, "it is silent, and another agent came in its place", seat->last_heard, false);
+    } else if (member != nullptr) {
+      lose(*member, "it is silent, and another agent came in its place", member->last_heard, false);
     } else {
       settle_by_loss(rival);
     }
@@ -409,20 +408,20 @@ void Coordinator::State::gather() {
   else if (!last_call_) last_call_ = now + job.last_call;
 }
 
-std::vector<Seat*> Coordinator::State::candidates() {
-  std::vector<Seat*> available;
+std::vector<Member*> Coordinator::State::candidates() {
+  std::vector<Member*> available;
   available.reserve(members_.size());
-  for (auto& [link, seat] : members_.all()) {
-    if (seat.available()) available.push_back(&seat);
+  for (auto& [link, member] : members_.all()) {
+    if (member.available()) available.push_back(&member);
   }
   return available;
 }
 
 void Coordinator::State::begin_round() {
-  const std::vector<Seat*> available = candidates();
-  const auto most = static_cast<std::size_t>(memory_.meaning.max_nodes);
-  const std::vector<Seat*> members = order_members(choose_members(available, most));
-  const std::vector<const Seat*> seen(members.begin(), members.end());
+  const std::vector<Member*> available = candidates();
+  const auto max_nodes = static_cast<std::size_t>(memory_.meaning.max_nodes);
+  const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
+  const std::vector<const Member*> seen(members.begin(), members.end());
   ++memory_.round;
   phase_ = Phase::opening;
   last_call_.reset();
@@ -431,13 +430,13 @@ void Coordinator::State::begin_round() {
   int world_size = 0;
   std::vector<std::string> hosts;
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
-    Seat& seat = *members[rank];
-    seat.node_rank = static_cast<int>(rank);
-    seat.in_round = true;
-    seat.told = seat.succeeded = seat.stopped = seat.told_spare = false;
-    round_links_.push_back(seat.link);
-    world_size += seat.local_world_size;
-    hosts.push_back(seat.host);
+    Member& member = *members[rank];
+    member.node_rank = static_cast<int>(rank);
+    member.in_round = true;
+    member.told = member.succeeded = member.stopped = member.told_spare = false;
+    round_links_.push_back(member.link);
+    world_size += member.local_world_size;
+    hosts.push_back(member.host);
   }
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
@@ -446,28 +445,28 @@ void Coordinator::State::begin_round() {
   members.front()->told = true;
   send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
   if (available.size() == members.size()) return;
-  for (Seat* seat : available) {
-    if (!seat->in_round && !seat->told_spare) tell_waiting(*seat, true, "a place in the job");
+  for (Member* member : available) {
+    if (!member->in_round && !member->told_spare) tell_waiting(*member, true, "a place in the job");
   }
 }
 
 void Coordinator::State::start_round(std::uint16_t port) {
-  std::vector<Member> members;
-  members.reserve(round_links_.size());
+  std::vector<NodeShape> nodes;
+  nodes.reserve(round_links_.size());
   for (const LinkId link : round_links_) {
-    const Seat& seat = *members_.find(link);
-    members.push_back(Member{seat.local_world_size, seat.role});
+    const Member& member = *members_.find(link);
+    nodes.push_back(NodeShape{member.local_world_size, member.role});
   }
-  std::vector<RankAssignment> ranks = assign_ranks(members);
+  std::vector<RankAssignment> ranks = assign_ranks(nodes);
   opened_until_.reset();
   join_until_.reset();
   phase_ = Phase::running;
   memory_.started = true;
   unfinished_ = unsucceeded_ = round_size_;
   for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
-    Seat& seat = *members_.find(round_links_[rank]);
-    seat.told = true;
-    seat.kept_rank = seat.node_rank;
+    Member& member = *members_.find(round_links_[rank]);
+    member.told = true;
+    member.kept_rank = member.node_rank;
     ranks[rank].restart_count = memory_.budget.used();
     ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
     ranks[rank].master_addr = address_;
@@ -480,42 +479,42 @@ void Coordinator::State::start_round(std::uint16_t port) {
 // ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
 
 void Coordinator::State::receive(LinkId link, const FromAgent& message) {
-  Seat* seat = members_.find(link);
-  if (seat == nullptr) return;
-  seat->last_heard = now;
+  Member* member = members_.find(link);
+  if (member == nullptr) return;
+  member->last_heard = now;
   if (std::holds_alternative<Join>(message)) {
     close(link);
     lost(link, "it sent a second JOIN");
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
-    settle_by_pong(*seat, pong->number);
+    settle_by_pong(*member, pong->number);
   } else if (phase_ != Phase::ended) {
     std::visit(
         [&](const auto& said) {
-          if constexpr (requires { on(*seat, said); }) on(*seat, said);
+          if constexpr (requires { on(*member, said); }) on(*member, said);
         },
         message);
   }
 }
 
-void Coordinator::State::on(Seat& seat, const Opened& message) {
+void Coordinator::State::on(Member& member, const Opened& message) {
   if (phase_ != Phase::opening || message.round != memory_.round || message.port == 0) return;
-  if (seat.in_round && seat.node_rank == 0) start_round(message.port);
+  if (member.in_round && member.node_rank == 0) start_round(message.port);
 }
 
-void Coordinator::State::on(Seat& seat, const Failed& message) {
+void Coordinator::State::on(Member& member, const Failed& message) {
   // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
-  if (phase_ != Phase::running || message.round != memory_.round || !seat.in_round || seat.stopped) return;
-  VerdictMessage cause = causes::worker_failed(message, seat);
-  event(event_text::failed(message, seat.node(), cause.why));
-  stop_after(std::move(cause), seat, message.may_restart);
+  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || member.stopped) return;
+  VerdictMessage cause = causes::worker_failed(message, member);
+  event(event_text::failed(message, member.node(), cause.why));
+  stop_after(std::move(cause), member, message.may_restart);
 }
 
-void Coordinator::State::on(Seat& seat, const Succeeded& message) {
-  if (phase_ != Phase::running || message.round != memory_.round || !seat.in_round) return;
-  if (seat.succeeded || seat.stopped) return;
-  seat.succeeded = true;
+void Coordinator::State::on(Member& member, const Succeeded& message) {
+  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round) return;
+  if (member.succeeded || member.stopped) return;
+  member.succeeded = true;
   --unsucceeded_;
-  event(event_text::succeeded(memory_.round, seat.node()));
+  event(event_text::succeeded(memory_.round, member.node()));
   const auto& skew = memory_.meaning.exit_skew;
   if (!any_succeeded_ && skew) skew_until_ = now + *skew;
   any_succeeded_ = true;
@@ -524,21 +523,22 @@ void Coordinator::State::on(Seat& seat, const Succeeded& message) {
   stopped_until_ = now + stop_bound(memory_.meaning);
 }
 
-void Coordinator::State::on(Seat& seat, const Stopped& message) {
-  if (message.round != memory_.round || !seat.told || seat.stopped) return;
-  seat.stopped = true;
+void Coordinator::State::on(Member& member, const Stopped& message) {
+  if (message.round != memory_.round || !member.told || member.stopped) return;
+  member.stopped = true;
   if (!message.workers.empty()) {
-    if (const auto to = observer()) send(*to, NodeReport{message.round, seat.node_rank, seat.host, message.workers});
+    if (const auto to = observer())
+      send(*to, NodeReport{message.round, member.node_rank, member.host, message.workers});
   }
   if (phase_ == Phase::stopping) {
-    if (ending_->cause_link == seat.link) cause_details_.of_cause(message.cause);
-    else cause_details_.of_another(seat.host, seat.node_rank, message.cause);
+    if (ending_->cause_link == member.link) cause_details_.of_cause(message.cause);
+    else cause_details_.of_another(member.host, member.node_rank, message.cause);
     one_less_to_stop();
-  } else if (seat.succeeded) {
+  } else if (member.succeeded) {
     --unfinished_;
     check_finished();
   } else {
-    stop_after(causes::node_lost(seat, "it stopped its workers without saying why"), seat, true);
+    stop_after(causes::node_lost(member, "it stopped its workers without saying why"), member, true);
   }
 }
 
@@ -549,53 +549,53 @@ void Coordinator::State::check_finished() {
   end(std::move(verdict));
 }
 
-void Coordinator::State::on(Seat& seat, const Leave& message) {
-  if (seat.leaving) return;
-  VerdictMessage cause = causes::left(seat, message);
-  members_.set_leaving(seat, cause.signal);
-  event(event_text::left(memory_.round, seat.node(), cause.why));
+void Coordinator::State::on(Member& member, const Leave& message) {
+  if (member.leaving) return;
+  VerdictMessage cause = causes::left(member, message);
+  members_.set_leaving(member, cause.signal);
+  event(event_text::left(memory_.round, member.node(), cause.why));
   const JobSettings& job = memory_.meaning;
-  const bool in_round = seat.in_round;
-  const bool over = seat.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
+  const bool in_round = member.in_round;
+  const bool over = member.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
                     (members_.available() == 0 && (in_round || phase_ == Phase::gathering));
   // The store of node rank 0 is needed until the round is over; the others are, once their workers are done, not.
-  const bool idle = !in_round || (phase_ == Phase::running && seat.finished() && seat.node_rank != 0);
-  if (idle && !seat.runs_coordinator && (in_round || members_.available() > 0 || phase_ != Phase::gathering)) {
-    release(seat, cause.why);
+  const bool idle = !in_round || (phase_ == Phase::running && member.finished() && member.node_rank != 0);
+  if (idle && !member.runs_coordinator && (in_round || members_.available() > 0 || phase_ != Phase::gathering)) {
+    release(member, cause.why);
     gather();
   } else if (over) {
     const int signal = cause.signal;
-    stop_for_good(std::move(cause), &seat, signal);
+    stop_for_good(std::move(cause), &member, signal);
   } else if (phase_ == Phase::opening || phase_ == Phase::running) {
     Ending ending;
-    ending.cause_link = seat.link;
+    ending.cause_link = member.link;
     ending.cause = std::move(cause);
     begin_stop(std::move(ending), 0);
   }
 }
 
-void Coordinator::State::on(Seat& seat, const Abort& message) {
-  const bool spare = !seat.in_round && phase_ != Phase::gathering && !seat.runs_coordinator;
+void Coordinator::State::on(Member& member, const Abort& message) {
+  const bool spare = !member.in_round && phase_ != Phase::gathering && !member.runs_coordinator;
   if (spare && message.kind == AbortKind::cannot_go_on) {
-    lose(seat, message.what, now, false);
+    lose(member, message.what, now, false);
     return;
   }
-  stop_for_good(causes::aborted(seat, message), &seat, 0);
+  stop_for_good(causes::aborted(member, message), &member, 0);
 }
 
 // ---- losing members
 
 void Coordinator::State::lost(LinkId link, const std::string& how) {
   if (drop_claim(link)) return;
-  Seat* seat = members_.find(link);
-  if (seat == nullptr) return;
+  Member* member = members_.find(link);
+  if (member == nullptr) return;
   if (phase_ == Phase::ended) members_.remove(link);
-  else lose(*seat, how, now, true);
+  else lose(*member, how, now, true);
 }
 
 /// `since`: when it was last known to be there. A link that is not broken is told and closed.
-void Coordinator::State::lose(Seat& seat, const std::string& how, Clock::time_point since, bool broken) {
-  const Seat gone = seat;
+void Coordinator::State::lose(Member& member, const std::string& how, Clock::time_point since, bool broken) {
+  const Member gone = member;
   members_.remove(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::for_good, cause.why);
@@ -644,8 +644,8 @@ void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_p
 }
 
 /// It leaves, and the job goes on without it.
-void Coordinator::State::release(Seat& seat, const std::string& why) {
-  const LinkId link = seat.link;
+void Coordinator::State::release(Member& member, const std::string& why) {
+  const LinkId link = member.link;
   refuse(link, RefusalKind::for_good, why);
   members_.remove(link);
   settle_by_loss(link);
@@ -653,25 +653,25 @@ void Coordinator::State::release(Seat& seat, const std::string& why) {
 
 // ---- stopping a round, and what comes then
 
-/// Somebody joins: the members meet again, which uses up nothing.
-void Coordinator::State::meet_again(const std::string& why) {
+/// An agent joins: another rendezvous, which uses up no restart.
+void Coordinator::State::rendezvous_again(const std::string& why) {
   Ending ending;
   ending.cause.kind = VerdictKind::launcher_failed;
   ending.cause.why = why;
   begin_stop(std::move(ending), 0);
 }
 
-void Coordinator::State::stop_after(VerdictMessage cause, const Seat& seat, bool may_restart) {
+void Coordinator::State::stop_after(VerdictMessage cause, const Member& member, bool may_restart) {
   Ending ending;
   ending.uses_restart = may_restart && memory_.budget.any_left(now);
   ending.for_good = !ending.uses_restart;
   if (may_restart && ending.for_good && memory_.budget.used() > 0) cause.why += "; no restart is left";
   ending.cause = std::move(cause);
-  ending.cause_link = seat.link;
+  ending.cause_link = member.link;
   begin_stop(std::move(ending), 0);
 }
 
-void Coordinator::State::stop_for_good(VerdictMessage cause, const Seat* seat, int signal) {
+void Coordinator::State::stop_for_good(VerdictMessage cause, const Member* member, int signal) {
   switch (phase_) {
     case Phase::gathering: end(std::move(cause)); break;
     case Phase::opening:
@@ -679,7 +679,7 @@ void Coordinator::State::stop_for_good(VerdictMessage cause, const Seat* seat, i
       Ending ending;
       ending.cause = std::move(cause);
       ending.for_good = true;
-      ending.cause_link = seat != nullptr ? seat->link : 0;
+      ending.cause_link = member != nullptr ? member->link : 0;
       begin_stop(std::move(ending), signal);
       break;
     }
@@ -687,7 +687,7 @@ void Coordinator::State::stop_for_good(VerdictMessage cause, const Seat* seat, i
       if (ending_->for_good) break;
       ending_->for_good = true;
       ending_->cause = std::move(cause);
-      ending_->cause_link = seat != nullptr ? seat->link : 0;
+      ending_->cause_link = member != nullptr ? member->link : 0;
       cause_details_.clear();
       break;
     case Phase::ended: break;
@@ -711,10 +711,10 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   ending_ = std::move(ending);
   event(event_text::ended(memory_.round, stop.another_round, stop.why));
   for (const LinkId link : round_links_) {
-    const Seat* seat = members_.find(link);
-    if (seat == nullptr || !seat->told) continue;
+    const Member* member = members_.find(link);
+    if (member == nullptr || !member->told) continue;
     send(link, stop);
-    if (!seat->stopped) ++to_stop_;
+    if (!member->stopped) ++to_stop_;
   }
   if (to_stop_ == 0) all_stopped();
 }
@@ -734,10 +734,10 @@ void Coordinator::State::all_stopped() {
   }
   std::vector<LinkId> leavers;
   for (const LinkId link : round_links_) {
-    Seat* seat = members_.find(link);
-    if (seat == nullptr) continue;
-    seat->in_round = seat->told = false;
-    if (seat->leaving) leavers.push_back(link);
+    Member* member = members_.find(link);
+    if (member == nullptr) continue;
+    member->in_round = member->told = false;
+    if (member->leaving) leavers.push_back(link);
   }
   phase_ = Phase::gathering;
   if (ending.had_started) join_until_.reset();
@@ -750,8 +750,8 @@ void Coordinator::State::all_stopped() {
   last_cause_ = ending.cause;
   last_cause_->cause = cause_details_.text();
   for (const LinkId link : leavers) {
-    if (Seat* seat = members_.find(link))
-      release(*seat, concat("left the job after ", signal_name(seat->leave_signal)));
+    if (Member* member = members_.find(link))
+      release(*member, concat("left the job after ", signal_name(member->leave_signal)));
   }
   if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
   gather();
@@ -760,7 +760,7 @@ void Coordinator::State::all_stopped() {
   const std::string what_for =
       concat(causes::more_nodes(memory_.meaning.min_nodes - here), ", after ", ending.cause.why);
   event(event_text::waiting(here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for));
-  for (auto& [link, seat] : members_.all()) tell_waiting(seat, seat.benched, what_for);
+  for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
 }
 
 /// The workers of `host` were the cause once more.
@@ -769,19 +769,19 @@ void Coordinator::State::leave_out(const std::string& host) {
   const int failures = ++memory_.failures_of_host[host];
   if (!memory_.excluded(host)) return;
   std::vector<LinkId> offenders;
-  for (const auto& [link, seat] : members_.all()) {
-    if (seat.host == host && !seat.benched) offenders.push_back(link);
+  for (const auto& [link, member] : members_.all()) {
+    if (member.host == host && !member.benched) offenders.push_back(link);
   }
   for (const LinkId link : offenders) {
-    Seat* seat = members_.find(link);
-    if (seat == nullptr) continue;
-    event(event_text::excluded(memory_.round, seat->node(), failures));
-    if (seat->runs_coordinator) {
+    Member* member = members_.find(link);
+    if (member == nullptr) continue;
+    event(event_text::excluded(memory_.round, member->node(), failures));
+    if (member->runs_coordinator) {
       // Without it nobody would be coordinated: it stays, but only looks on.
-      members_.set_benched(*seat);
-      tell_waiting(*seat, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
+      members_.set_benched(*member);
+      tell_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
     } else {
-      release(*seat, concat(host, " is left out: its workers failed ", failures, " times (--node-max-failures)"));
+      release(*member, concat(host, " is left out: its workers failed ", failures, " times (--node-max-failures)"));
     }
   }
 }
@@ -802,8 +802,8 @@ void Coordinator::State::end(VerdictMessage verdict) {
   if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
   event(event_text::verdict(memory_.round, *memory_.verdict));
   std::vector<LinkId> released;
-  for (const auto& [link, seat] : members_.all()) {
-    const bool took_part = seat.in_round;
+  for (const auto& [link, member] : members_.all()) {
+    const bool took_part = member.in_round;
     tell_the_end(link, took_part);
     if (!took_part && memory_.verdict->kind == VerdictKind::success) released.push_back(link);
   }
@@ -868,7 +868,7 @@ void Coordinator::State::tick() {
     if (over(latecomers_until_)) latecomers_until_.reset();
     if (!over(verdict_until_)) return;
     std::vector<LinkId> slow;
-    for (const auto& [link, seat] : members_.all()) slow.push_back(link);
+    for (const auto& [link, member] : members_.all()) slow.push_back(link);
     for (const LinkId link : slow) {
       close(link);
       members_.remove(link);
@@ -876,20 +876,20 @@ void Coordinator::State::tick() {
     return;
   }
   const Heartbeat::Due due = heartbeat_.due(now, [&](LinkId link) -> std::optional<Clock::time_point> {
-    const Seat* seat = members_.find(link);
-    if (seat == nullptr) return std::nullopt;
-    return seat->last_heard;
+    const Member* member = members_.find(link);
+    if (member == nullptr) return std::nullopt;
+    return member->last_heard;
   });
   for (const LinkId link : due.ping) ping(link);
   for (const LinkId link : due.silent) {
-    if (Seat* seat = members_.find(link); seat != nullptr && phase_ != Phase::ended) {
-      lose(*seat, concat("nothing was heard from it for ", causes::seconds_text(heartbeat_.bound())), seat->last_heard,
-           false);
+    if (Member* member = members_.find(link); member != nullptr && phase_ != Phase::ended) {
+      lose(*member, concat("nothing was heard from it for ", causes::seconds_text(heartbeat_.bound())),
+           member->last_heard, false);
     }
   }
   settle_by_time();
   if (over(opened_until_)) {
-    Seat* first = members_.find(round_links_.front());
+    Member* first = members_.find(round_links_.front());
     lose(*first, "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
@@ -897,16 +897,16 @@ void Coordinator::State::tick() {
     const std::string how =
         concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
-      Seat* seat = members_.find(link);
-      if (seat != nullptr && seat->told && !seat->stopped) lose(*seat, how, now, false);
+      Member* member = members_.find(link);
+      if (member != nullptr && member->told && !member->stopped) lose(*member, how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
   }
   if (over(skew_until_)) {
-    std::vector<const Seat*> late;
+    std::vector<const Member*> late;
     for (const LinkId link : round_links_) {
-      const Seat* seat = members_.find(link);
-      if (seat != nullptr && !seat->succeeded) late.push_back(seat);
+      const Member* member = members_.find(link);
+      if (member != nullptr && !member->succeeded) late.push_back(member);
     }
     skew_until_.reset();
     if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
@@ -949,7 +949,7 @@ std::uint32_t Coordinator::State::ping(LinkId link) {
 std::optional<LinkId> Coordinator::State::observer() const {
   if (const auto own = members_.coordinators_own_link()) return own;
   if (round_links_.empty()) return std::nullopt;
-  const Seat* first = members_.find(round_links_.front());
+  const Member* first = members_.find(round_links_.front());
   if (first == nullptr) return std::nullopt;
   return first->link;
 }
@@ -961,8 +961,8 @@ void Coordinator::State::event(std::string json) {
     return;
   }
   early_events_.push_back(std::move(json));
-  const std::size_t most = members_.size() + 100;
-  while (early_events_.size() > most) early_events_.pop_front();
+  const std::size_t max_early = members_.size() + 100;
+  while (early_events_.size() > max_early) early_events_.pop_front();
 }
 
 void Coordinator::State::flush_events() {
@@ -1006,9 +1006,9 @@ bool Coordinator::waits_for_latecomers() const { return state_->waits_for_lateco
 std::vector<Coordinator::MemberView> Coordinator::members() const {
   std::vector<MemberView> views;
   views.reserve(state_->members().size());
-  for (const auto& [link, seat] : state_->members().all()) {
+  for (const auto& [link, member] : state_->members().all()) {
     views.push_back(
-        MemberView{link, seat.host, seat.in_round ? seat.node_rank : -1, !seat.in_round && seat.told_spare});
+        MemberView{link, member.host, member.in_round ? member.node_rank : -1, !member.in_round && member.told_spare});
   }
   return views;
 }

@@ -44,7 +44,7 @@ using std::chrono::seconds;
 constexpr seconds time_to_be_told{5};
 constexpr seconds time_to_stop{1};
 /// As long as so many events wait, everybody is heard before anybody is found to be silent, for so long.
-constexpr milliseconds longest_without_tick{100};
+constexpr milliseconds max_without_tick{100};
 
 /// The same again and again is not to fill somebody's screen: so many are told, then fewer and fewer.
 constexpr std::uint64_t all_told = 10;
@@ -52,12 +52,12 @@ bool worth_telling(std::uint64_t number) { return number <= all_told || std::has
 
 // PROTOCOL.md, section 1.
 constexpr seconds time_to_join{5};
-constexpr std::size_t most_greeting_of_one_address = 32;
+constexpr std::size_t max_greeting_of_one_address = 32;
 
 /// For an agent to take what it was told last, and hang up as well.
 constexpr seconds time_to_hang_up{5};
 /// An agent for which so many bytes wait does not read.
-constexpr std::size_t most_unsent = 64 * 1024 * 1024;
+constexpr std::size_t max_unsent = 64 * 1024 * 1024;
 
 }  // namespace
 
@@ -128,7 +128,7 @@ class CoordinatorServer::Loop {
 
   static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
   /// Of connections that have not joined: PROTOCOL.md, section 1.
-  static constexpr std::size_t most_greeting = 512;
+  static constexpr std::size_t max_greeting = 512;
 
   // The turn of the loop.
   void run();
@@ -259,7 +259,7 @@ void CoordinatorServer::Loop::run() {
     const int count = wait_for_events();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
     // Who has sent something is heard before anybody is found to be silent.
-    if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > longest_without_tick) on_time();
+    if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) on_time();
     settle();
     check_done();
     if (stopping_ && (links_.empty() || now() >= stop_by_)) return;
@@ -363,7 +363,7 @@ void CoordinatorServer::Loop::settle() {
     }
     for (const LinkId id : std::exchange(gone_, {})) forget(id);
   }
-  const bool room = greeting() < most_greeting && !out_of_descriptors_;
+  const bool room = greeting() < max_greeting && !out_of_descriptors_;
   if (room != listening_) listen(room);
 }
 
@@ -388,7 +388,7 @@ void CoordinatorServer::Loop::check_done() {
 
 void CoordinatorServer::Loop::accept_from(Listener& listener) {
   // Some at a time: those who are here already have their turn too.
-  for (int left = 64; left > 0 && greeting() < most_greeting; --left) {
+  for (int left = 64; left > 0 && greeting() < max_greeting; --left) {
     UniqueFd fd;
     sockaddr_storage peer{};
     switch (acceptor_.next(listener, fd, peer)) {
@@ -417,7 +417,7 @@ void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
   ++stats_.accepted;
   const auto of_same_address = std::count_if(newcomers_.begin(), newcomers_.end(),
                                              [&](const auto& entry) { return entry.second.address == *address; });
-  if (static_cast<std::size_t>(of_same_address) >= most_greeting_of_one_address) {
+  if (static_cast<std::size_t>(of_same_address) >= max_greeting_of_one_address) {
     const auto reply = CoordinatorHandshake::busy_reply();
     (void)!::send(fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     notice(++stats_.turned_away, concat("too many connections from ", address->text(),
@@ -527,8 +527,8 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
   }
   while (link.state == Link::State::new_here || link.state == Link::State::joined) {
     FrameOpener::Frame frame;
-    const auto longest = link.state == Link::State::joined ? most_in_frame : most_before_join;
-    const auto status = link.opener.next(bytes, frame, longest);
+    const auto max_size = link.state == Link::State::joined ? max_payload : max_payload_before_join;
+    const auto status = link.opener.next(bytes, frame, max_size);
     if (status == FrameOpener::Status::too_long) return cut_off(id, link, "a message is longer than any may be");
     if (status == FrameOpener::Status::wrong_tag) {
       return cut_off(id, link, "a message was changed on its way or is not from whom it claims to be");
@@ -594,11 +594,11 @@ void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
 void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
   if (link.state != Link::State::joined) return;
   auto type = encode(message, payload_);
-  if (payload_.size() > most_in_frame) {
-    if (!shorten(message, most_in_frame)) return lose(id, link, "a message to it is longer than any may be");
+  if (payload_.size() > max_payload) {
+    if (!shorten(message, max_payload)) return lose(id, link, "a message to it is longer than any may be");
     type = encode(message, payload_);
   }
-  if (link.out.size() - link.out_begin > most_unsent) return cut_off(id, link, "it does not read what it is told");
+  if (link.out.size() - link.out_begin > max_unsent) return cut_off(id, link, "it does not read what it is told");
   link.sealer.seal(type, payload_, link.out);
   ++stats_.messages_out;
   if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);

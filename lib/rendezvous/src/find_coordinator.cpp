@@ -91,36 +91,37 @@ MachineFacts this_machine() {
   return facts;
 }
 
-Result<CoordinatorPlace> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
+Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
   auto endpoints = endpoints_of(spec);
   if (!endpoints) return tl::unexpected(endpoints.error());
-  CoordinatorPlace place;
-  place.candidates = std::move(*endpoints);
-  place.loopback_only = std::all_of(place.candidates.begin(), place.candidates.end(), [](const Endpoint& endpoint) {
-    const auto address = IpAddress::parse(endpoint.host);
-    return endpoint.host == "localhost" || (address && address->is_loopback());
-  });
+  CoordinatorLocation location;
+  location.candidates = std::move(*endpoints);
+  location.loopback_only =
+      std::all_of(location.candidates.begin(), location.candidates.end(), [](const Endpoint& endpoint) {
+        const auto address = IpAddress::parse(endpoint.host);
+        return endpoint.host == "localhost" || (address && address->is_loopback());
+      });
   const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
   if (spec.is_host) {
-    place.is_here = *spec.is_host;
-    place.is_certain = true;
+    location.is_here = *spec.is_host;
+    location.is_certain = true;
   } else if (by_rank && spec.coordinators.empty()) {
-    place.is_here = *spec.node_rank == 0;
-    place.is_certain = true;
+    location.is_here = *spec.node_rank == 0;
+    location.is_certain = true;
   } else {
     std::string last_asked;
     bool last_answer = false;
-    for (const Endpoint& endpoint : place.candidates) {  // Slurm's differ in their ports only
+    for (const Endpoint& endpoint : location.candidates) {  // Slurm's differ in their ports only
       if (endpoint.host != last_asked) last_answer = names_machine(last_asked = endpoint.host, machine);
-      if (last_answer) place.is_here = true;
+      if (last_answer) location.is_here = true;
     }
   }
-  for (const Endpoint& endpoint : place.candidates) {
-    if (std::find(place.ports.begin(), place.ports.end(), endpoint.port) == place.ports.end()) {
-      place.ports.push_back(endpoint.port);
+  for (const Endpoint& endpoint : location.candidates) {
+    if (std::find(location.ports.begin(), location.ports.end(), endpoint.port) == location.ports.end()) {
+      location.ports.push_back(endpoint.port);
     }
   }
-  return place;
+  return location;
 }
 
 }  // namespace ddrun::rendezvous

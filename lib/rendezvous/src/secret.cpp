@@ -59,7 +59,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
   }
   if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
 
-  std::string text(Secret::longest + 2, '\0');  // one for the newline, one to see that there is more
+  std::string text(Secret::max_size + 2, '\0');  // one for the newline, one to see that there is more
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
@@ -99,12 +99,12 @@ void wipe(std::string& text) noexcept {
 }
 
 Result<Secret> Secret::from_text(std::string_view text) {
-  if (text.size() < shortest) {
-    return fail(Errc::invalid_argument, concat("a secret needs at least ", shortest, " bytes, this one has ",
+  if (text.size() < min_size) {
+    return fail(Errc::invalid_argument, concat("a secret needs at least ", min_size, " bytes, this one has ",
                                                text.size(), "; 'ddrun secret new' makes a good one"));
   }
-  if (text.size() > longest) {
-    return fail(Errc::invalid_argument, concat("a secret has at most ", longest, " bytes, and this is longer"));
+  if (text.size() > max_size) {
+    return fail(Errc::invalid_argument, concat("a secret has at most ", max_size, " bytes, and this is longer"));
   }
   std::string bytes;
   bytes.reserve(64);  // more than fits into a string object: moving it leaves no copy

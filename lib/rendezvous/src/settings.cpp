@@ -31,17 +31,17 @@ struct Setting {
 
 using Spec = const LaunchSpec&;
 
-constexpr int most_nodes = 100'000;
-constexpr int highest = std::numeric_limits<int>::max();
+constexpr int max_node_count = 100'000;
+constexpr int max_int = std::numeric_limits<int>::max();
 
 /// PROTOCOL.md, section 5.
 constexpr Setting table[] = {
     {"min_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.min_nodes; },
-     [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, most_nodes},
+     [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, max_node_count},
     {"max_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.max_nodes; },
-     [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, most_nodes},
+     [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, max_node_count},
     {"max_restarts", "--max-restarts", [](Spec s) -> Value { return s.restart.max_restarts; },
-     [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, highest - 1},
+     [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, max_int - 1},
     {"restart_backoff_ms", "--restart-backoff", [](Spec s) -> Value { return s.restart.backoff; },
      [](JobSettings& j) -> Field { return &j.restart.backoff; }},
     {"restart_window_ms", "--restart-window", [](Spec s) -> Value { return s.restart.window; },
@@ -53,7 +53,7 @@ constexpr Setting table[] = {
     {"exit_skew_ms", "--exit-skew", [](Spec s) -> Value { return s.exit_skew; },
      [](JobSettings& j) -> Field { return &j.exit_skew; }},
     {"node_max_failures", "--node-max-failures", [](Spec s) -> Value { return s.rendezvous.node_max_failures; },
-     [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, highest},
+     [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, max_int},
     {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
      [](JobSettings& j) -> Field { return &j.grace; }},
 };
@@ -63,7 +63,7 @@ std::string text_of(Milliseconds duration) { return std::to_string(duration.coun
 std::string text_of(const std::optional<Milliseconds>& duration) { return duration ? text_of(*duration) : ""; }
 
 // Times larger than this would overflow when they are added to a point in time.
-constexpr long long longest_ms = 100LL * 365 * 24 * 3600 * 1000;
+constexpr long long max_ms = 100LL * 365 * 24 * 3600 * 1000;
 
 using Values = std::map<std::string, std::string>;
 
@@ -88,7 +88,7 @@ class SettingsReader {
 
  private:
   void read(int& field) { field = static_cast<int>(number(setting_->low, setting_->high)); }
-  void read(Milliseconds& field) { field = Milliseconds{number(0, longest_ms)}; }
+  void read(Milliseconds& field) { field = Milliseconds{number(0, max_ms)}; }
   void read(std::optional<Milliseconds>& field) {
     field.reset();
     if (!value_of(values_, setting_->key).empty()) read(field.emplace());
@@ -121,13 +121,13 @@ std::string in_seconds(long long milliseconds) {
 std::string shown(const Values& values, const Setting& setting) {
   const std::string text = value_of(values, setting.key);
   if (setting.option == std::string_view("--nnodes")) {
-    const std::string least = value_of(values, "min_nodes");
-    const std::string most = value_of(values, "max_nodes");
-    return least == most ? least : concat(least, ':', most);
+    const std::string min = value_of(values, "min_nodes");
+    const std::string max = value_of(values, "max_nodes");
+    return min == max ? min : concat(min, ':', max);
   }
   if (text.empty()) return "not set";
   JobSettings unused;
-  const auto milliseconds = parse_integer(text, 0, longest_ms);
+  const auto milliseconds = parse_integer(text, 0, max_ms);
   const bool is_time = !std::holds_alternative<int*>(setting.in(unused));
   return is_time && milliseconds ? in_seconds(*milliseconds) : text;
 }

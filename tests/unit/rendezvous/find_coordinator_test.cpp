@@ -36,7 +36,7 @@ RendezvousSpec at(const std::string& endpoint, const std::string& backend = "c10
   return spec;
 }
 
-CoordinatorPlace found(const RendezvousSpec& spec) {
+CoordinatorLocation found(const RendezvousSpec& spec) {
   const Machine machine;
   auto place = find_coordinator(spec, machine.facts);
   if (!place) FAIL(place.error().message);

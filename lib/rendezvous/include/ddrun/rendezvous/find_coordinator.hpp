@@ -24,7 +24,7 @@ struct MachineFacts {
 
 /// Where the coordinator of a job on several machines is, as far as one of its agents can tell before it has spoken to
 /// anybody.
-struct CoordinatorPlace {
+struct CoordinatorLocation {
   std::vector<Endpoint> candidates;  ///< never empty; each with a port
   bool is_here = false;              ///< this agent is to run it
   bool is_certain = false;           ///< said by the user or by node rank: if the port is taken, that is an error
@@ -36,6 +36,6 @@ struct CoordinatorPlace {
 /// (--rdzv-conf is_host, a scheduler); in static mode if its node rank is 0; else if an endpoint is this machine: its
 /// name, localhost, or an address of one of its interfaces. A name is asked for at most once.
 /// Fails with `invalid_argument` if nothing says where the coordinator is.
-[[nodiscard]] Result<CoordinatorPlace> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
+[[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
 
 }  // namespace ddrun::rendezvous

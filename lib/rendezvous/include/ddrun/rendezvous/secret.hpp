@@ -14,8 +14,8 @@ namespace ddrun::rendezvous {
 /// Move only, so that there is one copy of it unless somebody makes one on purpose.
 class Secret {
  public:
-  static constexpr std::size_t shortest = 16;
-  static constexpr std::size_t longest = 4096;
+  static constexpr std::size_t min_size = 16;
+  static constexpr std::size_t max_size = 4096;
 
   /// Fails with `invalid_argument` for a text that is too short or too long; the message does not show it.
   [[nodiscard]] static Result<Secret> from_text(std::string_view text);

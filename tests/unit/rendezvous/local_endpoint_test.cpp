@@ -11,8 +11,8 @@ namespace {
 using Addresses = std::vector<std::string>;
 const Addresses loopback = {"127.0.0.1", "::1"};
 
-MeetingPlace chosen(const RendezvousSpec& spec) {
-  auto place = choose_meeting_place(spec);
+LocalEndpoint chosen(const RendezvousSpec& spec) {
+  auto place = choose_local_endpoint(spec);
   if (!place) FAIL(place.error().message);
   return *place;
 }
@@ -31,7 +31,7 @@ bool is_uuid(const std::string& text) {
 }  // namespace
 
 TEST_CASE("without options the workers meet on the loopback at a free port") {
-  const MeetingPlace place = chosen({});
+  const LocalEndpoint place = chosen({});
   CHECK(place.advertised == "127.0.0.1");
   CHECK(place.listen_on == loopback);
   CHECK(place.port == 0);
@@ -55,14 +55,14 @@ TEST_CASE("a static endpoint decides host and port") {
   CHECK(chosen(at("127.0.0.1:29500")).listen_on == loopback);
   CHECK(chosen(at("127.0.0.1:0")).port == 0);
   CHECK(chosen(at("127.0.0.1:65535")).port == 65535);
-  // Others could name this meeting place: then the name of the job is theirs to know as well.
+  // Others could name this endpoint: then the name of the job is theirs to know as well.
   CHECK(chosen(at("127.0.0.1:29500")).run_id == "none");
 
-  const MeetingPlace other = chosen(at("127.1.2.3:29500"));
+  const LocalEndpoint other = chosen(at("127.1.2.3:29500"));
   CHECK(other.advertised == "127.1.2.3");
   CHECK(other.listen_on == Addresses{"127.1.2.3", "127.0.0.1", "::1"});
 
-  const MeetingPlace far = chosen(at("10.1.2.3:29500"));
+  const LocalEndpoint far = chosen(at("10.1.2.3:29500"));
   CHECK(far.advertised == "10.1.2.3");
   CHECK(far.listen_on == Addresses{"10.1.2.3", "127.0.0.1", "::1"});
 }
@@ -76,7 +76,7 @@ TEST_CASE("localhost stays localhost and any other name means this machine") {
 }
 
 TEST_CASE("IPv6 endpoints stand in brackets") {
-  const MeetingPlace place = chosen(at("[::1]:29500"));
+  const LocalEndpoint place = chosen(at("[::1]:29500"));
   CHECK(place.advertised == "::1");
   CHECK(place.listen_on == Addresses{"::1", "127.0.0.1"});
   CHECK(place.port == 29500);
@@ -92,7 +92,7 @@ TEST_CASE("nobody listens on all addresses") {
     spec.master_addr = "0.0.0.0";
     spec.master_port = 29500;
   }
-  const MeetingPlace place = chosen(spec);
+  const LocalEndpoint place = chosen(spec);
   CHECK(place.advertised == "127.0.0.1");
   CHECK(place.listen_on == loopback);
 }
@@ -114,11 +114,11 @@ TEST_CASE("standalone and c10d take a port of their own whatever the endpoint sa
   RendezvousSpec spec = at("10.1.2.3:29500");
   SECTION("standalone") { spec.standalone = true; }
   SECTION("c10d") { spec.backend = "c10d"; }
-  const MeetingPlace place = chosen(spec);
+  const LocalEndpoint place = chosen(spec);
   CHECK(place.advertised == "127.0.0.1");
   CHECK(place.listen_on == loopback);
   CHECK(place.port == 0);
-  // With c10d others could name the meeting place, and with it the job.
+  // With c10d others could name the endpoint, and with it the job.
   if (spec.standalone) CHECK(is_uuid(place.run_id));
   else CHECK(place.run_id == "none");
 }
@@ -136,7 +136,7 @@ TEST_CASE("an endpoint that cannot be meant is refused in words") {
   const std::string endpoint = GENERATE("127.0.0.1", "localhost:", "localhost:x", "localhost:65536", "localhost:-1",
                                         "localhost:29500x", "[::1]", "::1", "[::1]29500", "[::1");
   CAPTURE(endpoint);
-  const auto place = choose_meeting_place(at(endpoint));
+  const auto place = choose_local_endpoint(at(endpoint));
   REQUIRE_FALSE(place);
   CHECK(place.error().code == Errc::invalid_argument);
   CHECK(place.error().message.find(endpoint) != std::string::npos);
