@@ -38,15 +38,15 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
                                        [](const std::string& word) { return word.starts_with("--nproc-per-node="); });
   if (!count_given && part.slots) spec.nproc = {NprocSpec::Kind::count, *part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
-  RendezvousSpec& meeting = spec.rendezvous;
-  meeting.id = part.job_id;
-  meeting.min_nodes = part.min_nodes;
-  meeting.max_nodes = part.max_nodes;
-  meeting.agents_expected = part.node_count;
-  meeting.is_host = part.node_rank == 0;
-  meeting.coordinators = part.coordinators;
+  RendezvousSpec& rendezvous = spec.rendezvous;
+  rendezvous.id = part.job_id;
+  rendezvous.min_nodes = part.min_nodes;
+  rendezvous.max_nodes = part.max_nodes;
+  rendezvous.agents_expected = part.node_count;
+  rendezvous.is_host = part.node_rank == 0;
+  rendezvous.coordinators = part.coordinators;
   // Where all have a place, it is the one in which they were named.
-  if (part.min_nodes == part.node_count) meeting.node_rank = part.node_rank;
+  if (part.min_nodes == part.node_count) rendezvous.node_rank = part.node_rank;
   if (part.node_count > 1 && spec.log.label == Label::automatic && spec.log.line_prefix_template.empty()) {
     spec.log.label = Label::host;
   }

@@ -19,9 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Row = std::vector<std::string>;
 
-std::string nodes_text(const RendezvousSpec& meeting) {
-  return meeting.min_nodes == meeting.max_nodes ? std::to_string(meeting.max_nodes)
-                                                : concat(meeting.min_nodes, ":", meeting.max_nodes);
+std::string nodes_text(const RendezvousSpec& rendezvous) {
+  return rendezvous.min_nodes == rendezvous.max_nodes ? std::to_string(rendezvous.max_nodes)
+                                                      : concat(rendezvous.min_nodes, ":", rendezvous.max_nodes);
 }
 
 std::string workers_text(const NprocSpec& nproc) {
@@ -35,13 +35,14 @@ std::string workers_text(const NprocSpec& nproc) {
 }
 
 /// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
-std::vector<std::string> meeting_places(const RendezvousSpec& meeting) {
+std::vector<std::string> coordinators_of(const RendezvousSpec& rendezvous) {
   std::vector<std::string> places;
-  for (const Endpoint& endpoint : meeting.coordinators) places.push_back(host_port_text(endpoint.host, endpoint.port));
-  if (places.empty() && !meeting.endpoint.empty()) places.push_back(meeting.endpoint);
-  if (places.empty() && meeting.master_addr) {
-    places.push_back(meeting.master_port ? concat(*meeting.master_addr, ":", *meeting.master_port)
-                                         : *meeting.master_addr);
+  for (const Endpoint& endpoint : rendezvous.coordinators)
+    places.push_back(host_port_text(endpoint.host, endpoint.port));
+  if (places.empty() && !rendezvous.endpoint.empty()) places.push_back(rendezvous.endpoint);
+  if (places.empty() && rendezvous.master_addr) {
+    places.push_back(rendezvous.master_port ? concat(*rendezvous.master_addr, ":", *rendezvous.master_port)
+                                            : *rendezvous.master_addr);
   }
   return places;
 }
@@ -77,23 +78,24 @@ std::vector<Row> evidence_rows(const std::vector<cluster::Evidence>& evidence) {
 struct Meaning {
   const LaunchSpec& spec;
   const cluster::Completion& completion;
-  [[nodiscard]] const RendezvousSpec& meeting() const { return spec.rendezvous; }
-  [[nodiscard]] bool alone() const { return !meeting().several_machines(); }
+  [[nodiscard]] const RendezvousSpec& rendezvous() const { return spec.rendezvous; }
+  [[nodiscard]] bool alone() const { return !rendezvous().several_machines(); }
 };
 
 std::vector<Row> job_rows(const Meaning& job) {
-  const RendezvousSpec& meeting = job.meeting();
+  const RendezvousSpec& rendezvous = job.rendezvous();
   std::vector<Row> rows;
-  rows.push_back({"nodes", job.alone() ? "1: this machine alone" : nodes_text(meeting)});
+  rows.push_back({"nodes", job.alone() ? "1: this machine alone" : nodes_text(rendezvous)});
   if (!job.alone()) {
     if (job.completion.start_agents) {
       rows.push_back({"agents", concat("started here through srun on ", job.completion.start_agents->nodes, " nodes")});
     }
-    rows.push_back({"node rank", meeting.node_rank ? std::to_string(*meeting.node_rank) : "given by the coordinator"});
-    const auto places = meeting_places(meeting);
+    rows.push_back(
+        {"node rank", rendezvous.node_rank ? std::to_string(*rendezvous.node_rank) : "given by the coordinator"});
+    const auto places = coordinators_of(rendezvous);
     rows.push_back({"coordinator", places.empty() ? "not known: give --rdzv-endpoint" : join(places, ", ")});
-    if (meeting.is_host) rows.push_back({"", *meeting.is_host ? "it runs here" : "it runs on another machine"});
-    rows.push_back({"id", meeting.id});
+    if (rendezvous.is_host) rows.push_back({"", *rendezvous.is_host ? "it runs here" : "it runs on another machine"});
+    rows.push_back({"id", rendezvous.id});
   }
   rows.push_back({"workers per node", workers_text(job.spec.nproc)});
   if (!job.spec.program.name.empty()) rows.push_back({"program", concat(job.spec.program.name, ", not started")});
@@ -119,17 +121,17 @@ Json evidence_json(const std::vector<cluster::Evidence>& evidence) {
 }
 
 std::string as_json(const cluster::Detected& detected, const Meaning& job) {
-  const RendezvousSpec& meeting = job.meeting();
+  const RendezvousSpec& rendezvous = job.rendezvous();
   Json json;
   json["scheme"] = detected.scheme.empty() ? Json(nullptr) : Json(detected.scheme);
   json["evidence"] = evidence_json(job.completion.evidence);
   Json& out = json["job"];
-  out["min_nodes"] = job.alone() ? 1 : meeting.min_nodes;
-  out["max_nodes"] = job.alone() ? 1 : meeting.max_nodes;
-  out["node_rank"] = meeting.node_rank ? Json(*meeting.node_rank) : Json(nullptr);
-  out["coordinators"] = job.alone() ? std::vector<std::string>{} : meeting_places(meeting);
-  out["coordinator_is_here"] = meeting.is_host ? Json(*meeting.is_host) : Json(nullptr);
-  out["id"] = meeting.id;
+  out["min_nodes"] = job.alone() ? 1 : rendezvous.min_nodes;
+  out["max_nodes"] = job.alone() ? 1 : rendezvous.max_nodes;
+  out["node_rank"] = rendezvous.node_rank ? Json(*rendezvous.node_rank) : Json(nullptr);
+  out["coordinators"] = job.alone() ? std::vector<std::string>{} : coordinators_of(rendezvous);
+  out["coordinator_is_here"] = rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr);
+  out["id"] = rendezvous.id;
   out["workers_per_node"] = workers_text(job.spec.nproc);
   out["agents_through_srun"] = job.completion.start_agents ? Json(job.completion.start_agents->nodes) : Json(nullptr);
   return json.dump(2) + "\n";

@@ -81,44 +81,45 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
 }
 
 /// torchrun's c10d can meet in a file. One machine has nobody to meet there; several need a port.
-Result<void> settle_meeting_file(RendezvousSpec& meeting, const Settings& settings) {
-  const auto store = meeting.conf.find("store_type");
-  if (meeting.backend != "c10d" || store == meeting.conf.end() || store->second != "file") {
-    if (meeting.endpoint.find('/') == std::string::npos) return {};
-    const auto wrong = parse_endpoint(meeting.endpoint);
+Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
+  const auto store = rendezvous.conf.find("store_type");
+  if (rendezvous.backend != "c10d" || store == rendezvous.conf.end() || store->second != "file") {
+    if (rendezvous.endpoint.find('/') == std::string::npos) return {};
+    const auto wrong = parse_endpoint(rendezvous.endpoint);
     return fail(Errc::invalid_argument, concat(settings.of("rdzv-endpoint").prefix, ": ", wrong.error().message));
   }
-  if (meeting.several_machines()) {
+  if (rendezvous.several_machines()) {
     return fail(Errc::invalid_argument,
                 "--rdzv-conf: store_type=file: several machines meet at a port of one of them, not in a file; write "
                 "--rdzv-endpoint=HOST:PORT with its name or address, and leave out store_type");
   }
-  meeting.endpoint.clear();
+  rendezvous.endpoint.clear();
   return {};
 }
 
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
-  RendezvousSpec& meeting = draft.spec.rendezvous;
-  if (meeting.standalone) {
-    if (typed(settings, "standalone") && typed(settings, "nnodes") && meeting.min_nodes > 1) {
+  RendezvousSpec& rendezvous = draft.spec.rendezvous;
+  if (rendezvous.standalone) {
+    if (typed(settings, "standalone") && typed(settings, "nnodes") && rendezvous.min_nodes > 1) {
       return fail(Errc::invalid_argument, concat("--standalone is for this machine alone, but --nnodes wants ",
-                                                 meeting.min_nodes, "; leave one of them out"));
+                                                 rendezvous.min_nodes, "; leave one of them out"));
     }
     for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (auto settled = settle_meeting_file(meeting, settings); !settled) return settled;
-  const bool alone = !meeting.several_machines();
-  if (alone && meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
-    warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));
+  if (auto settled = settle_rendezvous_file(rendezvous, settings); !settled) return settled;
+  const bool alone = !rendezvous.several_machines();
+  if (alone && rendezvous.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
+    warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));
   }
-  if (!alone && meeting.node_rank && meeting.min_nodes == meeting.max_nodes &&
-      *meeting.node_rank >= meeting.max_nodes) {
-    return fail(Errc::invalid_argument, concat("--node-rank=", *meeting.node_rank, " with --nnodes=", meeting.max_nodes,
-                                               ": node ranks are 0 to ", meeting.max_nodes - 1));
+  if (!alone && rendezvous.node_rank && rendezvous.min_nodes == rendezvous.max_nodes &&
+      *rendezvous.node_rank >= rendezvous.max_nodes) {
+    return fail(Errc::invalid_argument,
+                concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
+                       ": node ranks are 0 to ", rendezvous.max_nodes - 1));
   }
-  return apply_rendezvous_conf(meeting, settings, warnings);
+  return apply_rendezvous_conf(rendezvous, settings, warnings);
 }
 
 /// torchrun's names for binding, with the nearest that ddrun has.

@@ -112,7 +112,7 @@ std::string help_text() {
   const Draft defaults;
   std::string text(opening);
   for (const Group group : {Group::workers, Group::program, Group::failure, Group::output, Group::launcher,
-                            Group::meeting, Group::several, Group::remote, Group::torchrun}) {
+                            Group::rendezvous, Group::several, Group::remote, Group::torchrun}) {
     text += concat("\n", group_title(group), ":\n");
     for (const Option* option : all_options()) {
       if (option->group != group) continue;

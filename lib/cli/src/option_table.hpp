@@ -13,7 +13,7 @@ namespace ddrun::cli {
 // The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so
 // they cannot disagree; tests hold the manual page and docs/options.md against it.
 
-enum class Group { workers, program, failure, output, launcher, meeting, several, remote, torchrun };
+enum class Group { workers, program, failure, output, launcher, rendezvous, several, remote, torchrun };
 
 /// What a value looks like: decides which TOML types fit and how it is completed.
 enum class Kind {

@@ -11,7 +11,7 @@ namespace ddrun::cli {
 
 /// torchrun's keys of --rdzv-conf, given their meaning unless an option of ddrun's own says otherwise. Fails with
 /// `invalid_argument` for a value that is none; a key that is not known gives a warning.
-[[nodiscard]] Result<void> apply_rendezvous_conf(RendezvousSpec& meeting, const Settings& settings,
+[[nodiscard]] Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& settings,
                                                  std::vector<std::string>& warnings);
 
 }  // namespace ddrun::cli
