@@ -8,15 +8,13 @@
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
-#include "options/options.hpp"
-#include "report/reports.hpp"
-#include "run.hpp"
-#include "say.hpp"
-#include "start/place.hpp"
-#include "status.hpp"
+#include "ddrun/bench/options.hpp"
+#include "ddrun/bench/place.hpp"
+#include "ddrun/bench/run.hpp"
+#include "ddrun/bench/status.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "start/place.hpp"
+#include "ddrun/bench/place.hpp"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 using namespace std::chrono_literals;
 
 namespace {
