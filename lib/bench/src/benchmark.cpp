@@ -56,6 +56,14 @@ Result<void> Buffers::provide(collectives::Communicator& communicator, const Opt
   return {};
 }
 
+double bus_bandwidth_factor(collectives::Collective collective, int ranks) {
+  if (ranks == 1 || collective == collectives::Collective::barrier) return 0;
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  if (collective == collectives::Collective::all_reduce) return 2 * share;
+  const collectives::Blocks blocks = collectives::blocks_of(collective, ranks);
+  return blocks.in > 1 || blocks.out > 1 ? share : 1;
+}
+
 Benchmark::Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
                      const Case& what)
     : communicator_(*connected.communicator),
@@ -115,7 +123,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   // One rank in place has nothing to do: a bandwidth would be a number of fancy.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
-  result.busbw = result.algbw * collectives::bus_bandwidth_factor(what_.collective, size_);
+  result.busbw = result.algbw * bus_bandwidth_factor(what_.collective, size_);
   if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
   if (options_.checks != 0 && what_.collective != collectives::Collective::barrier) {
     std::uint64_t wrong = 0;

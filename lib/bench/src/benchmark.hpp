@@ -7,7 +7,7 @@
 #include "ddrun/bench/options.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/private_memory.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "results.hpp"
 
 namespace ddrun::bench {
@@ -51,6 +51,12 @@ template <class Number>
                                              Deadline deadline) {
   return reduce_all(control, numbers, collectives::DataType::float64, collectives::ReduceOp::sum, deadline);
 }
+
+/// Bus bandwidth divided by algorithm bandwidth for `ranks` ranks, as nccl-tests defines it (doc/PERFORMANCE.md of
+/// NVIDIA/nccl-tests): 2 (n - 1) / n for an all-reduce; (n - 1) / n for all_gather, reduce_scatter, gather, scatter and
+/// all_to_all; 1 for broadcast, reduce and send_recv. 0 where nothing has to travel: one rank, or a barrier.
+/// Algorithm bandwidth is the larger of a rank's (the root's) input and output divided by the time.
+[[nodiscard]] double bus_bandwidth_factor(collectives::Collective collective, int ranks);
 
 /// Runs one case, size after size. Every rank makes the same calls; every rank gets the same rows.
 class Benchmark {

@@ -105,7 +105,7 @@ Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
   const std::uint64_t free = free_memory();
   if (options.max_bytes) {
     // Buffers are in the memory of GPUs, and what is free there is for the back end to say.
-    if (options.backend == collectives::Backend::nccl) return *options.max_bytes;
+    if (collectives::works_on_gpus(options.backend)) return *options.max_bytes;
     if (*options.max_bytes > free / buffers) {
       return fail(Errc::invalid_argument,
                   concat("--maxbytes: ", ranks, " ranks with two buffers of ", *options.max_bytes >> 20U,

@@ -7,8 +7,7 @@
 #include <cstring>
 
 #include "cases.hpp"
-#include "ddrun/collectives/memory_gauge.hpp"
-#include "ddrun/collectives/private_memory.hpp"
+#include "ddrun/collectives/memory.hpp"
 
 namespace ddrun::bench {
 

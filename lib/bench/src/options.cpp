@@ -1,13 +1,14 @@
 #include "ddrun/bench/options.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,24 +25,28 @@ namespace {
 
 // What reads the text of an option into a value that outlives the reading.
 
-/// "must be a, b or c, not 'x'".
-tl::unexpected<Error> none_of(const std::vector<std::string>& names, const std::string& text) {
+/// "a, b or c".
+std::string one_of(const std::vector<std::string>& names) {
   const std::vector<std::string> first(names.begin(), names.end() - 1);
-  return fail(Errc::invalid_argument,
-              concat("must be ", join(first, ", "), " or ", names.back(), ", not '", text, "'"));
+  return concat(join(first, ", "), " or ", names.back());
 }
 
-template <class Value, std::size_t Count>
-std::vector<std::string> names_of(const std::array<Value, Count>& known) {
+/// "must be a, b or c, not 'x'".
+tl::unexpected<Error> none_of(const std::vector<std::string>& names, const std::string& text) {
+  return fail(Errc::invalid_argument, concat("must be ", one_of(names), ", not '", text, "'"));
+}
+
+template <class Value>
+std::vector<std::string> names_of(std::span<const Value> known) {
   std::vector<std::string> names;
   for (const Value value : known) names.emplace_back(name_of(value));
   return names;
 }
 
 /// One of those that have a name_of(); `named` finds it.
-template <class Value, std::size_t Count, class Named>
-OptionTable::Read name_into(Value& to, const std::array<Value, Count>& known, Named named) {
-  return [&to, &known, named](const std::string& text) -> Result<void> {
+template <class Value, class Named>
+OptionTable::Read name_into(Value& to, std::type_identity_t<std::span<const Value>> known, Named named) {
+  return [&to, known, named](const std::string& text) -> Result<void> {
     const std::optional<Value> one = named(text);
     if (!one) return none_of(names_of(known), text);
     to = *one;
@@ -50,9 +55,9 @@ OptionTable::Read name_into(Value& to, const std::array<Value, Count>& known, Na
 }
 
 /// Names with commas between them, each once, or "all".
-template <class Value, std::size_t Count, class Named>
-OptionTable::Read names_into(std::vector<Value>& to, const std::array<Value, Count>& known, Named named) {
-  return [&to, &known, named](const std::string& text) -> Result<void> {
+template <class Value, class Named>
+OptionTable::Read names_into(std::vector<Value>& to, std::type_identity_t<std::span<const Value>> known, Named named) {
+  return [&to, known, named](const std::string& text) -> Result<void> {
     to.clear();
     for (const std::string& word : split(text, ',')) {
       if (word == "all") {
@@ -282,8 +287,8 @@ OptionTable::Read buffers_into(bool& are_private) {
 
 void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_timeout) {
   table.group("How");
-  table.add("--backend", "NAME", "auto, nccl, shm, tcp or gloo (auto)",
-            name_into(to.backend, collectives::kBackends, collectives::backend_named));
+  table.add("--backend", "NAME", one_of(names_of(collectives::backends())) + " (auto)",
+            name_into(to.backend, collectives::backends(), collectives::backend_named));
   table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", buffers_into(to.private_buffers));
   table.add("-T,--timeout", "TIME", "for the start (60s)", duration_into(to.timeout));
   table.add("--op-timeout", "TIME", "for each call (as --timeout)", duration_into(op_timeout));
@@ -331,7 +336,7 @@ void add_tests(OptionTable& table, Options& to) {
 /// A line for each: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
 std::string list_of_back_ends() {
   std::string text;
-  for (const auto backend : collectives::kBackends) {
+  for (const auto backend : collectives::backends()) {
     std::string name(name_of(backend));
     name.resize(6, ' ');
     const auto there = collectives::probe(backend);

@@ -4,7 +4,7 @@
 
 #include "ddrun/bench/options.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/memory_gauge.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "results.hpp"
 
 namespace ddrun::bench {

@@ -19,12 +19,12 @@
 #include <latch>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/test/catch.hpp"
+#include "describe.hpp"
 #include "ranks.hpp"
 #include "shm/communicator.hpp"
-#include "shm/peer_memory.hpp"
+#include "shm/mover.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;
@@ -35,7 +35,6 @@ using ddrun::test::run_ranks;
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
 const char* const kRefused = "this system lets no process reach into another (process_vm_readv)";
 
 /// Pages of this process, of which some can be taken away.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "ddrun/base/listener.hpp"
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"

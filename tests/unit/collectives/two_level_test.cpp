@@ -4,14 +4,15 @@
 #include <atomic>
 #include <latch>
 
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
-#include "rank_words.hpp"
+#include "describe.hpp"
+#include "hosts.hpp"
 #include "ranks.hpp"
 #include "two_level/communicator.hpp"
-#include "two_level/host_groups.hpp"
-#include "two_level/plan.hpp"
+#include "two_level/levels.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;

@@ -7,7 +7,6 @@
 
 #include "../cuda/sequence_walk.hpp"
 #include "ddrun/base/text.hpp"
-#include "gpu/kernels_image.hpp"
 
 namespace ddrun::collectives {
 

@@ -3,13 +3,60 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
+#include "describe.hpp"
 #include "exchange.hpp"
-#include "gpu/nccl_ids.hpp"
+#include "gpu/nccl_session.hpp"
 
 namespace ddrun::collectives {
+
+Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
+                                      std::size_t bytes) {
+  const auto free = device->free_memory();
+  if (!free) return tl::unexpected(free.error());
+  if (bytes > *free / 2) {
+    return fail(Errc::invalid_argument, concat("two buffers of ", bytes >> 20U, " MiB do not fit into the ",
+                                               *free >> 20U, " MiB that are free on ", device->name()));
+  }
+  NcclBuffers made(std::move(device), bytes);
+  const std::size_t some = std::max<std::size_t>(bytes, 1);
+  if (library.registers_buffers()) {
+    const auto got = [&](std::byte*& to) {
+      void* memory = nullptr;
+      if (library.mem_alloc(&memory, some) != nccl::kSuccess) return false;
+      to = static_cast<std::byte*>(memory);
+      return true;
+    };
+    made.free_ = library.mem_free;
+    if (got(made.data_[0]) && got(made.data_[1])) return made;
+    // Some systems do not let NCCL have such memory (no peer access, old drivers).
+    if (made.data_[0] != nullptr) (void)library.mem_free(std::exchange(made.data_[0], nullptr));
+    made.free_ = nullptr;
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    auto array = cuda::Array::make(made.device_, some);
+    if (!array) return tl::unexpected(array.error());
+    made.data_[i] = array->data();
+    made.arrays_[i] = std::move(*array);
+  }
+  return made;
+}
+
+NcclBuffers::NcclBuffers(NcclBuffers&& other) noexcept
+    : device_(std::move(other.device_)),
+      bytes_(other.bytes_),
+      data_(std::exchange(other.data_, {})),
+      arrays_(std::move(other.arrays_)),
+      free_(std::exchange(other.free_, nullptr)) {}
+
+NcclBuffers::~NcclBuffers() {
+  if (free_ == nullptr || device_->forsaken() || !device_->use()) return;
+  for (std::byte* const data : data_) {
+    if (data != nullptr) (void)free_(data);
+  }
+}
 
 namespace {
 
@@ -323,6 +370,32 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   const auto all = end_.microseconds_since(start_);
   if (!all) return all;
   return *all / graph_launches_;
+}
+
+Result<std::string> probe_nccl() {
+  const GpuSurvey survey = GpuSurvey::mine(true);
+  if (survey.devices.empty() || survey.nccl == 0) {
+    return fail(Errc::unsupported, concat("nccl cannot run here: ", survey.in_words()));
+  }
+  return survey.in_words();
+}
+
+Suits suits_nccl(const Ranks& ranks) {
+  const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
+  if (plan.possible() && plan.problem.empty()) return {};
+  const bool any = std::any_of(ranks.surveys.begin(), ranks.surveys.end(),
+                               [](const GpuSurvey& one) { return !one.devices.empty(); });
+  return {false, any ? plan.problem : std::string()};
+}
+
+Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline) {
+  const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
+  if (!plan.possible()) return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
+  auto control = connect_control(ranks, deadline);
+  if (!control) return tl::unexpected(control.error());
+  auto made = NcclCommunicator::connect(ranks.group, ranks.options, plan, *control, deadline);
+  if (!made) return tl::unexpected(made.error());
+  return Chosen{std::move(*made), "there is a GPU for each rank", std::move(*control)};
 }
 
 }  // namespace ddrun::collectives

@@ -7,7 +7,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "gpu/cuda_driver.hpp"
+#include "gpu/cuda.hpp"
 #include "gpu/nccl_library.hpp"
 
 namespace ddrun::collectives {

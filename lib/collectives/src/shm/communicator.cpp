@@ -7,9 +7,10 @@
 #include <system_error>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
-#include "random_words.hpp"
+#include "ddrun/collectives/pattern.hpp"
+#include "describe.hpp"
+#include "exchange.hpp"
 
 namespace ddrun::collectives {
 
@@ -330,6 +331,47 @@ Result<void> ShmCommunicator::run_anywhere(const Call& call, Deadline deadline) 
   // It had done its own work before.
   if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
   return fail(Errc::unavailable, concat(first.in_words(), ": is all of it there, as plain memory of the process?"));
+}
+
+Suits suits_shm(const Ranks& ranks) {
+  const std::vector<HostIdentity>& all = ranks.hosts;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].place.empty() && all.size() > 1) return {false, concat("/proc tells rank ", rank, " too little")};
+    if (all[rank].place != all[0].place) {
+      return {false, concat("rank 0 and rank ", rank,
+                            " run on different machines, in different containers or as different users")};
+    }
+  }
+  return {};
+}
+
+Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline) {
+  const Group& group = ranks.group;
+  const CommunicatorOptions& options = ranks.options;
+  if (const Suits verdict = suits_shm(ranks); !verdict.suits) {
+    return fail(Errc::unavailable, concat("no shared memory: ", verdict.why_not));
+  }
+  Result<std::shared_ptr<Segment>> segment;
+  std::string announcement;
+  if (group.rank == 0) {
+    segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
+    if (segment) announcement = (*segment)->where();
+  }
+  // A failure of rank 0 shows in agree(): nobody can open what is not there, and rank 0's words come first.
+  const auto where = exchange(group, "segment", announcement, deadline);
+  if (!where) return tl::unexpected(where.error());
+  if (group.rank != 0) segment = Segment::open((*where)[0]);
+
+  std::vector<int> pids;
+  for (const HostIdentity& one : ranks.hosts) pids.push_back(one.pid);
+  const bool crowded = group.size > count_processors(ranks.hosts);
+  auto made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
+    return ShmCommunicator::start(opened, group.rank, pids, {options.buffer_bytes, crowded, options.private_way});
+  });
+  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
+  if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  if (auto met = (*made)->meet(deadline); !met) return tl::unexpected(met.error());
+  return Chosen{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
 }
 
 }  // namespace ddrun::collectives

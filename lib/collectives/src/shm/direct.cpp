@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "shm/parts.hpp"
+#include "shm/staging.hpp"
 
 namespace ddrun::collectives {
 

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "shm/layout.hpp"
 
 namespace ddrun::collectives {
 

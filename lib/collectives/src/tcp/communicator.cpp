@@ -2,8 +2,8 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "ddrun/store/store.hpp"
-#include "pages.hpp"
 
 namespace ddrun::collectives {
 
@@ -98,6 +98,16 @@ Error TcpCommunicator::first_failure(Error mine) {
   mine.code = static_cast<Errc>(*code);
   mine.message = first->substr(blank + 1);
   return mine;
+}
+
+Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline) {
+  TcpOptions tcp;
+  tcp.buffer_bytes = ranks.options.buffer_bytes;
+  tcp.streams = ranks.options.tcp_streams;
+  tcp.crowded = is_crowded(ranks.hosts, ranks.group.rank);
+  auto made = TcpCommunicator::connect(ranks.group, tcp, deadline);
+  if (!made) return tl::unexpected(made.error());
+  return Chosen{std::move(*made)};
 }
 
 }  // namespace ddrun::collectives

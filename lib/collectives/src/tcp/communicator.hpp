@@ -4,8 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/private_memory.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "tcp/algorithms.hpp"
 #include "tcp/transfer.hpp"
 
@@ -63,5 +64,8 @@ class TcpCommunicator final : public Communicator {
   PrivateMemory buffers_;
   bool failed_ = false;
 };
+
+/// The row of this back end.
+[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

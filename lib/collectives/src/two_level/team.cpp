@@ -4,10 +4,9 @@
 #include <cstring>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
-#include "pages.hpp"
-#include "rank_words.hpp"
+#include "ddrun/collectives/memory.hpp"
+#include "describe.hpp"
 
 namespace ddrun::collectives {
 

@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
+#include "hosts.hpp"
 #include "shm/gate.hpp"
-#include "shm/peer_watch.hpp"
 #include "shm/segment.hpp"
-#include "two_level/host_groups.hpp"
 
 namespace ddrun::collectives {
 

@@ -3,11 +3,26 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 
 namespace ddrun::collectives {
+
+/// What a part of a rank's output has to be after a call.
+struct Expected {
+  std::size_t begin = 0;  ///< elements of the output
+  std::size_t count = 0;
+  int rank = kReduction;    ///< whose contribution, or all ranks' reduction
+  std::uint64_t first = 0;  ///< its element that comes first
+
+  static constexpr int kReduction = -1;
+};
+
+/// What `call` gives to `rank` if every rank's input began with element `first` of its contribution. Empty for a
+/// rank that gets nothing.
+[[nodiscard]] std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first);
 
 /// Fills the memory of a call before it is made and compares every element after it: what the call gives, and what it
 /// must leave alone. For calls of one collective, type and operation. Blocks only as long as Memory does.

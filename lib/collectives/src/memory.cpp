@@ -1,7 +1,8 @@
+#include "ddrun/collectives/memory.hpp"
+
 #include <algorithm>
 
-#include "ddrun/collectives/memory.hpp"
-#include "ddrun/collectives/sequence.hpp"
+#include "ddrun/collectives/pattern.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,10 +1,8 @@
+#include "ddrun/collectives/collective.hpp"
+
 #include <algorithm>
 #include <string>
 
-#include "ddrun/collectives/backend.hpp"
-#include "ddrun/collectives/collective.hpp"
-#include "ddrun/collectives/data_type.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
 
 namespace ddrun::collectives {
 
@@ -27,8 +25,6 @@ constexpr std::array<TypeFacts, kDataTypes.size()> kTypeFacts{{{"int8", NumberKi
                                                                {"bfloat16", NumberKind::floating}}};
 
 constexpr std::array<std::string_view, kReduceOps.size()> kOpNames{"sum", "prod", "max", "min", "avg"};
-
-constexpr std::array<std::string_view, kBackends.size()> kBackendNames{"auto", "nccl", "shm", "tcp", "gloo"};
 
 const TypeFacts& facts(DataType type) { return kTypeFacts[static_cast<std::size_t>(type)]; }
 
@@ -73,9 +69,6 @@ std::optional<DataType> data_type_named(std::string_view name) { return named(kD
 std::string_view name_of(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
 std::optional<ReduceOp> reduce_op_named(std::string_view name) { return named(kReduceOps, name); }
 
-std::string_view name_of(Backend backend) { return kBackendNames[static_cast<std::size_t>(backend)]; }
-std::optional<Backend> backend_named(std::string_view name) { return named(kBackends, name); }
-
 std::string_view name_of(Collective collective) { return collective_facts(collective).name; }
 
 std::optional<Collective> collective_named(std::string_view name) {
@@ -96,14 +89,6 @@ Blocks blocks_of(Collective collective, int ranks) {
   const auto all = static_cast<std::size_t>(ranks);
   const CollectiveFacts& facts = collective_facts(collective);
   return {facts.all_in ? all : 1, facts.all_out ? all : 1};
-}
-
-double bus_bandwidth_factor(Collective collective, int ranks) {
-  if (ranks == 1 || collective == Collective::barrier) return 0;
-  const CollectiveFacts& facts = collective_facts(collective);
-  const double share = static_cast<double>(ranks - 1) / ranks;
-  if (collective == Collective::all_reduce) return 2 * share;
-  return facts.all_in || facts.all_out ? share : 1;
 }
 
 }  // namespace ddrun::collectives
