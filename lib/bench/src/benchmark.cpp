@@ -14,18 +14,16 @@ namespace ddrun::bench {
 
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
-
 // How long the timed calls of one measurement may take, and how long tiny ones should, to be more than noise.
-constexpr double kMostMicroseconds = 300e3;
-constexpr double kLeastMicroseconds = 20e3;
-constexpr double kUsualIterations = 20;
-constexpr double kMostIterations = 1000;
+constexpr double max_microseconds = 300e3;
+constexpr double min_microseconds = 20e3;
+constexpr double usual_iterations = 20;
+constexpr double max_iterations = 1000;
 
 /// How many calls are timed one by one at most, and for how long: their times are what is between looks at the clock,
 /// so they are no part of the mean.
-constexpr int kMostSamples = 1000;
-constexpr double kSampleMicroseconds = 100e3;
+constexpr int max_samples = 1000;
+constexpr double sample_microseconds = 100e3;
 
 double at_quantile(const std::vector<double>& sorted, double quantile) {
   const auto last = static_cast<double>(sorted.size() - 1);
@@ -49,7 +47,7 @@ Result<void> Buffers::provide(collectives::Communicator& communicator, const Opt
                 concat("--buffers: ", communicator.name(), " works on a device's memory, not on private memory"));
   }
   // Both begin at a page, as the back ends' do.
-  const std::uint64_t apart = (bytes + kPage - 1) / kPage * kPage;
+  const std::uint64_t apart = collectives::whole_pages(bytes);
   if (auto got = own_.allocate(apart, 2); !got) return got;
   send_ = {own_.data(), bytes};
   recv_ = {own_.data() + apart, bytes};
@@ -173,8 +171,8 @@ Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
 
 /// The times of single calls.
 Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& result) {
-  const double affordable = std::max(1.0, kSampleMicroseconds / std::max(result.microseconds, 0.1));
-  const int samples = std::min({result.iterations, kMostSamples, static_cast<int>(std::min(affordable, 1e6))});
+  const double affordable = std::max(1.0, sample_microseconds / std::max(result.microseconds, 0.1));
+  const int samples = std::min({result.iterations, max_samples, static_cast<int>(std::min(affordable, 1e6))});
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(samples));
   if (auto met = control_.barrier(deadline()); !met) return met;
@@ -197,8 +195,8 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
   const auto all = slowest(microseconds);
   if (!all) return tl::unexpected(all.error());
   const double time = std::max(*all, 0.1);
-  const double wanted = std::clamp(kLeastMicroseconds / time, kUsualIterations, kMostIterations);
-  return static_cast<int>(std::max(1.0, std::min(wanted, kMostMicroseconds / time)));
+  const double wanted = std::clamp(min_microseconds / time, usual_iterations, max_iterations);
+  return static_cast<int>(std::max(1.0, std::min(wanted, max_microseconds / time)));
 }
 
 /// Fresh input, one more call, and a look at every element of this rank's result.
@@ -214,24 +212,14 @@ Result<std::uint64_t> Benchmark::check_one(const collectives::Call& call) {
 }
 
 Result<double> Benchmark::slowest(double microseconds) {
-  const std::span<double> one(&microseconds, 1);
-  const auto bytes = std::as_writable_bytes(one);
-  if (auto done =
-          control_.all_reduce(bytes, bytes, collectives::DataType::float64, collectives::ReduceOp::max, deadline());
-      !done) {
-    return tl::unexpected(done.error());
-  }
+  if (auto done = largest_of_all(control_, {&microseconds, 1}, deadline()); !done) return tl::unexpected(done.error());
   return microseconds;
 }
 
 Result<std::uint64_t> Benchmark::total(std::uint64_t wrong) {
   const std::span<std::uint64_t> one(&wrong, 1);
-  const auto bytes = std::as_writable_bytes(one);
-  if (auto done =
-          control_.all_reduce(bytes, bytes, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
-      !done) {
-    return tl::unexpected(done.error());
-  }
+  auto done = reduce_all(control_, one, collectives::DataType::uint64, collectives::ReduceOp::sum, deadline());
+  if (!done) return tl::unexpected(done.error());
   return wrong;
 }
 

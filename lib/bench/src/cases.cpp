@@ -13,8 +13,8 @@ namespace ddrun::bench {
 
 namespace {
 
-constexpr std::uint64_t kDefaultMax = std::uint64_t{128} << 20;
-constexpr std::uint64_t kDefaultTotal = std::uint64_t{2} << 30;
+constexpr std::uint64_t default_max = std::uint64_t{128} << 20;
+constexpr std::uint64_t default_total = std::uint64_t{2} << 30;
 
 template <class Value>
 std::string names_of(const std::vector<Value>& values) {
@@ -27,7 +27,7 @@ std::string names_of(const std::vector<Value>& values) {
 
 std::vector<Case> cases(const Options& options, int ranks) {
   if (options.pairs) return {};
-  const bool every = options.root == Options::kEveryRoot;
+  const bool every = options.root == Options::every_root;
   std::vector<Case> all;
   for (const auto collective : options.collectives) {
     const int roots = every && has_root(collective) ? ranks : 1;
@@ -113,8 +113,8 @@ Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
     }
     return *options.max_bytes;
   }
-  const std::uint64_t fits = std::min(kDefaultTotal, free / 2) / buffers;
-  return std::max(options.min_bytes, std::min(kDefaultMax, std::bit_floor(fits)));
+  const std::uint64_t fits = std::min(default_total, free / 2) / buffers;
+  return std::max(options.min_bytes, std::min(default_max, std::bit_floor(fits)));
 }
 
 }  // namespace ddrun::bench

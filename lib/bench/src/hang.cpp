@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kStoreAnswers = 1s;
+constexpr auto store_answers = 1s;
 
 std::string first_key(const collectives::Group& group) { return group.prefix + "hang"; }
 std::string verdict_key(const collectives::Group& group) { return group.prefix + "hang/verdict"; }
@@ -48,9 +48,9 @@ std::vector<std::optional<Whereabouts>> collect_whereabouts(const collectives::G
   std::vector<std::optional<Whereabouts>> all;
   for (const std::string& key : keys) {
     all.emplace_back();
-    const auto there = group.store->check({&key, 1}, Clock::now() + kStoreAnswers);
+    const auto there = group.store->check({&key, 1}, Clock::now() + store_answers);
     if (!there || !*there) continue;
-    if (const auto line = group.store->get(key, Clock::now() + kStoreAnswers)) all.back() = parse(*line);
+    if (const auto line = group.store->get(key, Clock::now() + store_answers)) all.back() = parse(*line);
   }
   return all;
 }
@@ -72,13 +72,13 @@ std::optional<std::string> explain(const Error& error, const collectives::Group&
   // A store that does not answer, because its rank hangs too: everybody says what it knows itself.
   if (!told || first == all.end()) return alone_says();
   if (first - all.begin() != group.rank) {
-    static_cast<void>(group.store->get(verdict_key(group), until + kStoreAnswers));
+    static_cast<void>(group.store->get(verdict_key(group), until + store_answers));
     return std::nullopt;
   }
   const std::string words =
       who_is_missing(all, concat(error.message, ", though all ranks have come as far as each other"));
   say_error(concat("rank ", group.rank, ": ", words));
-  static_cast<void>(group.store->set(verdict_key(group), words, Clock::now() + kStoreAnswers));
+  static_cast<void>(group.store->set(verdict_key(group), words, Clock::now() + store_answers));
   return words;
 }
 
@@ -88,7 +88,7 @@ bool is_hang(const Error& error, const collectives::Group& group) {
   if (error.code == Errc::timeout) return true;
   if (error.code != Errc::connection_lost || group.store == nullptr) return false;
   const std::string key = first_key(group);
-  const auto there = group.store->check({&key, 1}, Clock::now() + kStoreAnswers);
+  const auto there = group.store->check({&key, 1}, Clock::now() + store_answers);
   return there && *there;
 }
 

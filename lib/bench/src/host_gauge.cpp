@@ -13,16 +13,17 @@ namespace ddrun::bench {
 
 namespace {
 
-constexpr std::size_t kArrays = 3;
-constexpr collectives::MemoryPass kCopy{"copy", 2};
-constexpr collectives::MemoryPass kTriad{"triad", 3};
-constexpr std::array kPasses{kCopy, kTriad};
+using collectives::page_bytes;
 
-constexpr std::uint64_t kLeast = std::uint64_t{64} << 20U;
-constexpr std::uint64_t kMost = std::uint64_t{256} << 20U;
-constexpr std::uint64_t kPage = 4096;
+constexpr std::size_t array_count = 3;
+constexpr collectives::MemoryPass copy_pass{"copy", 2};
+constexpr collectives::MemoryPass triad_pass{"triad", 3};
+constexpr std::array all_passes{copy_pass, triad_pass};
+
+constexpr std::uint64_t min_array_bytes = std::uint64_t{64} << 20U;
+constexpr std::uint64_t max_array_bytes = std::uint64_t{256} << 20U;
 /// Arrays so many times as large as the last cache leave nothing of themselves in it.
-constexpr std::uint64_t kTimesCache = 4;
+constexpr std::uint64_t times_cache = 4;
 
 /// STREAM's triad (J. McCalpin, 1995).
 void triad(double* a, const double* b, const double* c, std::size_t count) {
@@ -42,20 +43,21 @@ class HostGauge final : public collectives::MemoryGauge {
   std::size_t count_ = 0;  ///< of each array's doubles
 };
 
-std::span<const collectives::MemoryPass> HostGauge::passes() const { return kPasses; }
+std::span<const collectives::MemoryPass> HostGauge::passes() const { return all_passes; }
 
 Result<std::uint64_t> HostGauge::suitable_bytes(int ranks) const {
   const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const std::uint64_t wanted = std::clamp(kTimesCache * static_cast<std::uint64_t>(std::max(cache, 0L)), kLeast, kMost);
-  const std::uint64_t fits = free_memory() / 4 / (kArrays * static_cast<std::uint64_t>(ranks));
-  return std::max(std::min(wanted, fits) / kPage * kPage, kPage);
+  const std::uint64_t wanted =
+      std::clamp(times_cache * static_cast<std::uint64_t>(std::max(cache, 0L)), min_array_bytes, max_array_bytes);
+  const std::uint64_t fits = free_memory() / 4 / (array_count * static_cast<std::uint64_t>(ranks));
+  return std::max(std::min(wanted, fits) / page_bytes * page_bytes, page_bytes);
 }
 
 Result<void> HostGauge::prepare(std::uint64_t bytes) {
-  if (auto got = memory_.allocate(bytes, kArrays); !got) return got;
+  if (auto got = memory_.allocate(bytes, array_count); !got) return got;
   count_ = bytes / sizeof(double);
   auto* const all = reinterpret_cast<double*>(memory_.data());
-  std::fill(all, all + kArrays * count_, 1.0);
+  std::fill(all, all + array_count * count_, 1.0);
   return {};
 }
 
@@ -66,7 +68,7 @@ Result<collectives::MemoryTurn> HostGauge::run(const collectives::MemoryPass& pa
   collectives::MemoryTurn turn;
   turn.start = Clock::now();
   for (int i = 0; i < times; ++i) {
-    if (pass.name == kCopy.name) std::memcpy(a, b, count_ * sizeof(double));
+    if (pass.name == copy_pass.name) std::memcpy(a, b, count_ * sizeof(double));
     else triad(a, b, c, count_);
   }
   turn.end = Clock::now();

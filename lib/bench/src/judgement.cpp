@@ -28,8 +28,8 @@ struct PairsQuantity {
   bool more_is_better;
 };
 
-constexpr PairsQuantity kPairsBandwidth{"bandwidth", &Pairs::gbps, true};
-constexpr PairsQuantity kPairsLatency{"latency", &Pairs::median_us, false};
+constexpr PairsQuantity pairs_bandwidth{"bandwidth", &Pairs::gbps, true};
+constexpr PairsQuantity pairs_latency{"latency", &Pairs::median_us, false};
 
 std::string in_words(const PairsQuantity& quantity, double value) {
   return quantity.more_is_better ? number_in_words(value) + " GB/s" : time_in_words(value);
@@ -105,7 +105,7 @@ void compare(const Pairs& old, const Pairs& now, double tolerance, const std::st
     before.push_back(found == old.nodes.end() ? -1 : static_cast<int>(found - old.nodes.begin()));
   }
   std::size_t common = 0;
-  for (const PairsQuantity* quantity : {&kPairsBandwidth, &kPairsLatency}) {
+  for (const PairsQuantity* quantity : {&pairs_bandwidth, &pairs_latency}) {
     const auto old_value = [&](int first, int second) {
       const int one = before[static_cast<std::size_t>(first)];
       const int other = before[static_cast<std::size_t>(second)];
@@ -212,7 +212,7 @@ std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
 /// The better of what was measured; null: nothing was.
 const Measurement* better(const Row& row) {
   const Measurement* best = nullptr;
-  for (const Placement& placement : kPlacements) {
+  for (const Placement& placement : placements) {
     const Measurement& one = row.*placement.of;
     if (measured(one) && (best == nullptr || one.microseconds < best->microseconds)) best = &one;
   }
@@ -223,7 +223,7 @@ std::optional<Shortfall> judge(Kind kind, const Threshold& threshold, const Row&
   const Measurement* const best = better(row);
   if (best == nullptr) return Shortfall{concat(in_words(row), ": not measured: ", row.out_of_place.lacking), 0};
   const std::string where =
-      concat(in_words(row), ' ', best == &row.in_place ? kPlacements[1].words : kPlacements[0].words, ": ");
+      concat(in_words(row), ' ', best == &row.in_place ? placements[1].words : placements[0].words, ": ");
   if (kind == Kind::bandwidth) {
     const double ratio = best->busbw / threshold.value;
     if (ratio >= 1) return std::nullopt;
@@ -286,7 +286,7 @@ std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& s
   for (const auto& [kind, wanted] : asked(thresholds)) {
     for (const Threshold& threshold : *wanted) {
       if (!summary.pairs) continue;
-      const PairsQuantity& quantity = kind == Kind::bandwidth ? kPairsBandwidth : kPairsLatency;
+      const PairsQuantity& quantity = kind == Kind::bandwidth ? pairs_bandwidth : pairs_latency;
       if (auto shortfall = judge(*summary.pairs, quantity, threshold.value)) all.push_back(std::move(*shortfall));
     }
   }
@@ -305,7 +305,7 @@ std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& s
 namespace {
 
 /// Bytes from which on people think of bandwidth rather than of time.
-constexpr std::uint64_t kLarge = 64 << 10;
+constexpr std::uint64_t large_bytes = 64 << 10;
 
 bool same_row(const Row& one, const Row& other) { return one.bytes == other.bytes && same_case(one.what, other.what); }
 
@@ -322,7 +322,7 @@ Shortfall shortfall(const Row& row, const Placement& placement, const Measuremen
   const Measurement& now = row.*placement.of;
   const double ratio = before.microseconds / now.microseconds;
   const std::string values =
-      row.bytes >= kLarge && now.busbw > 0 && before.busbw > 0
+      row.bytes >= large_bytes && now.busbw > 0 && before.busbw > 0
           ? concat("busbw ", number_in_words(now.busbw), " GB/s, ", number_in_words(before.busbw), " in ", old_name)
           : concat("time ", time_in_words(now.microseconds), ", ", time_in_words(before.microseconds), " in ",
                    old_name);
@@ -380,7 +380,7 @@ Comparison compare(const Report& old, const Report& now, double tolerance) {
   std::size_t missing = 0;
   for (const Row& row : now.summary.rows) {
     const Row* const before = find(row, old.summary.rows);
-    for (const Placement& placement : kPlacements) {
+    for (const Placement& placement : placements) {
       const Measurement& one = row.*placement.of;
       if (!measured(one)) continue;
       if (before == nullptr || !measured(before->*placement.of)) {
@@ -398,7 +398,7 @@ Comparison compare(const Report& old, const Report& now, double tolerance) {
   std::size_t left = 0;
   for (const Row& row : old.summary.rows) {
     const Row* const after = find(row, now.summary.rows);
-    for (const Placement& placement : kPlacements) {
+    for (const Placement& placement : placements) {
       if (measured(row.*placement.of) && (after == nullptr || !measured(after->*placement.of))) ++left;
     }
   }

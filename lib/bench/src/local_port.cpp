@@ -131,11 +131,11 @@ Process look_at(long long id) {
   const std::size_t name_end = text ? text->rfind(')') : std::string::npos;
   if (name_end == std::string::npos) return process;
   const std::vector<std::string> fields = split(trim(std::string_view(*text).substr(name_end + 1)), ' ');
-  constexpr std::size_t kParent = 1;
-  constexpr std::size_t kBegin = 19;
-  if (fields.size() <= kBegin) return process;
-  process.parent = parse_integer(fields[kParent], 0, 1LL << 32).value_or(0);
-  process.begin = fields[kBegin];
+  constexpr std::size_t parent_field = 1;
+  constexpr std::size_t begin_field = 19;
+  if (fields.size() <= begin_field) return process;
+  process.parent = parse_integer(fields[parent_field], 0, 1LL << 32).value_or(0);
+  process.begin = fields[begin_field];
   return process;
 }
 

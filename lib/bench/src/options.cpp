@@ -213,8 +213,8 @@ void add_report_options(OptionTable& table, ReportOptions& to) {
   table.rule([&to, tolerance_given] { return judge(to, *tolerance_given); });
 }
 
-constexpr const char* kPurpose = "Calls collectives of all ranks, checks every element and prints bandwidths.";
-constexpr const char* kExamples =
+constexpr const char* purpose_text = "Calls collectives of all ranks, checks every element and prints bandwidths.";
+constexpr const char* examples_text =
     "\nLong names may be written with dashes or underscores.\n"
     "\nRanks are started by a launcher:\n"
     "  ddrun --nproc-per-node=4 ddrun-allreduce\n"
@@ -224,8 +224,8 @@ constexpr const char* kExamples =
     "3 slower than asked for; 4 a call that did not end in time; 77 the back end\n"
     "cannot run on this machine.\n"
     "Manual: man ddrun-allreduce\n";
-constexpr int kMost = 1'000'000'000;
-constexpr int kMaxRank = 1'000'000;
+constexpr int max_number = 1'000'000'000;
+constexpr int max_rank = 1'000'000;
 
 Result<void> wrong(const char* option, const std::string& why) {
   return fail(Errc::invalid_argument, concat(option, ": ", why));
@@ -258,21 +258,21 @@ void add_sizes(OptionTable& table, Options& to) {
 void add_calls(OptionTable& table, Options& to) {
   table.group("What (several with commas between them, or all)");
   table.add("--collective", "NAME", "broadcast and so on (all_reduce)",
-            names_into(to.collectives, collectives::kCollectives, collectives::collective_named));
+            names_into(to.collectives, collectives::all_collectives, collectives::collective_named));
   table.add("-d,--datatype", "TYPE", "half, double, int32 and so on (float)",
-            names_into(to.types, collectives::kDataTypes, collectives::data_type_named));
+            names_into(to.types, collectives::all_types, collectives::data_type_named));
   table.add("-o,--op", "OP", "sum, prod, max, min or avg (sum)",
-            names_into(to.ops, collectives::kReduceOps, collectives::reduce_op_named));
+            names_into(to.ops, collectives::all_ops, collectives::reduce_op_named));
   table.add("-r,--root", "RANK", "of broadcast and so on; -1: each in turn (0)",
-            number_into(to.root, Options::kEveryRoot, kMaxRank));
+            number_into(to.root, Options::every_root, max_rank));
 }
 
 void add_measuring(OptionTable& table, Options& to) {
   table.group("Measuring");
   table.add("-n,--iters", "N", "timed calls per size (20, within limits of time)",
-            number_into(to.iterations, 1, kMost));
-  table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", number_into(to.warmup, 0, kMost));
-  table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, kMost));
+            number_into(to.iterations, 1, max_number));
+  table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", number_into(to.warmup, 0, max_number));
+  table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, max_number));
   table.add_flag("--pairs", "every pair of nodes (of ranks on one) instead", to.pairs);
   table.add_flag("--roofline", "first measure the memory, as a reference", to.roofline);
 }
@@ -295,7 +295,7 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
   table.add("--streams", "N", "tcp: connections per pair, 1 to 64 (chosen)", number_into(to.streams, 1, 64));
   table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", switch_into(to.blocking));
   table.add("-G,--cudagraph", "N", "nccl: put calls into a graph, launch it N times",
-            number_into(to.graph_launches, 0, kMost));
+            number_into(to.graph_launches, 0, max_number));
   table.rule([&to, &op_timeout]() -> Result<void> {
     to.op_timeout = op_timeout.value_or(to.timeout);
     if (to.backend == collectives::Backend::automatic) return {};  // judged when it is known
@@ -328,8 +328,8 @@ void add_foreign(OptionTable& table) {
 void add_tests(OptionTable& table, Options& to) {
   table.group("To test a launcher");
   table.add("--corrupt-rank", "RANK", "this rank contributes a wrong element",
-            number_into(to.corrupt_rank, 0, kMaxRank));
-  table.add("--kill-rank", "RANK", "this rank kills itself with SIGKILL", number_into(to.kill_rank, 0, kMaxRank));
+            number_into(to.corrupt_rank, 0, max_rank));
+  table.add("--kill-rank", "RANK", "this rank kills itself with SIGKILL", number_into(to.kill_rank, 0, max_rank));
   table.add("--kill-at", "SIZE", "before the first size as large as this (0)", size_into(to.kill_at));
 }
 
@@ -376,17 +376,17 @@ Parsed parse_options(int argc, char** argv) {
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);
   add_foreign(table);
-  const auto words = table.parse(argc, argv, kPurpose, kExamples);
+  const auto words = table.parse(argc, argv, purpose_text, examples_text);
   if (!words) {
     say_error(concat(words.error().message, " (try --help)"));
-    parsed.exit_code = kUsage;
+    parsed.exit_code = exit_usage;
   } else if (*words) {
     std::fwrite((*words)->data(), 1, (*words)->size(), stdout);
-    parsed.exit_code = kRight;
+    parsed.exit_code = exit_right;
   } else if (list) {
     const std::string all = list_of_back_ends();
     std::fwrite(all.data(), 1, all.size(), stdout);
-    parsed.exit_code = kRight;
+    parsed.exit_code = exit_right;
   }
   return parsed;
 }

@@ -57,12 +57,12 @@ int round_robin_partner(int player, int players, int step) {
 namespace {
 
 /// Long enough for a bandwidth; -e says otherwise.
-constexpr std::uint64_t kUsualBytes = std::uint64_t{16} << 20U;
-constexpr std::size_t kSmallCount = 2;  // floats: 8 bytes
-constexpr double kPairMicroseconds = 60e3;
+constexpr std::uint64_t usual_bytes = std::uint64_t{16} << 20U;
+constexpr std::size_t small_count = 2;  // floats: 8 bytes
+constexpr double pair_microseconds = 60e3;
 /// One exchange alone can be nearly nothing for the one who comes last: exchanges are timed so many at a time.
-constexpr int kSmallBatch = 10;
-constexpr int kSmallSamples = 21;
+constexpr int small_batch = 10;
+constexpr int small_samples = 21;
 
 class Meetings {
  public:
@@ -85,7 +85,7 @@ class Meetings {
     if (auto told = largest_of_all(control_, slowest, deadline()); !told) return tl::unexpected(told.error());
     const int times = options_.iterations != 0
                           ? options_.iterations
-                          : std::clamp(static_cast<int>(kPairMicroseconds / std::max(slowest[0], 1.0)), 3, 100);
+                          : std::clamp(static_cast<int>(pair_microseconds / std::max(slowest[0], 1.0)), 3, 100);
     if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
     const auto took = all_.time(call, times, options_.op_timeout);
     if (!took) return took;
@@ -97,14 +97,14 @@ class Meetings {
     double minimum = 0;
   };
   Result<Latency> latency(int partner) {
-    const collectives::Call call = call_with(partner, kSmallCount);
+    const collectives::Call call = call_with(partner, small_count);
     if (auto ready = checker_.prepare(call, 1); !ready) return tl::unexpected(ready.error());
     if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
     std::vector<double> times;
-    for (int i = 0; i < kSmallSamples; ++i) {
-      const auto batch = all_.time(call, kSmallBatch, options_.op_timeout);
+    for (int i = 0; i < small_samples; ++i) {
+      const auto batch = all_.time(call, small_batch, options_.op_timeout);
       if (!batch) return tl::unexpected(batch.error());
-      times.push_back(*batch / kSmallBatch);
+      times.push_back(*batch / small_batch);
     }
     std::sort(times.begin(), times.end());
     return Latency{times[times.size() / 2], times.front()};
@@ -199,7 +199,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   for (const Node& one : players) pairs.nodes.push_back(one.name);
   pairs.steps = round_robin_steps(count);
   pairs.ranks_per_node = static_cast<int>(active);
-  const std::uint64_t room = buffers.recv().size() - collectives::Checker::kGuardBytes;
+  const std::uint64_t room = buffers.recv().size() - collectives::Checker::guard_bytes;
   pairs.bytes = pair_bytes(options, room);
   const std::size_t cells = pairs.nodes.size() * pairs.nodes.size();
   pairs.gbps.resize(cells);
@@ -242,7 +242,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
 }
 
 std::uint64_t pair_bytes(const Options& options, std::uint64_t room) {
-  return (options.max_bytes ? room : std::min(room, kUsualBytes)) / sizeof(float) * sizeof(float);
+  return (options.max_bytes ? room : std::min(room, usual_bytes)) / sizeof(float) * sizeof(float);
 }
 
 int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double sign) {

@@ -18,14 +18,14 @@ namespace ddrun::bench {
 
 namespace {
 
-constexpr const char* kHowToStart = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
+constexpr const char* how_to_start = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
 
 /// The address of this machine from which packets to `server` ("10.0.0.1:29500", "[::1]:29500") leave; others that
 /// reach the store reach us there too. Nothing is sent for this.
 std::string own_address(const std::string& server) {
-  constexpr std::uint16_t kAnyPort = 9;
+  constexpr std::uint16_t any_port = 9;
   const auto host = split_host_port(server);
-  const auto target = host ? SocketAddress::parse(host->host, kAnyPort) : std::nullopt;
+  const auto target = host ? SocketAddress::parse(host->host, any_port) : std::nullopt;
   if (!target) return "127.0.0.1";
   const UniqueFd probe(socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!probe || connect(probe.get(), target->get(), target->size) != 0) return host->host;
@@ -80,9 +80,9 @@ class Reader {
 Result<void> take_ranks(Place& place, const Reader& read) {
   std::vector<std::string_view> needed{"RANK", "WORLD_SIZE"};
   if (read.text("WORLD_SIZE") != "1") needed.insert(needed.end(), {"MASTER_ADDR", "MASTER_PORT"});
-  constexpr int kMost = 1'000'000;
-  return read.need(needed, kHowToStart)
-      .and_then([&] { return read.take("WORLD_SIZE", 1, kMost, place.size); })
+  constexpr int max_ranks = 1'000'000;
+  return read.need(needed, how_to_start)
+      .and_then([&] { return read.take("WORLD_SIZE", 1, max_ranks, place.size); })
       .and_then([&] { return read.take("RANK", 0, place.size - 1, place.rank); })
       .and_then([&] {
         place.local_size = place.size;

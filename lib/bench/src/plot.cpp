@@ -87,9 +87,9 @@ Result<Curves> curves_of(const std::vector<Report>& reports) {
     for (Series& one : series_of(report, reports.size() == 1)) all.push_back(std::move(one));
   }
   if (all.empty()) return fail(Errc::invalid_argument, "--plot: there is nothing to draw; a barrier has no sizes");
-  if (all.size() > kMostColors) {
+  if (all.size() > max_colors) {
     return fail(Errc::invalid_argument,
-                concat("--plot: ", all.size(), " curves cannot be told apart, at most ", kMostColors,
+                concat("--plot: ", all.size(), " curves cannot be told apart, at most ", max_colors,
                        " can: choose fewer of --collective, --datatype, --op or files"));
   }
   Curves curves;
@@ -103,7 +103,7 @@ Result<Curves> curves_of(const std::vector<Report>& reports) {
   }
   curves.title = {"ddrun-allreduce", words_of(all.front(), common)};
   for (const Series& one : all) {
-    for (const Placement& placement : kPlacements) {
+    for (const Placement& placement : placements) {
       Curve curve;
       curve.color = curves.colors.size();
       curve.in_place = placement.of == &Row::in_place;
@@ -169,20 +169,20 @@ std::string printable(std::string_view text, std::size_t most) {
 }
 
 // Okabe and Ito's colors, which people with any kind of sight can tell apart, less their yellow.
-constexpr std::array<const char*, kMostColors> kColors{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                       "#e69f00", "#56b4e9", "#000000", "#888888"};
+constexpr std::array<const char*, max_colors> palette{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                      "#e69f00", "#56b4e9", "#000000", "#888888"};
 
-constexpr int kWidth = 1000;
-constexpr int kTitle = 70;   // pixels
-constexpr int kPanel = 320;  // of one of the two plots
-constexpr int kBelow = 66;   // tics and the axis' name
-constexpr int kLine = 22;    // of the legend
-constexpr std::size_t kMostCharacters = 110;
+constexpr int picture_width = 1000;
+constexpr int title_height = 70;   // pixels
+constexpr int panel_height = 320;  // of one of the two plots
+constexpr int below_panel = 66;    // tics and the axis' name
+constexpr int legend_line = 22;    // of the legend
+constexpr std::size_t max_characters = 110;
 
 /// As gnuplot needs it: between single quotes nothing is special but a single quote.
 std::string for_gnuplot(std::string_view text) {
   std::string quoted = "'";
-  for (const char c : printable(text, kMostCharacters)) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  for (const char c : printable(text, max_characters)) quoted += c == '\'' ? std::string("''") : std::string(1, c);
   return quoted + "'";
 }
 
@@ -260,11 +260,11 @@ std::vector<std::string> legend_of(const Curves& curves) {
   std::vector<std::string> parts;
   const bool several = curves.colors.size() > 1;
   for (std::size_t color = 0; several && color < curves.colors.size(); ++color) {
-    parts.push_back(concat("NaN with lines linewidth 4 linecolor rgb '", kColors[color], "' title ",
+    parts.push_back(concat("NaN with lines linewidth 4 linecolor rgb '", palette[color], "' title ",
                            for_gnuplot(curves.colors[color])));
   }
   for (const bool in_place : {false, true}) {
-    parts.push_back(concat("NaN ", style(several ? "#000000" : kColors[0], in_place), " title ",
+    parts.push_back(concat("NaN ", style(several ? "#000000" : palette[0], in_place), " title ",
                            in_place ? "'in place'" : "'out of place'"));
   }
   return parts;
@@ -275,7 +275,7 @@ std::string panel(const Curves& curves, int column, std::vector<std::string> par
   for (std::size_t i = 0; i < curves.curves.size(); ++i) {
     const Curve& curve = curves.curves[i];
     parts.push_back(
-        concat("$curve", i, " using 1:", column, ' ', style(kColors[curve.color], curve.in_place), " notitle"));
+        concat("$curve", i, " using 1:", column, ' ', style(palette[curve.color], curve.in_place), " notitle"));
   }
   return concat("plot ", join(parts, ", \\\n     "), '\n');
 }
@@ -291,31 +291,32 @@ Result<PictureFormat> picture_format(const std::string& path) {
 std::string plot_script(const Curves& curves, PictureFormat format) {
   const Bounds bounds = bounds_of(curves);
   const std::vector<std::string> legend = legend_of(curves);
-  const int below = static_cast<int>(legend.size()) * kLine;
-  const int height = kTitle + 2 * kPanel + 2 * kBelow + below;
+  const int below = static_cast<int>(legend.size()) * legend_line;
+  const int height = title_height + 2 * panel_height + 2 * below_panel + below;
   const auto screen = [&](int pixels) {
     return concat("screen ", shortest_number(static_cast<double>(pixels) / height));
   };
   const auto margins = [&](int bottom) {
-    return concat("set bmargin at ", screen(bottom), "\nset tmargin at ", screen(bottom + kPanel), '\n');
+    return concat("set bmargin at ", screen(bottom), "\nset tmargin at ", screen(bottom + panel_height), '\n');
   };
   const bool svg = format == PictureFormat::svg;
-  std::string script =
-      concat("set encoding utf8\nset terminal ", svg ? "svg dynamic" : "pngcairo", " noenhanced size ", kWidth, ',',
-             height, " background rgb 'white' font 'Sans,", svg ? 14 : 11, "'\n", data_of(curves), "set multiplot\n");
+  std::string script = concat("set encoding utf8\nset terminal ", svg ? "svg dynamic" : "pngcairo", " noenhanced size ",
+                              picture_width, ',', height, " background rgb 'white' font 'Sans,", svg ? 14 : 11, "'\n",
+                              data_of(curves), "set multiplot\n");
   for (std::size_t i = 0; i < curves.title.size(); ++i) {
     script += concat("set label ", i + 1, ' ', for_gnuplot(curves.title[i]), " at screen 0.5, ",
-                     screen(height - kLine * (1 + static_cast<int>(i))), " center\n");
+                     screen(height - legend_line * (1 + static_cast<int>(i))), " center\n");
   }
   script += "set lmargin at screen 0.1\nset rmargin at screen 0.97\nset border 3\nset tics nomirror\n";
   script += "set grid xtics ytics linetype 1 linewidth 1 linecolor rgb '#d8d8d8'\n";
   script += concat("set logscale x 2\nset xrange [", shortest_number(static_cast<double>(*bounds.sizes.begin()) / 1.2),
                    ':', shortest_number(static_cast<double>(*bounds.sizes.rbegin()) * 1.2), "]\nset xlabel 'size'\n",
                    size_tics(bounds.sizes));
-  script += concat(margins(below + kBelow + kPanel + kBelow), "set nokey\nset yrange [0:*]\nset ylabel '",
-                   curves.bus ? "bus" : "algorithm", " bandwidth (GB/s)'\n", panel(curves, 2));
+  script +=
+      concat(margins(below + below_panel + panel_height + below_panel), "set nokey\nset yrange [0:*]\nset ylabel '",
+             curves.bus ? "bus" : "algorithm", " bandwidth (GB/s)'\n", panel(curves, 2));
   for (std::size_t i = 0; i < curves.title.size(); ++i) script += concat("unset label ", i + 1, '\n');
-  script += concat(margins(below + kBelow), "set ylabel 'time per call'\nset logscale y\nset yrange [*:*]\n",
+  script += concat(margins(below + below_panel), "set ylabel 'time per call'\nset logscale y\nset yrange [*:*]\n",
                    time_tics(bounds.shortest, bounds.longest));
   script += concat("set key at screen 0.1, ", screen(below), " left top vertical maxrows ", legend.size(),
                    " Left reverse\n", panel(curves, 3, legend));

@@ -31,7 +31,7 @@ struct Curves {
 };
 
 /// How many runs and cases can be told apart in one picture.
-inline constexpr std::size_t kMostColors = 8;
+inline constexpr std::size_t max_colors = 8;
 
 /// `invalid_argument` if there are more colors than can be told apart, or no rows: barriers have no size. What was not
 /// measured gives no curve, so that rows of a run that is to come tell whether it can be drawn.

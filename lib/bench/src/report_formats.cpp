@@ -243,7 +243,7 @@ Report report_of(const json& text) {
     row.what = case_of(result, report.setting.collective);
     row.bytes = result.at("size");
     row.count = result.at("count");
-    for (const Placement& placement : kPlacements) {
+    for (const Placement& placement : placements) {
       row.*placement.of = measurement_of(result.at(std::string(placement.key)));
     }
     report.summary.rows.push_back(std::move(row));
@@ -279,7 +279,7 @@ Result<Report> read_report(const std::string& option, const std::string& path) {
 
 namespace {
 
-constexpr const char* kNames =
+constexpr const char* csv_names =
     "collective,type,redop,root,placement,size,count,world_size,backend,time_us,algbw_gbps,busbw_gbps,wrong,iterations,"
     "median_us,p99_us,min_us,samples,lacking\n";
 
@@ -318,9 +318,9 @@ std::string line_of(const Setting& setting, const Row& row, const Placement& pla
 }  // namespace
 
 std::string csv_of(const Report& report) {
-  std::string text = kNames;
+  std::string text = csv_names;
   for (const Row& row : report.summary.rows) {
-    for (const Placement& placement : kPlacements) text += line_of(report.setting, row, placement);
+    for (const Placement& placement : placements) text += line_of(report.setting, row, placement);
   }
   return text;
 }

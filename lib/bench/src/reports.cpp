@@ -147,14 +147,14 @@ Result<void> Reports::draw(const std::vector<Report>& reports) {
   if (curves->curves.empty()) return fail(Errc::unavailable, "--plot: nothing was measured that could be drawn");
   const auto format = picture_format(options_.plot_file);
   if (!format) return tl::unexpected(format.error());
-  const auto picture = run_gnuplot(plot_script(*curves, *format), Clock::now() + kDrawingTime);
+  const auto picture = run_gnuplot(plot_script(*curves, *format), Clock::now() + drawing_time);
   if (!picture) return tl::unexpected(picture.error());
   return plot_.write(*picture);
 }
 
 int status_of(const Summary& summary, const Verdict& verdict) {
-  if (summary.wrong != 0) return kFailed;
-  return verdict.shortfalls.empty() ? kRight : kTooSlow;
+  if (summary.wrong != 0) return exit_failed;
+  return verdict.shortfalls.empty() ? exit_right : exit_too_slow;
 }
 
 std::string lines_of(const Verdict& verdict) {

@@ -54,10 +54,10 @@ class Reports {
   [[nodiscard]] Verdict judge(const Report& now) const;
 
   /// All files; a run that ended early gets none but JSON and CSV, with the rows it has. Blocks while gnuplot draws,
-  /// kDrawingTime at most. If one cannot be written (`unavailable`), the others still are.
+  /// drawing_time at most. If one cannot be written (`unavailable`), the others still are.
   [[nodiscard]] Result<void> write(const Report& now, const Verdict& verdict);
 
-  static constexpr Milliseconds kDrawingTime{60'000};
+  static constexpr Milliseconds drawing_time{60'000};
 
  private:
   [[nodiscard]] Result<void> draw(const std::vector<Report>& reports);

@@ -131,8 +131,8 @@ struct Placement {
   Measurement Row::*of;
 };
 
-inline constexpr std::array kPlacements{Placement{"out_of_place", "out of place", &Row::out_of_place},
-                                        Placement{"in_place", "in place", &Row::in_place}};
+inline constexpr std::array placements{Placement{"out_of_place", "out of place", &Row::out_of_place},
+                                       Placement{"in_place", "in place", &Row::in_place}};
 
 /// Whether it was run at all, and took some time.
 [[nodiscard]] inline bool measured(const Measurement& one) { return one.lacking.empty() && one.microseconds > 0; }

@@ -15,12 +15,12 @@ namespace {
 using collectives::MemoryGauge;
 using collectives::MemoryPass;
 
-constexpr int kTurns = 5;
+constexpr int turn_count = 5;
 /// A turn is so many passes as take this time, as starting and ending takes some, too.
-constexpr double kTurnSeconds = 10e-3;
-constexpr double kMostPasses = 200;
+constexpr double turn_seconds = 10e-3;
+constexpr double max_passes = 200;
 /// No more turns after this time: on a machine that does much else, every one is long.
-constexpr double kMostSeconds = 0.2;
+constexpr double max_seconds = 0.2;
 
 double seconds(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
@@ -35,10 +35,10 @@ class Together {
   Result<double> best(const MemoryPass& pass, bool works) {
     const auto once = turn(pass, works, 1);  // it also warms up
     if (!once) return once;
-    const int times = static_cast<int>(std::clamp(kTurnSeconds / std::max(*once, 1e-9), 1.0, kMostPasses));
+    const int times = static_cast<int>(std::clamp(turn_seconds / std::max(*once, 1e-9), 1.0, max_passes));
     double best = INFINITY;
     double all = 0;  // the same on all ranks, as are its parts
-    for (int i = 0; i < kTurns && all < kMostSeconds; ++i) {
+    for (int i = 0; i < turn_count && all < max_seconds; ++i) {
       const auto took = turn(pass, works, times);
       if (!took) return took;
       best = std::min(best, *took / times);

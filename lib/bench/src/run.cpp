@@ -111,19 +111,18 @@ std::vector<Fact> facts_of(const collectives::Connected& connected) {
           {"date", date()}};
 }
 
-/// The gravest of all ranks' statuses (kRight, kTooSlow, kFailed in this order), for each of them to end with, as
-/// launchers name whichever ends first. Blocks until all are there. Never milder than `status`, whatever arrives: it
-/// has travelled over what is being tested.
+/// The gravest of all ranks' statuses (exit_right, exit_too_slow, exit_failed in this order), for each of them to end
+/// with, as launchers name whichever ends first. Blocks until all are there. Never milder than `status`, whatever
+/// arrives: it has travelled over what is being tested.
 Result<int> agree_on_status(collectives::Communicator& control, int status, Milliseconds patience) {
-  static constexpr std::array kByGravity{kRight, kTooSlow, kFailed};
+  static constexpr std::array by_gravity{exit_right, exit_too_slow, exit_failed};
   const auto own =
-      static_cast<std::uint64_t>(std::find(kByGravity.begin(), kByGravity.end(), status) - kByGravity.begin());
+      static_cast<std::uint64_t>(std::find(by_gravity.begin(), by_gravity.end(), status) - by_gravity.begin());
   std::uint64_t gravest = own;
-  const auto bytes = std::as_writable_bytes(std::span(&gravest, 1));
-  auto agreed = control.all_reduce(bytes, bytes, collectives::DataType::uint64, collectives::ReduceOp::max,
-                                   Clock::now() + patience);
+  auto agreed = reduce_all(control, std::span(&gravest, 1), collectives::DataType::uint64, collectives::ReduceOp::max,
+                           Clock::now() + patience);
   if (!agreed) return tl::unexpected(agreed.error());
-  return kByGravity[std::clamp<std::uint64_t>(gravest, own, kByGravity.size() - 1)];
+  return by_gravity[std::clamp<std::uint64_t>(gravest, own, by_gravity.size() - 1)];
 }
 
 /// What is known of the report before the run.
@@ -186,9 +185,9 @@ Setting setting_of(const Options& options, const Place& place, const collectives
   setting.facts = facts_of(connected);
   setting.min_bytes = options.min_bytes;
   setting.max_bytes = last;
-  setting.collective = names_or_all(options.collectives, collectives::kCollectives);
-  setting.type = names_or_all(options.types, collectives::kDataTypes);
-  setting.op = names_or_all(options.ops, collectives::kReduceOps);
+  setting.collective = names_or_all(options.collectives, collectives::all_collectives);
+  setting.type = names_or_all(options.types, collectives::all_types);
+  setting.op = names_or_all(options.ops, collectives::all_ops);
   return setting;
 }
 
@@ -293,10 +292,10 @@ class Course {
 int finish(Reports& reports, const Report& report, int status) {
   const Verdict verdict = reports.judge(report);
   print(footer(report.summary) + lines_of(verdict));
-  if (status == kRight) status = status_of(report.summary, verdict);
+  if (status == exit_right) status = status_of(report.summary, verdict);
   if (auto written = reports.write(report, verdict); !written) {
     say_error(written.error().message);
-    status = kFailed;
+    status = exit_failed;
   }
   say_shortfall(verdict);
   return status;
@@ -317,7 +316,7 @@ Result<int> run(const Options& options, const Place& place) {
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
   if (!last) return tl::unexpected(last.error());
-  const std::uint64_t room = *last + collectives::Checker::kGuardBytes;
+  const std::uint64_t room = *last + collectives::Checker::guard_bytes;
   collectives::CommunicatorOptions wanted;
   wanted.backend = options.backend;
   wanted.buffer_bytes = Buffers::of_back_end(options, room);
@@ -329,7 +328,7 @@ Result<int> run(const Options& options, const Place& place) {
   if (!connected) {
     if (!is_others_hang(connected.error(), start_by)) return tl::unexpected(connected.error());
     static_cast<void>(explain_hang_at_start(connected.error(), meeting->group, began, options.op_timeout));
-    return kLate;
+    return exit_late;
   }
   collectives::Communicator& communicator = *connected->communicator;
   if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
@@ -351,12 +350,12 @@ Result<int> run(const Options& options, const Place& place) {
   if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
   const Report report{"this run", std::move(setting), course.summary(std::move(why))};
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
-  int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? kRight : kFailed;
+  int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? exit_right : exit_failed;
   if (talks) status = finish(reports, report, status);
-  if (hangs) return kLate;
+  if (hangs) return exit_late;
   if (!ended) return tl::unexpected(ended.error());
   // Rank 0 may come late, from writing its files.
-  return agree_on_status(*connected->control, status, options.op_timeout + Reports::kDrawingTime);
+  return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);
 }
 
 Result<int> report_from_files(const ReportOptions& options) {

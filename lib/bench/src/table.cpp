@@ -34,12 +34,12 @@ std::string microseconds(double value) {
 /// 0: there is no such bandwidth.
 std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) : "N/A"; }
 
-constexpr const char* kParts = "  %7s  %6s  %6s  %6s";
+constexpr const char* part_columns = "  %7s  %6s  %6s  %6s";
 
 std::string part(const Measurement& one) {
-  if (!one.lacking.empty()) return format(kParts, "N/A", "N/A", "N/A", "N/A");
+  if (!one.lacking.empty()) return format(part_columns, "N/A", "N/A", "N/A", "N/A");
   const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
-  return format(kParts, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
+  return format(part_columns, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
                 bandwidth(one.busbw).c_str(), wrong.c_str());
 }
 
@@ -51,7 +51,7 @@ bool rounds(const Options& options) {
   });
 }
 
-constexpr std::size_t kMostShown = 64;
+constexpr std::size_t max_shown = 64;
 
 std::string right(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
@@ -105,17 +105,17 @@ std::string header(const Setting& setting, const Options& options) {
 }
 
 std::string heading(collectives::Collective collective) {
-  constexpr const char* kLeft = "# %10s  %12s  %8s  %6s  %6s  ";
+  constexpr const char* left_columns = "# %10s  %12s  %8s  %6s  %6s  ";
   std::string text = concat("#\n# ", name_of(collective), '\n');
   const auto both = [](const char* time, const char* algbw, const char* busbw, const char* wrong) {
-    const std::string one = format(kParts, time, algbw, busbw, wrong);
+    const std::string one = format(part_columns, time, algbw, busbw, wrong);
     std::string line = one + " " + one;
     line.erase(line.find_last_not_of(' ') + 1);
     return line + "\n";
   };
-  text += format(kLeft, "", "", "", "", "") + format("%22s%9s  %21s\n", "out-of-place", "", "in-place");
-  text += format(kLeft, "size", "count", "type", "redop", "root") + both("time", "algbw", "busbw", "#wrong");
-  text += format(kLeft, "(B)", "(elements)", "", "", "") + both("(us)", "(GB/s)", "(GB/s)", "");
+  text += format(left_columns, "", "", "", "", "") + format("%22s%9s  %21s\n", "out-of-place", "", "in-place");
+  text += format(left_columns, "size", "count", "type", "redop", "root") + both("time", "algbw", "busbw", "#wrong");
+  text += format(left_columns, "(B)", "(elements)", "", "", "") + both("(us)", "(GB/s)", "(GB/s)", "");
   return text;
 }
 
@@ -169,7 +169,7 @@ std::string line_of(const Roofline& roofline) {
 std::string table_of(const Pairs& pairs) {
   std::string text = concat("#\n# pairs of ", pairs.nodes.size(), ": ", pairs.steps, " steps, ", pairs.ranks_per_node,
                             pairs.ranks_per_node == 1 ? " rank" : " ranks", " of each at the same time\n");
-  if (pairs.nodes.size() <= kMostShown) {
+  if (pairs.nodes.size() <= max_shown) {
     text += concat("#\n# bandwidth each way (GB/s), ", pairs.bytes, " bytes of each rank\n");
     text += matrix(pairs, [&](std::size_t at) { return two_places(pairs.gbps[at]); });
     text += "#\n# latency (us), 8 bytes both ways: minimum/median\n";
@@ -177,7 +177,7 @@ std::string table_of(const Pairs& pairs) {
       return concat(two_places(pairs.minimum_us[at]), '/', two_places(pairs.median_us[at]));
     });
   } else {
-    text += concat("# more than ", kMostShown, " are not shown; -J and --csv have them all\n");
+    text += concat("# more than ", max_shown, " are not shown; -J and --csv have them all\n");
   }
   text += "#\n";
   if (pairs.slowest.first >= 0) {
@@ -197,7 +197,7 @@ void print(const std::string& lines) {
   if (write_all(STDOUT_FILENO, lines.data(), lines.size())) return;
   const int why = errno;
   say_error(concat("cannot write the table: ", std::generic_category().message(why)));
-  std::exit(kFailed);
+  std::exit(exit_failed);
 }
 
 }  // namespace ddrun::bench

@@ -30,10 +30,10 @@ std::string two_places(double value) {
 }
 
 std::string size_in_words(std::uint64_t bytes) {
-  static constexpr std::array kUnits{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  static constexpr std::array unit_names{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;
   std::uint64_t one = 1;
-  while (unit + 1 < kUnits.size() && bytes / one >= 1024) {
+  while (unit + 1 < unit_names.size() && bytes / one >= 1024) {
     one <<= 10U;
     ++unit;
   }
@@ -46,7 +46,7 @@ std::string size_in_words(std::uint64_t bytes) {
     digits.erase(digits.find_last_not_of('0') + 1);
     words += "." + digits;
   }
-  return concat(words, ' ', kUnits[unit]);
+  return concat(words, ' ', unit_names[unit]);
 }
 
 std::string percent_in_words(double part) { return number_in_words(part * 100) + " %"; }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-
 namespace ddrun::collectives {
 
 namespace {
@@ -13,20 +12,20 @@ struct TypeFacts {
   NumberKind kind;
 };
 
-constexpr std::array<TypeFacts, kDataTypes.size()> kTypeFacts{{{"int8", NumberKind::signed_integer},
-                                                               {"uint8", NumberKind::unsigned_integer},
-                                                               {"int32", NumberKind::signed_integer},
-                                                               {"uint32", NumberKind::unsigned_integer},
-                                                               {"int64", NumberKind::signed_integer},
-                                                               {"uint64", NumberKind::unsigned_integer},
-                                                               {"half", NumberKind::floating},
-                                                               {"float", NumberKind::floating},
-                                                               {"double", NumberKind::floating},
-                                                               {"bfloat16", NumberKind::floating}}};
+constexpr std::array<TypeFacts, all_types.size()> type_table{{{"int8", NumberKind::signed_integer},
+                                                              {"uint8", NumberKind::unsigned_integer},
+                                                              {"int32", NumberKind::signed_integer},
+                                                              {"uint32", NumberKind::unsigned_integer},
+                                                              {"int64", NumberKind::signed_integer},
+                                                              {"uint64", NumberKind::unsigned_integer},
+                                                              {"half", NumberKind::floating},
+                                                              {"float", NumberKind::floating},
+                                                              {"double", NumberKind::floating},
+                                                              {"bfloat16", NumberKind::floating}}};
 
-constexpr std::array<std::string_view, kReduceOps.size()> kOpNames{"sum", "prod", "max", "min", "avg"};
+constexpr std::array<std::string_view, all_ops.size()> op_names{"sum", "prod", "max", "min", "avg"};
 
-const TypeFacts& facts(DataType type) { return kTypeFacts[static_cast<std::size_t>(type)]; }
+const TypeFacts& facts(DataType type) { return type_table[static_cast<std::size_t>(type)]; }
 
 struct CollectiveFacts {
   std::string_view name;
@@ -37,7 +36,7 @@ struct CollectiveFacts {
 };
 
 /// In the order of the enumeration.
-constexpr std::array<CollectiveFacts, kCollectives.size()> kCollectiveFacts{{
+constexpr std::array<CollectiveFacts, all_collectives.size()> collective_table{{
     {"barrier"},
     {"all_reduce", true},
     {"broadcast", false, true},
@@ -51,7 +50,7 @@ constexpr std::array<CollectiveFacts, kCollectives.size()> kCollectiveFacts{{
 }};
 
 const CollectiveFacts& collective_facts(Collective collective) {
-  return kCollectiveFacts[static_cast<std::size_t>(collective)];
+  return collective_table[static_cast<std::size_t>(collective)];
 }
 
 template <class Value, std::size_t Count>
@@ -64,10 +63,10 @@ std::optional<Value> named(const std::array<Value, Count>& all, std::string_view
 
 std::string_view name_of(DataType type) { return facts(type).name; }
 NumberKind kind_of(DataType type) { return facts(type).kind; }
-std::optional<DataType> data_type_named(std::string_view name) { return named(kDataTypes, name); }
+std::optional<DataType> data_type_named(std::string_view name) { return named(all_types, name); }
 
-std::string_view name_of(ReduceOp op) { return kOpNames[static_cast<std::size_t>(op)]; }
-std::optional<ReduceOp> reduce_op_named(std::string_view name) { return named(kReduceOps, name); }
+std::string_view name_of(ReduceOp op) { return op_names[static_cast<std::size_t>(op)]; }
+std::optional<ReduceOp> reduce_op_named(std::string_view name) { return named(all_ops, name); }
 
 std::string_view name_of(Collective collective) { return collective_facts(collective).name; }
 
@@ -77,9 +76,9 @@ std::optional<Collective> collective_named(std::string_view name) {
     std::erase_if(only, [](char letter) { return letter == '_' || letter == '-'; });
     return only;
   };
-  const auto found = std::find_if(kCollectives.begin(), kCollectives.end(),
+  const auto found = std::find_if(all_collectives.begin(), all_collectives.end(),
                                   [&](Collective collective) { return letters(name_of(collective)) == letters(name); });
-  return found == kCollectives.end() ? std::nullopt : std::optional(*found);
+  return found == all_collectives.end() ? std::nullopt : std::optional(*found);
 }
 
 bool reduces(Collective collective) { return collective_facts(collective).reduces; }

@@ -14,7 +14,7 @@ namespace ddrun::collectives {
 namespace {
 
 /// What a rank says first: who it is, and what must be the same everywhere.
-constexpr char kUnit = '\x1f';
+constexpr char unit_separator = '\x1f';
 
 Result<void> compare(const std::string& first, const std::string& other, std::size_t rank) {
   const std::vector<std::string> ours = split(first, ' ');
@@ -94,11 +94,11 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
 
 Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds timeout) {
   // A call of microseconds does not need a look at the clock of its own.
-  constexpr int kCallsPerLook = 64;
+  constexpr int calls_per_look = 64;
   const auto start = Clock::now();
   Deadline deadline = start + timeout;
   for (int i = 0; i < times; ++i) {
-    if (i % kCallsPerLook == kCallsPerLook - 1) {
+    if (i % calls_per_look == calls_per_look - 1) {
       begun_ = Clock::now();
       deadline = begun_ + timeout;
     }
@@ -141,15 +141,15 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
   if (!options.place.empty()) me.place = options.place;
   const Gpus gpus = back_end(options.backend).gpus;
   const GpuSurvey survey = gpus != Gpus::unused ? GpuSurvey::mine(gpus == Gpus::needed) : GpuSurvey();
-  const auto lines =
-      exchange(group, "who", concat(me.line(), kUnit, survey.line(), kUnit, options.must_agree), deadline);
+  const auto lines = exchange(
+      group, "who", concat(me.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline);
   if (!lines) return tl::unexpected(lines.error());
   Connected connected;
   std::vector<HostIdentity> all;
   std::vector<GpuSurvey> surveys;
   std::string agreed;
   for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::vector<std::string> parts = split((*lines)[rank], kUnit);
+    const std::vector<std::string> parts = split((*lines)[rank], unit_separator);
     if (parts.size() < 3) return fail(Errc::protocol, concat("rank ", rank, " says too little of itself"));
     auto one = HostIdentity::parse(parts[0]);
     if (!one) return tl::unexpected(one.error());

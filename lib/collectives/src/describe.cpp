@@ -12,9 +12,9 @@ namespace ddrun::collectives {
 namespace {
 
 // The bits of a kind: 4 collective, 4 type, 3 operation, 21 root.
-constexpr unsigned kTypeAt = 4;
-constexpr unsigned kOpAt = 8;
-constexpr unsigned kRootAt = 11;
+constexpr unsigned type_at = 4;
+constexpr unsigned op_at = 8;
+constexpr unsigned root_at = 11;
 
 constexpr std::uint32_t bits(std::uint32_t kind, unsigned from, unsigned to) {
   return (kind >> from) & ((1U << (to - from)) - 1);
@@ -23,25 +23,25 @@ constexpr std::uint32_t bits(std::uint32_t kind, unsigned from, unsigned to) {
 }  // namespace
 
 std::string in_words(std::uint32_t kind, std::uint64_t count) {
-  const std::uint32_t collective = bits(kind, 0, kTypeAt);
-  const std::uint32_t type = bits(kind, kTypeAt, kOpAt);
-  const std::uint32_t op = bits(kind, kOpAt, kRootAt);
-  if (collective >= kCollectives.size() || type >= kDataTypes.size() || op >= kReduceOps.size()) {
+  const std::uint32_t collective = bits(kind, 0, type_at);
+  const std::uint32_t type = bits(kind, type_at, op_at);
+  const std::uint32_t op = bits(kind, op_at, root_at);
+  if (collective >= all_collectives.size() || type >= all_types.size() || op >= all_ops.size()) {
     return "something unknown";
   }
   const auto what = static_cast<Collective>(collective);
   if (what == Collective::barrier) return std::string(name_of(what));
   std::string words = concat(name_of(what), " of ", count, ' ', name_of(static_cast<DataType>(type)));
   if (reduces(what)) words += concat(", ", name_of(static_cast<ReduceOp>(op)));
-  if (has_root(what)) words += concat(", root ", kind >> kRootAt);
+  if (has_root(what)) words += concat(", root ", kind >> root_at);
   return words;
 }
 
 std::uint32_t kind_of(const Call& call) {
   std::uint32_t kind = static_cast<std::uint32_t>(call.collective);
-  kind |= static_cast<std::uint32_t>(call.type) << kTypeAt;
-  if (reduces(call.collective)) kind |= static_cast<std::uint32_t>(call.op) << kOpAt;
-  if (has_root(call.collective)) kind |= static_cast<std::uint32_t>(call.root) << kRootAt;
+  kind |= static_cast<std::uint32_t>(call.type) << type_at;
+  if (reduces(call.collective)) kind |= static_cast<std::uint32_t>(call.op) << op_at;
+  if (has_root(call.collective)) kind |= static_cast<std::uint32_t>(call.root) << root_at;
   return kind;
 }
 

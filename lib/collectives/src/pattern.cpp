@@ -121,11 +121,11 @@ std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t w
 
 // Primes: data moved by any number of whole blocks, pages or slices meets other values. The shorter one is for groups
 // so large that all ranks' contributions take their time.
-constexpr std::size_t kPeriod = 8191;
-constexpr std::size_t kShortPeriod = 509;
-constexpr int kManyRanks = 2048;
+constexpr std::size_t long_period = 8191;
+constexpr std::size_t short_period = 509;
+constexpr int many_ranks = 2048;
 /// How often a position is tried again whose result is that of its neighbour.
-constexpr std::uint8_t kTries = 32;
+constexpr std::uint8_t tries = 32;
 
 /// What a floating type can do without rounding.
 struct Range {
@@ -216,7 +216,7 @@ class Contributions {
 
 ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : type_(type), op_(op), size_(size) {
   const std::size_t element = size_of(type);
-  const std::size_t length = size > kManyRanks ? kShortPeriod : kPeriod;
+  const std::size_t length = size > many_ranks ? short_period : long_period;
   const Contributions contributions(type, op, size);
   const Kernels& loops = kernels(type, op, SimdPath::baseline);
   const auto contribute = [&](int r, std::size_t i, std::byte* to) {
@@ -242,7 +242,7 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
            (i + 1 == length && std::memcmp(one, right.data(), element) == 0);
   };
   for (std::size_t i = 0; i < length; ++i) {
-    while (attempts_[i] + 1 < kTries && like_neighbour(i)) {
+    while (attempts_[i] + 1 < tries && like_neighbour(i)) {
       ++attempts_[i];
       for (int r = 0; r < size; ++r) {
         contribute(r, i, row.data());
@@ -266,7 +266,7 @@ ExactPattern ExactPattern::moved(int rank, int size, DataType type) {
 
 Sequence ExactPattern::contribution_of(int rank) const {
   const std::size_t element = size_of(type_);
-  if (moved_) return {type_, random_period(rank, kPeriod, element)};
+  if (moved_) return {type_, random_period(rank, long_period, element)};
   const Contributions contributions(type_, op_, size_);
   std::vector<std::byte> period(mine_.period().size());
   for (std::size_t i = 0; i < attempts_.size(); ++i) {

@@ -266,7 +266,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   void send_recv(const Call& call, Deadline deadline) {
-    constexpr std::uint64_t kSlot = 0x64647275'6e000000ULL;  // of messages, apart from those of Gloo's collectives
+    // Of messages, apart from those of Gloo's collectives.
+    constexpr std::uint64_t message_slot = 0x64647275'6e000000ULL;
     if (call.to == rank()) {
       // Then `from` is this rank as well.
       if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
@@ -277,8 +278,8 @@ class GlooCommunicator final : public Communicator {
     auto out = context_->createUnboundBuffer(output(call), call.bytes());
     auto in =
         context_->createUnboundBuffer(apart ? reinterpret_cast<char*>(scratch_.data()) : input(call), call.bytes());
-    out->recv(call.from, kSlot);
-    in->send(call.to, kSlot);
+    out->recv(call.from, message_slot);
+    in->send(call.to, message_slot);
     if (!in->waitSend(until(deadline)) || !out->waitRecv(until(deadline))) throw gloo::IoException("aborted");
   }
 

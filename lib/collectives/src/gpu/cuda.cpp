@@ -76,10 +76,10 @@ Result<Driver> Driver::open() {
   }
   (void)driver.driver_get_version(&driver.version);
   const Status status = driver.init(0);
-  if (status == kStubLibrary) {
+  if (status == stub_library) {
     return fail(Errc::unsupported, concat("no NVIDIA driver: ", driver.library.file(), " is the toolkit's stub"));
   }
-  if (status != kSuccess && status != kNoDevice) {
+  if (status != success && status != no_device) {
     return fail(Errc::unsupported, driver.in_words(concat(driver.library.file(), ": cuInit"), status));
   }
   return driver;
@@ -88,20 +88,20 @@ Result<Driver> Driver::open() {
 std::string Driver::in_words(const std::string& what, Status status) const {
   const char* name = nullptr;
   const char* text = nullptr;
-  if (get_error_name(status, &name) != kSuccess || name == nullptr) return concat(what, ": error ", status);
-  if (get_error_string(status, &text) != kSuccess || text == nullptr) return concat(what, ": ", name);
+  if (get_error_name(status, &name) != success || name == nullptr) return concat(what, ": error ", status);
+  if (get_error_string(status, &text) != success || text == nullptr) return concat(what, ": ", name);
   return concat(what, ": ", text, " (", name, ')');
 }
 
 Result<void> Driver::check(Status status, const std::string& what) const {
-  if (status == kSuccess) return {};
+  if (status == success) return {};
   return fail(Errc::unavailable, in_words(what, status));
 }
 
 namespace {
 
 Result<bool> ended(const Driver& driver, Status status, const std::string& what) {
-  if (status == kNotReady) return false;
+  if (status == not_ready) return false;
   if (auto good = driver.check(status, what); !good) return tl::unexpected(good.error());
   return true;
 }
@@ -114,18 +114,18 @@ Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
   const std::string what = concat("GPU ", ordinal);
   if (auto done = d.check(d.device_get(&made->device_, ordinal), what); !done) return tl::unexpected(done.error());
   std::array<char, 128> name{};
-  if (d.device_get_name(name.data(), static_cast<int>(name.size()) - 1, made->device_) == kSuccess) {
+  if (d.device_get_name(name.data(), static_cast<int>(name.size()) - 1, made->device_) == success) {
     made->name_ = name.data();
   }
-  (void)d.device_get_attribute(&made->multiprocessors_, kMultiprocessors, made->device_);
-  (void)d.device_get_attribute(&made->most_shared_memory_, kMostSharedMemory, made->device_);
+  (void)d.device_get_attribute(&made->multiprocessors_, attribute_multiprocessors, made->device_);
+  (void)d.device_get_attribute(&made->max_shared_memory_, attribute_max_shared_memory, made->device_);
   // The primary context is the one that NCCL uses, too.
   if (auto done = d.check(d.primary_retain(&made->context_, made->device_), what); !done) {
     made->context_ = nullptr;
     return tl::unexpected(done.error());
   }
   if (auto done = made->use(); !done) return tl::unexpected(done.error());
-  const Status status = d.stream_create(&made->stream_, kNonBlockingStream);
+  const Status status = d.stream_create(&made->stream_, non_blocking_stream);
   if (auto done = d.check(status, "cuStreamCreate"); !done) return tl::unexpected(done.error());
   return made;
 }
@@ -150,8 +150,8 @@ Result<std::size_t> Device::free_memory() const {
 double Device::peak_bandwidth() const {
   int kilohertz = 0;
   int bits = 0;
-  if (driver_.device_get_attribute(&kilohertz, kMemoryKilohertz, device_) != kSuccess ||
-      driver_.device_get_attribute(&bits, kMemoryBits, device_) != kSuccess) {
+  if (driver_.device_get_attribute(&kilohertz, attribute_memory_kilohertz, device_) != success ||
+      driver_.device_get_attribute(&bits, attribute_memory_bits, device_) != success) {
     return 0;
   }
   return 2.0 * kilohertz * 1e3 * bits / 8 / 1e9;
@@ -214,7 +214,7 @@ Array::~Array() {
 Result<Event> Event::make(std::shared_ptr<Device> device, Kind kind) {
   Event made;
   const Driver& driver = device->driver();
-  const Status status = driver.event_create(&made.event_, kind == Kind::timing ? 0 : kEventWithoutTime);
+  const Status status = driver.event_create(&made.event_, kind == Kind::timing ? 0 : event_without_time);
   if (auto done = driver.check(status, "cuEventCreate"); !done) return tl::unexpected(done.error());
   made.device_ = std::move(device);
   return made;

@@ -91,7 +91,7 @@ class Device {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
   /// Bytes of shared memory that a block may ask for.
-  [[nodiscard]] int most_shared_memory() const { return most_shared_memory_; }
+  [[nodiscard]] int max_shared_memory() const { return max_shared_memory_; }
   /// GB/s (10⁹ bytes), from the memory's clock and width, twice per clock; 0 if the driver does not tell them.
   [[nodiscard]] double peak_bandwidth() const;
 
@@ -121,7 +121,7 @@ class Device {
   Stream stream_ = nullptr;
   std::string name_;
   int multiprocessors_ = 1;
-  int most_shared_memory_ = 0;
+  int max_shared_memory_ = 0;
   bool forsaken_ = false;
 };
 

@@ -25,7 +25,7 @@ Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_
   if (library.registers_buffers()) {
     const auto got = [&](std::byte*& to) {
       void* memory = nullptr;
-      if (library.mem_alloc(&memory, some) != nccl::kSuccess) return false;
+      if (library.mem_alloc(&memory, some) != nccl::success) return false;
       to = static_cast<std::byte*>(memory);
       return true;
     };
@@ -61,9 +61,9 @@ NcclBuffers::~NcclBuffers() {
 namespace {
 
 /// Looks between calls that are timed together.
-constexpr int kMostBetweenMarks = 64;
+constexpr int max_between_marks = 64;
 /// Every call must end in time; as many may share a look as would take this part of it.
-constexpr double kPartBetweenMarks = 8;
+constexpr double part_between_marks = 8;
 
 constexpr int number_of(DataType type) { return static_cast<int>(type); }
 constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
@@ -220,7 +220,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const bool here = collectives::in_place(call, rank(), size());
   nccl::Status first = nccl.group_start();
   const auto keep = [&](nccl::Status status) {
-    if (first == nccl::kSuccess || first == nccl::kInProgress) first = status;
+    if (first == nccl::success || first == nccl::in_progress) first = status;
   };
   const auto send = [&](int peer, std::size_t block) {
     keep(nccl.send(call.in + block * call.bytes(), call.count, type, peer, session_->comm(), stream));
@@ -243,7 +243,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
     if (call.collective == Collective::scatter && !own_is_there) receive(call.root, 0);
   }
   const nccl::Status last = nccl.group_end();
-  return first != nccl::kSuccess && first != nccl::kInProgress ? first : last;
+  return first != nccl::success && first != nccl::in_progress ? first : last;
 }
 
 Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
@@ -252,7 +252,7 @@ Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
   const cuda::Stream stream = device_->stream();
   const int type = number_of(call.type);
   const int op = number_of(call.op);
-  nccl::Status status = nccl::kSuccess;
+  nccl::Status status = nccl::success;
   switch (call.collective) {
     case Collective::barrier:
     case Collective::all_reduce: status = nccl.all_reduce(call.in, call.out, call.count, type, op, comm, stream); break;
@@ -295,11 +295,11 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
 Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const double affordable =
-      static_cast<double>(timeout.count()) * 1e3 / kPartBetweenMarks / std::max(last_call_microseconds_, 0.1);
-  int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(kMostBetweenMarks)));
+      static_cast<double>(timeout.count()) * 1e3 / part_between_marks / std::max(last_call_microseconds_, 0.1);
+  int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
   if (waits_for_each_ || last_call_microseconds_ == 0) between = 1;
   const auto marks_needed = static_cast<std::size_t>(waits_for_each_ ? 1 : (times - 1) / between + 1);
-  while (marks_.size() < std::min<std::size_t>(marks_needed, kMostBetweenMarks)) {
+  while (marks_.size() < std::min<std::size_t>(marks_needed, max_between_marks)) {
     auto mark = cuda::Event::make(device_, cuda::Event::Kind::order);
     if (!mark) return tl::unexpected(mark.error());
     marks_.push_back(std::move(*mark));
@@ -341,7 +341,7 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   const std::string words = in_words(collectives::kind_of(call), call.count);
   if (auto done = device_->wait(alarm, Clock::now() + timeout, words); !done) return failed(done);
 
-  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::kRelaxedCapture), "cuStreamBeginCapture");
+  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
       !done) {
     return failed(done);
   }

@@ -17,11 +17,11 @@ namespace ddrun::collectives {
 template <class Done, class Alarm>
 [[nodiscard]] Result<void> wait_until(Done done, Alarm alarm, Deadline deadline, const std::string& what) {
   using std::chrono::microseconds;
-  constexpr microseconds kWithoutPause{200};
-  constexpr microseconds kLongestPause{500};
-  constexpr microseconds kBetweenAlarms{1000};
+  constexpr microseconds without_pause{200};
+  constexpr microseconds max_pause{500};
+  constexpr microseconds between_alarms{1000};
   const auto start = Clock::now();
-  auto next_alarm = start + kBetweenAlarms;
+  auto next_alarm = start + between_alarms;
   microseconds pause{10};
   while (true) {
     const Result<bool> is_done = done();
@@ -31,11 +31,11 @@ template <class Done, class Alarm>
     if (now >= deadline) return fail(Errc::timeout, what + " did not end in time");
     if (now >= next_alarm) {
       if (Result<void> calm = alarm(); !calm) return calm;
-      next_alarm = now + kBetweenAlarms;
+      next_alarm = now + between_alarms;
     }
-    if (now - start < kWithoutPause) continue;
+    if (now - start < without_pause) continue;
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, max_pause);
   }
 }
 

@@ -23,14 +23,14 @@ namespace {
 using namespace std::chrono_literals;
 
 // Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
-constexpr std::chrono::nanoseconds kLongestWatch = 40us;
+constexpr std::chrono::nanoseconds max_watch = 40us;
 // Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
-constexpr std::chrono::nanoseconds kShortestWatch = 1us;
+constexpr std::chrono::nanoseconds min_watch = 1us;
 // Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
-constexpr int kLeastYields = 30;
-constexpr std::chrono::nanoseconds kYieldFor = 100us;
+constexpr int min_yields = 30;
+constexpr std::chrono::nanoseconds yield_for = 100us;
 // Two ranks that take turns at a processor need this long for a turn each.
-constexpr std::chrono::nanoseconds kTurns = 3us;
+constexpr std::chrono::nanoseconds turn_time = 3us;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -81,7 +81,7 @@ std::optional<Error> lost_rank(const Control& control) {
 }
 
 Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
-    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(kLongestWatch) {}
+    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(max_watch) {}
 
 bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
 
@@ -119,16 +119,16 @@ bool Gate::linger() {
   if (all_here()) return true;  // the last one to come learns nothing about watching
   if (!crowded_) {
     if (watch(watch_)) {
-      watch_ = std::min(2 * watch_, kLongestWatch);
+      watch_ = std::min(2 * watch_, max_watch);
       return true;
     }
-    watch_ = std::max(watch_ / 2, kShortestWatch);
+    watch_ = std::max(watch_ / 2, min_watch);
   }
-  const auto until = Clock::now() + kYieldFor;
-  for (int i = 0; i < kLeastYields || (!crowded_ && Clock::now() < until); ++i) {
+  const auto until = Clock::now() + yield_for;
+  for (int i = 0; i < min_yields || (!crowded_ && Clock::now() < until); ++i) {
     if (all_here()) return true;
     // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
-    if (crowded_ && !somebody_needs_this_processor() && watch(kTurns)) return true;
+    if (crowded_ && !somebody_needs_this_processor() && watch(turn_time)) return true;
     sched_yield();
   }
   return all_here();

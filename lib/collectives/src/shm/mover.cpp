@@ -93,9 +93,9 @@ namespace {
 
 /// What all ranks' parts may take together of a second-level cache; a part is not so small that the calls of the
 /// system for it cost more than what they copy, nor so large that it does not pay any more.
-constexpr std::size_t kScratch = 1536 << 10;
-constexpr std::size_t kLeastPart = 16 << 10;
-constexpr std::size_t kLargestPart = 512 << 10;
+constexpr std::size_t scratch_bytes = 1536 << 10;
+constexpr std::size_t min_part = 16 << 10;
+constexpr std::size_t max_part = 512 << 10;
 
 bool all_near(std::span<const Place> places) {
   return std::all_of(places.begin(), places.end(), [](const Place& one) { return one.near(); });
@@ -105,7 +105,7 @@ bool all_near(std::span<const Place> places) {
 
 Mover::Mover(std::vector<int> pids)
     : pids_(std::move(pids)),
-      part_(std::clamp(kScratch / (pids_.size() + 1) / kLeastPart * kLeastPart, kLeastPart, kLargestPart)),
+      part_(std::clamp(scratch_bytes / (pids_.size() + 1) / min_part * min_part, min_part, max_part)),
       near_(pids_.size()),
       from_(pids_.size()),
       results_(pids_.size()) {}

@@ -48,14 +48,14 @@ class OpenToPeers {
 
 /// Memory of some rank, as this rank reaches it.
 struct Place {
-  static constexpr int kNear = -1;
+  static constexpr int near_by = -1;
 
   std::byte* data = nullptr;
-  /// kNear: this rank's own memory or what it has mapped. Else `data` is an address in that rank's process, which is
+  /// near_by: this rank's own memory or what it has mapped. Else `data` is an address in that rank's process, which is
   /// reached through the system.
-  int far_rank = kNear;
+  int far_rank = near_by;
 
-  [[nodiscard]] bool near() const { return far_rank == kNear; }
+  [[nodiscard]] bool near() const { return far_rank == near_by; }
   [[nodiscard]] Place operator+(std::size_t bytes) const { return {data + bytes, far_rank}; }
   bool operator==(const Place&) const = default;
 };

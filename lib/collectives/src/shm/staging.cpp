@@ -10,7 +10,7 @@ namespace ddrun::collectives {
 namespace {
 
 /// Outputs of this size together do not stay in any cache.
-constexpr std::size_t kStreamBytes = std::size_t{8} << 20;
+constexpr std::size_t stream_bytes = std::size_t{8} << 20;
 
 bool root_alone_gets(Collective collective) {
   return collective == Collective::reduce || collective == Collective::gather;
@@ -78,7 +78,7 @@ Stores stores_of(const Call& call, int size, bool in_place) {
   if (in_place && reduces(call.collective)) return Stores::normal;
   const std::size_t outputs =
       blocks_of(call.collective, size).out * (root_alone_gets(call.collective) ? 1 : static_cast<std::size_t>(size));
-  return outputs * call.bytes() >= kStreamBytes ? Stores::streaming : Stores::normal;
+  return outputs * call.bytes() >= stream_bytes ? Stores::streaming : Stores::normal;
 }
 
 namespace {
@@ -106,9 +106,9 @@ Staging::Cut Staging::cut(const Call& call) const {
   const auto ranks = static_cast<std::size_t>(size_);
   Cut cut;
   cut.sliced = sliced(call);
-  cut.block = cut.sliced ? round_up((call.count + ranks - 1) / ranks, kApart / element) : call.count;
+  cut.block = cut.sliced ? round_up((call.count + ranks - 1) / ranks, lines_apart / element) : call.count;
   const bool many = cut.sliced || blocks_of(call.collective, size_).in > 1;
-  cut.stride = many ? layout_.staging_bytes() / ranks / kApart * kApart : layout_.staging_bytes();
+  cut.stride = many ? layout_.staging_bytes() / ranks / lines_apart * lines_apart : layout_.staging_bytes();
   cut.count = cut.stride / element;
   cut.parts = (cut.block + cut.count - 1) / cut.count;
   return cut;

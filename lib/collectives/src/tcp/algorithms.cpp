@@ -457,14 +457,14 @@ namespace {
 
 /// What is sent from the place where something else is received is copied first, this much at a time. On all ranks
 /// alike, as the two sides of a message must name the same length.
-constexpr std::size_t kSwapPiece = 4 << 20;
+constexpr std::size_t swap_piece = 4 << 20;
 
 /// Sends `bytes` of `in` and receives as many at `out`, which may be the same place.
 Result<void> swap(Peers& peers, Workspace& ws, int to, const std::byte* in, int from, std::byte* out,
                   std::size_t bytes) {
   std::size_t at = 0;
   do {
-    const std::size_t now = std::min(kSwapPiece, bytes - at);
+    const std::size_t now = std::min(swap_piece, bytes - at);
     const std::byte* data = in + at;
     if (in == out) {
       std::byte* const kept = ws.mine.at_least(now);

@@ -10,19 +10,19 @@ namespace ddrun::collectives {
 namespace {
 
 /// Between machines: one stream is one flow for the network, which puts it on one queue and one processor.
-constexpr int kStreamsBetweenMachines = 4;
+constexpr int streams_between_machines = 4;
 
 }  // namespace
 
 Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& group, const TcpOptions& options,
                                                                   Deadline deadline) {
-  if (options.streams < 0 || options.streams > TcpLinks::kMostStreams) {
+  if (options.streams < 0 || options.streams > TcpLinks::max_streams) {
     return fail(Errc::invalid_argument, concat("a link cannot have ", options.streams, " streams: give 1 to ",
-                                               TcpLinks::kMostStreams, ", or 0 for a number that is chosen"));
+                                               TcpLinks::max_streams, ", or 0 for a number that is chosen"));
   }
   auto links = TcpLinks::connect(group, deadline);
   if (!links) return tl::unexpected(links.error());
-  const int chosen = links->one_machine() ? 1 : kStreamsBetweenMachines;
+  const int chosen = links->one_machine() ? 1 : streams_between_machines;
   const int streams = options.streams == 0 ? chosen : options.streams;
   TransferOptions transfer{streams, !options.crowded, options.zero_copy};
   if (links->one_machine() && options.zero_copy != ZeroCopy::always) transfer.zero_copy = ZeroCopy::never;

@@ -14,7 +14,7 @@ namespace ddrun::collectives {
 
 struct TcpOptions {
   std::size_t buffer_bytes = 0;
-  /// Connections of a link, 1 to TcpLinks::kMostStreams; 0: chosen. Equal on all ranks.
+  /// Connections of a link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
   int streams = 0;
   /// Whether more ranks run on this machine than it has processors, so that nobody should wait awake.
   bool crowded = true;

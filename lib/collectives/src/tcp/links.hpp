@@ -20,7 +20,7 @@ namespace ddrun::collectives {
 /// and so is one that takes long to say it; neither keeps anybody waiting. No name is ever looked up.
 class TcpLinks {
  public:
-  static constexpr int kMostStreams = 64;
+  static constexpr int max_streams = 64;
 
   /// A group of one, or moved from: no links.
   TcpLinks() = default;
@@ -114,11 +114,11 @@ class TcpWatch {
  private:
   /// In the byte order of the machine: all ranks have the same program.
   struct Notice {
-    std::uint64_t call = 0;  ///< number of the call that it waits in, or kLeaving
+    std::uint64_t call = 0;  ///< number of the call that it waits in, or leaving
     std::uint64_t kind = 0;
     std::uint64_t count = 0;
   };
-  static constexpr std::uint64_t kLeaving = ~std::uint64_t{0};
+  static constexpr std::uint64_t leaving = ~std::uint64_t{0};
   struct Half {
     std::array<std::byte, sizeof(Notice)> bytes;
     std::size_t have = 0;

@@ -15,11 +15,11 @@
 namespace ddrun::collectives {
 
 /// A message is cut into chunks that the streams of a link carry in turn. A multiple of every element's size.
-inline constexpr std::size_t kStripeChunk = 128 << 10;
+inline constexpr std::size_t stripe_chunk = 128 << 10;
 
 /// How many of a link's `streams` a message of `bytes` uses: few bytes are not worth a second one.
 [[nodiscard]] constexpr int streams_for(std::size_t bytes, int streams) {
-  const std::size_t chunks = std::max<std::size_t>(bytes / (2 * kStripeChunk), 1);
+  const std::size_t chunks = std::max<std::size_t>(bytes / (2 * stripe_chunk), 1);
   return static_cast<int>(std::min(chunks, static_cast<std::size_t>(streams)));
 }
 
@@ -28,7 +28,7 @@ class Stripe {
  public:
   Stripe(std::size_t bytes, int stream, int streams)
       : bytes_(bytes),
-        chunk_(streams == 1 ? std::max<std::size_t>(bytes, 1) : kStripeChunk),
+        chunk_(streams == 1 ? std::max<std::size_t>(bytes, 1) : stripe_chunk),
         skip_(chunk_ * static_cast<std::size_t>(streams - 1)),
         at_(chunk_ * static_cast<std::size_t>(stream)),
         left_(at_ < bytes ? std::min(chunk_, bytes - at_) : 0) {}
@@ -128,7 +128,7 @@ class TcpTransfer final : public Peers {
   };
   /// One direction of an exchange.
   struct Way {
-    int peer = kNobody;
+    int peer = no_peer;
     std::size_t header_left = 0;  ///< bytes, before the data of stream 0
     std::vector<Stripe> stripes;  ///< by stream
     [[nodiscard]] bool done() const;

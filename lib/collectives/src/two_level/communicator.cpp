@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 /// Deadlines of ranks that began together are this close to each other, on a machine with too much to do.
-constexpr auto kTogether = 1s;
+constexpr auto together_within = 1s;
 
 void pause() {
   const timespec time{0, 5'000'000};
@@ -36,7 +36,7 @@ bool is_there(const Group& group, const std::string& key) {
 /// What `mine` really is, as far as those that have failed in the same call can tell.
 Error compare_with_others(Error mine, const Group& group, const Call& call, std::uint64_t call_number) {
   store::Store& store = *group.store;
-  const Deadline until = Clock::now() + kTogether;
+  const Deadline until = Clock::now() + together_within;
   std::vector<int> missing;
   for (int rank = 0; rank < group.size; ++rank) missing.push_back(rank);
   while (true) {

@@ -30,7 +30,7 @@ TwoLevelPlan plan_levels(const Costs& costs, const HostGroups& hosts) {
 
 std::string TwoLevelPlan::in_words() const {
   const auto both = [](std::size_t to) {
-    return in_steps({{"blocks of a host together", to}, {"straight", Plan::kAlways}});
+    return in_steps({{"blocks of a host together", to}, {"straight", Plan::unlimited}});
   };
   return concat(
       "all_reduce, reduce, broadcast: slices; all_gather, reduce_scatter: blocks of a host together; gather, scatter: ",

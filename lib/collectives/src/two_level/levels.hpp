@@ -49,10 +49,10 @@ struct Levels {
 };
 
 /// Up to here a message between hosts takes as long as an empty one.
-inline constexpr std::size_t kSmallBetweenHosts = 16 << 10;
+inline constexpr std::size_t small_between_hosts = 16 << 10;
 
 /// Pieces begin so far apart: at cache lines.
-inline constexpr std::size_t kApartBytes = 128;
+inline constexpr std::size_t pieces_apart = 128;
 
 /// What the numbers of a call are between hosts, and how they are added up before the last step.
 [[nodiscard]] DataType travelling_type(const Call& call);

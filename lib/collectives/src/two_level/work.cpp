@@ -11,7 +11,7 @@ namespace ddrun::collectives {
 namespace {
 
 /// Elements that are reduced to a wider type while they are in the first-level cache.
-constexpr std::size_t kChunk = 2048;
+constexpr std::size_t chunk_elements = 2048;
 
 /// Whether the outputs of two ranks differ.
 bool own_outputs(Collective collective) {
@@ -31,8 +31,8 @@ bool LevelWork::writes(const Call& call, int rank) const {
 
 Result<void> LevelWork::run(const Call& call, Deadline deadline) {
   TwoLevelTeam& team = *levels_.team;
-  const std::size_t most_count = most(call);
-  Piece piece{0, std::min(call.count, most_count)};
+  const std::size_t max_count = most(call);
+  Piece piece{0, std::min(call.count, max_count)};
   // Before anybody can know whether it is needed, as the first meeting is the only one where nothing is private.
   show(call, piece);
   if (auto met = team.announce(call, deadline); !met) return met;
@@ -48,7 +48,7 @@ Result<void> LevelWork::run(const Call& call, Deadline deadline) {
     }
     take(call, piece);
     if (last) return {};
-    piece = {end, std::min(call.count - end, most_count)};
+    piece = {end, std::min(call.count - end, max_count)};
     show(call, piece);
     if (any_private) {
       if (auto met = team.meet(deadline); !met) return met;
@@ -151,8 +151,8 @@ void LevelWork::reduce_here(const Call& call, std::size_t block, const Piece& pi
     loops.reduce(from_.data(), from_.size(), &result, 1, 0, part.count, Stores::normal, levels_.size);
     return;
   }
-  for (std::size_t begin = 0; begin < part.count; begin += kChunk) {
-    const std::size_t count = std::min(kChunk, part.count - begin);
+  for (std::size_t begin = 0; begin < part.count; begin += chunk_elements) {
+    const std::size_t count = std::min(chunk_elements, part.count - begin);
     std::byte* const chunk = to + begin * number;
     loops.load(chunk, static_cast<const std::byte*>(from_[0]) + begin * element, count);
     for (std::size_t i = 1; i < from_.size(); ++i) {
@@ -161,15 +161,17 @@ void LevelWork::reduce_here(const Call& call, std::size_t block, const Piece& pi
   }
 }
 
-std::size_t SliceWork::most(const Call& call) const { return TwoLevelTeam::kPiece / size_of(travelling_type(call)); }
+std::size_t SliceWork::most(const Call& call) const {
+  return TwoLevelTeam::team_piece / size_of(travelling_type(call));
+}
 
 /// This rank's slice of a piece, if its column has one.
 Result<void> SliceWork::work(const Call& call, const Piece& piece, Deadline deadline) {
   const int local_rank = levels_.team->local_rank();
-  const int columns = call.bytes() <= kSmallBetweenHosts ? 1 : levels_.hosts.columns();
+  const int columns = call.bytes() <= small_between_hosts ? 1 : levels_.hosts.columns();
   if (local_rank >= columns) return {};
   const auto parts = static_cast<std::size_t>(columns);
-  const std::size_t apart = kApartBytes / size_of(call.type);
+  const std::size_t apart = pieces_apart / size_of(call.type);
   const std::size_t each = ((piece.count + parts - 1) / parts + apart - 1) / apart * apart;
   const std::size_t in_piece = std::min(piece.count, each * static_cast<std::size_t>(local_rank));
   const Piece slice{piece.begin + in_piece, std::min(each, piece.count - in_piece)};
@@ -212,15 +214,16 @@ void SliceWork::spread(const Call& call, const Piece& piece, const Piece& slice)
 /// A piece of the blocks of all ranks fits into the place of one rank; of an all_to_all, all outputs of a host do.
 std::size_t BlockWork::most(const Call& call) const {
   const std::size_t outputs = call.collective == Collective::all_to_all ? index_of(levels_.hosts.most()) : 1;
-  const std::size_t count = TwoLevelTeam::kPiece / size_of(travelling_type(call)) / (index_of(levels_.size) * outputs);
-  const std::size_t apart = kApartBytes / size_of(call.type);
+  const std::size_t count =
+      TwoLevelTeam::team_piece / size_of(travelling_type(call)) / (index_of(levels_.size) * outputs);
+  const std::size_t apart = pieces_apart / size_of(call.type);
   return count < apart ? count : count / apart * apart;
 }
 
 void BlockWork::deal(const Call& call, const Piece& piece) {
   const int most = levels_.hosts.most();
   const int each = call.collective == Collective::all_to_all ? most : 1;  // blocks of a host for one rank
-  const bool small = call.bytes() * index_of(most) * index_of(each) <= kSmallBetweenHosts;
+  const bool small = call.bytes() * index_of(most) * index_of(each) <= small_between_hosts;
   columns_ = small ? 1 : levels_.hosts.columns();
   rounds_ = (most + columns_ - 1) / columns_;
   slots_ = rounds_ * each;
@@ -369,7 +372,7 @@ bool StraightWork::writes(const Call& call, int rank) const {
 }
 
 std::size_t StraightWork::most(const Call& call) const {
-  return TwoLevelTeam::kPiece / size_of(call.type) / index_of(levels_.size);
+  return TwoLevelTeam::team_piece / size_of(call.type) / index_of(levels_.size);
 }
 
 Result<void> StraightWork::work(const Call& call, const Piece& piece, Deadline deadline) {
@@ -436,7 +439,7 @@ Result<void> StraightWork::with_all(const Call& call, const Piece& piece) {
   return {};
 }
 
-std::size_t MessageWork::most(const Call& call) const { return TwoLevelTeam::kPiece / size_of(call.type); }
+std::size_t MessageWork::most(const Call& call) const { return TwoLevelTeam::team_piece / size_of(call.type); }
 
 Result<void> MessageWork::work(const Call& call, const Piece& piece, Deadline deadline) {
   if (piece.begin == 0) {

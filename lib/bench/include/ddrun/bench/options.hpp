@@ -55,7 +55,7 @@ struct Options {
   std::vector<collectives::Collective> collectives{collectives::Collective::all_reduce};
   std::vector<collectives::DataType> types{collectives::DataType::float32};
   std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};
-  int root = 0;  ///< kEveryRoot: each rank in turn
+  int root = 0;  ///< every_root: each rank in turn
   collectives::Backend backend = collectives::Backend::automatic;
   bool private_buffers = false;     ///< calls work on memory that no other process sees
   int streams = 0;                  ///< of tcp: connections between two ranks; 0: chosen
@@ -70,7 +70,7 @@ struct Options {
   int kill_rank = -1;
   std::uint64_t kill_at = 0;  ///< the first size, in bytes, before which kill_rank dies
 
-  static constexpr int kEveryRoot = -1;
+  static constexpr int every_root = -1;
 };
 
 struct Parsed {

@@ -14,10 +14,10 @@ namespace ddrun::collectives {
 struct Expected {
   std::size_t begin = 0;  ///< elements of the output
   std::size_t count = 0;
-  int rank = kReduction;    ///< whose contribution, or all ranks' reduction
+  int rank = all_ranks;     ///< whose contribution, or all ranks' reduction
   std::uint64_t first = 0;  ///< its element that comes first
 
-  static constexpr int kReduction = -1;
+  static constexpr int all_ranks = -1;
 };
 
 /// What `call` gives to `rank` if every rank's input began with element `first` of its contribution. Empty for a
@@ -29,7 +29,7 @@ struct Expected {
 class Checker {
  public:
   /// Behind each output there have to be so many bytes that belong to nobody.
-  static constexpr std::size_t kGuardBytes = 64;
+  static constexpr std::size_t guard_bytes = 64;
 
   /// `memory` outlives it.
   Checker(Memory& memory, int rank, int size, Collective collective, DataType type, ReduceOp op);

@@ -11,13 +11,13 @@ namespace ddrun::collectives {
 /// What an element is. Numbers and order are those of ncclDataType_t.
 enum class DataType : unsigned char { int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16 };
 
-inline constexpr std::array kDataTypes{DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
-                                       DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
-                                       DataType::float64, DataType::bfloat16};
+inline constexpr std::array all_types{DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
+                                      DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
+                                      DataType::float64, DataType::bfloat16};
 
 /// Bytes of an element of each.
-inline constexpr std::array<std::size_t, kDataTypes.size()> kDataTypeSizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-[[nodiscard]] constexpr std::size_t size_of(DataType type) { return kDataTypeSizes[static_cast<std::size_t>(type)]; }
+inline constexpr std::array<std::size_t, all_types.size()> type_sizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+[[nodiscard]] constexpr std::size_t size_of(DataType type) { return type_sizes[static_cast<std::size_t>(type)]; }
 
 /// As nccl-tests calls it: "int8", "half", "float", "double", "bfloat16", …
 [[nodiscard]] std::string_view name_of(DataType type);
@@ -33,7 +33,7 @@ enum class NumberKind { signed_integer, unsigned_integer, floating };
 /// sum is divided and the quotient cut towards zero. A NaN in any input makes the result NaN, of min and max too.
 enum class ReduceOp : unsigned char { sum, prod, max, min, avg };
 
-inline constexpr std::array kReduceOps{ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::min, ReduceOp::avg};
+inline constexpr std::array all_ops{ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::min, ReduceOp::avg};
 
 /// As nccl-tests calls it: "sum", "prod", "max", "min", "avg".
 [[nodiscard]] std::string_view name_of(ReduceOp op);
@@ -53,10 +53,10 @@ enum class Collective : unsigned char {
   send_recv,       ///< each rank sends its input to one rank and gets the input of one rank
 };
 
-inline constexpr std::array kCollectives{Collective::barrier,  Collective::all_reduce, Collective::broadcast,
-                                         Collective::reduce,   Collective::all_gather, Collective::reduce_scatter,
-                                         Collective::gather,   Collective::scatter,    Collective::all_to_all,
-                                         Collective::send_recv};
+inline constexpr std::array all_collectives{Collective::barrier,  Collective::all_reduce, Collective::broadcast,
+                                            Collective::reduce,   Collective::all_gather, Collective::reduce_scatter,
+                                            Collective::gather,   Collective::scatter,    Collective::all_to_all,
+                                            Collective::send_recv};
 
 /// "all_reduce", "reduce_scatter", …
 [[nodiscard]] std::string_view name_of(Collective collective);

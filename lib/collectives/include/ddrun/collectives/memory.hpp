@@ -17,9 +17,9 @@
 
 namespace ddrun::collectives {
 
-inline constexpr std::size_t kPage = 4096;
-
-constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+/// Buffers begin at a page, and those that are reserved at once consist of whole ones.
+inline constexpr std::size_t page_bytes = 4096;
+constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
 /// One way of going through a memory.
 struct MemoryPass {
