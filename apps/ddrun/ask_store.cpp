@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -15,7 +15,6 @@
 #include "store_command.hpp"
 
 using namespace ddrun;
-namespace exit_codes = agent::exit_codes;
 using What = cli::StoreAsk::What;
 
 namespace {

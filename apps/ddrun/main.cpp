@@ -15,6 +15,7 @@
 #include "ddrun/agent/failure_report.hpp"
 #include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/parse.hpp"
@@ -44,12 +45,12 @@ cli::VersionInfo version_info() {
 /// A full disk or a closed pipe must not look like success.
 int print(const std::string& text, bool to_stderr, int code) {
   if (write_all(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size())) return code;
-  return code == 0 ? agent::exit_codes::launcher_failed : code;
+  return code == 0 ? exit_codes::launcher_failed : code;
 }
 
 int dry_run(const LaunchSpec& spec) {
   const auto text = agent::describe_job(spec, environ, build_info().version);
-  if (text) return print(*text, false, agent::exit_codes::success);
+  if (text) return print(*text, false, exit_codes::success);
   say_error(text.error().message);
   return agent::exit_code(text.error().code);
 }
@@ -80,11 +81,11 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   int code = agent::exit_code(result);
   // What could not be said must not look like success.
   if (!report.empty() && (tells_cause || !result.cause) && !say_text(report) && code == 0) {
-    code = agent::exit_codes::launcher_failed;
+    code = exit_codes::launcher_failed;
   }
   if (no_report) {
     say_error(no_report->message);
-    if (code == 0) code = agent::exit_codes::launcher_failed;
+    if (code == 0) code = exit_codes::launcher_failed;
   }
   return code;
 }
@@ -98,7 +99,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   rendezvous::wipe(text);
   if (!secret) {
     say_error(secret.error().message);
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
@@ -131,7 +132,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
   const auto place = find_place(launch, context.shared->started_pid);
   if (!place) {
     say_error(place.error().message);
-    return agent::exit_codes::usage;
+    return exit_codes::usage;
   }
   if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
     return run_slurm_agents(launch, *script, arguments, context, step);

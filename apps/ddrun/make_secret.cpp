@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -38,11 +39,11 @@ bool print_and_wipe(std::string text) {
 int make_secret(const cli::SecretNew& command) {
   auto text = rendezvous::new_secret_text();
   if (!text) return refuse(text.error());
-  if (command.print) return print_and_wipe(*text + "\n") ? 0 : agent::exit_codes::launcher_failed;
+  if (command.print) return print_and_wipe(*text + "\n") ? 0 : exit_codes::launcher_failed;
   const auto path = rendezvous::secret_path(variable);
   if (!path) {
     say_error("neither XDG_CONFIG_HOME nor HOME says where to write it; see 'ddrun secret new --print'");
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
   hold_signals();
   if (auto written = rendezvous::write_new_secret(*path, *text); !written) return refuse(written.error());

@@ -14,6 +14,7 @@
 #include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
@@ -163,5 +164,5 @@ int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   }
   if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
   const std::string text = remote::describe_head(*options);
-  return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : agent::exit_codes::launcher_failed;
+  return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : exit_codes::launcher_failed;
 }

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/remote/build_id.hpp"
@@ -66,12 +66,12 @@ int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli:
   auto launch = launch_of(part, home, version);
   if (!launch) {
     say_error(launch.error().message);
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
   set_message_settings(launch->messages);
   if (auto there = go_to(part); !there) {
     say_error(there.error().message);
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
   return run(*launch, context, part, home);
 }
@@ -95,7 +95,7 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
   if (foreign_word || ::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
     say_error(
         "'ddrun agent' is what --hosts starts on other machines; for a program of that name write: ddrun -- agent");
-    return agent::exit_codes::usage;
+    return exit_codes::usage;
   }
   return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::Home& home) {
     for (const auto& [name, value] : part.variables) ::setenv(name.c_str(), value.c_str(), 1);

@@ -1,4 +1,5 @@
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/rendezvous/coordinator_place.hpp"
@@ -47,7 +48,7 @@ int serve_rendezvous(const cli::RendezvousServe& command) {
     spec.secret_file = command.secret_file;
     auto found = rendezvous::find_secret(spec, variable);
     if (!found) return refuse(found.error().message, agent::exit_code(found.error().code));
-    if (!*found) return refuse(rendezvous::no_secret_message(), agent::exit_codes::usage);
+    if (!*found) return refuse(rendezvous::no_secret_message(), exit_codes::usage);
     secret = std::move(*found);
     options.secret = secret->bytes();
   }

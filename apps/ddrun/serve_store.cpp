@@ -1,6 +1,6 @@
 #include <string>
 
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
@@ -9,7 +9,6 @@
 #include "store_command.hpp"
 
 using namespace ddrun;
-namespace exit_codes = agent::exit_codes;
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster_place.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/host_port.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -136,7 +136,7 @@ std::string as_json(const cluster::Detected& detected, const Meaning& job) {
 }
 
 int say_text_or_fail(const std::string& text, int code) {
-  return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : agent::exit_codes::launcher_failed;
+  return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : exit_codes::launcher_failed;
 }
 
 }  // namespace
@@ -147,13 +147,13 @@ int show_place(cli::ShowPlace command) {
   const auto detected = detect_place(launch, ::getpid());
   if (!detected) {
     say_error(detected.error().message);
-    return agent::exit_codes::usage;
+    return exit_codes::usage;
   }
   const auto completion = complete_place(launch, *detected);
   if (!completion) {
     // What was seen helps to understand the refusal.
     const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
-    const int code = command.json ? agent::exit_codes::usage : say_text_or_fail(seen, agent::exit_codes::usage);
+    const int code = command.json ? exit_codes::usage : say_text_or_fail(seen, exit_codes::usage);
     say_error(completion.error().message);
     return code;
   }

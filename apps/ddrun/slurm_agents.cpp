@@ -57,7 +57,7 @@ constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
   ::execvp(argv.front(), argv.data());
   const int error = errno;
   say_error(concat("cannot start ", words.front(), ": ", std::error_code(error, std::generic_category()).message()));
-  ::_exit(error == ENOENT ? agent::exit_codes::not_found : agent::exit_codes::not_executable);
+  ::_exit(error == ENOENT ? exit_codes::not_found : exit_codes::not_executable);
 }
 
 /// What a command of Slurm prints; nothing if it fails or takes too long. Blocks for `patience` at most.
@@ -188,13 +188,13 @@ class Driver {
                                             launch_.spec.stop.grace + std::chrono::milliseconds(ending_margin));
     const int status = watch();
     if (shared_ != nullptr) shared_->name[0] = '\0';
-    return WIFEXITED(status) ? WEXITSTATUS(status) : agent::exit_codes::signal_base + WTERMSIG(status);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : exit_codes::signal_base + WTERMSIG(status);
   }
 
  private:
   static int refuse(std::string_view message) {
     say_error(message);
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
 
   /// The environment that the agents get. 0, or the exit code.

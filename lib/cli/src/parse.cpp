@@ -9,6 +9,7 @@
 #include "checks.hpp"
 #include "cli11_values.hpp"
 #include "config_file.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "rendezvous_words.hpp"
 #include "secret_words.hpp"
@@ -21,15 +22,12 @@ namespace ddrun::cli {
 
 namespace {
 
-constexpr int usage_status = 2;
-constexpr int internal_status = 125;
-
 /// One line, whatever control characters were in what was typed.
 PrintAndExit usage_error(std::string_view message) {
   std::string text = concat("ddrun: error: ", message);
   std::replace_if(
       text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return {text + "\n", true, usage_status};
+  return {text + "\n", true, exit_codes::usage};
 }
 
 PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
@@ -254,7 +252,7 @@ Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& e
     return dispatch(arguments, environment, version, stderr_is_tty);
   } catch (const std::exception& error) {
     return PrintAndExit{concat("ddrun: error: cannot read the command line: ", error.what(), "\n"), true,
-                        internal_status};
+                        exit_codes::launcher_failed};
   }
 }
 

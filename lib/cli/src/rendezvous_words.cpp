@@ -1,6 +1,7 @@
 #include "rendezvous_words.hpp"
 
 #include "cli11_values.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "values.hpp"
 
@@ -38,7 +39,7 @@ Example:
 )";
 
 PrintAndExit wrong(std::string_view message) {
-  return {concat("ddrun: error: ", message, " (see 'ddrun rendezvous --help')\n"), true, 2};
+  return {concat("ddrun: error: ", message, " (see 'ddrun rendezvous --help')\n"), true, exit_codes::usage};
 }
 
 constexpr PlainOption rendezvous_words[] = {{"--port", true},

@@ -1,6 +1,7 @@
 #include "secret_words.hpp"
 
 #include "cli11_values.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cli {
@@ -23,7 +24,7 @@ written. A program called secret: ddrun -- secret
 )";
 
 PrintAndExit wrong(std::string_view message) {
-  return {concat("ddrun: error: ", message, " (see 'ddrun secret --help')\n"), true, 2};
+  return {concat("ddrun: error: ", message, " (see 'ddrun secret --help')\n"), true, exit_codes::usage};
 }
 
 constexpr PlainOption secret_words[] = {{"--print", false}};

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "cli11_values.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "values.hpp"
 
@@ -52,7 +53,7 @@ Examples:
 )";
 
 PrintAndExit wrong(std::string_view message) {
-  return {concat("ddrun: error: ", message, " (see 'ddrun store --help')\n"), true, 2};
+  return {concat("ddrun: error: ", message, " (see 'ddrun store --help')\n"), true, exit_codes::usage};
 }
 
 Result<std::uint16_t> parse_port(std::string_view text, int lowest) {

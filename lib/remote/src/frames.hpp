@@ -16,9 +16,6 @@ namespace ddrun::remote {
 //   payload
 // Both sides are the same build, so nothing here needs to stay as it is.
 
-/// What a host's ddrun ends with that could not do its work.
-constexpr int failed_code = 125;
-
 enum class FrameType : std::uint8_t {
   // To a host.
   fan_out = 1,  ///< JSON: further hosts that this one is to start

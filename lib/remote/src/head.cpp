@@ -65,7 +65,7 @@ class Head {
   int run() {
     if (auto ready = set_up(); !ready) {
       say_error(ready.error().message);
-      return failed_code;
+      return exit_codes::launcher_failed;
     }
     io_.run();
     signals_.close();
@@ -242,10 +242,10 @@ class Head {
   }
 
   [[nodiscard]] int exit_code() const {
-    if (failure_) return failed_code;
+    if (failure_) return exit_codes::launcher_failed;
     if (first_code_ != 0) return first_code_;
     if (ending_signal_ != 0 && std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.lost; })) {
-      return 128 + ending_signal_;
+      return exit_codes::signal_base + ending_signal_;
     }
     return 0;
   }
@@ -319,7 +319,7 @@ class Head {
 
   void host_ended(Host& host, std::string_view payload) {
     const auto code = parse_integer(payload, 0, 255);
-    host.code = static_cast<int>(code.value_or(failed_code));
+    host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
     if (first_code_ == 0) first_code_ = *host.code;
     output_.finish(host.lines);
     // Before all have begun, one that has ended is one too few.

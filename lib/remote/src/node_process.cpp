@@ -9,6 +9,7 @@
 #include <array>
 #include <optional>
 
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
@@ -73,7 +74,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
   if (child < 0) return fail_errno(Errc::unavailable, "cannot start", errno);
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(failed_code);
+    if (::getppid() != parent) ::_exit(exit_codes::launcher_failed);
     ::dup2(in->read.get(), STDIN_FILENO);
     ::dup2(out->write.get(), STDOUT_FILENO);
     ::dup2(err->write.get(), STDERR_FILENO);
@@ -83,7 +84,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
     const auto bootstrap = read_bootstrap(theirs.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
     const Home home(std::move(theirs), std::move(events->write), std::move(report->write));
-    ::_exit(bootstrap ? node_main(*bootstrap, home) : failed_code);
+    ::_exit(bootstrap ? node_main(*bootstrap, home) : exit_codes::launcher_failed);
   }
   return NodeProcess{child,
                      std::move(in->write),

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "addresses.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/child.hpp"
@@ -78,10 +79,10 @@ class Relay {
   int run() {
     if (auto ready = set_up(); !ready) {
       say_error(ready.error().message);
-      return failed_code;
+      return exit_codes::launcher_failed;
     }
     io_.run();
-    return code_.value_or(failed_code);
+    return code_.value_or(exit_codes::launcher_failed);
   }
 
  private:
@@ -403,7 +404,7 @@ int run_relay(const RelayOptions& options, const std::function<int(const Bootstr
   auto node = fork_node(node_main);
   if (!node) {
     say_error(node.error().message);
-    return failed_code;
+    return exit_codes::launcher_failed;
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);

@@ -12,10 +12,6 @@ namespace ddrun::rendezvous::causes {
 
 namespace {
 
-constexpr int time_is_up = 124;
-constexpr int cannot_go_on = 125;
-constexpr int signal_base = 128;
-
 VerdictMessage at(const Seat& seat, VerdictKind kind, int exit_code, std::string why) {
   VerdictMessage verdict;
   verdict.kind = kind;
@@ -47,12 +43,13 @@ VerdictMessage worker_failed(const Failed& failure, const Seat& seat) {
 }
 
 VerdictMessage node_lost(const Seat& seat, const std::string& how) {
-  return at(seat, VerdictKind::node_lost, cannot_go_on, concat(describe_with_rank(seat), " was lost: ", how));
+  return at(seat, VerdictKind::node_lost, exit_codes::launcher_failed,
+            concat(describe_with_rank(seat), " was lost: ", how));
 }
 
 VerdictMessage left(const Seat& seat, const Leave& leave) {
   const int signal = leave.signal > 0 && leave.signal < 128 ? leave.signal : SIGTERM;
-  VerdictMessage verdict = at(seat, VerdictKind::stopped_by_signal, signal_base + signal,
+  VerdictMessage verdict = at(seat, VerdictKind::stopped_by_signal, exit_codes::signal_base + signal,
                               concat("stopped by ", signal_name(signal), " on ", seat.host,
                                      leave.sender.empty() ? "" : concat(" (from ", leave.sender, ")")));
   verdict.signal = signal;
@@ -62,7 +59,8 @@ VerdictMessage left(const Seat& seat, const Leave& leave) {
 VerdictMessage aborted(const Seat& seat, const Abort& abort) {
   const bool in_time = abort.kind == AbortKind::cannot_go_on;
   return at(seat, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
-            exit_code_or(abort.exit_code, in_time ? cannot_go_on : time_is_up), concat(seat.host, ": ", abort.what));
+            exit_code_or(abort.exit_code, in_time ? exit_codes::launcher_failed : exit_codes::timed_out),
+            concat(seat.host, ": ", abort.what));
 }
 
 VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed) {
@@ -70,7 +68,7 @@ VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed
   constexpr std::size_t named = 5;
   for (std::size_t i = 0; i < std::min(late.size(), named); ++i) hosts.push_back(late[i]->host);
   if (late.size() > named) hosts.push_back(concat(late.size() - named, " more"));
-  return at(*late.front(), VerdictKind::timed_out, time_is_up,
+  return at(*late.front(), VerdictKind::timed_out, exit_codes::timed_out,
             concat("workers on ", join(hosts, ", "), " still ran ", seconds_text(allowed),
                    " after the first node had finished (--exit-skew)"));
 }
@@ -80,7 +78,7 @@ std::string more_nodes(int wanted) { return concat(wanted, wanted == 1 ? " more 
 VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names) {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::launcher_failed;
-  verdict.exit_code = cannot_go_on;
+  verdict.exit_code = exit_codes::launcher_failed;
   verdict.why = concat(here, " of ", wanted, " nodes were there after ", seconds_text(waited),
                        names.empty() ? "" : concat(": ", names));
   return verdict;

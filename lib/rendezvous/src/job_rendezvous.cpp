@@ -32,8 +32,6 @@ constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
 
-constexpr int cannot_go_on = 125;
-
 }  // namespace
 
 class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::Impl> {
@@ -218,7 +216,7 @@ void JobRendezvous::Impl::on(const Refused& refused) {
     listener_.notice(concat("this node was not needed: ", refused.why));
   } else {
     verdict.kind = VerdictKind::launcher_failed;
-    verdict.exit_code = cannot_go_on;
+    verdict.exit_code = exit_codes::launcher_failed;
     verdict.host = options_.host;
     verdict.why = refused.why;
   }
@@ -241,7 +239,7 @@ void JobRendezvous::Impl::on(const Open& asked) {
   if (order.port == 0) order.port = wanted_store_port();
   const auto port = store_->open(order);
   if (!port) {
-    send(Abort{AbortKind::cannot_go_on, cannot_go_on,
+    send(Abort{AbortKind::cannot_go_on, exit_codes::launcher_failed,
                concat("the worker store on ", options_.host, ": ", port.error().message)});
     return;
   }
@@ -290,7 +288,7 @@ void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
   if (member_) return send(Leave{signal, sender});
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = 128 + signal;
+  verdict.exit_code = exit_codes::signal_base + signal;
   verdict.signal = signal;
   verdict.host = options_.host;
   verdict.why = concat("stopped by ", signal_name(signal), sender.empty() ? "" : concat(" from ", sender),

@@ -36,7 +36,7 @@ struct Start {};
 struct Spawned {};  ///< every worker of the attempt runs, or has run
 struct SpawnFailed {
   std::string message;
-  int code = 125;
+  int code = exit_codes::launcher_failed;
 };
 struct WorkerEnded {
   int local_rank = 0;
@@ -113,7 +113,7 @@ struct TellLeave {
 enum class EndKind { cannot_go_on, time_is_up, skewed };
 struct TellAbort {
   EndKind kind = EndKind::cannot_go_on;
-  int code = 125;
+  int code = exit_codes::launcher_failed;
   std::string what;
 };
 struct Desert {};  ///< no more words: for the others this node is lost
@@ -226,7 +226,7 @@ class GroupMachine {
   int ending_signal_ = 0;
   std::string signal_sender_;
   std::string message_;
-  int launcher_code_ = 125;
+  int launcher_code_ = exit_codes::launcher_failed;
 
   // With a coordinator.
   bool nobody_to_wait_for_ = false;  ///< we have left, or the coordinator has: once all is stopped, finish

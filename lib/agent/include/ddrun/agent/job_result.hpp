@@ -101,10 +101,10 @@ struct NodeAttempt {
 /// The end of a job: what the report and the exit code are made from.
 struct JobResult {
   Verdict verdict = Verdict::success;
-  int signal = 0;             ///< for stopped_by_signal
-  std::string signal_sender;  ///< "pid 4711 (slurmstepd)" if known
-  std::string message;        ///< for launcher_failed: what went wrong and what to do
-  int launcher_code = 125;    ///< for launcher_failed: 125, 126 or 127
+  int signal = 0;                                   ///< for stopped_by_signal
+  std::string signal_sender;                        ///< "pid 4711 (slurmstepd)" if known
+  std::string message;                              ///< for launcher_failed: what went wrong and what to do
+  int launcher_code = exit_codes::launcher_failed;  ///< for launcher_failed: 125, 126 or 127
   std::string run_id;
   std::string host;     ///< short host name
   std::string program;  ///< as the user named it
