@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
     say_error(there.error().message);
     return kCannotRunHere;
   }
-  const auto place = place_from(cluster::Variables(environ));
+  const auto place = place_from(Environment(environ));
   if (!place) {
     say_error(place.error().message);
     return kUsage;

@@ -15,6 +15,7 @@
 #include "ddrun/agent/failure_report.hpp"
 #include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -107,7 +108,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
 }
 
 cli::Parsed parse(const std::vector<std::string>& arguments) {
-  return cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+  return cli::parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
 /// Words of ddrun that start no process, so that nothing needs to be guarded.

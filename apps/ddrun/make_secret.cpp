@@ -2,13 +2,13 @@
 #include <unistd.h>
 
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "secret_command.hpp"
-#include "variable.hpp"
 
 using namespace ddrun;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -27,7 +28,7 @@ Result<void> go_to(const remote::Bootstrap& part) {
 Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home& home,
                               const cli::VersionInfo& version) {
   const char* const nothing[] = {nullptr};
-  auto parsed = cli::parse(part.words, cli::EnvironmentView(nothing), version, false);
+  auto parsed = cli::parse(part.words, Environment(nothing), version, false);
   auto* launch = std::get_if<cli::Launch>(&parsed);
   if (launch == nullptr) {
     const auto* text = std::get_if<cli::PrintAndExit>(&parsed);

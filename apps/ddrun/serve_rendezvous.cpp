@@ -1,4 +1,5 @@
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
@@ -7,7 +8,6 @@
 #include "ddrun/rendezvous/secret.hpp"
 #include "rendezvous_command.hpp"
 #include "serving.hpp"
-#include "variable.hpp"
 
 using namespace ddrun;
 

@@ -19,6 +19,7 @@
 
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/small_file.hpp"
@@ -26,7 +27,6 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/insistence.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "variable.hpp"
 
 using namespace ddrun;
 

@@ -47,7 +47,7 @@ Result<std::unique_ptr<store::TcpServer>> serve(const Place& place) {
 /// The environment as texts and numbers.
 class Reader {
  public:
-  explicit Reader(const cluster::Variables& variables) : variables_(variables) {}
+  explicit Reader(const Environment& variables) : variables_(variables) {}
 
   [[nodiscard]] std::string text(std::string_view name) const { return std::string(variables_.get(name).value_or("")); }
   [[nodiscard]] bool has(std::string_view name) const { return variables_.get(name).has_value(); }
@@ -75,7 +75,7 @@ class Reader {
   }
 
  private:
-  const cluster::Variables& variables_;
+  const Environment& variables_;
 };
 
 Result<void> take_ranks(Place& place, const Reader& read) {
@@ -153,7 +153,7 @@ Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadl
 
 }  // namespace
 
-Result<Place> place_from(const cluster::Variables& variables) {
+Result<Place> place_from(const Environment& variables) {
   const Reader read(variables);
   Place place;
   if (read.has("RANK") || read.has("WORLD_SIZE")) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/machine.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/store/tcp_client.hpp"
@@ -36,7 +37,7 @@ struct Place {
 /// ddrun and torchrun set them; without the first two from those of Open MPI, MPICH, Intel MPI, MVAPICH2 or a Slurm
 /// step. None of all these: alone. MASTER_ADDR and MASTER_PORT may be missing with mpirun and srun on one machine, and
 /// with srun. Some but not all that is needed, or nonsense: `invalid_argument`.
-[[nodiscard]] Result<Place> place_from(const cluster::Variables& variables);
+[[nodiscard]] Result<Place> place_from(const Environment& variables);
 
 /// The store as this rank sees it; kept as long as the group works.
 struct Meeting {

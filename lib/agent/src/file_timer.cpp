@@ -54,16 +54,16 @@ double seconds_since_epoch() {
 
 }  // namespace
 
-std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const worker_env::ParentEnvironment& parent) {
-  std::string enabled(parent.get("TORCHELASTIC_ENABLE_FILE_TIMER").value_or(""));
+std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const Environment& parent) {
+  std::string enabled(parent.find("TORCHELASTIC_ENABLE_FILE_TIMER").value_or(""));
   for (const auto& [name, value] : spec.env) {
     if (name == "TORCHELASTIC_ENABLE_FILE_TIMER") enabled = value;
   }
   if (enabled != "1") return std::nullopt;
-  const auto named = parent.get("TORCHELASTIC_TIMER_FILE");
+  const auto named = parent.find("TORCHELASTIC_TIMER_FILE");
   // In a worker of another launcher the name is that of the other's FIFO.
-  if (named && !named->empty() && !parent.get("TORCHELASTIC_RUN_ID")) return std::string(*named);
-  const auto directory = parent.get("TMPDIR");
+  if (named && !named->empty() && !parent.find("TORCHELASTIC_RUN_ID")) return std::string(*named);
+  const auto directory = parent.find("TMPDIR");
   return concat(directory && !directory->empty() ? *directory : "/tmp", '/', random_name());
 }
 

@@ -11,17 +11,16 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "ddrun/worker_env/parent_environment.hpp"
 #include "timer_table.hpp"
 
 namespace ddrun::agent {
 
 /// Where the watchdog's FIFO is to be: $TORCHELASTIC_TIMER_FILE, else a new name in $TMPDIR or /tmp. Nothing unless
 /// TORCHELASTIC_ENABLE_FILE_TIMER=1 asks for it.
-[[nodiscard]] std::optional<std::string> wanted_timer_file(const LaunchSpec& spec,
-                                                           const worker_env::ParentEnvironment& parent);
+[[nodiscard]] std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const Environment& parent);
 
 /// The server of PyTorch's file timers: workers write into a FIFO by when they will be through with something, and
 /// whoever is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.

@@ -25,8 +25,8 @@ Result<void> JobMember::open() {
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);
   } else if (!spec.rendezvous.insecure) {
-    auto found = rendezvous::find_secret(spec.rendezvous,
-                                         [this](std::string_view name) { return options_.prepared->parent.get(name); });
+    auto found = rendezvous::find_secret(
+        spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
     if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
     options.secret = std::move(*found);

@@ -168,7 +168,7 @@ std::string JobRecord::describe_restart(int restart) const {
 }
 
 void JobRecord::hand_on_first_error(const Preparation& prepared) const {
-  const auto outer = prepared.parent.get("TORCHELASTIC_ERROR_FILE");
+  const auto outer = prepared.parent.find("TORCHELASTIC_ERROR_FILE");
   if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
   const AttemptResult& last = result_.attempts.back();
   if (!last.first_failure) return;

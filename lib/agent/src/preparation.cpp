@@ -51,7 +51,7 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
 /// Where programs are looked for: as the workers will see it, as with env(1).
 class Lookup {
  public:
-  Lookup(const LaunchSpec& spec, const worker_env::ParentEnvironment& parent) {
+  Lookup(const LaunchSpec& spec, const Environment& parent) {
     for (const auto& [name, value] : spec.env) {
       if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC") set_.push_back(concat(name, "=", value));
     }
@@ -60,18 +60,18 @@ class Lookup {
     for (auto it = set_.rbegin(); it != set_.rend(); ++it) entries.push_back(it->c_str());
     entries.insert(entries.end(), parent.entries().begin(), parent.entries().end());
     entries.push_back(nullptr);
-    environment_ = worker_env::ParentEnvironment(entries.data());
+    environment_ = Environment(entries.data());
   }
-  [[nodiscard]] const worker_env::ParentEnvironment& environment() const { return environment_; }
+  [[nodiscard]] const Environment& environment() const { return environment_; }
 
  private:
   std::vector<std::string> set_;
-  worker_env::ParentEnvironment environment_;
+  Environment environment_;
 };
 
 Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   const Lookup lookup(spec, prepared.parent);
-  const std::string path(lookup.environment().get("PATH").value_or(worker_env::default_path));
+  const std::string path(lookup.environment().find("PATH").value_or(worker_env::default_path));
   ProgramSpec& command = prepared.command = spec.program;
   if (command.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(command.name, path, prepared.directory);
@@ -115,7 +115,7 @@ void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
   if (library.empty()) return;
-  if (spec.keep_scheduler_env && (prepared.parent.get("PMI_RANK") || prepared.parent.get("PMIX_RANK"))) return;
+  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return;
   say(Level::warning,
       concat(spec.program.name, " is an MPI program (it needs ", library,
              "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
@@ -125,7 +125,7 @@ void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
 
 Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
   Preparation prepared;
-  prepared.parent = worker_env::ParentEnvironment(environment);
+  prepared.parent = Environment(environment);
   prepared.hostname = short_hostname();
   auto directory = working_directory(spec);
   if (!directory) return tl::unexpected(directory.error());

@@ -134,23 +134,15 @@ void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings
   settings.move("numa-binding", "bind", ours);
 }
 
-bool is_set(const EnvironmentView& environment, std::string_view name) {
-  for (const char* const* entry = environment.entries(); entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (text.size() > name.size() && text[name.size()] == '=' && text.starts_with(name)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-void export_here(LaunchSpec& spec, const EnvironmentView& environment, Warnings& warnings) {
+void export_here(LaunchSpec& spec, const Environment& environment, Warnings& warnings) {
   // From the last one on, as the last one counts, and what --env says before it.
   for (auto it = spec.remote.exported.rbegin(); it != spec.remote.exported.rend(); ++it) {
     const std::size_t equals = it->find('=');
     const std::string name = it->substr(0, equals);
     if (equals == std::string::npos) {
-      if (!is_set(environment, name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
+      if (!environment.has(name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
       continue;
     }
     const bool said = std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });

@@ -32,7 +32,7 @@ PrintAndExit usage_error(std::string_view message) {
 
 PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
 
-MessageSettings message_settings_of(const Draft& draft, const EnvironmentView& environment, bool stderr_is_tty) {
+MessageSettings message_settings_of(const Draft& draft, const Environment& environment, bool stderr_is_tty) {
   MessageSettings settings;
   if (draft.quiet > 0) settings.shown = draft.quiet == 1 ? Level::warning : Level::error;
   if (draft.verbose > 0) settings.shown = draft.verbose == 1 ? Level::info : Level::debug;
@@ -51,7 +51,7 @@ PrintAndExit completion(std::string_view shell) {
 /// Everything that the options of one command line lead to.
 class Launcher {
  public:
-  Launcher(const EnvironmentView& environment, const VersionInfo& version, bool stderr_is_tty)
+  Launcher(const Environment& environment, const VersionInfo& version, bool stderr_is_tty)
       : environment_(environment), version_(version), stderr_is_tty_(stderr_is_tty) {}
 
   Parsed launch(std::span<const std::string> arguments) { return run(arguments, Wanted::launch); }
@@ -132,7 +132,7 @@ class Launcher {
     return {};
   }
 
-  const EnvironmentView& environment_;
+  const Environment& environment_;
   const VersionInfo& version_;
   bool stderr_is_tty_;
   Settings settings_;
@@ -197,11 +197,11 @@ PrintAndExit run_version(std::span<const std::string> rest, const VersionInfo& v
   return usage_error(usage);
 }
 
-Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
+Parsed dispatch(std::span<const std::string> arguments, const Environment& environment, const VersionInfo& version,
                 bool stderr_is_tty);
 
 /// `ddrun help`, and `ddrun help store`, which is `ddrun store --help`.
-Parsed run_help(std::span<const std::string> rest, const EnvironmentView& environment, const VersionInfo& version) {
+Parsed run_help(std::span<const std::string> rest, const Environment& environment, const VersionInfo& version) {
   if (rest.empty()) return answer(help_text());
   constexpr std::string_view words = "completion config env rendezvous secret store version";
   const auto known = split(words, ' ');
@@ -215,7 +215,7 @@ Parsed run_help(std::span<const std::string> rest, const EnvironmentView& enviro
 }
 
 /// Only the very first word can be one of ddrun's own: `ddrun -n 2 env` starts env.
-Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
+Parsed dispatch(std::span<const std::string> arguments, const Environment& environment, const VersionInfo& version,
                 bool stderr_is_tty) {
   Launcher launcher(environment, version, stderr_is_tty);
   if (!arguments.empty()) {
@@ -246,7 +246,7 @@ bool starts_env_program(std::string_view word) {
   return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
 }
 
-Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment, const VersionInfo& version,
+Parsed parse(const std::vector<std::string>& arguments, const Environment& environment, const VersionInfo& version,
              bool stderr_is_tty) {
   try {
     return dispatch(arguments, environment, version, stderr_is_tty);

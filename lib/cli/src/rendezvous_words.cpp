@@ -52,7 +52,7 @@ constexpr PlainOption rendezvous_words[] = {{"--port", true},
 
 }  // namespace
 
-Parsed parse_rendezvous(std::span<const std::string> words, const EnvironmentView& environment) {
+Parsed parse_rendezvous(std::span<const std::string> words, const Environment& environment) {
   for (const auto& word : words) {
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};
   }

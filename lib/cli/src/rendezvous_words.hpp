@@ -8,6 +8,6 @@
 namespace ddrun::cli {
 
 /// What stands behind `ddrun rendezvous`.
-[[nodiscard]] Parsed parse_rendezvous(std::span<const std::string> words, const EnvironmentView& environment);
+[[nodiscard]] Parsed parse_rendezvous(std::span<const std::string> words, const Environment& environment);
 
 }  // namespace ddrun::cli

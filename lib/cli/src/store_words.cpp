@@ -102,7 +102,7 @@ Parsed serve(const PlainWords& typed) {
   return serve;
 }
 
-Parsed ask(const PlainWords& typed, const EnvironmentView& environment) {
+Parsed ask(const PlainWords& typed, const Environment& environment) {
   struct Verb {
     StoreAsk::What what;
     std::size_t least, most;  ///< words behind it
@@ -159,7 +159,7 @@ Parsed ask(const PlainWords& typed, const EnvironmentView& environment) {
 
 }  // namespace
 
-Parsed parse_store(std::span<const std::string> words, const EnvironmentView& environment) {
+Parsed parse_store(std::span<const std::string> words, const Environment& environment) {
   for (const auto& word : words) {
     if (word == "--") break;
     if (word == "--help" || word == "-h") return PrintAndExit{std::string(help), false, 0};

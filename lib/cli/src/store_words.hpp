@@ -8,6 +8,6 @@
 namespace ddrun::cli {
 
 /// What stands behind `ddrun store`.
-[[nodiscard]] Parsed parse_store(std::span<const std::string> words, const EnvironmentView& environment);
+[[nodiscard]] Parsed parse_store(std::span<const std::string> words, const Environment& environment);
 
 }  // namespace ddrun::cli

@@ -38,15 +38,15 @@ constexpr std::array<Scheme, 18> schemes{{
     {"plain", find_plain, "MASTER_ADDR and NODE_RANK"},
 }};
 
-std::string text_of(int number) { return std::to_string(number); }
-std::string text_of(std::int64_t number) { return std::to_string(number); }
-std::string text_of(bool yes) { return yes ? "yes" : "no"; }
-std::string text_of(const std::string& text) { return text; }
-std::string text_of(const NodeRange& nodes) {
+std::string shown(int number) { return std::to_string(number); }
+std::string shown(std::int64_t number) { return std::to_string(number); }
+std::string shown(bool yes) { return yes ? "yes" : "no"; }
+std::string shown(const std::string& text) { return text; }
+std::string shown(const NodeRange& nodes) {
   return nodes.least == nodes.most ? std::to_string(nodes.most) : concat(nodes.least, ":", nodes.most);
 }
-std::string text_of(const std::vector<std::string>& words) { return short_list(words); }
-std::string text_of(const std::vector<Endpoint>& endpoints) {
+std::string shown(const std::vector<std::string>& words) { return short_list(words); }
+std::string shown(const std::vector<Endpoint>& endpoints) {
   std::vector<std::string> words;
   for (const Endpoint& endpoint : endpoints) words.push_back(endpoint_text(endpoint));
   return short_list(words);
@@ -96,14 +96,14 @@ class Together {
     const Maybe<T>& theirs = found.said.*field;
     if (!theirs) return {};
     Maybe<T>& ours = whole_.*field;
-    const std::string value = text_of(theirs->value);
+    const std::string value = shown(theirs->value);
     if (!ours) {
       ours = theirs;
       levels_[std::string(what)] = found.level;
       whole_.evidence.push_back({std::string(what), value, theirs->variable, ""});
       return {};
     }
-    const std::string our_value = text_of(ours->value);
+    const std::string our_value = shown(ours->value);
     if (levels_[std::string(what)] == found.level && our_value != value) {
       return contradiction(concat(ours->variable, " (", what, ": ", our_value, ")"),
                            concat(theirs->variable, " (", what, ": ", value, ")"),
@@ -118,13 +118,13 @@ class Together {
 };
 
 /// A worker of another launcher inherits all that was said to that launcher.
-bool is_worker(const Variables& variables) {
+bool is_worker(const Environment& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") && variables.get("LOCAL_RANK").has_value();
 }
 
 }  // namespace
 
-bool worth_looking(const Variables& variables) {
+bool worth_looking(const Environment& variables) {
   return variables.any_begins_with({"SLURM_JOB",
                                     "OMPI_COMM_WORLD_RANK=",
                                     "PMI_RANK=",
@@ -148,7 +148,7 @@ bool worth_looking(const Variables& variables) {
                                     "MASTER_ADDR="});
 }
 
-Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
+Result<Detected> detect(const Environment& variables, const ReadFile& read_file, const Machine& machine,
                         std::string_view how) {
   if (how == "none") return Detected{};
   const bool automatic = how == "auto";

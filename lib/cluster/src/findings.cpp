@@ -8,7 +8,7 @@
 
 namespace ddrun::cluster {
 
-Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, int low, int high) {
+Result<Maybe<int>> number_of(const Environment& variables, std::string_view name, int low, int high) {
   const auto text = variables.get(name);
   if (!text) return Maybe<int>{};
   const auto number = parse_integer(*text, low, high);
@@ -19,7 +19,7 @@ Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, 
   return Maybe<int>({static_cast<int>(*number), std::string(name)});
 }
 
-Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector<std::string_view>& names, int low,
+Result<Maybe<int>> first_number_of(const Environment& variables, const std::vector<std::string_view>& names, int low,
                                    int high) {
   for (const std::string_view name : names) {
     auto number = number_of(variables, name, low, high);
@@ -28,13 +28,13 @@ Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector
   return Maybe<int>{};
 }
 
-Maybe<std::string> text_of(const Variables& variables, std::string_view name) {
+Maybe<std::string> text_of(const Environment& variables, std::string_view name) {
   const auto text = variables.get(name);
   if (!text) return std::nullopt;
   return Fact<std::string>{std::string(*text), std::string(name)};
 }
 
-Maybe<std::string> first_text_of(const Variables& variables, const std::vector<std::string_view>& names) {
+Maybe<std::string> first_text_of(const Environment& variables, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     if (auto text = text_of(variables, name)) return text;
   }

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/detect.hpp"
 
 namespace ddrun::cluster {
@@ -25,7 +26,7 @@ inline constexpr int plain_level = 10;
 
 /// What a scheme's function may look at.
 struct Surroundings {
-  const Variables& variables;
+  const Environment& variables;
   const ReadFile& read_file;
   const Machine& machine;
   bool under_mpi = false;  ///< mpirun started this process, whatever a batch system says
@@ -56,12 +57,13 @@ Found find_plain(const Surroundings& around);
 // Helpers of all of them.
 
 /// A number of the variable, in [low, high]. A variable with anything else in it is a failure that names it.
-[[nodiscard]] Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, int low, int high);
+[[nodiscard]] Result<Maybe<int>> number_of(const Environment& variables, std::string_view name, int low, int high);
 /// The first of `names` that is set.
-[[nodiscard]] Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector<std::string_view>& names,
-                                                 int low, int high);
-[[nodiscard]] Maybe<std::string> text_of(const Variables& variables, std::string_view name);
-[[nodiscard]] Maybe<std::string> first_text_of(const Variables& variables, const std::vector<std::string_view>& names);
+[[nodiscard]] Result<Maybe<int>> first_number_of(const Environment& variables,
+                                                 const std::vector<std::string_view>& names, int low, int high);
+[[nodiscard]] Maybe<std::string> text_of(const Environment& variables, std::string_view name);
+[[nodiscard]] Maybe<std::string> first_text_of(const Environment& variables,
+                                               const std::vector<std::string_view>& names);
 
 /// "A=2 and B=n[1-3], which names 3, contradict each other"
 [[nodiscard]] tl::unexpected<Error> contradiction(std::string_view one, std::string_view other,

@@ -19,15 +19,17 @@ bool is_own_step(std::string_view id) {
 
 }  // namespace
 
-Maybe<std::string> slurm_step(const Variables& variables) {
+Maybe<std::string> slurm_step(const Environment& variables) {
   auto step = first_text_of(variables, slurm_step_names);
   if (step && is_own_step(step->value)) return std::nullopt;
   return step;
 }
 
-bool is_heterogeneous_slurm(const Variables& variables) { return variables.get("SLURM_HET_SIZE").value_or("1") != "1"; }
+bool is_heterogeneous_slurm(const Environment& variables) {
+  return variables.get("SLURM_HET_SIZE").value_or("1") != "1";
+}
 
-std::string slurm_id(const Variables& variables, std::string_view job, std::string_view step) {
+std::string slurm_id(const Environment& variables, std::string_view job, std::string_view step) {
   std::string id(job);
   if (!step.empty()) id += concat(".", step);
   const std::string_view restart = variables.get("SLURM_RESTART_COUNT").value_or("0");
@@ -142,7 +144,7 @@ class Slurm {
     return {};
   }
 
-  const Variables& variables_;
+  const Environment& variables_;
   const Surroundings& around_;
   bool in_step_ = false;
   bool in_own_step_ = false;

@@ -9,7 +9,7 @@ namespace ddrun::cluster {
 
 namespace {
 
-Result<Maybe<NodeRange>> nodes_of(const Variables& variables, std::string_view name) {
+Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view name) {
   const auto text = variables.get(name);
   if (!text) return Maybe<NodeRange>{};
   const std::size_t colon = text->find(':');
@@ -22,7 +22,7 @@ Result<Maybe<NodeRange>> nodes_of(const Variables& variables, std::string_view n
   return Maybe<NodeRange>({{static_cast<int>(*least), static_cast<int>(*most)}, std::string(name)});
 }
 
-Result<void> take_rank(Detected& said, const Variables& variables, const std::vector<std::string_view>& names) {
+Result<void> take_rank(Detected& said, const Environment& variables, const std::vector<std::string_view>& names) {
   auto rank = first_number_of(variables, names, 0, most_nodes);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
@@ -38,7 +38,7 @@ Result<void> take_rank(Detected& said, const Variables& variables, const std::ve
   return {};
 }
 
-Result<void> take_master(Detected& said, const Variables& variables, std::string_view prefix, int standard_port) {
+Result<void> take_master(Detected& said, const Environment& variables, std::string_view prefix, int standard_port) {
   const std::string port_name = concat(prefix, "MASTER_PORT");
   const auto address = text_of(variables, concat(prefix, "MASTER_ADDR"));
   if (!address) return {};
@@ -50,7 +50,7 @@ Result<void> take_master(Detected& said, const Variables& variables, std::string
   return {};
 }
 
-bool any_set(const Variables& variables, const std::vector<std::string_view>& names) {
+bool any_set(const Environment& variables, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     if (variables.get(name)) return true;
   }
@@ -60,7 +60,7 @@ bool any_set(const Variables& variables, const std::vector<std::string_view>& na
 }  // namespace
 
 Found find_torchrun(const Surroundings& around) {
-  const Variables& variables = around.variables;
+  const Environment& variables = around.variables;
   // Kubeflow writes it with no value, on which torchrun itself stumbles.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
   if (!standalone && !any_set(variables, {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) {
@@ -104,7 +104,7 @@ Found find_torchrun(const Surroundings& around) {
 }
 
 Found find_plain(const Surroundings& around) {
-  const Variables& variables = around.variables;
+  const Environment& variables = around.variables;
   // With a local rank somebody has started ranks, and these variables are theirs.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {

@@ -5,14 +5,14 @@
 
 namespace ddrun::worker_env {
 
-Result<std::string> choose_python(const ParentEnvironment& environment, const std::string& cwd) {
-  const std::string_view path = environment.get("PATH").value_or(default_path);
-  if (const auto chosen = environment.get("PYTHON_EXEC"); chosen && !chosen->empty()) {
+Result<std::string> choose_python(const Environment& environment, const std::string& cwd) {
+  const std::string_view path = environment.find("PATH").value_or(default_path);
+  if (const auto chosen = environment.find("PYTHON_EXEC"); chosen && !chosen->empty()) {
     auto python = find_program(*chosen, path, cwd);
     if (!python) return fail(python.error().code, concat("PYTHON_EXEC: ", python.error().message));
     return python;
   }
-  if (const auto venv = environment.get("VIRTUAL_ENV"); venv && !venv->empty()) {
+  if (const auto venv = environment.find("VIRTUAL_ENV"); venv && !venv->empty()) {
     auto python = find_program(concat(*venv, "/bin/python"), path, cwd);
     if (!python) {
       return fail(python.error().code, concat("the active virtual environment has no usable Python: ",

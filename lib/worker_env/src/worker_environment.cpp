@@ -82,12 +82,12 @@ Result<void> check_env_options(const LaunchSpec& spec) {
 }
 
 /// The value a variable has before ddrun adds its own: the last --env of that name, else what was inherited.
-std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const ParentEnvironment& parent,
+std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const Environment& parent,
                                                   std::string_view name) {
   for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
     if (it->first == name) return it->second;
   }
-  return parent.get(name);
+  return parent.find(name);
 }
 
 /// torchrun's default order first, so that an unchanged default is spelled as torchrun spells it.
@@ -117,7 +117,7 @@ void assign(std::string& entry, std::string_view name, long long number) {
 
 }  // namespace
 
-bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
+bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   // torchrun turns a static rendezvous that names no meeting point into a standalone c10d one.
   const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
@@ -126,7 +126,7 @@ bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
 }
 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                     const ParentEnvironment& parent, const WorkerFacts& facts) {
+                                                     const Environment& parent, const WorkerFacts& facts) {
   if (auto ok = check_env_options(spec); !ok) return tl::unexpected(ok.error());
 
   WorkerEnvironment result;
@@ -259,7 +259,7 @@ std::vector<std::string> WorkerEnvironment::list(int local_rank) {
 }
 
 Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks, int local_rank,
-                                                    const ParentEnvironment& parent, const WorkerFacts& facts) {
+                                                    const Environment& parent, const WorkerFacts& facts) {
   return WorkerEnvironment::prepare(spec, ranks, parent, facts).map([&](WorkerEnvironment environment) {
     return environment.list(local_rank);
   });

@@ -5,7 +5,6 @@
 
 using namespace ddrun;
 using worker_env::choose_python;
-using worker_env::ParentEnvironment;
 
 namespace {
 
@@ -13,7 +12,7 @@ Result<std::string> choose(const std::vector<std::string>& entries, const std::s
   std::vector<const char*> pointers;
   for (const auto& entry : entries) pointers.push_back(entry.c_str());
   pointers.push_back(nullptr);
-  return choose_python(ParentEnvironment(pointers.data()), cwd);
+  return choose_python(Environment(pointers.data()), cwd);
 }
 
 }  // namespace

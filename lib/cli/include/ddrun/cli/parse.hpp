@@ -6,8 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/cli/environment_view.hpp"
 #include "ddrun/cli/rendezvous_command.hpp"
 #include "ddrun/cli/secret_command.hpp"
 #include "ddrun/cli/store_command.hpp"
@@ -59,7 +59,7 @@ using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, Rendezvo
 /// Every value is taken from the command line, else from a variable (DDRUN_* before PET_*), else from the file named
 /// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Never throws; nothing
 /// is checked against the machine (programs, directories, GPUs): that is for those who use the result.
-[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment,
+[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const Environment& environment,
                            const VersionInfo& version, bool stderr_is_tty);
 
 }  // namespace ddrun::cli

@@ -2,8 +2,8 @@
 
 #include <string>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/worker_env/parent_environment.hpp"
 
 namespace ddrun::worker_env {
 
@@ -11,6 +11,6 @@ namespace ddrun::worker_env {
 /// (`$VIRTUAL_ENV/bin/python`), else python3 from PATH. An absolute path.
 /// What the user set but is not there is an error, never skipped: another Python would be a surprise.
 /// Fails like find_program().
-[[nodiscard]] Result<std::string> choose_python(const ParentEnvironment& environment, const std::string& cwd);
+[[nodiscard]] Result<std::string> choose_python(const Environment& environment, const std::string& cwd);
 
 }  // namespace ddrun::worker_env

@@ -13,31 +13,6 @@
 
 namespace ddrun::cluster {
 
-std::optional<std::string_view> Variables::find(std::string_view name) const {
-  for (const char* const* entry = entries_; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (text.size() > name.size() && text[name.size()] == '=' && text.starts_with(name)) {
-      return text.substr(name.size() + 1);
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string_view> Variables::get(std::string_view name) const {
-  const auto value = find(name);
-  return value && !value->empty() ? value : std::nullopt;
-}
-
-bool Variables::any_begins_with(std::initializer_list<std::string_view> prefixes) const {
-  for (const char* const* entry = entries_; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    for (const std::string_view prefix : prefixes) {
-      if (text.starts_with(prefix)) return true;
-    }
-  }
-  return false;
-}
-
 Machine this_machine() {
   Machine machine;
   std::array<char, HOST_NAME_MAX + 1> name{};
