@@ -16,6 +16,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
 #include "ddrun/cluster/machine.hpp"
@@ -64,12 +65,6 @@ bool is_this_machine(std::string_view name) {
          name == own.substr(0, own.find('.'));
 }
 
-std::string own_path() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t n = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  return n > 0 ? std::string(path.data(), static_cast<std::size_t>(n)) : "ddrun";
-}
-
 /// Of the signals that end a job in order, the one that workers least likely ignore: of those that ignore SIGHUP nobody
 /// knows, once the connection is lost, that they use up all of the grace time.
 int signal_for_lost(const std::set<int>& ending) {
@@ -114,7 +109,8 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   const BuildInfo& build = build_info();
   options.ssh = remote.ssh;
   options.build_id = remote::build_id(build.version, build.commit);
-  options.program = own_path();
+  options.program = own_program();
+  if (options.program.empty()) options.program = "ddrun";
   options.portable = std::string_view(build.link) == "static";
   options.stdin_ = spec.stdin_;
   options.ending_signals = spec.stop.ending_signals;

@@ -22,6 +22,7 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -163,9 +164,9 @@ class Driver {
   int run(const cluster::SlurmScript& script, const Words& arguments) {
     if (const int code = prepare(); code != 0) return code;
     Words words = srun_words(launch_, script, name_);
-    char self[4096] = {};
-    if (::readlink("/proc/self/exe", self, sizeof self - 1) < 0) return refuse("cannot find out which file ddrun is");
-    words.emplace_back(self);
+    const std::string self = own_program();
+    if (self.empty()) return refuse("cannot find out which file ddrun is");
+    words.push_back(self);
     words.insert(words.end(), arguments.begin(), arguments.end());
     say(Level::info, concat("starting an agent on each of ", script.nodes, " nodes of Slurm job ", job_));
     sigset_t child_ends;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,7 +12,7 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -37,15 +36,8 @@ std::string random_name() {
 
 /// When the process was born, in clock ticks since the machine's start; 0 if it is gone or a zombie.
 std::uint64_t birth_of(pid_t pid) {
-  const std::string stat = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
-  const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return 0;
-  char state = '?';
-  unsigned long long born = 0;
-  const int found =
-      std::sscanf(stat.c_str() + name_end + 1,
-                  " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &born);
-  return found == 2 && state != 'Z' ? born : 0;
+  const auto stat = read_process_stat(pid);
+  return stat && stat->state != 'Z' ? stat->born : 0;
 }
 
 double seconds_since_epoch() {

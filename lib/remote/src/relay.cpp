@@ -1,12 +1,10 @@
 #include "ddrun/remote/relay.hpp"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "addresses.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
@@ -43,10 +42,8 @@ constexpr std::chrono::seconds node_margin{20};
 
 /// The program's file is not needed any more once it runs, and so nothing can keep it from being removed.
 void remove_own_copy() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t n = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (n <= 0) return;
-  const std::string file(path.data(), static_cast<std::size_t>(n));
+  const std::string file = own_program();
+  if (file.empty()) return;
   const std::string directory = file.substr(0, file.rfind('/'));
   if (directory.find("/ddrun.") == std::string::npos) return;
   ::unlink(file.c_str());
