@@ -24,16 +24,6 @@ std::string nodes_text(const RendezvousSpec& meeting) {
                                                 : concat(meeting.min_nodes, ":", meeting.max_nodes);
 }
 
-std::string workers_text(const NprocSpec& nproc) {
-  switch (nproc.kind) {
-    case NprocSpec::Kind::automatic: return "auto";
-    case NprocSpec::Kind::cpu: return "cpu";
-    case NprocSpec::Kind::gpu: return "gpu";
-    case NprocSpec::Kind::count: break;
-  }
-  return std::to_string(nproc.count);
-}
-
 /// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
 std::vector<std::string> meeting_places(const RendezvousSpec& meeting) {
   std::vector<std::string> places;
@@ -95,7 +85,7 @@ std::vector<Row> job_rows(const Meaning& job) {
     if (meeting.is_host) rows.push_back({"", *meeting.is_host ? "it runs here" : "it runs on another machine"});
     rows.push_back({"id", meeting.id});
   }
-  rows.push_back({"workers per node", workers_text(job.spec.nproc)});
+  rows.push_back({"workers per node", nproc_text(job.spec.nproc)});
   if (!job.spec.program.name.empty()) rows.push_back({"program", concat(job.spec.program.name, ", not started")});
   return rows;
 }
@@ -130,7 +120,7 @@ std::string as_json(const cluster::Detected& detected, const Meaning& job) {
   out["coordinators"] = job.alone() ? std::vector<std::string>{} : meeting_places(meeting);
   out["coordinator_is_here"] = meeting.is_host ? Json(*meeting.is_host) : Json(nullptr);
   out["id"] = meeting.id;
-  out["workers_per_node"] = workers_text(job.spec.nproc);
+  out["workers_per_node"] = nproc_text(job.spec.nproc);
   out["agents_through_srun"] = job.completion.start_agents ? Json(job.completion.start_agents->nodes) : Json(nullptr);
   return json.dump(2) + "\n";
 }

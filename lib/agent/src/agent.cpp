@@ -276,8 +276,8 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   if (machine_->ending_signal() != 0) {
     say(Level::notice, concat(what, " again: killing all workers"));
   } else if (group_->living() > 0) {
-    say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
-                              " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
+    say(Level::notice, concat(what, ": stopping ", counted(group_->living(), "worker"), " (SIGKILL after ",
+                              format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
   } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
     say(Level::notice, concat(what, ": killing what the workers have left"));
   }
@@ -372,8 +372,8 @@ Result<void> Agent::start_workers(int attempt) {
   if (!environment) return tl::unexpected(environment.error());
   job_cgroup_.renew();
   launcher_->set_child_cgroup(job_cgroup_.open_directory());
-  say(Level::info, concat("starting ", ranks.local_world_size, ranks.local_world_size == 1 ? " worker" : " workers",
-                          ", attempt ", attempt, ", store at ", ranks.master_addr, ":", ranks.master_port));
+  say(Level::info, concat("starting ", counted(ranks.local_world_size, "worker"), ", attempt ", attempt, ", store at ",
+                          ranks.master_addr, ":", ranks.master_port));
   auto spawned = group_->spawn_all(ranks, *environment, [this] {
     io_.poll();
     return machine_->spawn_is_pointless();

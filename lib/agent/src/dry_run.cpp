@@ -108,9 +108,8 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   if (!prepared_environment) return tl::unexpected(prepared_environment.error());
   const Differences differ = differences(*prepared_environment, *prepared, plan->not_known_yet);
 
-  std::string text =
-      concat("would start ", prepared->local_world_size, prepared->local_world_size == 1 ? " worker" : " workers",
-             " on ", prepared->hostname, " in ", shell_quote(prepared->directory), "\n");
+  std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
+                            " in ", shell_quote(prepared->directory), "\n");
   text += plan->note;
   if (!differ.common.empty()) text += "\nall workers:\n";
   for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");

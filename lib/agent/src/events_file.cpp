@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "atomic_file.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
-#include "size_text.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
@@ -169,7 +169,7 @@ void EventsFile::finish() {
   if (!feed) return;
   const Feed::Loss loss = feed->finish();
   if (loss.bytes == 0) return;
-  say(Level::warning, concat("--events: ", size_text(loss.bytes), " were lost (", loss.why, ")"));
+  say(Level::warning, concat("--events: ", format_size(loss.bytes), " were lost (", loss.why, ")"));
 }
 
 }  // namespace ddrun::agent

@@ -163,8 +163,8 @@ std::string JobRecord::describe_restart(int restart) const {
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
-  return concat(failure, "; restarting all ", result_.world_size, result_.world_size == 1 ? " worker" : " workers",
-                " (restart ", restart, budget, ")");
+  return concat(failure, "; restarting all ", counted(result_.world_size, "worker"), " (restart ", restart, budget,
+                ")");
 }
 
 void JobRecord::hand_on_first_error(const Preparation& prepared) const {

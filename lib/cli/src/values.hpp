@@ -53,17 +53,12 @@ namespace ddrun::cli {
 /// Not zero.
 [[nodiscard]] Result<Milliseconds> parse_positive_time(std::string_view text);
 
-/// The shortest text that parse_duration() takes back: "30", "1.5", "0.25".
-[[nodiscard]] std::string duration_text(Milliseconds duration);
-/// The shortest text that parse_size() takes back: "4G", "64K", "100".
-[[nodiscard]] std::string bytes_text(std::uint64_t bytes);
 [[nodiscard]] std::string number_text(double number);
 [[nodiscard]] std::string number_set_text(const std::set<int>& numbers);
 [[nodiscard]] std::string streams_text(const StreamSelection& streams);
 [[nodiscard]] std::string filters_text(const std::vector<std::string>& filters);
 [[nodiscard]] std::string pairs_text(const std::map<std::string, std::string>& pairs);
 [[nodiscard]] std::string signals_text(const std::set<int>& signals);
-[[nodiscard]] std::string nproc_text(const NprocSpec& nproc);
 
 /// Stores a parsed value, or passes the failure on.
 template <class T, class U>

@@ -121,7 +121,7 @@ Found find_lsf(const Surroundings& around) {
     said.refusal.clear();
     if ((*size)->value > nodes) {
       said.shape = Shape::ranks;
-      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes",
+      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", counted(nodes, "node"),
                             " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
                             "--nproc-per-node=",
                             ((*size)->value + nodes - 1) / nodes, " ...");
@@ -162,10 +162,10 @@ Found find_flux(const Surroundings& around) {
   said.job_id = {{concat("flux-", as_job_id(job->value)), "FLUX_JOB_ID"}};
   if (*size && (*size)->value > (*nodes)->value) {
     said.shape = Shape::ranks;
-    said.refusal = concat(
-        "flux run started ", (*size)->value, " ddruns on ", (*nodes)->value, (*nodes)->value == 1 ? " node" : " nodes",
-        " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ", (*nodes)->value, " -n ",
-        (*nodes)->value, " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
+    said.refusal = concat("flux run started ", (*size)->value, " ddruns on ", counted((*nodes)->value, "node"),
+                          " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ",
+                          (*nodes)->value, " -n ", (*nodes)->value,
+                          " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
     return found;
   }
   if ((*rank)->value >= (*nodes)->value) {

@@ -101,11 +101,10 @@ class Slurm {
     }
     const int count = static_cast<int>(hosts->size());
     if (said.nodes && said.nodes->value.most != count) {
-      return contradiction(
-          concat(said.nodes->variable, "=", said.nodes->value.most),
-          concat(list->variable, "=", list->value, ", which names ", count, count == 1 ? " node," : " nodes,"),
-          "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
-          "--env-detect=none");
+      return contradiction(concat(said.nodes->variable, "=", said.nodes->value.most),
+                           concat(list->variable, "=", list->value, ", which names ", counted(count, "node"), ","),
+                           "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
+                           "--env-detect=none");
     }
     if (!said.nodes) said.nodes = {{{count, count}, list->variable}};
     said.hosts = {{std::move(*hosts), list->variable}};
@@ -136,8 +135,8 @@ class Slurm {
       const int each = ((*tasks)->value + nodes - 1) / nodes;
       said.shape = Shape::ranks;
       said.refusal =
-          concat("srun started ", (*tasks)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes", " (",
-                 (*tasks)->variable, "), and each would start workers of its own; write: srun --nodes=", nodes,
+          concat("srun started ", (*tasks)->value, " ddruns on ", counted(nodes, "node"), " (", (*tasks)->variable,
+                 "), and each would start workers of its own; write: srun --nodes=", nodes,
                  " --ntasks-per-node=1 ddrun --nproc-per-node=", each,
                  " ... (or --nnodes=1, if each is meant to be a job of its own)");
     }

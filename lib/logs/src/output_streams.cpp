@@ -79,7 +79,7 @@ void Output::Impl::say_who_is_held_open() {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   say(Level::notice,
-      concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), ranks.size() == 1 ? " is" : " are",
+      concat(name_ranks(ranks), ranks.size() == 1 ? " is" : " are",
              " gone, but another process holds the output open; what it writes from now on is not shown"));
 }
 

@@ -4,13 +4,11 @@
 namespace ddrun::remote {
 
 std::string describe_head(const HeadOptions& options) {
-  std::string text =
-      concat("would start ddrun on ", options.hosts.size(), options.hosts.size() == 1 ? " host" : " hosts", " by ",
-             options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
+  std::string text = concat("would start ddrun on ", counted(static_cast<long long>(options.hosts.size()), "host"),
+                            " by ", options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
   for (std::size_t i = 0; i < options.hosts.size(); ++i) {
     text += concat("  node rank ", i, ": ", options.hosts[i].name);
-    if (options.hosts[i].slots)
-      text += concat(", ", *options.hosts[i].slots, *options.hosts[i].slots == 1 ? " slot" : " slots");
+    if (options.hosts[i].slots) text += concat(", ", counted(*options.hosts[i].slots, "slot"));
     if (options.hosts[i].here) text += ", here";
     text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
   }

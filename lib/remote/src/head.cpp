@@ -140,8 +140,8 @@ class Head {
     if (ending_ && !message.at_once) return;
     if (ending_signal_ == 0) ending_signal_ = signal;
     if (!ending_) {
-      say(Level::notice, concat(signal_name(signal), ": stopping ", running(), running() == 1 ? " host" : " hosts",
-                                " (at once if you repeat it)"));
+      say(Level::notice,
+          concat(signal_name(signal), ": stopping ", counted(running(), "host"), " (at once if you repeat it)"));
     } else {
       say(Level::notice, concat(signal_name(signal), " again: killing all workers"));
     }

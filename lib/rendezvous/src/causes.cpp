@@ -73,7 +73,7 @@ VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed
                    " after the first node had finished (--exit-skew)"));
 }
 
-std::string more_nodes(int wanted) { return concat(wanted, wanted == 1 ? " more node" : " more nodes"); }
+std::string more_nodes(int wanted) { return counted(wanted, "more node"); }
 
 VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names) {
   VerdictMessage verdict;

@@ -3,9 +3,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 
+#include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::rendezvous {
@@ -20,10 +20,6 @@ constexpr seconds time_to_be_told{5};
 constexpr seconds time_to_stop{1};
 /// As long as so many events wait, everybody is heard before anybody is found to be silent, for so long.
 constexpr milliseconds longest_without_tick{100};
-
-/// The same again and again is not to fill somebody's screen: so many are told, then fewer and fewer.
-constexpr std::uint64_t all_told = 10;
-bool worth_telling(std::uint64_t number) { return number <= all_told || std::has_single_bit(number); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "settings_table.hpp"
 
@@ -59,13 +60,6 @@ class Reader {
   std::string trouble_;
 };
 
-/// Exact: two that differ look different.
-std::string in_seconds(long long milliseconds) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.15g s", static_cast<double>(milliseconds) / 1000);
-  return text;
-}
-
 /// As users know it: a time with its unit, the number of nodes as --nnodes has it. A text that is none of these stays.
 std::string shown(const Values& values, const Setting& setting) {
   const std::string text = value_of(values, setting.key);
@@ -78,7 +72,8 @@ std::string shown(const Values& values, const Setting& setting) {
   JobSettings unused;
   const auto milliseconds = parse_integer(text, 0, longest_ms);
   const bool is_time = !std::holds_alternative<int*>(setting.in(unused));
-  return is_time && milliseconds ? in_seconds(*milliseconds) : text;
+  // Exact: two that differ look different.
+  return is_time && milliseconds ? duration_text(Milliseconds(*milliseconds)) + " s" : text;
 }
 
 }  // namespace

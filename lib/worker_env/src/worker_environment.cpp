@@ -144,11 +144,11 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
       for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
       const auto count = static_cast<int>(result.visible_devices_.size());
       if (count < ranks.local_world_size) {
-        return fail(Errc::invalid_argument,
-                    concat(source, "=", *visible, " names ", count, count == 1 ? " device" : " devices",
-                           ", too few for ", ranks.local_world_size,
-                           " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
-                           "--nproc-per-node"));
+        return fail(
+            Errc::invalid_argument,
+            concat(source, "=", *visible, " names ", counted(count, "device"), ", too few for ", ranks.local_world_size,
+                   " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
+                   "--nproc-per-node"));
       }
     }
   }
