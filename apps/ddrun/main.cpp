@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "cluster_place.hpp"
+#include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/failure_report.hpp"
@@ -19,13 +21,9 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
-#include "remote_job.hpp"
-#include "rendezvous_command.hpp"
-#include "secret_command.hpp"
+#include "hosts.hpp"
 #include "slurm_agents.hpp"
-#include "store_command.hpp"
 
 namespace {
 
@@ -107,24 +105,19 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   return run(launch, context, std::move(hooks), part.node_rank == 0);
 }
 
-cli::Parsed parse(const std::vector<std::string>& arguments) {
-  return cli::parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+Parsed parse_here(const std::vector<std::string>& arguments) {
+  return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
 /// Words of ddrun that start no process, so that nothing needs to be guarded.
-int plain_main(const std::vector<std::string>& arguments) {
-  const auto parsed = parse(arguments);
-  if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
-  if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
-  if (const auto* serve = std::get_if<cli::RendezvousServe>(&parsed)) return serve_rendezvous(*serve);
-  if (const auto* make = std::get_if<cli::SecretNew>(&parsed)) return make_secret(*make);
-  if (const auto* show = std::get_if<cli::ShowPlace>(&parsed)) return show_place(*show);
-  const auto& text = std::get<cli::PrintAndExit>(parsed);
-  return print(text.text, text.to_stderr, text.code);
+int plain_main(const Command& command, const std::vector<std::string>& arguments) {
+  const auto parsed = parse_here(arguments);
+  if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
+  return command.run(parsed);
 }
 
 int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context, SlurmStep* step) {
-  const auto parsed = parse(arguments);
+  const auto parsed = parse_here(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
@@ -144,18 +137,19 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const std::string_view word = argc > 1 ? argv[1] : "";
-      word == "store" || word == "rendezvous" || word == "secret" ||
-      (word == "env" && !cli::starts_env_program(argc > 2 ? argv[2] : ""))) {
-    ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
-  } else if (word == "agent") {
+  if (argc > 1 && std::string_view(argv[1]) == "agent") {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
+  // Only the agent needs all of them: the guard stays small.
+  const auto arguments = [&](int most) {
+    return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, most));
+  };
+  if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
+    ::_exit(plain_main(*command, arguments(argc)));
+  }
   SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
-  const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
-    // Only the agent needs them: the guard stays small.
-    return agent_main(std::vector<std::string>(argv + 1, argv + argc), context, step);
-  });
+  const process::ProgramEnd end = process::run_guarded(
+      argc, argv, [&](process::AgentContext& context) { return agent_main(arguments(argc), context, step); });
   end_forgotten_step(step);
   process::end_program(end);
 }

@@ -1,12 +1,12 @@
 #include "checks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "rendezvous_conf.hpp"
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun::cli {
 
@@ -94,6 +94,61 @@ Result<void> settle_meeting_file(RendezvousSpec& meeting, const Settings& settin
                 "--rdzv-endpoint=HOST:PORT with its name or address, and leave out store_type");
   }
   meeting.endpoint.clear();
+  return {};
+}
+
+/// The last six say something about torchrun's own store or barrier, which ddrun does not have.
+constexpr std::array<const char*, 13> known_keys{
+    "timeout",      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+    "is_host",      "rank",         "close_timeout",     "heartbeat",           "heartbeat_timeout",
+    "read_timeout", "store_type",   "use_libuv"};
+
+Result<void> wrong_value(std::string_view key, std::string_view text, const Error& error) {
+  return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
+}
+
+/// torchrun's keys of --rdzv-conf, given their meaning unless an option of ddrun's own says otherwise. Fails with
+/// `invalid_argument` for a value that is none; a key that is not known gives a warning.
+Result<void> apply_rendezvous_conf(RendezvousSpec& meeting, const Settings& settings,
+                                   std::vector<std::string>& warnings) {
+  const bool is_static = meeting.backend == "static";
+  const auto given = [&](std::string_view option) { return settings.is_on(option); };
+  const auto time = [&](const std::string& key, std::string_view option, Milliseconds& to) -> Result<void> {
+    const auto found = meeting.conf.find(key);
+    if (found == meeting.conf.end() || given(option)) return {};
+    const auto parsed = parse_positive_time(found->second);
+    if (!parsed) return wrong_value(key, found->second, parsed.error());
+    to = *parsed;
+    return {};
+  };
+  // As with torchrun: a static rendezvous has `timeout`, a dynamic one has `join_timeout`.
+  if (auto set = time(is_static ? "timeout" : "join_timeout", "join-timeout", meeting.join_timeout); !set) return set;
+  if (auto set = time("last_call_timeout", "last-call", meeting.last_call); !set) return set;
+  if (auto set = time("keep_alive_interval", "heartbeat-interval", meeting.heartbeat_interval); !set) return set;
+  if (const auto found = meeting.conf.find("keep_alive_max_attempt");
+      found != meeting.conf.end() && !given("heartbeat-misses")) {
+    const auto parsed = parse_int(found->second, 1, 10'000);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    meeting.heartbeat_misses = *parsed;
+  }
+  if (const auto found = meeting.conf.find("rank"); found != meeting.conf.end() && is_static && !meeting.node_rank) {
+    const auto parsed = parse_int(found->second, 0, 1'000'000);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    meeting.node_rank = *parsed;
+  }
+  if (const auto found = meeting.conf.find("is_host"); found != meeting.conf.end() && !meeting.is_host) {
+    const auto parsed = parse_bool(found->second);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    meeting.is_host = *parsed;
+  }
+  if (settings.of("rdzv-conf").source != Source::command_line) return {};
+  const std::vector<std::string> known(known_keys.begin(), known_keys.end());
+  for (const auto& [key, value] : meeting.conf) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string near = nearest(key, known);
+    warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
+                              near.empty() ? std::string() : concat("; did you mean '", near, "'?")));
+  }
   return {};
 }
 

@@ -1,7 +1,7 @@
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 #include "ddrun/cluster/detect.hpp"
 #include "option_table.hpp"
-#include "values.hpp"
 
 // What torchrun calls rendezvous, and its options that change nothing here but may stand in a command line.
 

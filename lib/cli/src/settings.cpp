@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun::cli {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cli11_values.hpp"
+#include "command_line.hpp"
 #include "config_file.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/complete.hpp"

@@ -1,4 +1,4 @@
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 #include <signal.h>
 

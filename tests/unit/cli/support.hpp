@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/cli/parse.hpp"
+#include "commands.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 

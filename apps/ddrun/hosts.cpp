@@ -23,7 +23,7 @@
 #include "ddrun/remote/build_id.hpp"
 #include "ddrun/remote/head.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "remote_job.hpp"
+#include "hosts.hpp"
 
 using namespace ddrun;
 

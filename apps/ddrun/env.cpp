@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cluster_place.hpp"
+#include "commands.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/host_port.hpp"
 #include "ddrun/base/messages.hpp"
@@ -12,7 +13,7 @@
 
 // `ddrun env`: what was detected, from which variable, what it means, what counts instead.
 
-using namespace ddrun;
+namespace ddrun {
 
 namespace {
 
@@ -131,7 +132,35 @@ int say_text_or_fail(const std::string& text, int code) {
 
 }  // namespace
 
-int show_place(cli::ShowPlace command) {
+bool starts_env_program(std::string_view word) {
+  if (word.empty()) return false;
+  if (word.front() != '-' || word == "-") return true;
+  if (word[1] != '-') return std::string_view("iu0CSa").find(word[1]) != std::string_view::npos;
+  constexpr std::string_view only_of_env =
+      "--argv0 --block-signal --default-signal --ignore-environment --ignore-signal --list-signal-handling --null "
+      "--split-string --unset";
+  const auto names = split(only_of_env, ' ');
+  return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
+}
+
+/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started, so that its
+/// options and --json may stand in any order.
+Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
+  std::vector<std::string> options(rest.begin(), rest.end());
+  const bool json = take_out(options, "--json");
+  auto parsed = cli::parse_place(options, asking);
+  if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
+  auto& launch = std::get<cli::Launch>(parsed);
+  const std::string& program = launch.spec.program.name;
+  if (program.find('=') != std::string::npos && program.find('/') > program.find('=')) {
+    return cli::usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
+                                   " write its options first: ddrun [options] -- env ", program, " ..."));
+  }
+  return ShowPlace{std::move(launch), json};
+}
+
+int run_env(const Parsed& parsed) {
+  ShowPlace command = std::get<ShowPlace>(parsed);
   cli::Launch& launch = command.launch;
   set_message_settings(launch.messages);
   const auto detected = detect_place(launch, ::getpid());
@@ -150,3 +179,5 @@ int show_place(cli::ShowPlace command) {
   const Meaning job{launch.spec, *completion};
   return say_text_or_fail(command.json ? as_json(*detected, job) : as_text(*detected, job), 0);
 }
+
+}  // namespace ddrun

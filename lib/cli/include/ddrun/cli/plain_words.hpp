@@ -3,19 +3,12 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "argv_split.hpp"
+#include "ddrun/base/result.hpp"
 
 namespace ddrun::cli {
-
-struct OptionValues {
-  const Option* option;
-  std::vector<std::string> values;  ///< scalars: the last one; counts: how often; flags: "true" or what was given
-};
-
-/// The values of the options in `argv.ours`, read by CLI11.
-[[nodiscard]] Result<std::vector<OptionValues>> read_values(const Argv& argv);
 
 /// An option of a command that has few of them and no settings.
 struct PlainOption {

@@ -1,11 +1,11 @@
-#include "argv_split.hpp"
+#include "command_line.hpp"
 
 #include <algorithm>
 #include <cctype>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 #include "foreign_options.hpp"
-#include "values.hpp"
 
 namespace ddrun::cli {
 
@@ -36,6 +36,9 @@ namespace {
   return bad(concat("unknown option '-", letter, "' (see 'ddrun --help')"));
 }
 
+/// The value of a flag that has none.
+constexpr std::string_view is_set = "true";
+
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
 /// Whether a word can be the value of the option before it. What looks like an option is taken for a forgotten value.
@@ -47,22 +50,23 @@ class Splitter {
  public:
   explicit Splitter(std::span<const std::string> arguments) : rest_(arguments) {}
 
-  Result<Argv> run() {
+  Result<CommandLine> run() {
     while (!rest_.empty()) {
       const std::string& word = rest_.front();
       if (word == "--") {
         rest_ = rest_.subspan(1);
-        argv_.separated = true;
+        line_.separated = true;
         break;
       }
       if (word.size() < 2 || word[0] != '-') break;
       rest_ = rest_.subspan(1);
       const auto done = word[1] == '-' ? long_option(word) : short_options(word);
       if (!done) return tl::unexpected<Error>(done.error());
-      if (argv_.action != nullptr) return std::move(argv_);
+      if (line_.action != nullptr) return std::move(line_);
     }
-    argv_.program.assign(rest_.begin(), rest_.end());
-    return std::move(argv_);
+    line_.program.assign(rest_.begin(), rest_.end());
+    for (OptionValues& one : line_.options) settle(one);
+    return std::move(line_);
   }
 
  private:
@@ -73,31 +77,21 @@ class Splitter {
     const std::string typed = concat("--", option->name);
     if (option->kind == Kind::action) {
       if (equals != std::string_view::npos) return bad(concat(typed, " takes no value"));
-      argv_.action = option;
+      line_.action = option;
       return {};
     }
-    note(*option);
     if (equals + 1 == word.size() && !option->takes_value()) {
       return bad(concat(typed, "= has no value; give 0 or 1, or leave out the ="));
     }
-    if (equals != std::string_view::npos) return add(typed, "=", word.substr(equals + 1));
-    if (!option->takes_value()) {
-      argv_.ours.push_back(typed);
-      return {};
-    }
-    return add_next(typed, "=", *option);
+    if (equals != std::string_view::npos) return add(*option, word.substr(equals + 1));
+    return option->takes_value() ? add_next(typed, *option) : add(*option, is_set);
   }
 
   Result<void> short_options(std::string_view word) {
     // -np is mpirun's spelling of -n.
-    if (word == "-np") {
-      const Option& option = *find_short('n');
-      note(option);
-      return add_next("-n", "", option);
-    }
+    if (word == "-np") return add_next("-n", *find_short('n'));
     if (word.starts_with("-np") && word.size() > 3 && (word[3] == '=' || is_digit(word[3]))) {
-      note(*find_short('n'));
-      return add("-n", "", word.substr(word[3] == '=' ? 4 : 3));
+      return add(*find_short('n'), word.substr(word[3] == '=' ? 4 : 3));
     }
     // mpirun and its like write long options with one dash too.
     if (const std::string_view name = word.substr(1, word.find('=') - 1); name.size() > 1) {
@@ -110,39 +104,30 @@ class Splitter {
       const Option* option = find_short(word[i]);
       if (option == nullptr) return unknown_short(word[i]);
       if (option->kind == Kind::action) {
-        argv_.action = option;
+        line_.action = option;
         return {};
       }
-      note(*option);
-      const std::string typed = concat('-', word[i]);
       if (!option->takes_value()) {
-        argv_.ours.push_back(typed);
+        (void)add(*option, is_set);
         continue;
       }
       std::string_view value = word.substr(i + 1);
-      if (value.empty()) return add_next(typed, "", *option);
+      if (value.empty()) return add_next(concat('-', word[i]), *option);
       if (value.front() == '=') value.remove_prefix(1);
-      return add(typed, "", value);
+      return add(*option, value);
     }
     return {};
   }
 
-  void note(const Option& option) {
-    if (std::find(argv_.used.begin(), argv_.used.end(), &option) == argv_.used.end()) argv_.used.push_back(&option);
-  }
-
-  /// An empty value goes as a word of its own: CLI11 takes "--name=" for a value that is still to come.
-  Result<void> add(std::string_view typed, std::string_view between, std::string_view value) {
-    if (value.empty()) {
-      argv_.ours.emplace_back(typed);
-      argv_.ours.emplace_back();
-    } else {
-      argv_.ours.push_back(concat(typed, between, value));
-    }
+  Result<void> add(const Option& option, std::string_view value) {
+    auto& all = line_.options;
+    auto at = std::find_if(all.begin(), all.end(), [&](const OptionValues& one) { return one.option == &option; });
+    if (at == all.end()) at = all.insert(all.end(), {&option, {}});
+    at->values.emplace_back(value);
     return {};
   }
 
-  Result<void> add_next(std::string_view typed, std::string_view between, const Option& option) {
+  Result<void> add_next(std::string_view typed, const Option& option) {
     if (rest_.empty() || !can_be_value(rest_.front())) {
       return bad(concat(
           typed, " needs a value (", option.metavar, ")",
@@ -151,15 +136,25 @@ class Splitter {
     }
     const std::string& value = rest_.front();
     rest_ = rest_.subspan(1);
-    return add(typed, between, value);
+    return add(option, value);
+  }
+
+  /// A flag that is repeated is counted; of several values the last counts, as argparse does it.
+  static void settle(OptionValues& one) {
+    auto& values = one.values;
+    if (one.option->kind == Kind::count &&
+        std::all_of(values.begin(), values.end(), [](const std::string& value) { return value == is_set; })) {
+      values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
+    }
+    if (one.option->kind != Kind::assignments && values.size() > 1) values.erase(values.begin(), values.end() - 1);
   }
 
   std::span<const std::string> rest_;
-  Argv argv_;
+  CommandLine line_;
 };
 
 }  // namespace
 
-Result<Argv> split_argv(std::span<const std::string> arguments) { return Splitter(arguments).run(); }
+Result<CommandLine> read_command_line(std::span<const std::string> arguments) { return Splitter(arguments).run(); }
 
 }  // namespace ddrun::cli

@@ -11,7 +11,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/remote/build_id.hpp"
-#include "remote_job.hpp"
+#include "hosts.hpp"
 
 using namespace ddrun;
 
@@ -27,8 +27,7 @@ Result<void> go_to(const remote::Bootstrap& part) {
 /// What the user's ddrun has decided, as this one would have understood it from a command line.
 Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home& home,
                               const cli::VersionInfo& version) {
-  const char* const nothing[] = {nullptr};
-  auto parsed = cli::parse(part.words, Environment(nothing), version, false);
+  auto parsed = cli::parse_launch(part.words, {Environment(), version});
   auto* launch = std::get_if<cli::Launch>(&parsed);
   if (launch == nullptr) {
     const auto* text = std::get_if<cli::PrintAndExit>(&parsed);
