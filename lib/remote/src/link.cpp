@@ -13,7 +13,6 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "remote_command.hpp"
-#include "timing.hpp"
 
 namespace ddrun::remote {
 
