@@ -36,7 +36,7 @@ cli::VersionInfo version_info() {
                       {"build", build.build_type},
                       {"linked", build.link},
                       {"libraries", build.libraries},
-                      {"NCCL", "not compiled in"}};
+                      {"NCCL", "not part of ddrun; ddrun-allreduce looks for it when it runs"}};
   if (*build.sanitize != '\0') version.features.emplace_back("sanitizers", build.sanitize);
   return version;
 }
