@@ -24,15 +24,6 @@ std::optional<std::string_view> Environment::get(std::string_view name) const {
   return value && !value->empty() ? value : std::nullopt;
 }
 
-bool Environment::any_begins_with(std::initializer_list<std::string_view> prefixes) const {
-  for (const std::string_view entry : entries_) {
-    for (const std::string_view prefix : prefixes) {
-      if (entry.starts_with(prefix)) return true;
-    }
-  }
-  return false;
-}
-
 std::string_view entry_name(std::string_view entry) {
   const std::size_t equals = entry.find('=');
   return equals == std::string_view::npos ? std::string_view() : entry.substr(0, equals);

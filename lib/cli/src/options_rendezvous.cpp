@@ -53,7 +53,7 @@ Result<void> check_logs_specs(Draft& draft, std::string_view value) {
                                              "--log-dir, --redirects, --tee and --label"));
 }
 
-constexpr Option rendezvous_table[] = {
+const Option rendezvous_table[] = {
     {.name = "standalone",
      .group = Group::meeting,
      .kind = Kind::flag,

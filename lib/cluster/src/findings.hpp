@@ -9,21 +9,6 @@
 
 namespace ddrun::cluster {
 
-/// What one scheme says. Its evidence is made from the facts when all are put together.
-struct Findings {
-  int level = 0;  ///< the higher one counts; equal ones must agree
-  Detected said;
-};
-
-// Levels.
-inline constexpr int torchrun_level = 100;
-inline constexpr int mpi_level = 80;       ///< mpirun inside of a batch job
-inline constexpr int inner_level = 70;     ///< a system that runs on top of others
-inline constexpr int platform_level = 60;  ///< what a machine says to all that runs on it
-inline constexpr int batch_level = 50;
-inline constexpr int hint_level = 20;  ///< a part of the answer, where no other scheme has it
-inline constexpr int plain_level = 10;
-
 /// What a scheme's function may look at.
 struct Surroundings {
   const Environment& variables;
@@ -33,7 +18,8 @@ struct Surroundings {
 };
 
 /// Nothing (not there), or what was said, or a contradiction within it.
-using Found = Result<std::optional<Findings>>;
+/// Its evidence is made from the facts when all are put together.
+using Found = Result<std::optional<Detected>>;
 
 Found find_slurm(const Surroundings& around);
 Found find_open_mpi(const Surroundings& around);

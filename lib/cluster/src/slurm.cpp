@@ -53,10 +53,9 @@ class Slurm {
   }
 
   Found find(Fact<std::string> job) {
-    Findings found{batch_level, {}};
-    Detected& said = found.said;
+    Detected said;
     said.scheme = in_step_ ? "Slurm step" : "Slurm job";
-    if (is_heterogeneous_slurm(variables_)) return heterogeneous(std::move(found));
+    if (is_heterogeneous_slurm(variables_)) return heterogeneous();
     if (auto done = take_nodes(said); !done) return tl::unexpected<Error>(done.error());
     if (auto done = take_shape(said); !done) return tl::unexpected<Error>(done.error());
     const std::string id = slurm_id(variables_, job.value, step_);
@@ -71,16 +70,17 @@ class Slurm {
       const auto seconds = parse_integer(end->value, 0, 1LL << 40);
       if (seconds) said.end_time = {{*seconds, end->variable}};
     }
-    return found;
+    return said;
   }
 
  private:
-  static Found heterogeneous(Findings found) {
-    found.said.scheme = "heterogeneous Slurm job";
-    found.said.refusal =
+  static Found heterogeneous() {
+    Detected said;
+    said.scheme = "heterogeneous Slurm job";
+    said.refusal =
         "SLURM_HET_SIZE says that this Slurm job has several parts, which ddrun does not put together; give --nnodes, "
         "--node-rank and --rdzv-endpoint, or --nnodes=1 for this machine alone";
-    return found;
+    return said;
   }
 
   Result<void> take_nodes(Detected& said) {
@@ -154,7 +154,7 @@ class Slurm {
 
 Found find_slurm(const Surroundings& around) {
   auto job = first_text_of(around.variables, slurm_job_names);
-  if (!job) return std::optional<Findings>{};
+  if (!job) return std::optional<Detected>{};
   return Slurm(around).find(std::move(*job));
 }
 

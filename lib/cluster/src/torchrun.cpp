@@ -64,10 +64,9 @@ Found find_torchrun(const Surroundings& around) {
   // Kubeflow writes it with no value, on which torchrun itself stumbles.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
   if (!standalone && !any_set(variables, {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
-  Findings found{torchrun_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "torchrun's PET_ variables";
   said.standalone = standalone;
   auto nodes = nodes_of(variables, "PET_NNODES");
@@ -75,7 +74,7 @@ Found find_torchrun(const Surroundings& around) {
   said.nodes = std::move(*nodes);
   if (auto done = take_rank(said, variables, {"PET_NODE_RANK"}); !done) return tl::unexpected<Error>(done.error());
   if (auto done = take_master(said, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
-  if (!variables.get("KUBERNETES_SERVICE_HOST")) return found;
+  if (!variables.get("KUBERNETES_SERVICE_HOST")) return said;
   said.shape = Shape::agents;
   // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and a RANK that is the pod's index.
   const auto master = text_of(variables, "MASTER_ADDR");
@@ -100,7 +99,7 @@ Found find_torchrun(const Surroundings& around) {
     const std::string_view own = around.machine.host_name;
     said.is_host = {{!own.empty() && short_name(host) == short_name(own), "PET_RDZV_ENDPOINT, the pod's name"}};
   }
-  return found;
+  return said;
 }
 
 Found find_plain(const Surroundings& around) {
@@ -108,10 +107,9 @@ Found find_plain(const Surroundings& around) {
   // With a local rank somebody has started ranks, and these variables are theirs.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
-  Findings found{plain_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "MASTER_ADDR and NODE_RANK";
   auto nodes = nodes_of(variables, "NNODES");
   if (!nodes) return tl::unexpected<Error>(nodes.error());
@@ -120,7 +118,7 @@ Found find_plain(const Surroundings& around) {
     return tl::unexpected<Error>(done.error());
   }
   if (auto done = take_master(said, variables, "", 29500); !done) return tl::unexpected<Error>(done.error());
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -24,8 +23,6 @@ class Environment {
   [[nodiscard]] std::optional<std::string_view> get(std::string_view name) const;
   /// Also true if it is empty.
   [[nodiscard]] bool has(std::string_view name) const { return find(name).has_value(); }
-  /// Whether any variable's name begins with one of `prefixes`. Walks the environment once.
-  [[nodiscard]] bool any_begins_with(std::initializer_list<std::string_view> prefixes) const;
 
  private:
   std::vector<const char*> entries_;

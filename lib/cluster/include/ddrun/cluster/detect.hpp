@@ -70,9 +70,7 @@ struct Detected {
 };
 
 /// Words of --env-detect, blank-separated, "auto" and "none" first.
-inline constexpr std::string_view detect_words =
-    "auto none slurm openmpi mpich flux pbs lsf sge torchrun kubernetes skypilot dstack sagemaker azureml volcano "
-    "horovod tpu torchx plain";
+extern const std::string_view detect_words;
 
 /// False if no variable is there that a scheme begins with: then detect() finds nothing, and its other arguments need
 /// not be made.
