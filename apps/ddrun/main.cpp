@@ -21,9 +21,11 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/process/guard.hpp"
+#include "ddrun/process/insistence.hpp"
+#include "ddrun/rendezvous/secret.hpp"
 #include "hosts.hpp"
-#include "slurm_agents.hpp"
 
 namespace {
 
@@ -105,6 +107,54 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   return run(launch, context, std::move(hooks), part.node_rank == 0);
 }
 
+/// The agents know each other by the user's secret, or by one that is made for them. 0, or the exit code.
+int share_secret(const RendezvousSpec& spec) {
+  if (spec.insecure) return 0;
+  auto found = rendezvous::find_secret(spec, variable);
+  if (!found) {
+    say_error(found.error().message);
+    return agent::exit_code(found.error().code);
+  }
+  if (*found) return 0;
+  auto made = rendezvous::new_secret_text();
+  if (!made) {
+    say_error(made.error().message);
+    return exit_codes::launcher_failed;
+  }
+  ::setenv("DDRUN_SECRET", made->c_str(), 1);
+  rendezvous::wipe(*made);
+  return 0;
+}
+
+/// Starts ddrun with the same `arguments` on each node of the job that this process is the script of.
+int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std::vector<std::string> arguments,
+                 process::AgentContext& context, cluster::AgentStarter& starter) {
+  if (auto ready = starter.prepare(); !ready) {
+    say_error(ready.error().message);
+    return exit_codes::launcher_failed;
+  }
+  if (const int code = share_secret(spec.rendezvous); code != 0) return code;
+  cluster::Starting starting;
+  starting.arguments = std::move(arguments);
+  starting.stdin_ = spec.stdin_;
+  starting.stdin_usable = context.stdin_usable;
+  starting.ending_signals = spec.stop.ending_signals;
+  starting.begin_to_listen = [&](std::chrono::milliseconds margin) {
+    context.shared->agent_begins_to_listen(spec.stop.ending_signals, spec.stop.grace + margin);
+  };
+  starting.guard_messages = context.guard_messages.get();
+  starting.hear = [&context](bool& gone) -> std::optional<cluster::SignalHeard> {
+    process::SignalMessage message;
+    const ssize_t n = ::read(context.guard_messages.get(), &message, sizeof message);
+    gone = n == 0;
+    if (n != static_cast<ssize_t>(sizeof message)) return std::nullopt;
+    return cluster::SignalHeard{message.signal, message.sender, message.at_once};
+  };
+  starting.sweeper_life = context.sweeper_life.get();
+  starting.repetition_pause = process::Insistence::pause;
+  return starter.run(script, starting);
+}
+
 Parsed parse_here(const std::vector<std::string>& arguments) {
   return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
@@ -116,7 +166,8 @@ int plain_main(const Command& command, const std::vector<std::string>& arguments
   return command.run(parsed);
 }
 
-int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context, SlurmStep* step) {
+int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context,
+               cluster::AgentStarter& starter) {
   const auto parsed = parse_here(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
@@ -129,7 +180,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
     return exit_codes::usage;
   }
   if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
-    return run_slurm_agents(launch, *script, arguments, context, step);
+    return start_agents(launch.spec, *script, arguments, context, starter);
   }
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
 }
@@ -147,9 +198,9 @@ int main(int argc, char** argv) {
   if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
     ::_exit(plain_main(*command, arguments(argc)));
   }
-  SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
+  const auto starter = cluster::make_agent_starter();
   const process::ProgramEnd end = process::run_guarded(
-      argc, argv, [&](process::AgentContext& context) { return agent_main(arguments(argc), context, step); });
-  end_forgotten_step(step);
+      argc, argv, [&](process::AgentContext& context) { return agent_main(arguments(argc), context, *starter); });
+  starter->end_forgotten();
   process::end_program(end);
 }
