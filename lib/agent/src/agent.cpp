@@ -407,6 +407,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
 }
 
 void Agent::evidence_ends() {
+  if (record_.stop_has_begun()) return;
   output_->drain_all();
   record_.stop_begins();
 }
