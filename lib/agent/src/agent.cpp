@@ -459,6 +459,7 @@ void Agent::carry_out(const action::Finish&) {
 
 void Agent::all_is_written() {
   if (!member_) return io_.stop();
+  // The report may wait for a reader, for some seconds: since its verdict the coordinator asks for no sign of life.
   if (member_->authority() == Authority::coordinator) settle();
   member_->async_close([this] { io_.stop(); });
 }
