@@ -8,15 +8,13 @@
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
-#include "options/options.hpp"
-#include "report/reports.hpp"
-#include "run.hpp"
-#include "say.hpp"
-#include "start/place.hpp"
-#include "status.hpp"
+#include "ddrun/bench/options.hpp"
+#include "ddrun/bench/place.hpp"
+#include "ddrun/bench/run.hpp"
+#include "ddrun/bench/status.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 
 namespace {
 
@@ -29,16 +27,16 @@ void hold_standard_streams() {
 
 int status_of(const Error& error) {
   switch (error.code) {
-    case Errc::invalid_argument: return kUsage;
-    case Errc::unsupported: return kCannotRunHere;
-    default: return kFailed;
+    case Errc::invalid_argument: return exit_usage;
+    case Errc::unsupported: return exit_cannot_run_here;
+    default: return exit_failed;
   }
 }
 
 /// In a launcher all the same, one is enough.
 int finish_without_run(const ReportOptions& options) {
   const char* const rank = std::getenv("RANK");
-  if (rank != nullptr && std::string_view(rank) != "0") return kRight;
+  if (rank != nullptr && std::string_view(rank) != "0") return exit_right;
   const auto result = report_from_files(options);
   if (result) return *result;
   say_error(result.error().message);
@@ -56,12 +54,12 @@ int main(int argc, char** argv) {
   if (!parsed.options.report.from.empty()) return finish_without_run(parsed.options.report);
   if (auto there = collectives::probe(parsed.options.backend); !there) {
     say_error(there.error().message);
-    return kCannotRunHere;
+    return exit_cannot_run_here;
   }
-  const auto place = place_from(cluster::Variables(environ));
+  const auto place = place_from(Environment(environ));
   if (!place) {
     say_error(place.error().message);
-    return kUsage;
+    return exit_usage;
   }
   const auto result = run(parsed.options, *place);
   if (result) return *result;

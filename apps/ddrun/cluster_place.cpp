@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
@@ -36,7 +37,7 @@ Result<cluster::Completion> complete_place(cli::Launch& launch, const cluster::D
 }
 
 Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_pid) {
-  const cluster::Variables variables(environ);
+  const Environment variables(environ);
   if (launch.env_detect == "none") return cluster::Detected{};
   if (launch.env_detect == "auto" && !cluster::worth_looking(variables)) return cluster::Detected{};
   cluster::Machine machine = cluster::this_machine();

@@ -20,6 +20,3 @@ struct ClusterPlace {
                                                                        const ddrun::cluster::Detected& detected);
 /// Both.
 [[nodiscard]] ddrun::Result<ClusterPlace> find_place(ddrun::cli::Launch& launch, pid_t started_pid);
-
-/// `ddrun env`. The exit code.
-[[nodiscard]] int show_place(ddrun::cli::ShowPlace command);

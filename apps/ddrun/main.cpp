@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,20 +11,21 @@
 #include <vector>
 
 #include "cluster_place.hpp"
+#include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/agent/failure_report.hpp"
 #include "ddrun/agent/json_report.hpp"
 #include "ddrun/base/build_info.hpp"
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/cli/parse.hpp"
+#include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/process/guard.hpp"
-#include "remote_job.hpp"
-#include "rendezvous_command.hpp"
-#include "secret_command.hpp"
-#include "slurm_agents.hpp"
-#include "store_command.hpp"
+#include "ddrun/process/signals.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+#include "hosts.hpp"
 
 namespace {
 
@@ -36,7 +38,7 @@ cli::VersionInfo version_info() {
                       {"build", build.build_type},
                       {"linked", build.link},
                       {"libraries", build.libraries},
-                      {"NCCL", "not compiled in"}};
+                      {"NCCL", "not part of ddrun; ddrun-allreduce looks for it when it runs"}};
   if (*build.sanitize != '\0') version.features.emplace_back("sanitizers", build.sanitize);
   return version;
 }
@@ -44,12 +46,12 @@ cli::VersionInfo version_info() {
 /// A full disk or a closed pipe must not look like success.
 int print(const std::string& text, bool to_stderr, int code) {
   if (write_all(to_stderr ? STDERR_FILENO : STDOUT_FILENO, text.data(), text.size())) return code;
-  return code == 0 ? agent::exit_codes::launcher_failed : code;
+  return code == 0 ? exit_codes::launcher_failed : code;
 }
 
 int dry_run(const LaunchSpec& spec) {
   const auto text = agent::describe_job(spec, environ, build_info().version);
-  if (text) return print(*text, false, agent::exit_codes::success);
+  if (text) return print(*text, false, exit_codes::success);
   say_error(text.error().message);
   return agent::exit_code(text.error().code);
 }
@@ -80,11 +82,11 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   int code = agent::exit_code(result);
   // What could not be said must not look like success.
   if (!report.empty() && (tells_cause || !result.cause) && !say_text(report) && code == 0) {
-    code = agent::exit_codes::launcher_failed;
+    code = exit_codes::launcher_failed;
   }
   if (no_report) {
     say_error(no_report->message);
-    if (code == 0) code = agent::exit_codes::launcher_failed;
+    if (code == 0) code = exit_codes::launcher_failed;
   }
   return code;
 }
@@ -98,31 +100,75 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   rendezvous::wipe(text);
   if (!secret) {
     say_error(secret.error().message);
-    return agent::exit_codes::launcher_failed;
+    return exit_codes::launcher_failed;
   }
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
   return run(launch, context, std::move(hooks), part.node_rank == 0);
 }
 
-cli::Parsed parse(const std::vector<std::string>& arguments) {
-  return cli::parse(arguments, cli::EnvironmentView(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
+/// The agents know each other by the user's secret, or by one that is made for them. 0, or the exit code.
+int share_secret(const RendezvousSpec& spec) {
+  if (spec.insecure) return 0;
+  auto found = rendezvous::find_secret(spec, variable);
+  if (!found) {
+    say_error(found.error().message);
+    return agent::exit_code(found.error().code);
+  }
+  if (*found) return 0;
+  auto made = rendezvous::new_secret_text();
+  if (!made) {
+    say_error(made.error().message);
+    return exit_codes::launcher_failed;
+  }
+  ::setenv("DDRUN_SECRET", made->c_str(), 1);
+  rendezvous::wipe(*made);
+  return 0;
+}
+
+/// Starts ddrun with the same `arguments` on each node of the job that this process is the script of.
+int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std::vector<std::string> arguments,
+                 process::AgentContext& context, cluster::AgentStarter& starter) {
+  if (auto ready = starter.prepare(); !ready) {
+    say_error(ready.error().message);
+    return exit_codes::launcher_failed;
+  }
+  if (const int code = share_secret(spec.rendezvous); code != 0) return code;
+  cluster::Starting starting;
+  starting.arguments = std::move(arguments);
+  starting.stdin_ = spec.stdin_;
+  starting.stdin_usable = context.stdin_usable;
+  starting.ending_signals = spec.stop.ending_signals;
+  starting.begin_to_listen = [&](std::chrono::milliseconds margin) {
+    context.shared->agent_begins_to_listen(spec.stop.ending_signals, spec.stop.grace + margin);
+  };
+  starting.guard_messages = context.guard_messages.get();
+  starting.hear = [&context](bool& gone) -> std::optional<cluster::SignalHeard> {
+    process::SignalMessage message;
+    const ssize_t n = ::read(context.guard_messages.get(), &message, sizeof message);
+    gone = n == 0;
+    if (n != static_cast<ssize_t>(sizeof message)) return std::nullopt;
+    return cluster::SignalHeard{message.signal, message.sender, message.at_once};
+  };
+  starting.sweeper_life = context.sweeper_life.get();
+  starting.repetition_pause = process::Insistence::pause;
+  return starter.run(script, starting);
+}
+
+Parsed parse_here(const std::vector<std::string>& arguments) {
+  return parse(arguments, Environment(environ), version_info(), ::isatty(STDERR_FILENO) != 0);
 }
 
 /// Words of ddrun that start no process, so that nothing needs to be guarded.
-int plain_main(const std::vector<std::string>& arguments) {
-  const auto parsed = parse(arguments);
-  if (const auto* serve = std::get_if<cli::StoreServe>(&parsed)) return serve_store(*serve);
-  if (const auto* ask = std::get_if<cli::StoreAsk>(&parsed)) return ask_store(*ask);
-  if (const auto* serve = std::get_if<cli::RendezvousServe>(&parsed)) return serve_rendezvous(*serve);
-  if (const auto* make = std::get_if<cli::SecretNew>(&parsed)) return make_secret(*make);
-  if (const auto* show = std::get_if<cli::ShowPlace>(&parsed)) return show_place(*show);
-  const auto& text = std::get<cli::PrintAndExit>(parsed);
-  return print(text.text, text.to_stderr, text.code);
+int plain_main(const Command& command, const std::vector<std::string>& arguments) {
+  const auto parsed = parse_here(arguments);
+  if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
+  return command.run(parsed);
 }
 
-int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context, SlurmStep* step) {
-  const auto parsed = parse(arguments);
+int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context,
+               cluster::AgentStarter& starter) {
+  const auto parsed = parse_here(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
   set_message_settings(launch.messages);
@@ -131,10 +177,10 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
   const auto place = find_place(launch, context.shared->started_pid);
   if (!place) {
     say_error(place.error().message);
-    return agent::exit_codes::usage;
+    return exit_codes::usage;
   }
   if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
-    return run_slurm_agents(launch, *script, arguments, context, step);
+    return start_agents(launch.spec, *script, arguments, context, starter);
   }
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
 }
@@ -142,18 +188,19 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const std::string_view word = argc > 1 ? argv[1] : "";
-      word == "store" || word == "rendezvous" || word == "secret" ||
-      (word == "env" && !cli::starts_env_program(argc > 2 ? argv[2] : ""))) {
-    ::_exit(plain_main(std::vector<std::string>(argv + 1, argv + argc)));
-  } else if (word == "agent") {
+  if (argc > 1 && std::string_view(argv[1]) == "agent") {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
-  SlurmStep* step = ::getenv("SLURM_JOB_ID") != nullptr ? share_slurm_step() : nullptr;
-  const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
-    // Only the agent needs them: the guard stays small.
-    return agent_main(std::vector<std::string>(argv + 1, argv + argc), context, step);
-  });
-  end_forgotten_step(step);
+  // Only the agent needs all of them: the guard stays small.
+  const auto arguments = [&](int most) {
+    return std::vector<std::string>(argv + std::min(argc, 1), argv + std::min(argc, most));
+  };
+  if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
+    ::_exit(plain_main(*command, arguments(argc)));
+  }
+  const auto starter = cluster::make_agent_starter();
+  const process::ProgramEnd end = process::run_guarded(
+      argc, argv, [&](process::AgentContext& context) { return agent_main(arguments(argc), context, *starter); });
+  starter->end_forgotten();
   process::end_program(end);
 }

@@ -2,13 +2,12 @@
 
 #include <unistd.h>
 
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 using namespace ddrun;
-namespace exit_codes = agent::exit_codes;
 
 namespace {
 

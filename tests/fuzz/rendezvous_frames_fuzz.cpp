@@ -28,7 +28,7 @@ struct Taken {
 };
 
 /// As a connection does: what is not a whole frame waits for more.
-Taken take(std::string_view stream, const std::optional<HmacKey>& key, std::size_t longest, bool crumbs) {
+Taken take(std::string_view stream, const std::optional<HmacKey>& key, std::size_t max_size, bool crumbs) {
   Taken taken;
   FrameOpener opener(key);
   std::string in;
@@ -38,10 +38,10 @@ Taken take(std::string_view stream, const std::optional<HmacKey>& key, std::size
     in += piece;
     std::string_view left = in;
     for (FrameOpener::Frame frame;;) {
-      taken.end = opener.next(left, frame, longest);
+      taken.end = opener.next(left, frame, max_size);
       if (taken.end != FrameOpener::Status::whole) break;
       DDRUN_FUZZ_CHECK(frame.size <= left.size());
-      DDRUN_FUZZ_CHECK(frame.payload.size() <= longest);
+      DDRUN_FUZZ_CHECK(frame.payload.size() <= max_size);
       DDRUN_FUZZ_CHECK(frame.size == opener.needed(left));
       taken.frames.push_back(std::string(1, static_cast<char>(frame.type)) + std::string(frame.payload));
       left.remove_prefix(frame.size);
@@ -64,12 +64,12 @@ void check_message(const Result<Message>& decoded, std::uint8_t type, std::strin
   // Bytes behind the last field are all that may be lost.
   DDRUN_FUZZ_CHECK(payload.substr(0, again.size()) == again);
   auto shorter = *decoded;
-  const std::size_t longest = again.size() / 2;
-  const bool fits = shorten(shorter, longest);
+  const std::size_t max_size = again.size() / 2;
+  const bool fits = shorten(shorter, max_size);
   std::string shortened;
   DDRUN_FUZZ_CHECK(encode(shorter, shortened) == type);
   DDRUN_FUZZ_CHECK(shortened.size() <= again.size());
-  DDRUN_FUZZ_CHECK(fits == (shortened.size() <= longest));
+  DDRUN_FUZZ_CHECK(fits == (shortened.size() <= max_size));
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   const auto flags = input.byte();
   const std::optional<HmacKey> key = (flags & 1) != 0 ? std::optional(HmacKey("a key")) : std::nullopt;
-  const std::size_t longest = (flags & 2) != 0 ? most_before_join : most_in_frame;
+  const std::size_t max_size = (flags & 2) != 0 ? max_payload_before_join : max_payload;
 
   FrameSealer sealer(key);
   std::string stream, last;
@@ -117,8 +117,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
   }
 
-  const auto taken = take(stream, key, longest, false);
-  DDRUN_FUZZ_CHECK(taken == take(stream, key, longest, true));
+  const auto taken = take(stream, key, max_size, false);
+  DDRUN_FUZZ_CHECK(taken == take(stream, key, max_size, true));
   if (key) {
     DDRUN_FUZZ_CHECK(taken.frames.size() <= honest.size());
     for (std::size_t i = 0; i < taken.frames.size(); ++i) DDRUN_FUZZ_CHECK(taken.frames[i] == honest[i]);

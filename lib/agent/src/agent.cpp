@@ -14,7 +14,6 @@
 #include "alarm.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
-#include "ddrun/agent/group_machine.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/output.hpp"
@@ -23,16 +22,15 @@
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signals_heard.hpp"
+#include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
-#include "event_log.hpp"
+#include "group_machine.hpp"
+#include "job_events.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
-#include "local_events.hpp"
 #include "preparation.hpp"
-#include "started_text.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
 #include "worker_group.hpp"
@@ -83,7 +81,7 @@ class Agent {
 
  private:
   Result<void> set_up();
-  Result<void> find_meeting_place();
+  Result<void> open_rendezvous();
   [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
   Result<RankAssignment> next_round(int attempt);
   void signal_arrived(const process::SignalMessage& message);
@@ -183,7 +181,7 @@ Result<void> Agent::set_up() {
   if (spec_.events_file) {
     if (auto opened = events_file_.open(*spec_.events_file); !opened) return opened;
   }
-  if (auto found = find_meeting_place(); !found) return found;
+  if (auto found = open_rendezvous(); !found) return found;
   record_.result().run_id = run_id();
 
   logs::OutputOptions options;
@@ -224,7 +222,7 @@ Result<void> Agent::set_up() {
   return {};
 }
 
-Result<void> Agent::find_meeting_place() {
+Result<void> Agent::open_rendezvous() {
   const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   if (!spec_.rendezvous.several_machines()) {
     if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);
@@ -276,8 +274,8 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   if (machine_->ending_signal() != 0) {
     say(Level::notice, concat(what, " again: killing all workers"));
   } else if (group_->living() > 0) {
-    say(Level::notice, concat(what, ": stopping ", group_->living(), group_->living() == 1 ? " worker" : " workers",
-                              " (SIGKILL after ", format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
+    say(Level::notice, concat(what, ": stopping ", counted(group_->living(), "worker"), " (SIGKILL after ",
+                              format_duration(spec_.stop.grace), ", or at once if you repeat it)"));
   } else if (state == State::stopping && (signal == SIGINT || signal == SIGQUIT)) {
     say(Level::notice, concat(what, ": killing what the workers have left"));
   }
@@ -372,8 +370,8 @@ Result<void> Agent::start_workers(int attempt) {
   if (!environment) return tl::unexpected(environment.error());
   job_cgroup_.renew();
   launcher_->set_child_cgroup(job_cgroup_.open_directory());
-  say(Level::info, concat("starting ", ranks.local_world_size, ranks.local_world_size == 1 ? " worker" : " workers",
-                          ", attempt ", attempt, ", store at ", ranks.master_addr, ":", ranks.master_port));
+  say(Level::info, concat("starting ", counted(ranks.local_world_size, "worker"), ", attempt ", attempt, ", store at ",
+                          ranks.master_addr, ":", ranks.master_port));
   auto spawned = group_->spawn_all(ranks, *environment, [this] {
     io_.poll();
     return machine_->spawn_is_pointless();
@@ -407,6 +405,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
 }
 
 void Agent::evidence_ends() {
+  if (record_.stop_has_begun()) return;
   output_->drain_all();
   record_.stop_begins();
 }
@@ -458,6 +457,7 @@ void Agent::carry_out(const action::Finish&) {
 
 void Agent::all_is_written() {
   if (!member_) return io_.stop();
+  // The report may wait for a reader, for some seconds: since its verdict the coordinator asks for no sign of life.
   if (member_->authority() == Authority::coordinator) settle();
   member_->async_close([this] { io_.stop(); });
 }

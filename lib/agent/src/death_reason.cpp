@@ -1,4 +1,4 @@
-#include "ddrun/agent/death_reason.hpp"
+#include "death_reason.hpp"
 
 #include <glob.h>
 #include <signal.h>
@@ -10,10 +10,10 @@
 #include <string_view>
 #include <utility>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/cgroup.hpp"
-#include "size_text.hpp"
 
 namespace ddrun::agent {
 
@@ -126,8 +126,8 @@ std::optional<DeathReasons::KillCount> DeathReasons::count_kills() const {
 std::string DeathReasons::out_of_memory(bool whole_machine) const {
   const auto limit = topology::memory_limit(roots_);
   if (!whole_machine && limit) {
-    return concat("(memory limit of cgroup ", limit->cgroup, ": ", size_text(static_cast<std::uint64_t>(limit->bytes)),
-                  ")");
+    return concat("(memory limit of cgroup ", limit->cgroup, ": ",
+                  format_size(static_cast<std::uint64_t>(limit->bytes)), ")");
   }
   return "(the machine itself was short of memory)";
 }

@@ -4,7 +4,7 @@
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
-#include "ddrun/rendezvous/coordinator_place.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_argv.hpp"
@@ -55,41 +55,40 @@ std::string quote_entry(const std::string& entry) {
   return entry.substr(0, equals + 1) + (equals + 1 < entry.size() ? shell_quote(entry.substr(equals + 1)) : "");
 }
 
-/// What can be said of the meeting before it has taken place.
-struct MeetingPlan {
+/// What can be said of the rendezvous before it has taken place.
+struct RendezvousPlan {
   RankAssignment ranks;
   std::string note;                     ///< lines
   std::set<std::string> not_known_yet;  ///< variables
 };
 
-Result<MeetingPlan> plan_several(const LaunchSpec& spec, MeetingPlan plan) {
-  const RendezvousSpec& meeting = spec.rendezvous;
-  const auto place = rendezvous::find_coordinator(meeting, rendezvous::this_machine());
-  if (!place) return tl::unexpected(place.error());
-  const std::string nodes = meeting.min_nodes == meeting.max_nodes
-                                ? std::to_string(meeting.max_nodes)
-                                : concat(meeting.min_nodes, " to ", meeting.max_nodes);
-  const Endpoint& first = place->candidates.front();
+Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan) {
+  const RendezvousSpec& wanted = spec.rendezvous;
+  const auto location = rendezvous::find_coordinator(wanted, rendezvous::this_machine());
+  if (!location) return tl::unexpected(location.error());
+  const std::string nodes = wanted.min_nodes == wanted.max_nodes ? std::to_string(wanted.max_nodes)
+                                                                 : concat(wanted.min_nodes, " to ", wanted.max_nodes);
+  const Endpoint& first = location->candidates.front();
   plan.note = concat("once ", nodes, " machines have met at ", first.host, ":", first.port,
-                     place->is_here ? ", where this one would run the coordinator" : "",
+                     location->is_here ? ", where this one would run the coordinator" : "",
                      "; ranks and MASTER_ADDR are given then\n");
   plan.not_known_yet = {"RANK",      "WORLD_SIZE",      "GROUP_RANK",  "GROUP_WORLD_SIZE",
                         "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-  plan.ranks.run_id = meeting.id;
+  plan.ranks.run_id = wanted.id;
   return plan;
 }
 
-Result<MeetingPlan> plan_meeting(const LaunchSpec& spec, int local_world_size) {
-  MeetingPlan plan;
+Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_size) {
+  RendezvousPlan plan;
   plan.ranks = rendezvous::assign_ranks({{local_world_size, spec.role}}).front();
   plan.ranks.max_restarts = spec.restart.max_restarts;
   if (spec.rendezvous.several_machines()) return plan_several(spec, std::move(plan));
-  auto place = rendezvous::choose_meeting_place(spec.rendezvous);
-  if (!place) return tl::unexpected(place.error());
-  plan.ranks.run_id = place->run_id;
-  plan.ranks.master_addr = place->advertised;
-  plan.ranks.master_port = place->port;
-  if (place->port == 0) plan.note = "MASTER_PORT is chosen when the job starts: a free one\n";
+  auto endpoint = rendezvous::choose_local_endpoint(spec.rendezvous);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  plan.ranks.run_id = endpoint->run_id;
+  plan.ranks.master_addr = endpoint->advertised;
+  plan.ranks.master_port = endpoint->port;
+  if (endpoint->port == 0) plan.note = "MASTER_PORT is chosen when the job starts: a free one\n";
   return plan;
 }
 
@@ -98,7 +97,7 @@ Result<MeetingPlan> plan_meeting(const LaunchSpec& spec, int local_world_size) {
 Result<std::string> describe_job(const LaunchSpec& spec, const char* const* environment, const std::string& version) {
   auto prepared = prepare(spec, environment);
   if (!prepared) return tl::unexpected(prepared.error());
-  auto plan = plan_meeting(spec, prepared->local_world_size);
+  auto plan = plan_rendezvous(spec, prepared->local_world_size);
   if (!plan) return tl::unexpected(plan.error());
   const RankAssignment& ranks = plan->ranks;
   worker_env::WorkerFacts facts;
@@ -108,9 +107,8 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   if (!prepared_environment) return tl::unexpected(prepared_environment.error());
   const Differences differ = differences(*prepared_environment, *prepared, plan->not_known_yet);
 
-  std::string text =
-      concat("would start ", prepared->local_world_size, prepared->local_world_size == 1 ? " worker" : " workers",
-             " on ", prepared->hostname, " in ", shell_quote(prepared->directory), "\n");
+  std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
+                            " in ", shell_quote(prepared->directory), "\n");
   text += plan->note;
   if (!differ.common.empty()) text += "\nall workers:\n";
   for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");

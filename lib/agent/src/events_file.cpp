@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "atomic_file.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
-#include "size_text.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
@@ -159,17 +159,25 @@ void EventsFile::write_to_file(std::string_view lines) {
   const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
   if (written == static_cast<ssize_t>(lines.size())) return;
   torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
-  if (std::exchange(complained_, true)) return;
-  say(Level::warning, concat("--events: a line could not be written",
-                             written < 0 ? concat(": ", std::strerror(errno)) : std::string(": the disk is full")));
+  // A disk that takes a part of a line is full.
+  if (lost_ == 0) why_lost_ = std::strerror(written < 0 ? errno : ENOSPC);
+  lost_ += lines.size();
+  // While the job runs something can still be done about it; the sum comes at the end.
+  if (!std::exchange(complained_, true)) say_loss();
+}
+
+void EventsFile::say_loss() {
+  say(Level::warning, concat("--events: ", format_size(lost_), " were lost (", why_lost_, ")"));
+  said_lost_ = lost_;
 }
 
 void EventsFile::finish() {
-  const auto feed = std::exchange(feed_, nullptr);
-  if (!feed) return;
-  const Feed::Loss loss = feed->finish();
-  if (loss.bytes == 0) return;
-  say(Level::warning, concat("--events: ", size_text(loss.bytes), " were lost (", loss.why, ")"));
+  if (const auto feed = std::exchange(feed_, nullptr)) {
+    Feed::Loss loss = feed->finish();
+    lost_ = loss.bytes;
+    why_lost_ = std::move(loss.why);
+  }
+  if (lost_ > said_lost_) say_loss();
 }
 
 }  // namespace ddrun::agent

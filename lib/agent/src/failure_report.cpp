@@ -10,8 +10,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
-#include "reason.hpp"
-#include "size_text.hpp"
+#include "first_cause.hpp"
 
 namespace ddrun::agent {
 
@@ -132,7 +131,7 @@ std::string why(const WorkerEnd& worker) {
   std::string text = worker.why;
   if ((text.starts_with("out of memory") || text.ends_with("this worker was small")) && worker.use.max_rss_kib > 0) {
     text +=
-        concat("; it had up to ", size_text(static_cast<std::uint64_t>(worker.use.max_rss_kib) * 1024), " in memory");
+        concat("; it had up to ", format_size(static_cast<std::uint64_t>(worker.use.max_rss_kib) * 1024), " in memory");
   }
   return text;
 }
@@ -279,12 +278,12 @@ void add_earlier(Lines& lines, const JobResult& result) {
 }
 
 std::string lost_log_text(const JobResult& result) {
-  return concat("log files are incomplete: ", size_text(result.log_bytes_lost), " could not be written",
+  return concat("log files are incomplete: ", format_size(result.log_bytes_lost), " could not be written",
                 result.log_error.empty() ? "" : concat(" (", result.log_error, ")"));
 }
 
 std::string lost_console_text(const JobResult& result) {
-  return concat("the output shown is incomplete: ", size_text(result.console_bytes_lost), " are missing (",
+  return concat("the output shown is incomplete: ", format_size(result.console_bytes_lost), " are missing (",
                 result.console_error, ")");
 }
 

@@ -1,7 +1,9 @@
-#include "ddrun/agent/group_machine.hpp"
+#include "group_machine.hpp"
 
 #include <signal.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ddrun/agent/exit_code_table.hpp"
@@ -24,6 +26,95 @@ const char* describe(State state) {
   return "?";
 }
 
+namespace {
+
+template <class Kind, class... States>
+constexpr Step step(State from, States... next) {
+  return {from, event_number<Kind>, ((1U << static_cast<unsigned>(next)) | ...)};
+}
+
+/// What is taken down goes to `killing` at once if the grace time is 0. What comes while workers are being spawned is
+/// kept in mind until all are.
+constexpr Step steps[] = {
+    step<event::Start>(State::idle, State::starting, State::meeting),
+    step<event::JobTimeout>(State::idle, State::finished),
+    step<event::EndingSignal>(State::idle, State::finished),
+    step<event::ParentLost>(State::idle, State::finished),
+    step<event::VerdictSpoken>(State::idle, State::idle, State::finished),
+    step<event::CoordinatorLost>(State::idle, State::idle, State::finished),
+
+    step<event::RoundBegins>(State::meeting, State::meeting, State::starting),
+    step<event::JobTimeout>(State::meeting, State::meeting, State::finished),
+    step<event::EndingSignal>(State::meeting, State::meeting, State::finished),
+    step<event::ParentLost>(State::meeting, State::meeting, State::finished),
+    step<event::VerdictSpoken>(State::meeting, State::finished),
+    step<event::CoordinatorLost>(State::meeting, State::meeting, State::finished),
+
+    step<event::Spawned>(State::starting, State::running, State::stopping, State::killing),
+    step<event::SpawnFailed>(State::starting, State::stopping, State::killing),
+    step<event::WorkerEnded>(State::starting, State::starting),
+    step<event::JobTimeout>(State::starting, State::starting),
+    step<event::EndingSignal>(State::starting, State::starting),
+    step<event::ParentLost>(State::starting, State::starting),
+    step<event::StopOrdered>(State::starting, State::starting),
+    step<event::VerdictSpoken>(State::starting, State::starting),
+    step<event::CoordinatorLost>(State::starting, State::starting),
+
+    step<event::WorkerEnded>(State::running, State::running, State::stopping, State::killing),
+    step<event::SkewExpired>(State::running, State::running, State::stopping, State::killing),
+    step<event::JobTimeout>(State::running, State::stopping, State::killing),
+    step<event::EndingSignal>(State::running, State::stopping, State::killing),
+    step<event::ParentLost>(State::running, State::stopping, State::killing),
+    step<event::StopOrdered>(State::running, State::stopping, State::killing),
+    step<event::VerdictSpoken>(State::running, State::running, State::stopping, State::killing),
+    step<event::CoordinatorLost>(State::running, State::running, State::stopping, State::killing),
+
+    step<event::WorkerEnded>(State::stopping, State::stopping),
+    step<event::GroupGone>(State::stopping, State::closing),
+    step<event::OnlyStraysLeft>(State::stopping, State::killing),
+    step<event::GraceExpired>(State::stopping, State::killing),
+    step<event::JobTimeout>(State::stopping, State::stopping),
+    step<event::EndingSignal>(State::stopping, State::stopping, State::killing),
+    step<event::ParentLost>(State::stopping, State::stopping),
+    step<event::VerdictSpoken>(State::stopping, State::stopping),
+    step<event::CoordinatorLost>(State::stopping, State::stopping),
+
+    step<event::WorkerEnded>(State::killing, State::killing),
+    step<event::GroupGone>(State::killing, State::closing),
+    step<event::KillExpired>(State::killing, State::closing),
+    step<event::JobTimeout>(State::killing, State::killing),
+    step<event::EndingSignal>(State::killing, State::killing),
+    step<event::ParentLost>(State::killing, State::killing),
+    step<event::VerdictSpoken>(State::killing, State::killing),
+    step<event::CoordinatorLost>(State::killing, State::killing),
+
+    step<event::OutputClosed>(State::closing, State::starting, State::backing_off, State::meeting, State::finished),
+    step<event::JobTimeout>(State::closing, State::closing),
+    step<event::EndingSignal>(State::closing, State::closing, State::killing),
+    step<event::ParentLost>(State::closing, State::closing),
+    step<event::VerdictSpoken>(State::closing, State::closing),
+    step<event::CoordinatorLost>(State::closing, State::closing),
+
+    step<event::BackoffExpired>(State::backing_off, State::starting),
+    step<event::JobTimeout>(State::backing_off, State::finished),
+    step<event::EndingSignal>(State::backing_off, State::finished),
+    step<event::ParentLost>(State::backing_off, State::finished),
+};
+
+bool is_heard(State state, const Event& event) {
+  return std::any_of(std::begin(steps), std::end(steps),
+                     [&](const Step& one) { return one.from == state && one.event == event.index(); });
+}
+
+}  // namespace
+
+std::span<const Step> state_table() { return steps; }
+
+bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
+  const auto* exited = std::get_if<Exited>(&status);
+  return exited != nullptr && policy.success_on.count(exited->code) != 0;
+}
+
 GroupMachine::GroupMachine(Rules rules, int local_world_size)
     : restart_(rules.restart),
       stop_(std::move(rules.stop)),
@@ -34,6 +125,7 @@ GroupMachine::GroupMachine(Rules rules, int local_world_size)
       local_world_size_(local_world_size) {}
 
 std::vector<Action> GroupMachine::on(const Event& event, Clock::time_point now) {
+  if (!is_heard(state_, event)) return {};
   return std::visit([&](const auto& what) { return handle(what, now); }, event);
 }
 
@@ -65,14 +157,12 @@ GroupMachine::Actions GroupMachine::kill() {
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::Start&, Clock::time_point) {
-  if (state_ != State::idle) return {};
   if (alone()) return start_attempt();
   state_ = State::meeting;
   return {action::Meet{}};
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_point) {
-  if (state_ != State::starting) return {};
   state_ = State::running;
   if (stop_wanted_) return take_down(stop_signal_);
   if (running_.empty()) return all_succeeded();
@@ -94,7 +184,6 @@ GroupMachine::Actions GroupMachine::all_succeeded() {
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed, Clock::time_point) {
-  if (state_ != State::starting) return {};
   // Those that were never started will not end.
   job_is_ending_ = true;
   restart_wanted_ = false;
@@ -131,23 +220,15 @@ GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Cloc
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::GroupGone&, Clock::time_point) {
-  if (!taking_down()) return {};
   state_ = State::closing;
   return {action::CloseOutput{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&, Clock::time_point) {
-  if (state_ != State::stopping) return {};
-  return kill();
-}
+GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&, Clock::time_point) { return kill(); }
 
-GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&, Clock::time_point) {
-  if (state_ != State::stopping) return {};
-  return kill();
-}
+GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&, Clock::time_point) { return kill(); }
 
 GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::time_point) {
-  if (state_ != State::killing) return {};
   state_ = State::closing;
   Actions actions;
   if (restart_wanted_ || !alone()) {
@@ -165,7 +246,6 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::tim
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&, Clock::time_point now) {
-  if (state_ != State::closing) return {};
   if (!alone()) return attempt_over_in_job();
   if (restart_wanted_ && !job_is_ending_) {
     const Milliseconds pause = budget_.spend(now);
@@ -182,10 +262,7 @@ GroupMachine::Actions GroupMachine::finish() {
   return {action::Finish{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::time_point) {
-  if (state_ != State::backing_off) return {};
-  return start_attempt();
-}
+GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::time_point) { return start_attempt(); }
 
 bool GroupMachine::all_went_well() const {
   // On other machines the job goes on.
@@ -213,7 +290,7 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
 
 GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time_point) {
   // All went well: the time is up, but so is the job.
-  if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
+  if (job_is_ending_ || all_went_well()) return {};
   Actions actions;
   if (!alone()) {
     actions.emplace_back(
@@ -225,7 +302,7 @@ GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
-  if (state_ == State::finished || state_ == State::closing) return too_late_signal(ending);
+  if (state_ == State::closing) return too_late_signal(ending);
   return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
 }
 
@@ -267,12 +344,11 @@ GroupMachine::Actions GroupMachine::second_ending_signal(const event::EndingSign
 
 /// Nobody is left to be told. All there is to decide is that no other attempt follows.
 GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& ending) {
-  if (!alone() && state_ == State::closing) {
+  if (!alone()) {
     return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
   }
   if (!restart_wanted_) return {};
   job_is_ending_ = true;
-  if (state_ != State::closing) return {};
   restart_wanted_ = false;
   verdict_ = Verdict::stopped_by_signal;
   ending_signal_ = ending.signal;
@@ -281,7 +357,7 @@ GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& e
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {
-  if (job_is_ending_ || state_ == State::finished || all_went_well()) return {};
+  if (job_is_ending_ || all_went_well()) return {};
   message_ = lost.message;
   Actions actions;
   if (!alone()) {
@@ -293,7 +369,7 @@ GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock:
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::time_point) {
-  if (state_ != State::running || !skew_runs_ || job_is_ending_) return {};
+  if (!skew_runs_ || job_is_ending_) return {};
   // On several machines ranks are the coordinator's to know.
   message_ = concat(alone() ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*exit_skew_),
@@ -303,6 +379,51 @@ GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::tim
     actions.emplace_back(action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_});
   }
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
+  return actions;
+}
+
+// ---- the part of the group's life that another machine decides about
+
+GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round, Clock::time_point) {
+  if (job_is_ending_) return {};
+  attempt_ = round.restart_count;
+  return start_attempt();
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order, Clock::time_point) {
+  if (stop_wanted_) return {};
+  return take_down(order.signal != 0 ? order.signal : SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::time_point) {
+  if (alone()) return {};
+  nobody_to_wait_for_ = true;
+  job_is_ending_ = true;
+  switch (state_) {
+    case State::idle:
+    case State::meeting: return finish();
+    case State::starting:
+    case State::running: return take_down(SIGTERM);
+    default: return {};
+  }
+}
+
+GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost, Clock::time_point) {
+  if (alone() || nobody_to_wait_for_) return {};
+  nobody_to_wait_for_ = true;
+  if (job_is_ending_) return state_ == State::meeting ? finish() : Actions{};
+  message_ = lost.message;
+  return end_job(Verdict::node_lost, SIGTERM);
+}
+
+GroupMachine::Actions GroupMachine::attempt_over_in_job() {
+  Actions actions{action::TellStopped{}};
+  if (nobody_to_wait_for_) {
+    state_ = State::finished;
+    actions.emplace_back(action::Finish{});
+  } else {
+    state_ = State::meeting;
+  }
   return actions;
 }
 

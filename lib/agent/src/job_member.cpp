@@ -6,7 +6,6 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "failed_message.hpp"
 
 namespace ddrun::agent {
 
@@ -25,8 +24,8 @@ Result<void> JobMember::open() {
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);
   } else if (!spec.rendezvous.insecure) {
-    auto found = rendezvous::find_secret(spec.rendezvous,
-                                         [this](std::string_view name) { return options_.prepared->parent.get(name); });
+    auto found = rendezvous::find_secret(
+        spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
     if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
     options.secret = std::move(*found);
@@ -88,6 +87,22 @@ void JobMember::tell(const action::TellAbort& abort) {
   message.exit_code = abort.code;
   message.what = abort.what;
   rendezvous_->abort(message);
+}
+
+rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker) {
+  rendezvous::Failed message;
+  message.round = round;
+  message.rank = worker.rank;
+  message.local_rank = worker.local_rank;
+  message.pid = worker.pid;
+  if (const auto* signaled = std::get_if<Signaled>(&worker.status)) {
+    message.by_signal = true;
+    message.code = signaled->signal;
+    message.core_dumped = signaled->core_dumped;
+  } else {
+    message.code = std::get<Exited>(worker.status).code;
+  }
+  return message;
 }
 
 }  // namespace ddrun::agent

@@ -6,8 +6,10 @@
 
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/events_file.hpp"
-#include "ddrun/agent/group_machine.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/rendezvous/job_rendezvous.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "group_machine.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 
@@ -60,5 +62,8 @@ class JobMember {
   rendezvous::Round round_ = 0;
   bool leaving_ = false;  ///< what the others do is no news for who has left
 };
+
+/// What the rendezvous is told about a worker that failed; that it may restart is assumed.
+[[nodiscard]] rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker);
 
 }  // namespace ddrun::agent

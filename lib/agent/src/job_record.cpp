@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "ddrun/agent/error_file.hpp"
-#include "ddrun/agent/first_cause.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
-#include "reason.hpp"
+#include "error_file.hpp"
+#include "first_cause.hpp"
+#include "last_words.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {
@@ -163,12 +163,12 @@ std::string JobRecord::describe_restart(int restart) const {
   const std::string budget = spec_.restart.window ? concat("; ", spec_.restart.max_restarts, " are allowed in ",
                                                            format_duration(*spec_.restart.window))
                                                   : concat(" of ", spec_.restart.max_restarts);
-  return concat(failure, "; restarting all ", result_.world_size, result_.world_size == 1 ? " worker" : " workers",
-                " (restart ", restart, budget, ")");
+  return concat(failure, "; restarting all ", counted(result_.world_size, "worker"), " (restart ", restart, budget,
+                ")");
 }
 
 void JobRecord::hand_on_first_error(const Preparation& prepared) const {
-  const auto outer = prepared.parent.get("TORCHELASTIC_ERROR_FILE");
+  const auto outer = prepared.parent.find("TORCHELASTIC_ERROR_FILE");
   if (!outer || outer->empty() || result_.verdict != Verdict::worker_failed || result_.attempts.empty()) return;
   const AttemptResult& last = result_.attempts.back();
   if (!last.first_failure) return;

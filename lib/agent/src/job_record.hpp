@@ -5,13 +5,13 @@
 #include <string>
 #include <utility>
 
-#include "ddrun/agent/death_reason.hpp"
-#include "ddrun/agent/group_machine.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "death_reason.hpp"
+#include "group_machine.hpp"
 #include "preparation.hpp"
 #include "worker_group.hpp"
 
@@ -30,6 +30,7 @@ class JobRecord {
   /// ddrun has seen a worker fail or is about to stop the group, and what workers had written was read before: what
   /// they write from now on is a consequence. Only the first call of an attempt counts.
   void stop_begins();
+  [[nodiscard]] bool stop_has_begun() const { return stop_began_.has_value(); }
   /// The attempt is over and its output is closed: take down how its workers ended, and who failed first. Reads error
   /// files, and the kernel's counters if somebody was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,

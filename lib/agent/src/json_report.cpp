@@ -11,7 +11,7 @@
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
-#include "reason.hpp"
+#include "first_cause.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {

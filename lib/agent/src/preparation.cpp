@@ -11,7 +11,6 @@
 #include "ddrun/topology/nproc.hpp"
 #include "ddrun/worker_env/linked_mpi.hpp"
 #include "ddrun/worker_env/program_path.hpp"
-#include "ddrun/worker_env/python.hpp"
 
 namespace ddrun::agent {
 
@@ -51,7 +50,7 @@ Result<std::string> working_directory(const LaunchSpec& spec) {
 /// Where programs are looked for: as the workers will see it, as with env(1).
 class Lookup {
  public:
-  Lookup(const LaunchSpec& spec, const worker_env::ParentEnvironment& parent) {
+  Lookup(const LaunchSpec& spec, const Environment& parent) {
     for (const auto& [name, value] : spec.env) {
       if (name == "PATH" || name == "VIRTUAL_ENV" || name == "PYTHON_EXEC") set_.push_back(concat(name, "=", value));
     }
@@ -60,18 +59,18 @@ class Lookup {
     for (auto it = set_.rbegin(); it != set_.rend(); ++it) entries.push_back(it->c_str());
     entries.insert(entries.end(), parent.entries().begin(), parent.entries().end());
     entries.push_back(nullptr);
-    environment_ = worker_env::ParentEnvironment(entries.data());
+    environment_ = Environment(entries.data());
   }
-  [[nodiscard]] const worker_env::ParentEnvironment& environment() const { return environment_; }
+  [[nodiscard]] const Environment& environment() const { return environment_; }
 
  private:
   std::vector<std::string> set_;
-  worker_env::ParentEnvironment environment_;
+  Environment environment_;
 };
 
 Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
   const Lookup lookup(spec, prepared.parent);
-  const std::string path(lookup.environment().get("PATH").value_or(worker_env::default_path));
+  const std::string path(lookup.environment().find("PATH").value_or(worker_env::default_path));
   ProgramSpec& command = prepared.command = spec.program;
   if (command.kind == ProgramKind::executable) {
     auto found = worker_env::find_program(command.name, path, prepared.directory);
@@ -109,13 +108,13 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
 
 /// Each worker of an MPI program that nobody tells otherwise is rank 0 of 1: a wrong result, and no failure.
 void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
-  const RendezvousSpec& meeting = spec.rendezvous;
-  const bool several = prepared.local_world_size > 1 || meeting.several_machines();
-  if (!several || meeting.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
+  const RendezvousSpec& rendezvous = spec.rendezvous;
+  const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();
+  if (!several || rendezvous.node_rank.value_or(0) != 0 || prepared.command.kind != ProgramKind::executable) return;
   const std::string library = worker_env::linked_mpi(
       prepared.program.starts_with('/') ? prepared.program : concat(prepared.directory, "/", prepared.program));
   if (library.empty()) return;
-  if (spec.keep_scheduler_env && (prepared.parent.get("PMI_RANK") || prepared.parent.get("PMIX_RANK"))) return;
+  if (spec.keep_scheduler_env && (prepared.parent.find("PMI_RANK") || prepared.parent.find("PMIX_RANK"))) return;
   say(Level::warning,
       concat(spec.program.name, " is an MPI program (it needs ", library,
              "), and ddrun does not serve MPI: each worker will be rank 0 of 1; start it with mpirun or srun"));
@@ -125,7 +124,7 @@ void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
 
 Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
   Preparation prepared;
-  prepared.parent = worker_env::ParentEnvironment(environment);
+  prepared.parent = Environment(environment);
   prepared.hostname = short_hostname();
   auto directory = working_directory(spec);
   if (!directory) return tl::unexpected(directory.error());

@@ -3,12 +3,12 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/topology/cpus.hpp"
-#include "ddrun/worker_env/parent_environment.hpp"
 
 namespace ddrun::agent {
 
@@ -20,7 +20,7 @@ struct Preparation {
   ProgramSpec command;    ///< what was asked for, with the kind that the file turned out to be
   std::string program;    ///< what is executed: the program itself or a Python
   std::string python;     ///< empty for an executable
-  worker_env::ParentEnvironment parent;
+  Environment parent;
   topology::CpuLayout cpus;       ///< only with --bind or --report-bindings
   topology::BindingPlan binding;  ///< .cpus is empty without --bind
 };

@@ -186,9 +186,8 @@ void StdinFeed::watch_slowest() {
       if (reader.at == before) ranks.push_back(reader.rank);
     }
     said_who_is_slow_ = true;
-    say(Level::warning,
-        concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), ranks.size() == 1 ? " does" : " do",
-               " not read standard input, and the others get no more of it until then (--stdin=all)"));
+    say(Level::warning, concat(name_ranks(ranks), ranks.size() == 1 ? " does" : " do",
+                               " not read standard input, and the others get no more of it until then (--stdin=all)"));
   });
 }
 

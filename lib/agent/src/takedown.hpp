@@ -5,10 +5,10 @@
 #include <set>
 
 #include "alarm.hpp"
-#include "ddrun/agent/group_machine.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/job_cgroup.hpp"
+#include "group_machine.hpp"
 #include "worker_group.hpp"
 
 namespace ddrun::agent {

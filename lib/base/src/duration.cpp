@@ -76,6 +76,16 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   return text;
 }
 
+std::string duration_text(Milliseconds duration) {
+  std::string text = std::to_string(duration.count() / 1000);
+  if (const auto rest = duration.count() % 1000; rest != 0) {
+    std::string fraction = std::to_string(1000 + rest).substr(1);
+    fraction.erase(fraction.find_last_not_of('0') + 1);
+    text += "." + fraction;
+  }
+  return text;
+}
+
 int poll_timeout(Deadline deadline) {
   const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
@@ -111,6 +121,32 @@ Result<std::uint64_t> parse_size(std::string_view text) {
   const double bytes = number.value * factor;
   if (bytes > 9e18) return bad();
   return static_cast<std::uint64_t>(std::llround(bytes));
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  std::string unit;
+  for (const char next : {'K', 'M', 'G', 'T'}) {
+    if (bytes == 0 || bytes % 1024 != 0) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  return concat(bytes, unit);
+}
+
+std::string format_size(std::uint64_t bytes) {
+  if (bytes < 1024) return std::to_string(bytes) + (bytes == 1 ? " byte" : " bytes");
+  static constexpr const char* units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (value >= 1023.95 && unit + 1 < sizeof units / sizeof *units) {
+    value /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  std::string number = text;
+  if (number.ends_with(".0")) number.resize(number.size() - 2);
+  return number + " " + units[unit];
 }
 
 Result<long long> parse_integer(std::string_view text, long long low, long long high) {

@@ -70,7 +70,7 @@ std::string describe(const ExitStatus& status) {
 
 int shell_code(const ExitStatus& status) {
   if (const auto* exited = std::get_if<Exited>(&status)) return exited->code;
-  return 128 + std::get<Signaled>(status).signal;
+  return exit_codes::signal_base + std::get<Signaled>(status).signal;
 }
 
 }  // namespace ddrun

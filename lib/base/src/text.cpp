@@ -88,6 +88,10 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   return best;
 }
 
+std::string counted(long long number, std::string_view what) {
+  return concat(number, ' ', what, number == 1 ? "" : "s");
+}
+
 std::string fold_ranks(std::vector<int> ranks) {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
@@ -101,6 +105,10 @@ std::string fold_ranks(std::vector<int> ranks) {
     i = last + 1;
   }
   return text;
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  return concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks));
 }
 
 }  // namespace ddrun

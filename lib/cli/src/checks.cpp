@@ -1,12 +1,12 @@
 #include "checks.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "rendezvous_conf.hpp"
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun::cli {
 
@@ -81,44 +81,102 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
 }
 
 /// torchrun's c10d can meet in a file. One machine has nobody to meet there; several need a port.
-Result<void> settle_meeting_file(RendezvousSpec& meeting, const Settings& settings) {
-  const auto store = meeting.conf.find("store_type");
-  if (meeting.backend != "c10d" || store == meeting.conf.end() || store->second != "file") {
-    if (meeting.endpoint.find('/') == std::string::npos) return {};
-    const auto wrong = parse_endpoint(meeting.endpoint);
+Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
+  const auto store = rendezvous.conf.find("store_type");
+  if (rendezvous.backend != "c10d" || store == rendezvous.conf.end() || store->second != "file") {
+    if (rendezvous.endpoint.find('/') == std::string::npos) return {};
+    const auto wrong = parse_endpoint(rendezvous.endpoint);
     return fail(Errc::invalid_argument, concat(settings.of("rdzv-endpoint").prefix, ": ", wrong.error().message));
   }
-  if (meeting.several_machines()) {
+  if (rendezvous.several_machines()) {
     return fail(Errc::invalid_argument,
                 "--rdzv-conf: store_type=file: several machines meet at a port of one of them, not in a file; write "
                 "--rdzv-endpoint=HOST:PORT with its name or address, and leave out store_type");
   }
-  meeting.endpoint.clear();
+  rendezvous.endpoint.clear();
+  return {};
+}
+
+/// The last six say something about torchrun's own store or barrier, which ddrun does not have.
+constexpr std::array<const char*, 13> known_keys{
+    "timeout",      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
+    "is_host",      "rank",         "close_timeout",     "heartbeat",           "heartbeat_timeout",
+    "read_timeout", "store_type",   "use_libuv"};
+
+Result<void> wrong_value(std::string_view key, std::string_view text, const Error& error) {
+  return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
+}
+
+/// torchrun's keys of --rdzv-conf, given their meaning unless an option of ddrun's own says otherwise. Fails with
+/// `invalid_argument` for a value that is none; a key that is not known gives a warning.
+Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& settings,
+                                   std::vector<std::string>& warnings) {
+  const bool is_static = rendezvous.backend == "static";
+  const auto given = [&](std::string_view option) { return settings.is_on(option); };
+  const auto time = [&](const std::string& key, std::string_view option, Milliseconds& to) -> Result<void> {
+    const auto found = rendezvous.conf.find(key);
+    if (found == rendezvous.conf.end() || given(option)) return {};
+    const auto parsed = parse_positive_time(found->second);
+    if (!parsed) return wrong_value(key, found->second, parsed.error());
+    to = *parsed;
+    return {};
+  };
+  // As with torchrun: a static rendezvous has `timeout`, a dynamic one has `join_timeout`.
+  if (auto set = time(is_static ? "timeout" : "join_timeout", "join-timeout", rendezvous.join_timeout); !set)
+    return set;
+  if (auto set = time("last_call_timeout", "last-call", rendezvous.last_call); !set) return set;
+  if (auto set = time("keep_alive_interval", "heartbeat-interval", rendezvous.heartbeat_interval); !set) return set;
+  if (const auto found = rendezvous.conf.find("keep_alive_max_attempt");
+      found != rendezvous.conf.end() && !given("heartbeat-misses")) {
+    const auto parsed = parse_int(found->second, 1, 10'000);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    rendezvous.heartbeat_misses = *parsed;
+  }
+  if (const auto found = rendezvous.conf.find("rank");
+      found != rendezvous.conf.end() && is_static && !rendezvous.node_rank) {
+    const auto parsed = parse_int(found->second, 0, 1'000'000);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    rendezvous.node_rank = *parsed;
+  }
+  if (const auto found = rendezvous.conf.find("is_host"); found != rendezvous.conf.end() && !rendezvous.is_host) {
+    const auto parsed = parse_bool(found->second);
+    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+    rendezvous.is_host = *parsed;
+  }
+  if (settings.of("rdzv-conf").source != Source::command_line) return {};
+  const std::vector<std::string> known(known_keys.begin(), known_keys.end());
+  for (const auto& [key, value] : rendezvous.conf) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string near = nearest(key, known);
+    warnings.push_back(concat("--rdzv-conf: ddrun knows no key '", key, "'",
+                              near.empty() ? std::string() : concat("; did you mean '", near, "'?")));
+  }
   return {};
 }
 
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
-  RendezvousSpec& meeting = draft.spec.rendezvous;
-  if (meeting.standalone) {
-    if (typed(settings, "standalone") && typed(settings, "nnodes") && meeting.min_nodes > 1) {
+  RendezvousSpec& rendezvous = draft.spec.rendezvous;
+  if (rendezvous.standalone) {
+    if (typed(settings, "standalone") && typed(settings, "nnodes") && rendezvous.min_nodes > 1) {
       return fail(Errc::invalid_argument, concat("--standalone is for this machine alone, but --nnodes wants ",
-                                                 meeting.min_nodes, "; leave one of them out"));
+                                                 rendezvous.min_nodes, "; leave one of them out"));
     }
     for (const std::string_view name : {"rdzv-backend", "rdzv-endpoint", "rdzv-id", "master-addr", "master-port"}) {
       if (typed(settings, name)) warnings.push_back(concat("--standalone replaces --", name));
     }
   }
-  if (auto settled = settle_meeting_file(meeting, settings); !settled) return settled;
-  const bool alone = !meeting.several_machines();
-  if (alone && meeting.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
-    warnings.push_back(concat("--node-rank=", *meeting.node_rank, " is ignored: with one machine its rank is 0"));
+  if (auto settled = settle_rendezvous_file(rendezvous, settings); !settled) return settled;
+  const bool alone = !rendezvous.several_machines();
+  if (alone && rendezvous.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
+    warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));
   }
-  if (!alone && meeting.node_rank && meeting.min_nodes == meeting.max_nodes &&
-      *meeting.node_rank >= meeting.max_nodes) {
-    return fail(Errc::invalid_argument, concat("--node-rank=", *meeting.node_rank, " with --nnodes=", meeting.max_nodes,
-                                               ": node ranks are 0 to ", meeting.max_nodes - 1));
+  if (!alone && rendezvous.node_rank && rendezvous.min_nodes == rendezvous.max_nodes &&
+      *rendezvous.node_rank >= rendezvous.max_nodes) {
+    return fail(Errc::invalid_argument,
+                concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
+                       ": node ranks are 0 to ", rendezvous.max_nodes - 1));
   }
-  return apply_rendezvous_conf(meeting, settings, warnings);
+  return apply_rendezvous_conf(rendezvous, settings, warnings);
 }
 
 /// torchrun's names for binding, with the nearest that ddrun has.
@@ -134,23 +192,15 @@ void translate_numa_binding(Draft& draft, Settings& settings, Warnings& warnings
   settings.move("numa-binding", "bind", ours);
 }
 
-bool is_set(const EnvironmentView& environment, std::string_view name) {
-  for (const char* const* entry = environment.entries(); entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (text.size() > name.size() && text[name.size()] == '=' && text.starts_with(name)) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-void export_here(LaunchSpec& spec, const EnvironmentView& environment, Warnings& warnings) {
+void export_here(LaunchSpec& spec, const Environment& environment, Warnings& warnings) {
   // From the last one on, as the last one counts, and what --env says before it.
   for (auto it = spec.remote.exported.rbegin(); it != spec.remote.exported.rend(); ++it) {
     const std::size_t equals = it->find('=');
     const std::string name = it->substr(0, equals);
     if (equals == std::string::npos) {
-      if (!is_set(environment, name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
+      if (!environment.has(name)) warnings.push_back(concat("-x ", name, ": there is no such variable here"));
       continue;
     }
     const bool said = std::any_of(spec.env.begin(), spec.env.end(), [&](const auto& one) { return one.first == name; });

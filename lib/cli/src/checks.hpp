@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/cli/environment_view.hpp"
+#include "ddrun/base/environment.hpp"
 #include "settings.hpp"
 
 namespace ddrun::cli {
@@ -16,7 +16,7 @@ namespace ddrun::cli {
 [[nodiscard]] Result<void> check_together(Draft& draft, Settings& settings, std::vector<std::string>& warnings);
 
 /// For a job without hosts: what -x sets is set for the workers here, as on hosts.
-void export_here(LaunchSpec& spec, const EnvironmentView& environment, std::vector<std::string>& warnings);
+void export_here(LaunchSpec& spec, const Environment& environment, std::vector<std::string>& warnings);
 
 /// What kind of program it is: a Python script, a module, or something to execute.
 void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);

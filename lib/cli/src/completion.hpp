@@ -33,4 +33,9 @@ template <class Predicate>
   return text;
 }
 
+/// The script for each shell.
+[[nodiscard]] std::string bash_completion();
+[[nodiscard]] std::string zsh_completion();
+[[nodiscard]] std::string fish_completion();
+
 }  // namespace ddrun::cli

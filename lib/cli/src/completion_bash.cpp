@@ -1,6 +1,5 @@
 #include "completion.hpp"
 #include "ddrun/base/text.hpp"
-#include "texts.hpp"
 
 namespace ddrun::cli {
 
@@ -25,13 +24,6 @@ std::string single_quoted(std::string_view text, std::string_view quote) {
     else out += c;
   }
   return out + "'";
-}
-
-std::string completion_script(std::string_view shell) {
-  if (shell == "bash") return bash_completion();
-  if (shell == "zsh") return zsh_completion();
-  if (shell == "fish") return fish_completion();
-  return {};
 }
 
 namespace {

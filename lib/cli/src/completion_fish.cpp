@@ -1,6 +1,5 @@
 #include "completion.hpp"
 #include "ddrun/base/text.hpp"
-#include "texts.hpp"
 
 namespace ddrun::cli {
 

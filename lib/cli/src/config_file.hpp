@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddrun/base/result.hpp"
@@ -26,5 +27,12 @@ struct ConfigFile {
 /// what is run. Fails with one line, "FILE:LINE:COLUMN: …", on bad syntax, an unknown key or a wrong type; values
 /// themselves are not judged here. Blocks as reading a file does.
 [[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
+
+class Settings;
+
+/// `ddrun config show`: a TOML file that would give the same settings, with the origin of each value as a comment.
+[[nodiscard]] std::string config_text(const Draft& draft, const Settings& settings, std::string_view program_origin);
+/// `ddrun config show --json`: by option "value", null if it is not set, and "from".
+[[nodiscard]] std::string config_json(const Draft& draft, const Settings& settings, std::string_view program_origin);
 
 }  // namespace ddrun::cli

@@ -1,5 +1,9 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "ddrun/base/text.hpp"
-#include "texts.hpp"
+#include "ddrun/cli/parse.hpp"
+#include "option_table.hpp"
 
 namespace ddrun::cli {
 
@@ -112,7 +116,7 @@ std::string help_text() {
   const Draft defaults;
   std::string text(opening);
   for (const Group group : {Group::workers, Group::program, Group::failure, Group::output, Group::launcher,
-                            Group::meeting, Group::several, Group::remote, Group::torchrun}) {
+                            Group::rendezvous, Group::several, Group::remote, Group::torchrun}) {
     text += concat("\n", group_title(group), ":\n");
     for (const Option* option : all_options()) {
       if (option->group != group) continue;
@@ -125,6 +129,27 @@ std::string help_text() {
   }
   text += closing;
   return text;
+}
+
+std::string version_text(const VersionInfo& version) {
+  std::string text = concat("ddrun ", version.version);
+  if (!version.commit.empty()) text += concat(" (commit ", version.commit, ")");
+  text += '\n';
+  std::size_t widest = 0;
+  for (const auto& [name, value] : version.features) widest = std::max(widest, name.size());
+  for (const auto& [name, value] : version.features) {
+    text += concat("  ", name, std::string(widest - name.size() + 2, ' '), value, "\n");
+  }
+  return text;
+}
+
+std::string version_json(const VersionInfo& version) {
+  nlohmann::ordered_json json;
+  json["version"] = version.version;
+  json["commit"] = version.commit;
+  json["features"] = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : version.features) json["features"][name] = value;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddrun::cli

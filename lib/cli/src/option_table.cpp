@@ -66,7 +66,7 @@ std::string_view group_title(Group group) {
     case Group::failure: return "Failure, restart and the end";
     case Group::output: return "Output";
     case Group::launcher: return "ddrun itself";
-    case Group::meeting: return "Rendezvous, as with torchrun";
+    case Group::rendezvous: return "Rendezvous, as with torchrun";
     case Group::several: return "Several machines";
     case Group::remote: return "Other machines, through ssh";
     case Group::torchrun: return "Taken from torchrun command lines";

@@ -6,14 +6,34 @@
 #include <vector>
 
 #include "ddrun/base/result.hpp"
-#include "draft.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::cli {
+
+enum class ColorMode { automatic, always, never };
+
+/// A LaunchSpec in the making, with what options say beside it.
+struct Draft {
+  LaunchSpec spec;
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  int verbose = 0;
+  int quiet = 0;
+  ColorMode color = ColorMode::automatic;
+  // Taken from torchrun's command lines, checked, and of no further effect or translated later.
+  std::string start_method = "spawn";
+  double monitor_interval = 0.1;
+  std::string logs_specs = "default";
+  bool use_env = false;
+  std::string numa_binding;
+  std::string env_detect = "auto";  ///< one of cluster::detect_words
+};
 
 // The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so
 // they cannot disagree; tests hold the manual page and docs/options.md against it.
 
-enum class Group { workers, program, failure, output, launcher, meeting, several, remote, torchrun };
+enum class Group { workers, program, failure, output, launcher, rendezvous, several, remote, torchrun };
 
 /// What a value looks like: decides which TOML types fit and how it is completed.
 enum class Kind {

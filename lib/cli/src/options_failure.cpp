@@ -1,5 +1,6 @@
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Group "Failure, restart and the end": what happens when a worker fails, and how the job stops.
 

@@ -1,5 +1,6 @@
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Group "ddrun itself": its messages, its settings file, what it does instead of launching.
 

@@ -1,6 +1,7 @@
 #include "ddrun/base/text.hpp"
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Group "Output": where the workers' lines go.
 

@@ -1,6 +1,7 @@
 #include "ddrun/base/text.hpp"
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Group "Other machines, through ssh": which, how they are reached, what goes with the job.
 

@@ -1,7 +1,7 @@
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 #include "ddrun/cluster/detect.hpp"
 #include "option_table.hpp"
-#include "values.hpp"
 
 // What torchrun calls rendezvous, and its options that change nothing here but may stand in a command line.
 
@@ -39,9 +39,9 @@ Result<void> set_nodes(Draft& draft, std::string_view value) {
 }
 
 Shown show_nodes(const Draft& draft) {
-  const auto& meeting = draft.spec.rendezvous;
-  return shown(meeting.min_nodes == meeting.max_nodes ? std::to_string(meeting.max_nodes)
-                                                      : concat(meeting.min_nodes, ":", meeting.max_nodes));
+  const auto& rendezvous = draft.spec.rendezvous;
+  return shown(rendezvous.min_nodes == rendezvous.max_nodes ? std::to_string(rendezvous.max_nodes)
+                                                            : concat(rendezvous.min_nodes, ":", rendezvous.max_nodes));
 }
 
 /// "default" is what torchrun does without a plug-in, and what ddrun does.
@@ -53,9 +53,9 @@ Result<void> check_logs_specs(Draft& draft, std::string_view value) {
                                              "--log-dir, --redirects, --tee and --label"));
 }
 
-constexpr Option rendezvous_table[] = {
+const Option rendezvous_table[] = {
     {.name = "standalone",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::flag,
      .pet = true,
      .help = "This machine alone, on a free port, with a new job id",
@@ -63,7 +63,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.standalone); }},
     {.name = "nnodes",
      .metavar = "N",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::word_or_int,
      .pet = true,
      .help = "Machines, as N or MIN:MAX",
@@ -71,7 +71,7 @@ constexpr Option rendezvous_table[] = {
      .show = show_nodes},
     {.name = "node-rank",
      .metavar = "N",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::integer,
      .pet = true,
      .help = "Rank of this machine",
@@ -82,7 +82,7 @@ constexpr Option rendezvous_table[] = {
     {.name = "rdzv-backend",
      .metavar = "NAME",
      .choices = "static c10d",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::choice,
      .pet = true,
      .help = "static: node ranks as given; c10d: as they come. On one machine they are the same",
@@ -90,7 +90,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.backend); }},
     {.name = "rdzv-endpoint",
      .metavar = "HOST[:PORT]",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::text,
      .pet = true,
      .help = "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's",
@@ -98,7 +98,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.endpoint); }},
     {.name = "rdzv-id",
      .metavar = "ID",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::text,
      .pet = true,
      .help = "Name of the job, in TORCHELASTIC_RUN_ID and log directories; empty: a random one",
@@ -107,7 +107,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.id); }},
     {.name = "rdzv-conf",
      .metavar = "K=V,...",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::pairs,
      .pet = true,
      .help = "Further settings of the rendezvous",
@@ -115,7 +115,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(pairs_text(d.spec.rendezvous.conf)); }},
     {.name = "master-addr",
      .metavar = "HOST",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::text,
      .pet = true,
      .help = "Address that workers get as MASTER_ADDR",
@@ -123,7 +123,7 @@ constexpr Option rendezvous_table[] = {
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.master_addr); }},
     {.name = "master-port",
      .metavar = "PORT",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::integer,
      .pet = true,
      .help = "Port of the store, MASTER_PORT; unset or 0: a free one",
@@ -134,7 +134,7 @@ constexpr Option rendezvous_table[] = {
          }},
     {.name = "local-addr",
      .metavar = "HOST",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::text,
      .pet = true,
      .help = "Address of this machine, for the others",
@@ -143,20 +143,20 @@ constexpr Option rendezvous_table[] = {
     {.name = "env-detect",
      .metavar = "SCHEME",
      .choices = cluster::detect_words,
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::choice,
      .help = "Whose variables say which machine of which job this is; what is given otherwise always counts",
      .set = [](Draft& d, std::string_view v) { return assign(d.env_detect, parse_choice(v, cluster::detect_words)); },
      .show = [](const Draft& d) { return shown(d.env_detect); }},
     {.name = "keep-scheduler-env",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::flag,
      .help = "Leave the ranks that srun or mpirun gave to ddrun in the environment of workers",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.keep_scheduler_env, parse_bool(v)); },
      .show = [](const Draft& d) { return shown(d.spec.keep_scheduler_env); }},
     {.name = "store-max-memory",
      .metavar = "SIZE",
-     .group = Group::meeting,
+     .group = Group::rendezvous,
      .kind = Kind::size,
      .help = "What the workers' store may take; a client that wants more is cut off; 0: no limit",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.store_max_memory, parse_size(v)); },

@@ -1,5 +1,6 @@
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Group "Several machines": how long they wait for each other, who may join, what becomes of bad ones.
 

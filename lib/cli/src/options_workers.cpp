@@ -1,5 +1,6 @@
 #include "option_table.hpp"
-#include "values.hpp"
+
+#include "ddrun/cli/values.hpp"
 
 // Groups "Workers" and "Program": how many, what they run, what they are given.
 

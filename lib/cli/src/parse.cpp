@@ -1,40 +1,24 @@
 #include "ddrun/cli/parse.hpp"
 
 #include <algorithm>
-#include <exception>
+#include <array>
 #include <iterator>
-#include <span>
 
-#include "argv_split.hpp"
 #include "checks.hpp"
-#include "cli11_values.hpp"
+#include "command_line.hpp"
+#include "completion.hpp"
 #include "config_file.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
-#include "rendezvous_words.hpp"
-#include "secret_words.hpp"
 #include "settings.hpp"
-#include "store_words.hpp"
-#include "texts.hpp"
-#include "words_for_hosts.hpp"
 
 namespace ddrun::cli {
 
 namespace {
 
-constexpr int usage_status = 2;
-constexpr int internal_status = 125;
+enum class Wanted { launch, config, config_json, place };
 
-/// One line, whatever control characters were in what was typed.
-PrintAndExit usage_error(std::string_view message) {
-  std::string text = concat("ddrun: error: ", message);
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
-  return {text + "\n", true, usage_status};
-}
-
-PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
-
-MessageSettings message_settings_of(const Draft& draft, const EnvironmentView& environment, bool stderr_is_tty) {
+MessageSettings message_settings_of(const Draft& draft, const Environment& environment, bool stderr_is_tty) {
   MessageSettings settings;
   if (draft.quiet > 0) settings.shown = draft.quiet == 1 ? Level::warning : Level::error;
   if (draft.verbose > 0) settings.shown = draft.verbose == 1 ? Level::info : Level::debug;
@@ -44,34 +28,39 @@ MessageSettings message_settings_of(const Draft& draft, const EnvironmentView& e
   return settings;
 }
 
-PrintAndExit completion(std::string_view shell) {
-  std::string script = completion_script(shell);
-  if (!script.empty()) return answer(std::move(script));
-  return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
+/// Decided here for all hosts, or of no use there.
+constexpr std::array<std::string_view, 15> kept_here{
+    "dry-run",       "color",        "hosts",       "hostfile", "ssh",        "export", "node-rank",  "standalone",
+    "rdzv-endpoint", "rdzv-backend", "secret-file", "insecure", "env-detect", "nnodes", "master-port"};
+
+/// A command line that means the same as all that was given here by whatever way (typed, variables, a file), but for
+/// what concerns this machine alone: "--name=value"…, "--", the program and its arguments. For a ddrun that is started
+/// elsewhere and looks at nothing but this.
+std::vector<std::string> words_for_hosts(const Draft& draft, const Settings& settings) {
+  std::vector<std::string> words;
+  for (const Option* option : all_options()) {
+    if (!option->is_setting() || settings.of(*option).source == Source::standard) continue;
+    if (std::find(kept_here.begin(), kept_here.end(), option->name) != kept_here.end()) continue;
+    for (const std::string& value : option->show(draft)) words.push_back(concat("--", option->name, "=", value));
+  }
+  words.emplace_back("--");
+  words.push_back(draft.spec.program.name);
+  words.insert(words.end(), draft.spec.program.args.begin(), draft.spec.program.args.end());
+  return words;
 }
 
 /// Everything that the options of one command line lead to.
-class Launcher {
+class LaunchReader {
  public:
-  Launcher(const EnvironmentView& environment, const VersionInfo& version, bool stderr_is_tty)
-      : environment_(environment), version_(version), stderr_is_tty_(stderr_is_tty) {}
+  explicit LaunchReader(const Asking& asking)
+      : environment_(asking.environment), version_(asking.version), stderr_is_tty_(asking.stderr_is_tty) {}
 
-  Parsed launch(std::span<const std::string> arguments) { return run(arguments, Wanted::launch); }
-  Parsed show_config(std::span<const std::string> arguments) { return run(arguments, Wanted::config); }
-  Parsed show_config_as_json(std::span<const std::string> arguments) { return run(arguments, Wanted::config_json); }
-  Parsed show_place(std::span<const std::string> arguments) { return run(arguments, Wanted::place); }
-
- private:
-  enum class Wanted { launch, config, config_json, place };
-
-  Parsed run(std::span<const std::string> arguments, Wanted wanted) {
-    auto argv = split_argv(arguments);
-    if (!argv) return usage_error(argv.error().message);
-    if (argv->action != nullptr) return answer(argv->action->name == "help" ? help(wanted) : version_text(version_));
-    const auto values = read_values(*argv);
-    if (!values) return usage_error(values.error().message);
-    if (const std::string* shell = value_of(*values, "print-completion")) return completion(*shell);
-    if (auto done = settle(*values, std::move(*argv)); !done) return usage_error(done.error().message);
+  std::variant<Launch, PrintAndExit> run(std::span<const std::string> arguments, Wanted wanted) {
+    auto line = read_command_line(arguments);
+    if (!line) return usage_error(line.error().message);
+    if (line->action != nullptr) return answer(line->action->name == "help" ? help(wanted) : version_text(version_));
+    if (const std::string* shell = value_of(*line, "print-completion")) return completion(*shell);
+    if (auto done = settle(std::move(*line)); !done) return usage_error(done.error().message);
     if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
     if (wanted == Wanted::config_json) return answer(config_json(draft_, settings_, program_origin_));
     if (program_origin_.empty() && wanted == Wanted::launch) {
@@ -85,7 +74,6 @@ class Launcher {
     launch.given = settings_.given();
     launch.env_detect = draft_.env_detect;
     launch.spec = std::move(draft_.spec);
-    if (wanted == Wanted::place) return ShowPlace{std::move(launch), false};
     return launch;
   }
 
@@ -93,16 +81,16 @@ class Launcher {
     return std::string(wanted == Wanted::launch ? help_text() : wanted == Wanted::place ? env_help : config_help);
   }
 
-  static const std::string* value_of(const std::vector<OptionValues>& all, std::string_view name) {
-    for (const auto& [option, values] : all) {
+  static const std::string* value_of(const CommandLine& line, std::string_view name) {
+    for (const auto& [option, values] : line.options) {
       if (option->name == name && !values.empty()) return &values.back();
     }
     return nullptr;
   }
 
-  Result<void> settle(const std::vector<OptionValues>& typed, Argv argv) {
+  Result<void> settle(CommandLine line) {
     std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
-    if (const std::string* given = value_of(typed, "config")) {
+    if (const std::string* given = value_of(line, "config")) {
       if (given->empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
       path = *given;
     }
@@ -114,11 +102,11 @@ class Launcher {
     }
     settings_.add_file(file);
     settings_.add_variables(environment_);
-    settings_.add_command_line(typed);
+    settings_.add_command_line(line.options);
     if (auto done = settle_exclusions(settings_); !done) return done;
     if (auto done = settings_.apply_to(draft_); !done) return done;
     if (auto done = check_together(draft_, settings_, warnings_); !done) return done;
-    return take_program(std::move(argv.program), argv.separated, std::move(file));
+    return take_program(std::move(line.program), line.separated, std::move(file));
   }
 
   Result<void> take_program(std::vector<std::string> typed, bool separated, ConfigFile file) {
@@ -134,7 +122,7 @@ class Launcher {
     return {};
   }
 
-  const EnvironmentView& environment_;
+  const Environment& environment_;
   const VersionInfo& version_;
   bool stderr_is_tty_;
   Settings settings_;
@@ -143,119 +131,34 @@ class Launcher {
   std::vector<std::string> warnings_;
 };
 
-bool asks_for_help(std::span<const std::string> words) {
-  return words.size() == 1 && (words[0] == "--help" || words[0] == "-h");
-}
-
-/// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
-bool take_out(std::vector<std::string>& words, std::string_view word) {
-  const auto end = std::find(words.begin(), words.end(), "--");
-  const auto kept = std::remove(words.begin(), end, word);
-  const bool was_there = kept != end;
-  words.erase(kept, end);
-  return was_there;
-}
-
-Parsed run_config(std::span<const std::string> rest, Launcher& launcher) {
-  if (asks_for_help(rest)) return answer(std::string(config_help));
-  if (rest.empty() || rest[0] != "show") {
-    return usage_error(
-        "usage: ddrun config show [--json] [options] [--] [program] (a program called config: ddrun -- config)");
-  }
-  std::vector<std::string> options(rest.begin() + 1, rest.end());
-  return take_out(options, "--json") ? launcher.show_config_as_json(options) : launcher.show_config(options);
-}
-
-/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started, so that its
-/// options and --json may stand in any order.
-Parsed run_env(std::span<const std::string> rest, Launcher& launcher) {
-  std::vector<std::string> options(rest.begin(), rest.end());
-  const bool json = take_out(options, "--json");
-  Parsed parsed = launcher.show_place(options);
-  auto* show = std::get_if<ShowPlace>(&parsed);
-  if (show == nullptr) return parsed;
-  const std::string& program = show->launch.spec.program.name;
-  if (program.find('=') != std::string::npos && program.find('/') > program.find('=')) {
-    return usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
-                              " write its options first: ddrun [options] -- env ", program, " ..."));
-  }
-  show->json = json;
-  return parsed;
-}
-
-PrintAndExit run_completion(std::span<const std::string> rest) {
-  constexpr std::string_view usage =
-      "usage: ddrun completion bash|zsh|fish (a program called completion: ddrun -- completion)";
-  if (asks_for_help(rest)) return answer(concat(usage, "\n"));
-  if (rest.size() == 1) return completion(rest[0]);
-  return usage_error(usage);
-}
-
-PrintAndExit run_version(std::span<const std::string> rest, const VersionInfo& version) {
-  constexpr std::string_view usage = "usage: ddrun version [--json] (a program called version: ddrun -- version)";
-  if (asks_for_help(rest)) return answer(concat(usage, "\n"));
-  if (rest.empty() || (rest.size() == 1 && rest[0] == "--verbose")) return answer(version_text(version));
-  if (rest.size() == 1 && rest[0] == "--json") return answer(version_json(version));
-  return usage_error(usage);
-}
-
-Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
-                bool stderr_is_tty);
-
-/// `ddrun help`, and `ddrun help store`, which is `ddrun store --help`.
-Parsed run_help(std::span<const std::string> rest, const EnvironmentView& environment, const VersionInfo& version) {
-  if (rest.empty()) return answer(help_text());
-  constexpr std::string_view words = "completion config env rendezvous secret store version";
-  const auto known = split(words, ' ');
-  if (rest.size() > 1 || std::find(known.begin(), known.end(), rest[0]) == known.end()) {
-    return usage_error(
-        "usage: ddrun help [completion|config|env|rendezvous|secret|store|version] (a program called "
-        "help: ddrun -- help)");
-  }
-  const std::string asked[] = {rest[0], "--help"};
-  return dispatch(asked, environment, version, false);
-}
-
-/// Only the very first word can be one of ddrun's own: `ddrun -n 2 env` starts env.
-Parsed dispatch(std::span<const std::string> arguments, const EnvironmentView& environment, const VersionInfo& version,
-                bool stderr_is_tty) {
-  Launcher launcher(environment, version, stderr_is_tty);
-  if (!arguments.empty()) {
-    const std::string_view word = arguments[0];
-    const auto rest = arguments.subspan(1);
-    if (word == "config") return run_config(rest, launcher);
-    if (word == "completion") return run_completion(rest);
-    if (word == "version") return run_version(rest, version);
-    if (word == "store") return parse_store(rest, environment);
-    if (word == "rendezvous") return parse_rendezvous(rest, environment);
-    if (word == "secret") return parse_secret(rest);
-    if (word == "env" && !starts_env_program(rest.empty() ? "" : rest[0])) return run_env(rest, launcher);
-    if (word == "help") return run_help(rest, environment, version);
-  }
-  return launcher.launch(arguments);
-}
-
 }  // namespace
 
-bool starts_env_program(std::string_view word) {
-  if (word.empty()) return false;
-  if (word.front() != '-' || word == "-") return true;
-  if (word[1] != '-') return std::string_view("iu0CSa").find(word[1]) != std::string_view::npos;
-  constexpr std::string_view only_of_env =
-      "--argv0 --block-signal --default-signal --ignore-environment --ignore-signal --list-signal-handling --null "
-      "--split-string --unset";
-  const auto names = split(only_of_env, ' ');
-  return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
+PrintAndExit usage_error(std::string_view message) {
+  std::string text = concat("ddrun: error: ", message);
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, '?');
+  return {text + "\n", true, exit_codes::usage};
 }
 
-Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment, const VersionInfo& version,
-             bool stderr_is_tty) {
-  try {
-    return dispatch(arguments, environment, version, stderr_is_tty);
-  } catch (const std::exception& error) {
-    return PrintAndExit{concat("ddrun: error: cannot read the command line: ", error.what(), "\n"), true,
-                        internal_status};
-  }
+PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
+
+PrintAndExit completion(std::string_view shell) {
+  if (shell == "bash") return answer(bash_completion());
+  if (shell == "zsh") return answer(zsh_completion());
+  if (shell == "fish") return answer(fish_completion());
+  return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
+}
+
+std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> words, const Asking& asking) {
+  return LaunchReader(asking).run(words, Wanted::launch);
+}
+
+std::variant<Launch, PrintAndExit> parse_place(std::span<const std::string> words, const Asking& asking) {
+  return LaunchReader(asking).run(words, Wanted::place);
+}
+
+PrintAndExit show_config(std::span<const std::string> words, bool json, const Asking& asking) {
+  return std::get<PrintAndExit>(LaunchReader(asking).run(words, json ? Wanted::config_json : Wanted::config));
 }
 
 }  // namespace ddrun::cli

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun::cli {
 
@@ -17,10 +17,9 @@ struct Variable {
 };
 
 /// Those that could set an option. Almost always none, so that the table is not walked for each.
-std::vector<Variable> candidates(const EnvironmentView& environment) {
+std::vector<Variable> candidates(const Environment& environment) {
   std::vector<Variable> found;
-  for (const char* const* entry = environment.entries(); entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
+  for (const std::string_view text : environment.entries()) {
     if (!text.starts_with("DDRUN_") && !text.starts_with("PET_") && !text.starts_with("TORCH")) continue;
     const std::size_t equals = text.find('=');
     if (equals == std::string_view::npos || equals + 1 == text.size()) continue;
@@ -58,7 +57,7 @@ void Settings::add_file(const ConfigFile& file) {
   }
 }
 
-void Settings::add_variables(const EnvironmentView& environment) {
+void Settings::add_variables(const Environment& environment) {
   const std::vector<Variable> variables = candidates(environment);
   if (variables.empty()) return;
   for (Entry& entry : entries_) {

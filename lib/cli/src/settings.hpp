@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "cli11_values.hpp"
+#include "command_line.hpp"
 #include "config_file.hpp"
-#include "ddrun/cli/environment_view.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/complete.hpp"
 
 namespace ddrun::cli {
@@ -27,7 +27,7 @@ class Settings {
 
   void add_file(const ConfigFile& file);
   /// Walks the environment once.
-  void add_variables(const EnvironmentView& environment);
+  void add_variables(const Environment& environment);
   void add_command_line(const std::vector<OptionValues>& values);
 
   /// What counts for `option`; its source is `standard` if nobody gave it.

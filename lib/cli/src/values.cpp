@@ -1,4 +1,4 @@
-#include "values.hpp"
+#include "ddrun/cli/values.hpp"
 
 #include <signal.h>
 
@@ -266,30 +266,10 @@ Result<Milliseconds> parse_positive_time(std::string_view text) {
   return duration;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  std::string unit;
-  for (const char next : {'K', 'M', 'G', 'T'}) {
-    if (bytes == 0 || bytes % 1024 != 0) break;
-    bytes /= 1024;
-    unit = next;
-  }
-  return concat(bytes, unit);
-}
-
 std::string number_text(double number) {
   char buffer[400];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, number, std::chars_format::fixed).ptr;
   return std::string(buffer, end);
-}
-
-std::string duration_text(Milliseconds duration) {
-  std::string text = std::to_string(duration.count() / 1000);
-  if (const auto rest = duration.count() % 1000; rest != 0) {
-    std::string fraction = std::to_string(1000 + rest).substr(1);
-    fraction.erase(fraction.find_last_not_of('0') + 1);
-    text += "." + fraction;
-  }
-  return text;
 }
 
 std::string number_set_text(const std::set<int>& numbers) { return fold_ranks({numbers.begin(), numbers.end()}); }
@@ -322,16 +302,6 @@ std::string signals_text(const std::set<int>& signals) {
   std::string text;
   for (const int signal : signals) text += concat(text.empty() ? "" : ",", signal_name(signal));
   return text;
-}
-
-std::string nproc_text(const NprocSpec& nproc) {
-  switch (nproc.kind) {
-    case NprocSpec::Kind::automatic: return "auto";
-    case NprocSpec::Kind::cpu: return "cpu";
-    case NprocSpec::Kind::gpu: return "gpu";
-    case NprocSpec::Kind::count: break;
-  }
-  return std::to_string(nproc.count);
 }
 
 }  // namespace ddrun::cli

@@ -38,11 +38,10 @@ Result<std::vector<std::string>> hosts_in(const Surroundings& around, const Fact
 
 /// A script on the first of `hosts`, or on all of them if something started it there. `all_of_them`: the option with
 /// which one ddrun uses all. `starter`: what starts a program on each.
-Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std::vector<std::string>> hosts,
+Detected script_on(const Surroundings& around, std::string_view scheme, Fact<std::vector<std::string>> hosts,
                    const std::string& id, const std::string& id_variable, std::string_view all_of_them,
                    std::string_view starter) {
-  Findings found{batch_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = scheme;
   said.shape = Shape::script;
   const int count = static_cast<int>(hosts.value.size());
@@ -60,7 +59,7 @@ Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std
                           "), the rest is found; for this machine alone: --nnodes=1");
   }
   said.hosts = std::move(hosts);
-  return found;
+  return said;
 }
 
 }  // namespace
@@ -68,31 +67,31 @@ Findings script_on(const Surroundings& around, std::string_view scheme, Fact<std
 Found find_pbs(const Surroundings& around) {
   const auto job = text_of(around.variables, "PBS_JOBID");
   const auto file = text_of(around.variables, "PBS_NODEFILE");
-  if (!job || !file || !around.variables.get("PBS_ENVIRONMENT")) return std::optional<Findings>{};
+  if (!job || !file || !around.variables.get("PBS_ENVIRONMENT")) return std::optional<Detected>{};
   auto hosts = hosts_in(around, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
-  Findings found = script_on(around, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value),
-                             "PBS_JOBID", "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
+  Detected said = script_on(around, "PBS", {std::move(*hosts), "PBS_NODEFILE"}, concat("pbs-", job->value), "PBS_JOBID",
+                            "--hostfile=$PBS_NODEFILE", "pbsdsh -u");
   // Torque says it, whatever the host is called.
   const auto node = number_of(around.variables, "PBS_NODENUM", 0, most_nodes);
   if (!node) return tl::unexpected<Error>(node.error());
   if (*node) {
-    if ((*node)->value >= found.said.nodes->value.most) {
+    if ((*node)->value >= said.nodes->value.most) {
       return contradiction(concat("PBS_NODENUM=", (*node)->value),
-                           concat("PBS_NODEFILE with ", found.said.nodes->value.most, " hosts"),
+                           concat("PBS_NODEFILE with ", said.nodes->value.most, " hosts"),
                            "unset the wrong one, or give --env-detect=none");
     }
-    found.said.node_rank = *node;
-    found.said.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
+    said.node_rank = *node;
+    said.is_host = {{(*node)->value == 0, "PBS_NODENUM"}};
   }
-  return found;
+  return said;
 }
 
 Found find_lsf(const Surroundings& around) {
   const auto job = text_of(around.variables, "LSB_JOBID");
   const auto counts = text_of(around.variables, "LSB_MCPU_HOSTS");
   const auto file = text_of(around.variables, "LSB_DJOB_HOSTFILE");
-  if (!job || (!counts && !file)) return std::optional<Findings>{};
+  if (!job || (!counts && !file)) return std::optional<Detected>{};
   Fact<std::vector<std::string>> hosts;
   if (counts) {
     const auto lines = lines_of(counts->value);
@@ -104,41 +103,40 @@ Found find_lsf(const Surroundings& around) {
     if (!read) return tl::unexpected<Error>(read.error());
     hosts = {std::move(*read), file->variable};
   }
-  if (hosts.value.empty()) return std::optional<Findings>{};
+  if (hosts.value.empty()) return std::optional<Detected>{};
   // Where jsrun starts the ranks, the first host only runs the script.
   const bool jsrun = around.variables.has("JSM_NAMESPACE_RANK") || around.variables.has("CSM_ALLOCATION_ID");
   if (jsrun && hosts.value.size() > 1) hosts.value.erase(hosts.value.begin());
   const std::string all_of_them = file ? "--hostfile=$LSB_DJOB_HOSTFILE" : concat("--hosts=", join(hosts.value, ","));
-  Findings found =
+  Detected said =
       script_on(around, "LSF", std::move(hosts), concat("lsf-", job->value), "LSB_JOBID", all_of_them, "blaunch");
   const auto rank = number_of(around.variables, "JSM_NAMESPACE_RANK", 0, most_nodes);
   const auto size = number_of(around.variables, "JSM_NAMESPACE_SIZE", 1, most_nodes);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!size) return tl::unexpected<Error>(size.error());
   if (*rank && *size) {
-    Detected& said = found.said;
     const int nodes = said.nodes->value.most;
     said.refusal.clear();
     if ((*size)->value > nodes) {
       said.shape = Shape::ranks;
-      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes",
+      said.refusal = concat("jsrun started ", (*size)->value, " ddruns on ", counted(nodes, "node"),
                             " (JSM_NAMESPACE_SIZE), and each would start workers of its own; write: jsrun -r 1 ddrun "
                             "--nproc-per-node=",
                             ((*size)->value + nodes - 1) / nodes, " ...");
-      return found;
+      return said;
     }
     said.shape = Shape::agents;
     said.nodes = {{{(*size)->value, (*size)->value}, "JSM_NAMESPACE_SIZE"}};
     said.node_rank = *rank;
     said.is_host = {{(*rank)->value == 0, "JSM_NAMESPACE_RANK"}};
   }
-  return found;
+  return said;
 }
 
 Found find_sge(const Surroundings& around) {
   const auto job = text_of(around.variables, "JOB_ID");
   const auto file = text_of(around.variables, "PE_HOSTFILE");
-  if (!job || !file) return std::optional<Findings>{};
+  if (!job || !file) return std::optional<Detected>{};
   auto hosts = hosts_in(around, *file);
   if (!hosts) return tl::unexpected<Error>(hosts.error());
   return script_on(around, "SGE", {std::move(*hosts), "PE_HOSTFILE"}, concat("sge-", job->value), "JOB_ID",
@@ -153,20 +151,19 @@ Found find_flux(const Surroundings& around) {
   for (const auto* number : {&rank, &nodes, &size}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
-  if (!job || !*rank || !*nodes) return std::optional<Findings>{};
-  Findings found{inner_level, {}};
-  Detected& said = found.said;
+  if (!job || !*rank || !*nodes) return std::optional<Detected>{};
+  Detected said;
   said.scheme = "Flux";
   said.shape = Shape::agents;
   said.nodes = {{{(*nodes)->value, (*nodes)->value}, "FLUX_JOB_NNODES"}};
   said.job_id = {{concat("flux-", as_job_id(job->value)), "FLUX_JOB_ID"}};
   if (*size && (*size)->value > (*nodes)->value) {
     said.shape = Shape::ranks;
-    said.refusal = concat(
-        "flux run started ", (*size)->value, " ddruns on ", (*nodes)->value, (*nodes)->value == 1 ? " node" : " nodes",
-        " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ", (*nodes)->value, " -n ",
-        (*nodes)->value, " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
-    return found;
+    said.refusal = concat("flux run started ", (*size)->value, " ddruns on ", counted((*nodes)->value, "node"),
+                          " (FLUX_JOB_SIZE), and each would start workers of its own; write: flux run -N ",
+                          (*nodes)->value, " -n ", (*nodes)->value,
+                          " ddrun --nproc-per-node=", ((*size)->value + (*nodes)->value - 1) / (*nodes)->value, " ...");
+    return said;
   }
   if ((*rank)->value >= (*nodes)->value) {
     return contradiction(concat("FLUX_TASK_RANK=", (*rank)->value), concat("FLUX_JOB_NNODES=", (*nodes)->value),
@@ -175,7 +172,7 @@ Found find_flux(const Surroundings& around) {
   // One task on each node: its rank is as good as the node's.
   said.node_rank = *rank;
   said.is_host = {{(*rank)->value == 0, "FLUX_TASK_RANK"}};
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

@@ -34,8 +34,7 @@ Found find_members(const Surroundings& around, const Names& names, int fixed_por
       names.gpus.empty() ? Maybe<int>{} : number_of(around.variables, names.gpus, 0, 1000).value_or(std::nullopt);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!nodes) return tl::unexpected<Error>(nodes.error());
-  Findings found{inner_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = names.scheme;
   said.shape = Shape::agents;
   const auto list = first_text_of(around.variables, names.hosts);
@@ -64,13 +63,13 @@ Found find_members(const Surroundings& around, const Names& names, int fixed_por
     }
   }
   if (gpus && gpus->value > 0) said.gpus = gpus;
-  return found;
+  return said;
 }
 
 }  // namespace
 
 Found find_skypilot(const Surroundings& around) {
-  if (!around.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Findings>{};
+  if (!around.variables.get("SKYPILOT_NODE_RANK")) return std::optional<Detected>{};
   return find_members(around,
                       {"SkyPilot",
                        {"SKYPILOT_NODE_RANK"},
@@ -82,7 +81,7 @@ Found find_skypilot(const Surroundings& around) {
 }
 
 Found find_dstack(const Surroundings& around) {
-  if (!around.variables.get("DSTACK_NODE_RANK")) return std::optional<Findings>{};
+  if (!around.variables.get("DSTACK_NODE_RANK")) return std::optional<Detected>{};
   return find_members(around,
                       {"dstack",
                        {"DSTACK_NODE_RANK"},
@@ -97,7 +96,7 @@ Found find_volcano(const Surroundings& around) {
   // With a role for the master there are two counts of indices, and nothing says which one is ours.
   const bool has_index = around.variables.get("VC_TASK_INDEX") || around.variables.get("VK_TASK_INDEX");
   if (!has_index || !around.variables.get("VC_WORKER_HOSTS") || around.variables.get("VC_MASTER_HOSTS")) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
   return find_members(
       around, {"Volcano", {"VC_TASK_INDEX", "VK_TASK_INDEX"}, {"VC_WORKER_NUM"}, {"VC_WORKER_HOSTS"}, "", ""}, 29400);
@@ -106,7 +105,7 @@ Found find_volcano(const Surroundings& around) {
 Found find_sagemaker(const Surroundings& around) {
   const auto hosts = text_of(around.variables, "SM_HOSTS");
   const auto current = text_of(around.variables, "SM_CURRENT_HOST");
-  if (!hosts || !current) return std::optional<Findings>{};
+  if (!hosts || !current) return std::optional<Detected>{};
   auto found = find_members(around, {"SageMaker", {}, {}, {"SM_HOSTS"}, "SM_NUM_GPUS", ""}, 7777);
   if (!found) return found;
   const std::vector<std::string> list = words_of(hosts->value);
@@ -116,19 +115,19 @@ Found find_sagemaker(const Surroundings& around) {
                          "unset the wrong one, or give --env-detect=none");
   }
   const int rank = static_cast<int>(at - list.begin());
-  (*found)->said.node_rank = {{rank, "SM_CURRENT_HOST"}};
-  (*found)->said.is_host = {{rank == 0, "SM_CURRENT_HOST"}};
+  (*found)->node_rank = {{rank, "SM_CURRENT_HOST"}};
+  (*found)->is_host = {{rank == 0, "SM_CURRENT_HOST"}};
   return found;
 }
 
 Found find_azureml(const Surroundings& around) {
   if (!around.variables.get("AZUREML_NODE_COUNT") || around.variables.get("LOCAL_RANK")) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
   auto found =
       find_members(around, {"Azure ML", {"NODE_RANK", "AZ_BATCHAI_TASK_INDEX"}, {"AZUREML_NODE_COUNT"}, {}, "", ""}, 0);
   if (!found) return found;
-  Detected& said = (*found)->said;
+  Detected& said = **found;
   if (const auto address = text_of(around.variables, "MASTER_ADDR")) {
     const auto port = number_of(around.variables, "MASTER_PORT", 1, 65535);
     if (!port) return tl::unexpected<Error>(port.error());
@@ -151,9 +150,9 @@ Found find_tpu(const Surroundings& around) {
   for (const auto* number : {&id, &slices, &slice}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
-  if (!list || !*id) return std::optional<Findings>{};
+  if (!list || !*id) return std::optional<Detected>{};
   std::vector<std::string> hosts = words_of(list->value);
-  if (hosts.empty() || hosts.size() > 100'000) return std::optional<Findings>{};
+  if (hosts.empty() || hosts.size() > 100'000) return std::optional<Detected>{};
   const int each = static_cast<int>(hosts.size());
   const int parts = *slices ? (*slices)->value : 1;
   const int part = *slice ? (*slice)->value : 0;
@@ -172,8 +171,7 @@ Found find_tpu(const Surroundings& around) {
                                                " machines, more than ", most_nodes, "; give --env-detect=none"));
   }
   const int rank = (*id)->value + part * each;
-  Findings found{platform_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "TPU";
   said.shape = Shape::agents;
   const std::string of_slices = several ? ", MEGASCALE_NUM_SLICES" : "";
@@ -187,21 +185,20 @@ Found find_tpu(const Surroundings& around) {
     // Its port, if there is one, is another program's.
     said.coordinators = {{{{first->value.substr(0, first->value.find(':')), 29400}}, first->variable}};
   }
-  return found;
+  return said;
 }
 
 Found find_torchx(const Surroundings& around) {
   const auto host = text_of(around.variables, "TORCHX_RANK0_HOST");
-  if (!host) return std::optional<Findings>{};
-  Findings found{hint_level, {}};
-  Detected& said = found.said;
+  if (!host) return std::optional<Detected>{};
+  Detected said;
   said.scheme = "torchx";
   // With one of its schedulers this is Slurm's short form of a list, which Slurm itself says better; and a pod calls
   // itself localhost.
   const bool is_name = host->value.find_first_of("[], ") == std::string::npos;
   if (is_name && host->value != "localhost") said.coordinators = {{{{host->value, 29400}}, host->variable}};
   if (const auto id = text_of(around.variables, "TORCHX_JOB_ID")) said.job_id = {{as_job_id(id->value), id->variable}};
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

@@ -18,20 +18,20 @@ class Filling {
 
   Result<Completion> run() {
     if (gives_up()) return std::move(result_);
-    RendezvousSpec& meeting = spec_.rendezvous;
+    RendezvousSpec& rendezvous = spec_.rendezvous;
     if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
     if (has("nnodes")) {
       instead("nodes", "nnodes");
     } else if (detected_.nodes) {
-      meeting.min_nodes = detected_.nodes->value.least;
-      meeting.max_nodes = detected_.nodes->value.most;
+      rendezvous.min_nodes = detected_.nodes->value.least;
+      rendezvous.max_nodes = detected_.nodes->value.most;
     }
     fill_gpus();
-    if (meeting.max_nodes == 1) return one_machine();
+    if (rendezvous.max_nodes == 1) return one_machine();
     if (auto started = check_script(); !started) return tl::unexpected<Error>(started.error());
-    meeting.agents_expected = detected_.agents;
+    rendezvous.agents_expected = detected_.agents;
     fill_place();
-    if (auto done = fill_meeting(); !done) return tl::unexpected<Error>(done.error());
+    if (auto done = fill_rendezvous(); !done) return tl::unexpected<Error>(done.error());
     fill_id();
     return std::move(result_);
   }
@@ -110,54 +110,54 @@ class Filling {
 
   Result<void> check_script() {
     if (detected_.shape != Shape::slurm_script || has("node-rank") || !detected_.nodes) return {};
-    const RendezvousSpec& meeting = spec_.rendezvous;
+    const RendezvousSpec& rendezvous = spec_.rendezvous;
     const int there = detected_.nodes->value.most;
-    if (meeting.min_nodes > there) {
+    if (rendezvous.min_nodes > there) {
       // An endpoint: others are started by other means.
       if (has("rdzv-endpoint")) return {};
       return fail(Errc::invalid_argument,
-                  concat("--nnodes asks for ", meeting.min_nodes, " nodes, but the Slurm job has ", there, " (",
+                  concat("--nnodes asks for ", rendezvous.min_nodes, " nodes, but the Slurm job has ", there, " (",
                          detected_.nodes->variable, "); ask Slurm for more, or give a smaller --nnodes"));
     }
-    result_.start_agents = SlurmScript{std::min(meeting.max_nodes, there), detected_.in_step};
+    result_.start_agents = SlurmScript{std::min(rendezvous.max_nodes, there), detected_.in_step};
     return {};
   }
 
   void fill_place() {
-    RendezvousSpec& meeting = spec_.rendezvous;
+    RendezvousSpec& rendezvous = spec_.rendezvous;
     if (!detected_.node_rank) return;
     if (has("node-rank")) {
       instead("node rank", "node-rank");
-    } else if (meeting.min_nodes != meeting.max_nodes) {
+    } else if (rendezvous.min_nodes != rendezvous.max_nodes) {
       set_instead("node rank", "whoever comes first: the job is elastic");
-    } else if (detected_.node_rank->value >= meeting.max_nodes) {
-      set_instead("node rank", concat("a spare: there are only ", meeting.max_nodes, " nodes in the job"));
+    } else if (detected_.node_rank->value >= rendezvous.max_nodes) {
+      set_instead("node rank", concat("a spare: there are only ", rendezvous.max_nodes, " nodes in the job"));
     } else {
-      meeting.node_rank = detected_.node_rank->value;
+      rendezvous.node_rank = detected_.node_rank->value;
     }
   }
 
-  Result<void> fill_meeting() {
-    RendezvousSpec& meeting = spec_.rendezvous;
-    if (has("rdzv-endpoint") || !meeting.coordinators.empty()) {
+  Result<void> fill_rendezvous() {
+    RendezvousSpec& rendezvous = spec_.rendezvous;
+    if (has("rdzv-endpoint") || !rendezvous.coordinators.empty()) {
       if (has("rdzv-endpoint")) {
         instead("coordinator", "rdzv-endpoint");
         // Of a pod that the endpoint names.
         const bool same = detected_.is_host && detected_.is_host->variable.find(where("rdzv-endpoint")) == 0;
-        if (same && detected_.is_host->value && !meeting.is_host) meeting.is_host = true;
+        if (same && detected_.is_host->value && !rendezvous.is_host) rendezvous.is_host = true;
         if (!same) instead("coordinator is here", "rdzv-endpoint");
       }
       return {};
     }
     if (detected_.coordinators) {
-      meeting.coordinators = detected_.coordinators->value;
-      if (meeting.is_host) set_instead("coordinator is here", "--rdzv-conf is_host");
-      else if (detected_.is_host) meeting.is_host = detected_.is_host->value;
+      rendezvous.coordinators = detected_.coordinators->value;
+      if (rendezvous.is_host) set_instead("coordinator is here", "--rdzv-conf is_host");
+      else if (detected_.is_host) rendezvous.is_host = detected_.is_host->value;
       return {};
     }
     if (detected_.scheme.empty() || has("master-addr")) return {};
     return fail(Errc::invalid_argument,
-                concat("there are ", meeting.max_nodes, " machines, but ", detected_.scheme,
+                concat("there are ", rendezvous.max_nodes, " machines, but ", detected_.scheme,
                        detected_.scheme.ends_with("variables") ? " do" : " does",
                        " not say where they meet; give --rdzv-endpoint=HOST[:PORT] with the host of node rank 0"));
   }

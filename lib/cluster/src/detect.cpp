@@ -11,49 +11,112 @@ namespace ddrun::cluster {
 
 namespace {
 
+/// One of those that may say something. A new one is a function and a row here.
 struct Scheme {
-  std::string_view word;
+  std::string_view word;  ///< of --env-detect
+  /// How variables begin without which there is nothing to find.
+  std::array<std::string_view, 2> first_signs;
   Found (*find)(const Surroundings&);
-  std::string_view sign;  ///< the variables by which it is known
+  int level;               ///< what the higher one says counts; equal ones must agree
+  bool starts_ranks;       ///< as mpirun does: what Slurm says to such a process means something else
+  std::string_view known;  ///< the variables by which it is known, for people
 };
 
-constexpr std::array<Scheme, 18> schemes{{
-    {"slurm", find_slurm, "SLURM_JOB_ID"},
-    {"openmpi", find_open_mpi, "OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE"},
-    {"mpich", find_mpich, "PMI_RANK, PMI_SIZE and MPI_LOCALNRANKS"},
-    {"horovod", find_horovod, "HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_LOCAL_SIZE"},
-    {"flux", find_flux, "FLUX_JOB_ID, FLUX_TASK_RANK and FLUX_JOB_NNODES"},
-    {"pbs", find_pbs, "PBS_ENVIRONMENT, PBS_JOBID and PBS_NODEFILE"},
-    {"lsf", find_lsf, "LSB_JOBID and LSB_MCPU_HOSTS or LSB_DJOB_HOSTFILE"},
-    {"sge", find_sge, "JOB_ID and PE_HOSTFILE"},
-    {"torchrun", find_torchrun, "PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR or PET_RDZV_ENDPOINT"},
-    {"kubernetes", find_kubernetes, "KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX, or LWS_LEADER_ADDRESS"},
-    {"skypilot", find_skypilot, "SKYPILOT_NODE_RANK"},
-    {"dstack", find_dstack, "DSTACK_NODE_RANK"},
-    {"sagemaker", find_sagemaker, "SM_HOSTS and SM_CURRENT_HOST"},
-    {"azureml", find_azureml, "AZUREML_NODE_COUNT"},
-    {"volcano", find_volcano, "VC_TASK_INDEX and VC_WORKER_HOSTS"},
-    {"tpu", find_tpu, "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"},
-    {"torchx", find_torchx, "TORCHX_RANK0_HOST"},
-    {"plain", find_plain, "MASTER_ADDR and NODE_RANK"},
-}};
+// Levels.
+constexpr int torchrun_level = 100;
+constexpr int mpi_level = 80;       ///< mpirun inside of a batch job
+constexpr int inner_level = 70;     ///< a system that runs on top of others
+constexpr int platform_level = 60;  ///< what a machine says to all that runs on it
+constexpr int batch_level = 50;
+constexpr int hint_level = 20;  ///< a part of the answer, where no other scheme has it
+constexpr int plain_level = 10;
 
-std::string text_of(int number) { return std::to_string(number); }
-std::string text_of(std::int64_t number) { return std::to_string(number); }
-std::string text_of(bool yes) { return yes ? "yes" : "no"; }
-std::string text_of(const std::string& text) { return text; }
-std::string text_of(const NodeRange& nodes) {
+constexpr Scheme schemes[] = {
+    {"slurm", {"SLURM_JOB"}, find_slurm, batch_level, false, "SLURM_JOB_ID"},
+    {"openmpi",
+     {"OMPI_COMM_WORLD_RANK="},
+     find_open_mpi,
+     mpi_level,
+     true,
+     "OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_SIZE"},
+    {"mpich",
+     {"PMI_RANK=", "MV2_COMM_WORLD_RANK="},
+     find_mpich,
+     mpi_level,
+     true,
+     "PMI_RANK, PMI_SIZE and MPI_LOCALNRANKS"},
+    {"flux", {"FLUX_JOB_ID="}, find_flux, inner_level, false, "FLUX_JOB_ID, FLUX_TASK_RANK and FLUX_JOB_NNODES"},
+    {"pbs", {"PBS_JOBID="}, find_pbs, batch_level, false, "PBS_ENVIRONMENT, PBS_JOBID and PBS_NODEFILE"},
+    {"lsf", {"LSB_JOBID="}, find_lsf, batch_level, false, "LSB_JOBID and LSB_MCPU_HOSTS or LSB_DJOB_HOSTFILE"},
+    {"sge", {"PE_HOSTFILE="}, find_sge, batch_level, false, "JOB_ID and PE_HOSTFILE"},
+    {"torchrun",
+     {"PET_"},
+     find_torchrun,
+     torchrun_level,
+     false,
+     "PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR or PET_RDZV_ENDPOINT"},
+    {"kubernetes",
+     {"JOB_COMPLETION_INDEX=", "LWS_LEADER_ADDRESS="},
+     find_kubernetes,
+     inner_level,
+     false,
+     "KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX, or LWS_LEADER_ADDRESS"},
+    {"skypilot", {"SKYPILOT_NODE_RANK="}, find_skypilot, inner_level, false, "SKYPILOT_NODE_RANK"},
+    {"dstack", {"DSTACK_NODE_RANK="}, find_dstack, inner_level, false, "DSTACK_NODE_RANK"},
+    {"sagemaker", {"SM_HOSTS="}, find_sagemaker, inner_level, false, "SM_HOSTS and SM_CURRENT_HOST"},
+    {"azureml", {"AZUREML_NODE_COUNT="}, find_azureml, inner_level, false, "AZUREML_NODE_COUNT"},
+    {"volcano",
+     {"VC_TASK_INDEX=", "VK_TASK_INDEX="},
+     find_volcano,
+     inner_level,
+     false,
+     "VC_TASK_INDEX and VC_WORKER_HOSTS"},
+    {"horovod",
+     {"HOROVOD_CROSS_RANK="},
+     find_horovod,
+     mpi_level,
+     true,
+     "HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_LOCAL_SIZE"},
+    {"tpu", {"TPU_WORKER_HOSTNAMES="}, find_tpu, platform_level, false, "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"},
+    {"torchx", {"TORCHX_RANK0_HOST="}, find_torchx, hint_level, false, "TORCHX_RANK0_HOST"},
+    {"plain", {"MASTER_ADDR="}, find_plain, plain_level, false, "MASTER_ADDR and NODE_RANK"},
+};
+
+constexpr std::string_view words_of_ours = "auto none";
+constexpr std::size_t words_size = [] {
+  std::size_t size = words_of_ours.size();
+  for (const Scheme& scheme : schemes) size += 1 + scheme.word.size();
+  return size;
+}();
+constexpr auto words_text = [] {
+  std::array<char, words_size> text{};
+  auto* end = std::copy(words_of_ours.begin(), words_of_ours.end(), text.begin());
+  for (const Scheme& scheme : schemes) {
+    *end++ = ' ';
+    end = std::copy(scheme.word.begin(), scheme.word.end(), end);
+  }
+  return text;
+}();
+
+std::string shown(int number) { return std::to_string(number); }
+std::string shown(std::int64_t number) { return std::to_string(number); }
+std::string shown(bool yes) { return yes ? "yes" : "no"; }
+std::string shown(const std::string& text) { return text; }
+std::string shown(const NodeRange& nodes) {
   return nodes.least == nodes.most ? std::to_string(nodes.most) : concat(nodes.least, ":", nodes.most);
 }
-std::string text_of(const std::vector<std::string>& words) { return short_list(words); }
-std::string text_of(const std::vector<Endpoint>& endpoints) {
+std::string shown(const std::vector<std::string>& words) { return short_list(words); }
+std::string shown(const std::vector<Endpoint>& endpoints) {
   std::vector<std::string> words;
   for (const Endpoint& endpoint : endpoints) words.push_back(endpoint_text(endpoint));
   return short_list(words);
 }
 
-/// Started by what also starts ranks: what Slurm says to such a process means something else.
-bool is_of_mpi(std::string_view word) { return word == "openmpi" || word == "mpich" || word == "horovod"; }
+/// What one scheme says.
+struct Findings {
+  int level;
+  Detected said;
+};
 
 /// Puts together what several schemes say, the strongest first.
 class Together {
@@ -96,14 +159,14 @@ class Together {
     const Maybe<T>& theirs = found.said.*field;
     if (!theirs) return {};
     Maybe<T>& ours = whole_.*field;
-    const std::string value = text_of(theirs->value);
+    const std::string value = shown(theirs->value);
     if (!ours) {
       ours = theirs;
       levels_[std::string(what)] = found.level;
       whole_.evidence.push_back({std::string(what), value, theirs->variable, ""});
       return {};
     }
-    const std::string our_value = text_of(ours->value);
+    const std::string our_value = shown(ours->value);
     if (levels_[std::string(what)] == found.level && our_value != value) {
       return contradiction(concat(ours->variable, " (", what, ": ", our_value, ")"),
                            concat(theirs->variable, " (", what, ": ", value, ")"),
@@ -118,37 +181,26 @@ class Together {
 };
 
 /// A worker of another launcher inherits all that was said to that launcher.
-bool is_worker(const Variables& variables) {
+bool is_worker(const Environment& variables) {
   return variables.has("TORCHELASTIC_RUN_ID") && variables.get("LOCAL_RANK").has_value();
 }
 
 }  // namespace
 
-bool worth_looking(const Variables& variables) {
-  return variables.any_begins_with({"SLURM_JOB",
-                                    "OMPI_COMM_WORLD_RANK=",
-                                    "PMI_RANK=",
-                                    "MV2_COMM_WORLD_RANK=",
-                                    "FLUX_JOB_ID=",
-                                    "PBS_JOBID=",
-                                    "LSB_JOBID=",
-                                    "PE_HOSTFILE=",
-                                    "PET_",
-                                    "JOB_COMPLETION_INDEX=",
-                                    "LWS_LEADER_ADDRESS=",
-                                    "SKYPILOT_NODE_RANK=",
-                                    "DSTACK_NODE_RANK=",
-                                    "SM_HOSTS=",
-                                    "AZUREML_NODE_COUNT=",
-                                    "VC_TASK_INDEX=",
-                                    "VK_TASK_INDEX=",
-                                    "HOROVOD_CROSS_RANK=",
-                                    "TPU_WORKER_HOSTNAMES=",
-                                    "TORCHX_RANK0_HOST=",
-                                    "MASTER_ADDR="});
+constinit const std::string_view detect_words(words_text.data(), words_text.size());
+
+bool worth_looking(const Environment& variables) {
+  for (const std::string_view entry : variables.entries()) {
+    for (const Scheme& scheme : schemes) {
+      for (const std::string_view sign : scheme.first_signs) {
+        if (!sign.empty() && entry.starts_with(sign)) return true;
+      }
+    }
+  }
+  return false;
 }
 
-Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
+Result<Detected> detect(const Environment& variables, const ReadFile& read_file, const Machine& machine,
                         std::string_view how) {
   if (how == "none") return Detected{};
   const bool automatic = how == "auto";
@@ -160,26 +212,26 @@ Result<Detected> detect(const Variables& variables, const ReadFile& read_file, c
   }
   Surroundings around{variables, read_file, machine};
   std::vector<Findings> all;
-  for (const auto& [word, find, sign] : schemes) {
-    if (!is_of_mpi(word) || (!automatic && how != word)) continue;
-    auto found = find(around);
+  for (const Scheme& scheme : schemes) {
+    if (!scheme.starts_ranks || (!automatic && how != scheme.word)) continue;
+    auto found = scheme.find(around);
     if (!found) return tl::unexpected<Error>(found.error());
     if (!*found) continue;
     around.under_mpi = true;
-    all.push_back(std::move(**found));
+    all.push_back({scheme.level, std::move(**found)});
     break;
   }
-  for (const auto& [word, find, sign] : schemes) {
-    if (is_of_mpi(word) || (!automatic && how != word)) continue;
-    auto found = find(around);
+  for (const Scheme& scheme : schemes) {
+    if (scheme.starts_ranks || (!automatic && how != scheme.word)) continue;
+    auto found = scheme.find(around);
     if (!found) return tl::unexpected<Error>(found.error());
-    if (*found) all.push_back(std::move(**found));
+    if (*found) all.push_back({scheme.level, std::move(**found)});
   }
   if (!automatic && all.empty()) {
     for (const Scheme& scheme : schemes) {
       if (scheme.word != how) continue;
       return fail(Errc::not_found,
-                  concat("--env-detect=", how, ": nothing of it is there; it is known by ", scheme.sign));
+                  concat("--env-detect=", how, ": nothing of it is there; it is known by ", scheme.known));
     }
     return fail(Errc::invalid_argument, concat("--env-detect=", how, " is not one of ", detect_words));
   }

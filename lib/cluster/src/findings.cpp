@@ -1,6 +1,7 @@
 #include "findings.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/host_port.hpp"
@@ -8,7 +9,7 @@
 
 namespace ddrun::cluster {
 
-Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, int low, int high) {
+Result<Maybe<int>> number_of(const Environment& variables, std::string_view name, int low, int high) {
   const auto text = variables.get(name);
   if (!text) return Maybe<int>{};
   const auto number = parse_integer(*text, low, high);
@@ -19,7 +20,7 @@ Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, 
   return Maybe<int>({static_cast<int>(*number), std::string(name)});
 }
 
-Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector<std::string_view>& names, int low,
+Result<Maybe<int>> first_number_of(const Environment& variables, const std::vector<std::string_view>& names, int low,
                                    int high) {
   for (const std::string_view name : names) {
     auto number = number_of(variables, name, low, high);
@@ -28,13 +29,13 @@ Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector
   return Maybe<int>{};
 }
 
-Maybe<std::string> text_of(const Variables& variables, std::string_view name) {
+Maybe<std::string> text_of(const Environment& variables, std::string_view name) {
   const auto text = variables.get(name);
   if (!text) return std::nullopt;
   return Fact<std::string>{std::string(*text), std::string(name)};
 }
 
-Maybe<std::string> first_text_of(const Variables& variables, const std::vector<std::string_view>& names) {
+Maybe<std::string> first_text_of(const Environment& variables, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     if (auto text = text_of(variables, name)) return text;
   }
@@ -91,6 +92,34 @@ std::string short_list(const std::vector<std::string>& words) {
   if (words.size() <= most) return join(words, ", ");
   const std::vector<std::string> first(words.begin(), words.begin() + most - 1);
   return concat(join(first, ", "), ", ... ", words.back(), " (", words.size(), ")");
+}
+
+namespace {
+
+constexpr std::uint32_t first_port = 20'000;
+constexpr std::uint32_t port_count = 32'768 - first_port;
+constexpr int how_many = 3;
+
+/// FNV-1a, with a last mixing step, as only few bits are taken from it.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  hash ^= hash >> 33U;
+  hash *= 0xff51afd7ed558ccdU;
+  return hash ^ (hash >> 33U);
+}
+
+}  // namespace
+
+std::vector<Endpoint> candidates(const std::string& host, std::string_view job) {
+  std::vector<Endpoint> endpoints;
+  for (std::uint32_t salt = 0; endpoints.size() < how_many; ++salt) {
+    const auto port = static_cast<std::uint16_t>(first_port + hash_of(concat(job, "/", salt)) % port_count);
+    bool known = false;
+    for (const Endpoint& other : endpoints) known = known || other.port == port;
+    if (!known) endpoints.push_back({host, port});
+  }
+  return endpoints;
 }
 
 }  // namespace ddrun::cluster

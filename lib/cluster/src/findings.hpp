@@ -4,35 +4,22 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/detect.hpp"
 
 namespace ddrun::cluster {
 
-/// What one scheme says. Its evidence is made from the facts when all are put together.
-struct Findings {
-  int level = 0;  ///< the higher one counts; equal ones must agree
-  Detected said;
-};
-
-// Levels.
-inline constexpr int torchrun_level = 100;
-inline constexpr int mpi_level = 80;       ///< mpirun inside of a batch job
-inline constexpr int inner_level = 70;     ///< a system that runs on top of others
-inline constexpr int platform_level = 60;  ///< what a machine says to all that runs on it
-inline constexpr int batch_level = 50;
-inline constexpr int hint_level = 20;  ///< a part of the answer, where no other scheme has it
-inline constexpr int plain_level = 10;
-
 /// What a scheme's function may look at.
 struct Surroundings {
-  const Variables& variables;
+  const Environment& variables;
   const ReadFile& read_file;
   const Machine& machine;
   bool under_mpi = false;  ///< mpirun started this process, whatever a batch system says
 };
 
 /// Nothing (not there), or what was said, or a contradiction within it.
-using Found = Result<std::optional<Findings>>;
+/// Its evidence is made from the facts when all are put together.
+using Found = Result<std::optional<Detected>>;
 
 Found find_slurm(const Surroundings& around);
 Found find_open_mpi(const Surroundings& around);
@@ -56,12 +43,13 @@ Found find_plain(const Surroundings& around);
 // Helpers of all of them.
 
 /// A number of the variable, in [low, high]. A variable with anything else in it is a failure that names it.
-[[nodiscard]] Result<Maybe<int>> number_of(const Variables& variables, std::string_view name, int low, int high);
+[[nodiscard]] Result<Maybe<int>> number_of(const Environment& variables, std::string_view name, int low, int high);
 /// The first of `names` that is set.
-[[nodiscard]] Result<Maybe<int>> first_number_of(const Variables& variables, const std::vector<std::string_view>& names,
-                                                 int low, int high);
-[[nodiscard]] Maybe<std::string> text_of(const Variables& variables, std::string_view name);
-[[nodiscard]] Maybe<std::string> first_text_of(const Variables& variables, const std::vector<std::string_view>& names);
+[[nodiscard]] Result<Maybe<int>> first_number_of(const Environment& variables,
+                                                 const std::vector<std::string_view>& names, int low, int high);
+[[nodiscard]] Maybe<std::string> text_of(const Environment& variables, std::string_view name);
+[[nodiscard]] Maybe<std::string> first_text_of(const Environment& variables,
+                                               const std::vector<std::string_view>& names);
 
 /// "A=2 and B=n[1-3], which names 3, contradict each other"
 [[nodiscard]] tl::unexpected<Error> contradiction(std::string_view one, std::string_view other,

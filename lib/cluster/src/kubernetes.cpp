@@ -17,8 +17,7 @@ Found leader_worker_set(const Surroundings& around, const Fact<std::string>& lea
   const auto index = number_of(around.variables, "LWS_WORKER_INDEX", 0, most_nodes);
   if (!size) return tl::unexpected<Error>(size.error());
   if (!index) return tl::unexpected<Error>(index.error());
-  Findings found{inner_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "Kubernetes LeaderWorkerSet";
   said.shape = Shape::agents;
   if (*size) said.nodes = {{{(*size)->value, (*size)->value}, "LWS_GROUP_SIZE"}};
@@ -32,7 +31,7 @@ Found leader_worker_set(const Surroundings& around, const Fact<std::string>& lea
   }
   said.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
   said.job_id = {{as_job_id(short_name(leader.value)), leader.variable}};
-  return found;
+  return said;
 }
 
 /// "job.default.svc.cluster.local" of a pod that has a line "10.0.0.7 name-2.job.default.svc.cluster.local name-2" in
@@ -57,9 +56,8 @@ Found find_kubernetes(const Surroundings& around) {
   if (const auto leader = text_of(around.variables, "LWS_LEADER_ADDRESS")) return leader_worker_set(around, *leader);
   const auto index = number_of(around.variables, "JOB_COMPLETION_INDEX", 0, most_nodes);
   if (!index) return tl::unexpected<Error>(index.error());
-  if (!*index || !around.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Findings>{};
-  Findings found{inner_level, {}};
-  Detected& said = found.said;
+  if (!*index || !around.variables.get("KUBERNETES_SERVICE_HOST")) return std::optional<Detected>{};
+  Detected said;
   said.scheme = "Kubernetes Indexed Job";
   said.node_rank = *index;
   said.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
@@ -74,7 +72,7 @@ Found find_kubernetes(const Surroundings& around) {
       said.coordinators = {{{{concat(name, "-0.", domain), pod_port}}, "the pod's name and /etc/hosts"}};
     }
   }
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

@@ -16,13 +16,12 @@ Found find_mpi(const Surroundings& around, const MpiVariables& names) {
   for (const auto* number : {&rank, &size, &local}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
-  if (!*rank || !*size || !*local) return std::optional<Findings>{};
+  if (!*rank || !*size || !*local) return std::optional<Detected>{};
   if ((*rank)->value >= (*size)->value) {
     return contradiction(concat(names.rank, "=", (*rank)->value), concat(names.size, "=", (*size)->value),
                          "unset the wrong one, or give --env-detect=none");
   }
-  Findings found{mpi_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = names.scheme;
   if ((*local)->value > 1) {
     said.shape = Shape::ranks;
@@ -30,13 +29,13 @@ Found find_mpi(const Surroundings& around, const MpiVariables& names) {
                           names.local_size, "), and each would start workers of its own; write: mpirun ",
                           names.one_per_node, " ddrun --nproc-per-node=", (*local)->value,
                           " ... (or --nnodes=1, if each is meant to be a job of its own)");
-    return found;
+    return said;
   }
   said.shape = Shape::agents;
   said.nodes = {{{(*size)->value, (*size)->value}, std::string(names.size)}};
   said.node_rank = *rank;
   said.is_host = {{(*rank)->value == 0, std::string(names.rank)}};
-  return found;
+  return said;
 }
 
 }  // namespace
@@ -57,13 +56,12 @@ Found find_horovod(const Surroundings& around) {
   for (const auto* number : {&rank, &size, &local}) {
     if (!*number) return tl::unexpected<Error>(number->error());
   }
-  if (!*rank || !*size || !*local) return std::optional<Findings>{};
+  if (!*rank || !*size || !*local) return std::optional<Detected>{};
   if ((*rank)->value >= (*size)->value) {
     return contradiction(concat("HOROVOD_CROSS_RANK=", (*rank)->value), concat("HOROVOD_CROSS_SIZE=", (*size)->value),
                          "unset the wrong one, or give --env-detect=none");
   }
-  Findings found{mpi_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "Horovod";
   if ((*local)->value > 1) {
     said.shape = Shape::ranks;
@@ -72,13 +70,13 @@ Found find_horovod(const Surroundings& around) {
                           "horovodrun -np ",
                           (*size)->value, " -H HOST:1,... ddrun --nproc-per-node=", (*local)->value,
                           " ... (or --nnodes=1, if each is meant to be a job of its own)");
-    return found;
+    return said;
   }
   said.shape = Shape::agents;
   said.nodes = {{{(*size)->value, (*size)->value}, "HOROVOD_CROSS_SIZE"}};
   said.node_rank = *rank;
   said.is_host = {{(*rank)->value == 0, "HOROVOD_CROSS_RANK"}};
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

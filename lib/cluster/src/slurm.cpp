@@ -19,15 +19,17 @@ bool is_own_step(std::string_view id) {
 
 }  // namespace
 
-Maybe<std::string> slurm_step(const Variables& variables) {
+Maybe<std::string> slurm_step(const Environment& variables) {
   auto step = first_text_of(variables, slurm_step_names);
   if (step && is_own_step(step->value)) return std::nullopt;
   return step;
 }
 
-bool is_heterogeneous_slurm(const Variables& variables) { return variables.get("SLURM_HET_SIZE").value_or("1") != "1"; }
+bool is_heterogeneous_slurm(const Environment& variables) {
+  return variables.get("SLURM_HET_SIZE").value_or("1") != "1";
+}
 
-std::string slurm_id(const Variables& variables, std::string_view job, std::string_view step) {
+std::string slurm_id(const Environment& variables, std::string_view job, std::string_view step) {
   std::string id(job);
   if (!step.empty()) id += concat(".", step);
   const std::string_view restart = variables.get("SLURM_RESTART_COUNT").value_or("0");
@@ -51,10 +53,9 @@ class Slurm {
   }
 
   Found find(Fact<std::string> job) {
-    Findings found{batch_level, {}};
-    Detected& said = found.said;
+    Detected said;
     said.scheme = in_step_ ? "Slurm step" : "Slurm job";
-    if (is_heterogeneous_slurm(variables_)) return heterogeneous(std::move(found));
+    if (is_heterogeneous_slurm(variables_)) return heterogeneous();
     if (auto done = take_nodes(said); !done) return tl::unexpected<Error>(done.error());
     if (auto done = take_shape(said); !done) return tl::unexpected<Error>(done.error());
     const std::string id = slurm_id(variables_, job.value, step_);
@@ -69,16 +70,17 @@ class Slurm {
       const auto seconds = parse_integer(end->value, 0, 1LL << 40);
       if (seconds) said.end_time = {{*seconds, end->variable}};
     }
-    return found;
+    return said;
   }
 
  private:
-  static Found heterogeneous(Findings found) {
-    found.said.scheme = "heterogeneous Slurm job";
-    found.said.refusal =
+  static Found heterogeneous() {
+    Detected said;
+    said.scheme = "heterogeneous Slurm job";
+    said.refusal =
         "SLURM_HET_SIZE says that this Slurm job has several parts, which ddrun does not put together; give --nnodes, "
         "--node-rank and --rdzv-endpoint, or --nnodes=1 for this machine alone";
-    return found;
+    return said;
   }
 
   Result<void> take_nodes(Detected& said) {
@@ -99,11 +101,10 @@ class Slurm {
     }
     const int count = static_cast<int>(hosts->size());
     if (said.nodes && said.nodes->value.most != count) {
-      return contradiction(
-          concat(said.nodes->variable, "=", said.nodes->value.most),
-          concat(list->variable, "=", list->value, ", which names ", count, count == 1 ? " node," : " nodes,"),
-          "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
-          "--env-detect=none");
+      return contradiction(concat(said.nodes->variable, "=", said.nodes->value.most),
+                           concat(list->variable, "=", list->value, ", which names ", counted(count, "node"), ","),
+                           "unset the wrong one, or give --nnodes, --node-rank and --rdzv-endpoint with "
+                           "--env-detect=none");
     }
     if (!said.nodes) said.nodes = {{{count, count}, list->variable}};
     said.hosts = {{std::move(*hosts), list->variable}};
@@ -134,15 +135,15 @@ class Slurm {
       const int each = ((*tasks)->value + nodes - 1) / nodes;
       said.shape = Shape::ranks;
       said.refusal =
-          concat("srun started ", (*tasks)->value, " ddruns on ", nodes, nodes == 1 ? " node" : " nodes", " (",
-                 (*tasks)->variable, "), and each would start workers of its own; write: srun --nodes=", nodes,
+          concat("srun started ", (*tasks)->value, " ddruns on ", counted(nodes, "node"), " (", (*tasks)->variable,
+                 "), and each would start workers of its own; write: srun --nodes=", nodes,
                  " --ntasks-per-node=1 ddrun --nproc-per-node=", each,
                  " ... (or --nnodes=1, if each is meant to be a job of its own)");
     }
     return {};
   }
 
-  const Variables& variables_;
+  const Environment& variables_;
   const Surroundings& around_;
   bool in_step_ = false;
   bool in_own_step_ = false;
@@ -153,7 +154,7 @@ class Slurm {
 
 Found find_slurm(const Surroundings& around) {
   auto job = first_text_of(around.variables, slurm_job_names);
-  if (!job) return std::optional<Findings>{};
+  if (!job) return std::optional<Detected>{};
   return Slurm(around).find(std::move(*job));
 }
 

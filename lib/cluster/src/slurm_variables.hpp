@@ -16,12 +16,12 @@ inline const std::vector<std::string_view> slurm_step_hosts_names{"SLURM_STEP_NO
 
 /// The step that srun made this process a task of; nothing in a batch script or in salloc's shell, which are steps
 /// of Slurm's own.
-[[nodiscard]] Maybe<std::string> slurm_step(const Variables& variables);
+[[nodiscard]] Maybe<std::string> slurm_step(const Environment& variables);
 
 /// Whether it is a job of several parts, each with variables of its own.
-[[nodiscard]] bool is_heterogeneous_slurm(const Variables& variables);
+[[nodiscard]] bool is_heterogeneous_slurm(const Environment& variables);
 
 /// "12.0", "12.0.r1": unlike that of any other job, step or restart of the cluster.
-[[nodiscard]] std::string slurm_id(const Variables& variables, std::string_view job, std::string_view step);
+[[nodiscard]] std::string slurm_id(const Environment& variables, std::string_view job, std::string_view step);
 
 }  // namespace ddrun::cluster

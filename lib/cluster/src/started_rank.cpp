@@ -38,7 +38,7 @@ Result<void> take(StartedRank& started, const Fact<std::string>& rank, const Fac
   return {};
 }
 
-Result<std::optional<StartedRank>> find_mpi_rank(const Variables& variables, const MpiVariables& names) {
+Result<std::optional<StartedRank>> find_mpi_rank(const Environment& variables, const MpiVariables& names) {
   const auto rank = text_of(variables, names.rank);
   const auto size = text_of(variables, names.size);
   const auto local_rank = text_of(variables, names.local_rank);
@@ -55,7 +55,7 @@ Result<std::optional<StartedRank>> find_mpi_rank(const Variables& variables, con
 }
 
 /// Item `index` of "2(x3),1", which is 2, 2, 2, 1.
-Maybe<std::string> tasks_here(const Variables& variables, int index) {
+Maybe<std::string> tasks_here(const Environment& variables, int index) {
   const auto text = first_text_of(variables, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (!text) return std::nullopt;
   long long passed = 0;
@@ -73,7 +73,7 @@ Maybe<std::string> tasks_here(const Variables& variables, int index) {
   return std::nullopt;
 }
 
-Result<std::optional<StartedRank>> find_slurm_rank(const Variables& variables) {
+Result<std::optional<StartedRank>> find_slurm_rank(const Environment& variables) {
   const auto job = first_text_of(variables, slurm_job_names);
   const auto step = slurm_step(variables);
   const auto rank = text_of(variables, "SLURM_PROCID");
@@ -106,7 +106,7 @@ Result<std::optional<StartedRank>> find_slurm_rank(const Variables& variables) {
 
 }  // namespace
 
-Result<std::optional<StartedRank>> find_started_rank(const Variables& variables) {
+Result<std::optional<StartedRank>> find_started_rank(const Environment& variables) {
   for (const MpiVariables& names : mpis) {
     auto found = find_mpi_rank(variables, names);
     if (!found || *found) return found;

@@ -9,7 +9,7 @@ namespace ddrun::cluster {
 
 namespace {
 
-Result<Maybe<NodeRange>> nodes_of(const Variables& variables, std::string_view name) {
+Result<Maybe<NodeRange>> nodes_of(const Environment& variables, std::string_view name) {
   const auto text = variables.get(name);
   if (!text) return Maybe<NodeRange>{};
   const std::size_t colon = text->find(':');
@@ -22,7 +22,7 @@ Result<Maybe<NodeRange>> nodes_of(const Variables& variables, std::string_view n
   return Maybe<NodeRange>({{static_cast<int>(*least), static_cast<int>(*most)}, std::string(name)});
 }
 
-Result<void> take_rank(Detected& said, const Variables& variables, const std::vector<std::string_view>& names) {
+Result<void> take_rank(Detected& said, const Environment& variables, const std::vector<std::string_view>& names) {
   auto rank = first_number_of(variables, names, 0, most_nodes);
   if (!rank) return tl::unexpected<Error>(rank.error());
   if (!*rank) return {};
@@ -38,7 +38,7 @@ Result<void> take_rank(Detected& said, const Variables& variables, const std::ve
   return {};
 }
 
-Result<void> take_master(Detected& said, const Variables& variables, std::string_view prefix, int standard_port) {
+Result<void> take_master(Detected& said, const Environment& variables, std::string_view prefix, int standard_port) {
   const std::string port_name = concat(prefix, "MASTER_PORT");
   const auto address = text_of(variables, concat(prefix, "MASTER_ADDR"));
   if (!address) return {};
@@ -50,7 +50,7 @@ Result<void> take_master(Detected& said, const Variables& variables, std::string
   return {};
 }
 
-bool any_set(const Variables& variables, const std::vector<std::string_view>& names) {
+bool any_set(const Environment& variables, const std::vector<std::string_view>& names) {
   for (const std::string_view name : names) {
     if (variables.get(name)) return true;
   }
@@ -60,14 +60,13 @@ bool any_set(const Variables& variables, const std::vector<std::string_view>& na
 }  // namespace
 
 Found find_torchrun(const Surroundings& around) {
-  const Variables& variables = around.variables;
+  const Environment& variables = around.variables;
   // Kubeflow writes it with no value, on which torchrun itself stumbles.
   const bool standalone = variables.has("PET_STANDALONE") && !variables.get("PET_STANDALONE");
   if (!standalone && !any_set(variables, {"PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT"})) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
-  Findings found{torchrun_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "torchrun's PET_ variables";
   said.standalone = standalone;
   auto nodes = nodes_of(variables, "PET_NNODES");
@@ -75,7 +74,7 @@ Found find_torchrun(const Surroundings& around) {
   said.nodes = std::move(*nodes);
   if (auto done = take_rank(said, variables, {"PET_NODE_RANK"}); !done) return tl::unexpected<Error>(done.error());
   if (auto done = take_master(said, variables, "PET_", 29500); !done) return tl::unexpected<Error>(done.error());
-  if (!variables.get("KUBERNETES_SERVICE_HOST")) return found;
+  if (!variables.get("KUBERNETES_SERVICE_HOST")) return said;
   said.shape = Shape::agents;
   // A pod of Kubeflow. Version 1 also sets MASTER_ADDR, and a RANK that is the pod's index.
   const auto master = text_of(variables, "MASTER_ADDR");
@@ -100,18 +99,17 @@ Found find_torchrun(const Surroundings& around) {
     const std::string_view own = around.machine.host_name;
     said.is_host = {{!own.empty() && short_name(host) == short_name(own), "PET_RDZV_ENDPOINT, the pod's name"}};
   }
-  return found;
+  return said;
 }
 
 Found find_plain(const Surroundings& around) {
-  const Variables& variables = around.variables;
+  const Environment& variables = around.variables;
   // With a local rank somebody has started ranks, and these variables are theirs.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {
-    return std::optional<Findings>{};
+    return std::optional<Detected>{};
   }
-  Findings found{plain_level, {}};
-  Detected& said = found.said;
+  Detected said;
   said.scheme = "MASTER_ADDR and NODE_RANK";
   auto nodes = nodes_of(variables, "NNODES");
   if (!nodes) return tl::unexpected<Error>(nodes.error());
@@ -120,7 +118,7 @@ Found find_plain(const Surroundings& around) {
     return tl::unexpected<Error>(done.error());
   }
   if (auto done = take_master(said, variables, "", 29500); !done) return tl::unexpected<Error>(done.error());
-  return found;
+  return said;
 }
 
 }  // namespace ddrun::cluster

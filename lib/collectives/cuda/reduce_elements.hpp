@@ -23,22 +23,22 @@ DDRUN_HOST_DEVICE To bits_as(From from) {
 template <int Mantissa>
 struct Small {
   using Stored = std::uint16_t;
-  static constexpr int kBias = (1 << (14 - Mantissa)) - 1;
-  static constexpr std::uint32_t kInfinity = ((1U << (15 - Mantissa)) - 1U) << Mantissa;
+  static constexpr int bias = (1 << (14 - Mantissa)) - 1;
+  static constexpr std::uint32_t infinity_bits = ((1U << (15 - Mantissa)) - 1U) << Mantissa;
 
   DDRUN_HOST_DEVICE static double load(Stored stored) {
     const std::uint64_t sign = static_cast<std::uint64_t>(stored >> 15U) << 63U;
     const std::uint64_t mantissa = stored & ((1U << Mantissa) - 1U);
     const std::uint64_t exponent = (stored & 0x7fffU) >> Mantissa;
-    if (exponent == kInfinity >> Mantissa) {
+    if (exponent == infinity_bits >> Mantissa) {
       return bits_as<double>(sign | std::uint64_t{0x7ff} << 52U | mantissa << (52 - Mantissa));
     }
     if (exponent == 0) {
-      const auto least = bits_as<double>(static_cast<std::uint64_t>(1023 + 1 - kBias - Mantissa) << 52U);
+      const auto least = bits_as<double>(static_cast<std::uint64_t>(1023 + 1 - bias - Mantissa) << 52U);
       const double magnitude = static_cast<double>(mantissa) * least;
       return sign != 0 ? -magnitude : magnitude;
     }
-    return bits_as<double>(sign | (exponent + 1023 - kBias) << 52U | mantissa << (52 - Mantissa));
+    return bits_as<double>(sign | (exponent + 1023 - bias) << 52U | mantissa << (52 - Mantissa));
   }
 
   DDRUN_HOST_DEVICE static Stored store(double number) {
@@ -47,9 +47,9 @@ struct Small {
     const int exponent = static_cast<int>(bits >> 52U & 0x7ffU) - 1023;
     const std::uint64_t fraction = bits & ((std::uint64_t{1} << 52U) - 1);
     if (exponent == 1024) {
-      return static_cast<Stored>(sign | kInfinity | (fraction != 0 ? 1U << (Mantissa - 1) : 0U));
+      return static_cast<Stored>(sign | infinity_bits | (fraction != 0 ? 1U << (Mantissa - 1) : 0U));
     }
-    const int lowest = 1 - kBias;
+    const int lowest = 1 - bias;
     int cut = 52 - Mantissa;
     if (exponent < lowest) cut += lowest - exponent;
     if (cut > 53) return static_cast<Stored>(sign);
@@ -61,7 +61,7 @@ struct Small {
     // What is carried out of the mantissa belongs to the exponent.
     std::uint64_t stored = kept;
     if (exponent >= lowest) stored += static_cast<std::uint64_t>(exponent - lowest) << Mantissa;
-    if (stored > kInfinity) stored = kInfinity;
+    if (stored > infinity_bits) stored = infinity_bits;
     return static_cast<Stored>(sign | stored);
   }
 };
@@ -74,7 +74,7 @@ struct Wide {
 };
 
 /// Numbers of ReduceOp.
-enum Op : std::uint32_t { kSum, kProd, kMax, kMin, kAvg };
+enum Op : std::uint32_t { op_sum, op_prod, op_max, op_min, op_avg };
 
 template <class Format>
 DDRUN_HOST_DEVICE void reduce_floating(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count,
@@ -84,11 +84,11 @@ DDRUN_HOST_DEVICE void reduce_floating(const void* const* in, std::uint32_t inpu
     double result = Format::load(static_cast<const Stored*>(in[0])[i]);
     for (std::uint32_t k = 1; k < inputs; ++k) {
       const double next = Format::load(static_cast<const Stored*>(in[k])[i]);
-      if (op == kSum || op == kAvg) result += next;
-      else if (op == kProd) result *= next;
-      else if (next != next || (op == kMax ? next > result : next < result)) result = next;
+      if (op == op_sum || op == op_avg) result += next;
+      else if (op == op_prod) result *= next;
+      else if (next != next || (op == op_max ? next > result : next < result)) result = next;
     }
-    if (op == kAvg) result /= static_cast<double>(inputs);
+    if (op == op_avg) result /= static_cast<double>(inputs);
     static_cast<Stored*>(out)[i] = Format::store(result);
   }
 }
@@ -102,11 +102,11 @@ DDRUN_HOST_DEVICE void reduce_integers(const void* const* in, std::uint32_t inpu
       const Integer next = static_cast<const Integer*>(in[k])[i];
       const auto a = static_cast<std::uint64_t>(result);
       const auto b = static_cast<std::uint64_t>(next);
-      if (op == kSum || op == kAvg) result = static_cast<Integer>(a + b);
-      else if (op == kProd) result = static_cast<Integer>(a * b);
-      else if (op == kMax ? next > result : next < result) result = next;
+      if (op == op_sum || op == op_avg) result = static_cast<Integer>(a + b);
+      else if (op == op_prod) result = static_cast<Integer>(a * b);
+      else if (op == op_max ? next > result : next < result) result = next;
     }
-    if (op == kAvg) {
+    if (op == op_avg) {
       // In a type that holds both the number and its divisor.
       using Wider = std::conditional_t<std::is_signed<Integer>::value, std::int64_t, std::uint64_t>;
       result = static_cast<Integer>(static_cast<Wider>(result) / static_cast<Wider>(inputs));

@@ -158,7 +158,7 @@ DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::
   const std::uint64_t unit = Element == 8 ? 8 : 4;
   Place place = walk.at(first + parts.head + thread * unit);
   const Place step = walk.at(threads * unit);
-  constexpr int kAtOnce = Element == 8 ? 4 : 8;
+  constexpr int at_once = Element == 8 ? 4 : 8;
   std::uint64_t i = thread;
   if (Element == 8) {
     const auto* const pairs = reinterpret_cast<const std::uint64_t*>(data + parts.head);
@@ -167,12 +167,12 @@ DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::
       walk.advance(place, step);
       return got != (static_cast<std::uint64_t>(table[from + 1]) << 32U | table[from]) ? 1U : 0U;
     };
-    for (; i + (kAtOnce - 1) * threads < parts.units; i += kAtOnce * threads) {
-      std::uint64_t got[kAtOnce];
+    for (; i + (at_once - 1) * threads < parts.units; i += at_once * threads) {
+      std::uint64_t got[at_once];
       DDRUN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) got[k] = pairs[i + k * threads];
+      for (int k = 0; k < at_once; ++k) got[k] = pairs[i + k * threads];
       DDRUN_UNROLL
-      for (int k = 0; k < kAtOnce; ++k) wrong += differs(got[k]);
+      for (int k = 0; k < at_once; ++k) wrong += differs(got[k]);
     }
     for (; i < parts.units; i += threads) wrong += differs(pairs[i]);
     return wrong;
@@ -183,12 +183,12 @@ DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::
     walk.advance(place, step);
     return count;
   };
-  for (; i + (kAtOnce - 1) * threads < parts.units; i += kAtOnce * threads) {
-    std::uint32_t got[kAtOnce];
+  for (; i + (at_once - 1) * threads < parts.units; i += at_once * threads) {
+    std::uint32_t got[at_once];
     DDRUN_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) got[k] = words[i + k * threads];
+    for (int k = 0; k < at_once; ++k) got[k] = words[i + k * threads];
     DDRUN_UNROLL
-    for (int k = 0; k < kAtOnce; ++k) wrong += differences(got[k]);
+    for (int k = 0; k < at_once; ++k) wrong += differences(got[k]);
   }
   for (; i < parts.units; i += threads) wrong += differences(words[i]);
   return wrong;

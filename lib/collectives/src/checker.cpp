@@ -2,14 +2,45 @@
 
 #include <array>
 
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/pattern.hpp"
+
 namespace ddrun::collectives {
+
+std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first) {
+  const auto one = [&](int of, std::uint64_t from) { return Expected{0, call.count, of, from}; };
+  const std::uint64_t block = first + static_cast<std::uint64_t>(rank) * call.count;
+  std::vector<Expected> all;
+  switch (call.collective) {
+    case Collective::barrier: return {};
+    case Collective::all_reduce: return {one(Expected::all_ranks, first)};
+    case Collective::reduce:
+      if (rank != call.root) return {};
+      return {one(Expected::all_ranks, first)};
+    case Collective::reduce_scatter: return {one(Expected::all_ranks, block)};
+    case Collective::broadcast: return {one(call.root, first)};
+    case Collective::scatter: return {one(call.root, block)};
+    case Collective::send_recv: return {one(call.from, first)};
+    case Collective::gather:
+      if (rank != call.root) return {};
+      [[fallthrough]];
+    case Collective::all_gather:
+      for (int of = 0; of < size; ++of) all.push_back(one(of, first));
+      break;
+    case Collective::all_to_all:
+      for (int of = 0; of < size; ++of) all.push_back(one(of, block));
+      break;
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].begin = i * call.count;
+  return all;
+}
 
 namespace {
 
 /// What outputs are filled with: an element that was never written is found.
-constexpr std::byte kPoison{0xa5};
+constexpr std::byte poison_byte{0xa5};
 /// A prime, as Sequence wants it.
-constexpr std::size_t kPoisonPeriod = 1021;
+constexpr std::size_t poison_period = 1021;
 
 }  // namespace
 
@@ -19,7 +50,7 @@ Checker::Checker(Memory& memory, int rank, int size, Collective collective, Data
       size_(size),
       element_(size_of(type)),
       pattern_(reduces(collective) ? ExactPattern(rank, size, type, op) : ExactPattern::moved(rank, size, type)),
-      poison_(DataType::uint8, std::vector<std::byte>(kPoisonPeriod, kPoison)) {}
+      poison_(DataType::uint8, std::vector<std::byte>(poison_period, poison_byte)) {}
 
 std::span<std::byte> Checker::input(const Call& call) const {
   return {const_cast<std::byte*>(call.in), blocks_of(call.collective, size_).in * call.bytes()};
@@ -36,15 +67,15 @@ std::span<std::byte> Checker::guard(const Call& call) const {
   const auto in = input(call);
   const auto out = output(call);
   const bool inside = !apart(call) && in.size() > out.size();
-  return {inside ? in.data() + in.size() : out.data() + out.size(), kGuardBytes};
+  return {inside ? in.data() + in.size() : out.data() + out.size(), guard_bytes};
 }
 
 Result<void> Checker::prepare(const Call& call, std::uint64_t first) {
   spoilt_ = false;
   if (apart(call) || output(call).size() > input(call).size()) {
-    if (auto done = memory_.set(output(call), kPoison); !done) return done;
+    if (auto done = memory_.set(output(call), poison_byte); !done) return done;
   }
-  if (auto done = memory_.set(guard(call), kPoison); !done) return done;
+  if (auto done = memory_.set(guard(call), poison_byte); !done) return done;
   return memory_.fill(input(call), pattern_.mine(), first);
 }
 
@@ -72,7 +103,7 @@ Result<std::uint64_t> Checker::count_wrong(const Call& call, std::uint64_t first
 }
 
 const Sequence& Checker::sequence_of(int rank) {
-  if (rank == Expected::kReduction) return pattern_.reduction();
+  if (rank == Expected::all_ranks) return pattern_.reduction();
   if (rank == rank_) return pattern_.mine();
   const auto known = others_.find(rank);
   return known != others_.end() ? known->second : others_.emplace(rank, pattern_.contribution_of(rank)).first->second;

@@ -2,20 +2,19 @@
 
 #include <algorithm>
 
-#include "call_words.hpp"
-#include "choose.hpp"
+#include "back_ends.hpp"
 #include "ddrun/base/text.hpp"
+#include "describe.hpp"
 #include "exchange.hpp"
-#include "gpu/nccl_communicator.hpp"
 #include "gpu/survey.hpp"
-#include "host_identity.hpp"
+#include "hosts.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
 /// What a rank says first: who it is, and what must be the same everywhere.
-constexpr char kUnit = '\x1f';
+constexpr char unit_separator = '\x1f';
 
 Result<void> compare(const std::string& first, const std::string& other, std::size_t rank) {
   const std::vector<std::string> ours = split(first, ' ');
@@ -95,11 +94,11 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
 
 Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds timeout) {
   // A call of microseconds does not need a look at the clock of its own.
-  constexpr int kCallsPerLook = 64;
+  constexpr int calls_per_look = 64;
   const auto start = Clock::now();
   Deadline deadline = start + timeout;
   for (int i = 0; i < times; ++i) {
-    if (i % kCallsPerLook == kCallsPerLook - 1) {
+    if (i % calls_per_look == calls_per_look - 1) {
       begun_ = Clock::now();
       deadline = begun_ + timeout;
     }
@@ -140,51 +139,33 @@ Call Communicator::meeting() {
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
   HostIdentity me = HostIdentity::mine();
   if (!options.place.empty()) me.place = options.place;
-  const bool may_be_nccl = options.backend == Backend::nccl || options.backend == Backend::automatic;
-  const GpuSurvey survey = may_be_nccl ? GpuSurvey::mine(options.backend == Backend::nccl) : GpuSurvey();
-  const auto lines =
-      exchange(group, "who", concat(me.line(), kUnit, survey.line(), kUnit, options.must_agree), deadline);
+  const Gpus gpus = back_end(options.backend).gpus;
+  const GpuSurvey survey = gpus != Gpus::unused ? GpuSurvey::mine(gpus == Gpus::needed) : GpuSurvey();
+  const auto lines = exchange(
+      group, "who", concat(me.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline);
   if (!lines) return tl::unexpected(lines.error());
   Connected connected;
   std::vector<HostIdentity> all;
   std::vector<GpuSurvey> surveys;
   std::string agreed;
   for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::vector<std::string> parts = split((*lines)[rank], kUnit);
+    const std::vector<std::string> parts = split((*lines)[rank], unit_separator);
     if (parts.size() < 3) return fail(Errc::protocol, concat("rank ", rank, " says too little of itself"));
     auto one = HostIdentity::parse(parts[0]);
     if (!one) return tl::unexpected(one.error());
-    auto gpus = GpuSurvey::parse(parts[parts.size() - 2]);
-    if (!gpus) return tl::unexpected(gpus.error());
-    surveys.push_back(std::move(*gpus));
+    auto its_gpus = GpuSurvey::parse(parts[parts.size() - 2]);
+    if (!its_gpus) return tl::unexpected(its_gpus.error());
+    surveys.push_back(std::move(*its_gpus));
     if (rank == 0) agreed = parts.back();
     if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
     connected.members.push_back({one->host, one->pid, processors_in_words(one->processors)});
     all.push_back(std::move(*one));
   }
-
-  const GpuPlan plan = may_be_nccl ? plan_gpus(surveys, all) : GpuPlan();
-  if (options.backend == Backend::nccl && !plan.possible()) {
-    return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
-  }
-  // Where NCCL might refuse it is not chosen, but who asks for it gets it if NCCL can.
-  const bool is_nccl = plan.possible() && (options.backend == Backend::nccl || plan.problem.empty());
-  CommunicatorOptions without_gpus = options;
-  if (options.backend == Backend::nccl) without_gpus.backend = Backend::automatic;
-  if (is_nccl) without_gpus.buffer_bytes = 0;
-  auto chosen = choose(group, without_gpus, all, deadline);
+  auto chosen = choose({group, options, all, surveys}, deadline);
   if (!chosen) return tl::unexpected(chosen.error());
   connected.communicator = std::move(chosen->communicator);
   connected.control = chosen->control ? std::move(chosen->control) : connected.communicator;
   connected.why = std::move(chosen->why);
-  if (is_nccl) {
-    auto nccl = NcclCommunicator::connect(group, options, plan, connected.control, deadline);
-    if (!nccl) return tl::unexpected(nccl.error());
-    connected.communicator = std::move(*nccl);
-    connected.why = "there is a GPU for each rank";
-  } else if (std::any_of(surveys.begin(), surveys.end(), [](const GpuSurvey& one) { return !one.devices.empty(); })) {
-    connected.why += concat("; not nccl: ", plan.problem);
-  }
   connected.communicator->tap_ = options.tap;
   return connected;
 }

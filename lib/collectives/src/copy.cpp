@@ -14,18 +14,18 @@ namespace ddrun::collectives {
 namespace {
 
 /// Stays in the first-level cache while it goes to several places.
-constexpr std::size_t kPart = 8 << 10;
+constexpr std::size_t part_bytes = 8 << 10;
 
 #ifdef __SSE2__
 
-constexpr std::size_t kLineBytes = 64;
+constexpr std::size_t cache_line_bytes = 64;
 
 void stream(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
-  const std::size_t head = std::min(bytes, misplaced == 0 ? 0 : kLineBytes - misplaced);
+  const std::size_t misplaced = reinterpret_cast<std::uintptr_t>(to) % cache_line_bytes;
+  const std::size_t head = std::min(bytes, misplaced == 0 ? 0 : cache_line_bytes - misplaced);
   std::memcpy(to, from, head);
   std::size_t done = head;
-  for (; bytes - done >= kLineBytes; done += kLineBytes) {
+  for (; bytes - done >= cache_line_bytes; done += cache_line_bytes) {
     const auto* const line = reinterpret_cast<const __m128i*>(from + done);
     auto* const out = reinterpret_cast<__m128i*>(to + done);
     const __m128i a = _mm_loadu_si128(line);
@@ -57,7 +57,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stores 
 
 void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, Stores stores) {
   const bool streaming = stores == Stores::streaming;
-  const std::size_t part = to.size() > 1 ? kPart : bytes;
+  const std::size_t part = to.size() > 1 ? part_bytes : bytes;
   for (std::size_t done = 0; done < bytes; done += part) {
     const std::size_t count = std::min(part, bytes - done);
     for (std::byte* const place : to) {
@@ -70,9 +70,9 @@ void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::siz
 }
 
 void rotate(std::span<std::byte* const> places, std::size_t bytes) {
-  std::array<std::byte, kPart> kept;
-  for (std::size_t done = 0; done < bytes; done += kPart) {
-    const std::size_t count = std::min(kPart, bytes - done);
+  std::array<std::byte, part_bytes> kept;
+  for (std::size_t done = 0; done < bytes; done += part_bytes) {
+    const std::size_t count = std::min(part_bytes, bytes - done);
     std::memcpy(kept.data(), places.back() + done, count);
     for (std::size_t i = places.size() - 1; i > 0; --i) std::memcpy(places[i] + done, places[i - 1] + done, count);
     std::memcpy(places.front() + done, kept.data(), count);

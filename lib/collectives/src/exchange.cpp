@@ -30,7 +30,7 @@ Error explain(const Group& group, std::string_view topic, Error error) {
 }  // namespace
 
 std::string missing_in_words(const std::vector<int>& ranks) {
-  return concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), " did not come in time");
+  return concat(name_ranks(ranks), " did not come in time");
 }
 
 Result<std::vector<std::string>> exchange(const Group& group, std::string_view topic, std::string_view mine,

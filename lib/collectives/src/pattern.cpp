@@ -3,23 +3,129 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "ddrun/collectives/reduction.hpp"
-#include "random_words.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
+/// Calls `part(offset in data, offset in the table, length)`, in elements, for each piece that is one in both.
+template <class Part>
+void for_each_piece(std::uint64_t first, std::size_t count, std::size_t period, Part part) {
+  for (std::size_t done = 0; done < count;) {
+    const std::uint64_t position = first + done;
+    const std::size_t in_period = position % period;
+    const std::size_t from = (in_period + position / period % period * Sequence::turn()) % period;
+    const std::size_t length = std::min({count - done, period - in_period, period - from});
+    part(done, from, length);
+    done += length;
+  }
+}
+
+template <class Word>
+std::size_t count_different(const std::byte* a, const std::byte* b, std::size_t count) {
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Word x;
+    Word y;
+    std::memcpy(&x, a + i * sizeof(Word), sizeof(Word));
+    std::memcpy(&y, b + i * sizeof(Word), sizeof(Word));
+    different += x != y ? 1U : 0U;
+  }
+  return different;
+}
+
+}  // namespace
+
+Sequence::Sequence(DataType type, std::vector<std::byte> period)
+    : type_(type), length_(period.size() / size_of(type)), period_(std::move(period)) {}
+
+void Sequence::fill(std::span<std::byte> data, std::uint64_t first) const {
+  const std::size_t element = size_of(type_);
+  for_each_piece(first, data.size() / element, length_, [&](std::size_t at, std::size_t from, std::size_t length) {
+    std::memcpy(data.data() + at * element, period_.data() + from * element, length * element);
+  });
+}
+
+std::size_t Sequence::count_wrong(std::span<const std::byte> data, std::uint64_t first) const {
+  const std::size_t element = size_of(type_);
+  std::size_t wrong = 0;
+  for_each_piece(first, data.size() / element, length_, [&](std::size_t at, std::size_t from, std::size_t length) {
+    const std::byte* const a = data.data() + at * element;
+    const std::byte* const b = period_.data() + from * element;
+    if (std::memcmp(a, b, length * element) == 0) return;
+    switch (element) {
+      case 1: wrong += count_different<std::uint8_t>(a, b, length); break;
+      case 2: wrong += count_different<std::uint16_t>(a, b, length); break;
+      case 4: wrong += count_different<std::uint32_t>(a, b, length); break;
+      default: wrong += count_different<std::uint64_t>(a, b, length);
+    }
+  });
+  return wrong;
+}
+
+namespace {
+
+/// Every bit of x matters to every bit of the result (splitmix64's finaliser, public domain, by Sebastiano Vigna).
+std::uint64_t mix(std::uint64_t x) {
+  x ^= x >> 30U;
+  x *= 0xbf58476d1ce4e5b9ULL;
+  x ^= x >> 27U;
+  x *= 0x94d049bb133111ebULL;
+  return x ^ (x >> 31U);
+}
+
+}  // namespace
+
+std::uint64_t random_word(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt) {
+  return mix(mix((rank << 32U) + position + 0x9e3779b97f4a7c15ULL) + attempt);
+}
+
+namespace {
+
+/// What `rank` has at the positions of a period of data that is only moved, words of `word_bytes` (1, 2, 4 or 8), one
+/// after the other. Random in all bits. No two ranks have the same at a position as long as there are as many different
+/// words as ranks, and neighbours differ, also where Sequence begins its period again.
+std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t word_bytes) {
+  // What all ranks have in common, plus the rank's distance, whose lowest bits are the rank's times an odd number.
+  const std::uint64_t distance = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL;
+  const std::uint64_t mask = ~std::uint64_t{0} >> (64 - 8 * word_bytes);
+  std::vector<std::uint64_t> common(length);
+  const std::size_t turn = Sequence::turn() + 1;  // from the last of a period to the first of the next
+  std::vector<std::byte> period(length * word_bytes);
+  for (std::size_t i = 0; i < length; ++i) {
+    const std::size_t before = i == 0 ? length - 1 : i - 1;
+    const std::size_t neighbours[] = {before, (i + 1) % length, (i + turn) % length,
+                                      (i + length - turn % length) % length};
+    const auto taken = [&](std::uint64_t word) {
+      for (const std::size_t other : neighbours) {
+        if (other < i && common[other] == word) return true;
+      }
+      return false;
+    };
+    for (std::uint64_t attempt = 0;; ++attempt) {
+      common[i] = random_word(0, i, attempt) & mask;
+      if (!taken(common[i])) break;
+    }
+    const std::uint64_t word = common[i] + distance;
+    std::memcpy(period.data() + i * word_bytes, &word, word_bytes);
+  }
+  return period;
+}
+
 // Primes: data moved by any number of whole blocks, pages or slices meets other values. The shorter one is for groups
 // so large that all ranks' contributions take their time.
-constexpr std::size_t kPeriod = 8191;
-constexpr std::size_t kShortPeriod = 509;
-constexpr int kManyRanks = 2048;
+constexpr std::size_t long_period = 8191;
+constexpr std::size_t short_period = 509;
+constexpr int many_ranks = 2048;
 /// How often a position is tried again whose result is that of its neighbour.
-constexpr std::uint8_t kTries = 32;
+constexpr std::uint8_t tries = 32;
 
 /// What a floating type can do without rounding.
 struct Range {
@@ -110,7 +216,7 @@ class Contributions {
 
 ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : type_(type), op_(op), size_(size) {
   const std::size_t element = size_of(type);
-  const std::size_t length = size > kManyRanks ? kShortPeriod : kPeriod;
+  const std::size_t length = size > many_ranks ? short_period : long_period;
   const Contributions contributions(type, op, size);
   const Kernels& loops = kernels(type, op, SimdPath::baseline);
   const auto contribute = [&](int r, std::size_t i, std::byte* to) {
@@ -136,7 +242,7 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
            (i + 1 == length && std::memcmp(one, right.data(), element) == 0);
   };
   for (std::size_t i = 0; i < length; ++i) {
-    while (attempts_[i] + 1 < kTries && like_neighbour(i)) {
+    while (attempts_[i] + 1 < tries && like_neighbour(i)) {
       ++attempts_[i];
       for (int r = 0; r < size; ++r) {
         contribute(r, i, row.data());
@@ -160,7 +266,7 @@ ExactPattern ExactPattern::moved(int rank, int size, DataType type) {
 
 Sequence ExactPattern::contribution_of(int rank) const {
   const std::size_t element = size_of(type_);
-  if (moved_) return {type_, random_period(rank, kPeriod, element)};
+  if (moved_) return {type_, random_period(rank, long_period, element)};
   const Contributions contributions(type_, op_, size_);
   std::vector<std::byte> period(mine_.period().size());
   for (std::size_t i = 0; i < attempts_.size(); ++i) {

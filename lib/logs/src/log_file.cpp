@@ -1,4 +1,4 @@
-#include "ddrun/logs/log_file.hpp"
+#include "log_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,23 +1,206 @@
-// An attempt's life: directories, descriptors for workers, the end. How bytes travel is in output_streams.cpp.
-
 #include "ddrun/logs/output.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/logs/line_prefix.hpp"
-#include "output_impl.hpp"
+#include "ddrun/logs/console.hpp"
+#include "ddrun/logs/line_assembler.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
+#include "line_prefix.hpp"
+#include "log_file.hpp"
+#include "log_layout.hpp"
+#include "pseudo_terminal.hpp"
+#include "ready_set.hpp"
 
 namespace ddrun::logs {
+
+struct WorkerStream;
+
+/// A console and the streams that wait until it has room.
+struct Lane {
+  std::shared_ptr<Console> console;
+  std::vector<std::shared_ptr<WorkerStream>> held_back;
+};
+
+/// Copies lines that contain one of the filters to a file that all workers of the attempt share.
+struct Duplicate {
+  const std::vector<std::string>* filters;
+  LogFile* file;
+  LineAssembler lines;
+};
+
+/// The reading end of one pipe or pseudo-terminal. Small while idle: there are tens of thousands. Held by shared_ptr,
+/// because lists of those that wait for something may outlast their worker.
+struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
+  static constexpr std::size_t unbounded = SIZE_MAX;
+
+  UniqueFd pipe;         ///< empty once it is at its end
+  Lane* lane = nullptr;  ///< nullptr: not shown
+  std::string prefix;
+  LineAssembler lines;
+  std::unique_ptr<LogFile> file;
+  std::unique_ptr<Duplicate> duplicate;
+  std::unique_ptr<TailBuffer> tail;
+  bool held_back = false;
+  bool pty = false;        ///< `pipe` is a pseudo-terminal's master
+  bool has_ended = false;  ///< the worker: nobody is left who could be hung up by closing a pseudo-terminal
+  bool silent = false;     ///< nobody has the pseudo-terminal open at present
+  bool in_quiet_list = false;
+  std::size_t held = 0;  ///< bytes of its unfinished lines, as counted in the total
+  int rank = 0;
+  std::size_t rest = unbounded;  ///< so much is still read from it, then it is closed
+  Deadline quiet_at{};
+};
+
+/// The end of a file that somebody else writes, as far as it was read.
+struct FileTail {
+  TailBuffer tail;
+  off_t read_to = 0;
+};
+
+/// Bytes that can be read from it now; from a pseudo-terminal, which does not tell, not more than these.
+[[nodiscard]] std::size_t unread_in(const WorkerStream& stream);
+
+class Output::Impl {
+ public:
+  Impl(boost::asio::any_io_executor executor, OutputOptions options);
+  void shut_down();
+
+  // attempts
+  Result<void> prepare();
+  Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
+  Result<ChildStreams> open_streams(int local_rank);
+  [[nodiscard]] int descriptors_of(int local_rank) const;
+  void async_end_attempt(std::function<void()> done);
+  void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
+  void hurry(Milliseconds patience);
+  void give_up();
+  bool close();
+  void read_file_tails();
+  [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
+  [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
+  [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
+  [[nodiscard]] LossReport losses() const;
+  void drain(int local_rank);
+  void drain_all();
+  void screen_resized();
+  void console_line(std::string_view text, StreamId id);
+
+  LogLayout layout;
+
+ private:
+  struct Worker {
+    WorkerIdentity identity;
+    std::array<std::shared_ptr<WorkerStream>, 2> streams;  ///< by StreamId; empty unless piped
+    std::unique_ptr<FileTail> file_tail;                   ///< of a stderr file that the worker writes itself
+  };
+  struct Waiter {
+    bool for_attempt;
+    std::function<void()> done;
+  };
+
+  [[nodiscard]] const Worker* find(int local_rank) const;
+  [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
+  [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
+  void drain_worker(const Worker& worker);
+  static void read_file_tail(FileTail& file, const std::string& path);
+  void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
+  /// Both ends of what the worker writes to; `pty` tells whether it is a pseudo-terminal.
+  [[nodiscard]] Result<Pipe> make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty);
+  [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
+  [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
+  [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
+  void forget_pipes();
+  void forget_attempt();
+  void add_waiter(bool for_attempt, std::function<void()> done);
+  [[nodiscard]] bool consoles_done() const;
+  [[nodiscard]] std::uint64_t taken_bytes() const;
+  void watch_progress();
+  void check_waiters();
+  void finish(Waiter waiter);
+
+  // bytes
+  void readable(WorkerStream& stream);
+  enum class ReadResult { data, nothing, end };
+  ReadResult read_once(WorkerStream& stream, std::size_t& count);
+  void take(WorkerStream& stream, std::string_view chunk);
+  void show(WorkerStream& stream, std::string_view chunk);
+  void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
+  void write_file(LogFile& file, std::string_view chunk);
+  /// True if all that was there when it began has been read.
+  bool drain_stream(WorkerStream& stream);
+  void at_end(WorkerStream& stream);
+  /// Its worker has: from here on the end of its terminal is the end of the stream.
+  void ended(WorkerStream& stream);
+  void close_stream(WorkerStream& stream);
+  void give_up(WorkerStream& stream);
+  void count_held(WorkerStream& stream);
+  void break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix);
+  void close_when_read(WorkerStream& stream, std::size_t rest);
+  void say_who_is_held_open();
+  void say_if_reader_left();
+  void console_has_room();
+  void expect_quiet(WorkerStream& stream);
+  void arm_quiet_timer(Deadline at);
+  void show_quiet_lines();
+  [[nodiscard]] std::string_view stamped(const WorkerStream& stream);
+  void say_first_loss(const std::string& error);
+
+  boost::asio::any_io_executor executor_;
+  OutputOptions options_;
+  ReadySet pipes_;
+  std::array<Lane, 2> lane_storage_;
+  std::array<Lane*, 2> lanes_{};  ///< by StreamId; both the same if both consoles are the same place
+  std::vector<Worker> workers_;
+  std::vector<int> index_of_local_rank_;
+  std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
+  bool began_ = false;
+  bool ptys_refused_ = false;  ///< the system has none, and that was said
+  std::size_t open_streams_ = 0;
+  std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
+  bool said_reader_left_ = false;
+  std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
+  std::unique_ptr<char[]> read_buffer_;
+  std::string scratch_prefix_;
+  std::string scratch_lines_;
+  std::vector<std::shared_ptr<WorkerStream>> quiet_list_;
+  boost::asio::steady_timer quiet_timer_;
+  bool quiet_timer_armed_ = false;
+  std::vector<Waiter> waiters_;
+  std::optional<Milliseconds> patience_;  ///< with consoles that take nothing
+  bool gave_up_ = false;
+  boost::asio::steady_timer patience_timer_;
+  std::uint64_t earlier_losses_ = 0;
+  std::uint64_t lines_shown_ = 0;
+  std::string first_file_error_;
+  bool said_rotation_error_ = false;
+  bool shut_down_ = false;
+  std::weak_ptr<Impl> self_;
+  friend class Output;
+};
+
+// ---- an attempt's life: directories, descriptors for workers, the end
 
 namespace {
 
@@ -449,5 +632,319 @@ void Output::console_line(std::string_view text) { impl_->console_line(text, Str
 void Output::stdout_line(std::string_view text) { impl_->console_line(text, StreamId::out); }
 LossReport Output::losses() const { return impl_->losses(); }
 void Output::remove_if_unused() { impl_->layout.remove_if_unused(); }
+
+// ---- how bytes travel: from a worker's pipe to its log file, to the console in whole lines, to filtered logs
+
+namespace {
+
+/// One read takes at most this much from one worker, then the others have their turn.
+constexpr std::size_t turn_size = std::size_t{256} << 10U;
+/// A drained worker may fill a crowded console's queue up to this many times its bound.
+constexpr std::size_t drain_factor = 16;
+/// Unfinished lines of all streams together; whose line makes it more has it broken.
+constexpr std::size_t most_held = std::size_t{32} << 20U;
+
+}  // namespace
+
+std::size_t unread_in(const WorkerStream& stream) {
+  if (stream.pty) return PseudoTerminal::capacity;
+  int count = 0;
+  return ::ioctl(stream.pipe.get(), FIONREAD, &count) == 0 && count > 0 ? static_cast<std::size_t>(count) : 0;
+}
+
+void Output::Impl::readable(WorkerStream& stream) {
+  if (stream.held_back) return;
+  if (stream.lane != nullptr && stream.lane->console->crowded()) {
+    // Not reading fills the pipe, and a full pipe makes the worker wait: that is the whole back-pressure.
+    stream.held_back = true;
+    stream.lane->held_back.push_back(stream.shared_from_this());
+    pipes_.pause(stream.pipe.get(), &stream);
+    return;
+  }
+  std::size_t count = 0;
+  if (read_once(stream, count) == ReadResult::end) return at_end(stream);
+  if (stream.rest != WorkerStream::unbounded) {
+    std::size_t rest = stream.rest - std::min(stream.rest, count);
+    if (stream.pty && drain_stream(stream)) rest = 0;  // it does not tell how much is in it
+    if (stream.pipe) close_when_read(stream, rest);
+    if (!stream.pipe) return;
+  }
+  if (stream.silent) {
+    stream.silent = false;
+    pipes_.resume(stream.pipe.get(), &stream);
+  }
+  expect_quiet(stream);
+}
+
+void Output::Impl::at_end(WorkerStream& stream) {
+  if (!stream.pty || stream.has_ended) return close_stream(stream);
+  // The worker lives and has closed what it wrote to. It may be its controlling terminal: closing our end would be a
+  // SIGHUP for it. And it may open /dev/tty later, which tells by an edge that there is something again.
+  if (stream.silent) return;
+  stream.silent = true;
+  pipes_.only_changes(stream.pipe.get(), &stream);
+}
+
+/// All processes of the job are gone: `rest` more bytes are read from the pipe, whoever else may hold it.
+void Output::Impl::close_when_read(WorkerStream& stream, std::size_t rest) {
+  stream.rest = rest;
+  if (rest > 0) return;
+  std::size_t count = 0;
+  if (read_once(stream, count) != ReadResult::end) held_open_.push_back(stream.rank);
+  close_stream(stream);
+}
+
+void Output::Impl::say_who_is_held_open() {
+  if (held_open_.empty()) return;
+  std::vector<int> ranks = std::exchange(held_open_, {});
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  say(Level::notice,
+      concat(name_ranks(ranks), ranks.size() == 1 ? " is" : " are",
+             " gone, but another process holds the output open; what it writes from now on is not shown"));
+}
+
+Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
+  if (!read_buffer_) read_buffer_.reset(new char[turn_size]);
+  const ssize_t size = ::read(stream.pipe.get(), read_buffer_.get(), turn_size);
+  if (size > 0) {
+    count = static_cast<std::size_t>(size);
+    take(stream, {read_buffer_.get(), count});
+    return ReadResult::data;
+  }
+  return size < 0 && (errno == EAGAIN || errno == EINTR) ? ReadResult::nothing : ReadResult::end;
+}
+
+void Output::Impl::take(WorkerStream& stream, std::string_view chunk) {
+  if (stream.file) write_file(*stream.file, chunk);
+  if (stream.duplicate) copy_matching(stream, chunk, false);
+  if (stream.lane != nullptr) show(stream, chunk);
+  if (stream.tail) stream.tail->add(chunk, std::chrono::system_clock::now(), lines_shown_);
+}
+
+std::string_view Output::Impl::stamped(const WorkerStream& stream) {
+  if (!options_.log.timestamps) return stream.prefix;
+  scratch_prefix_ = time_stamp(std::chrono::system_clock::now());
+  scratch_prefix_ += stream.prefix;
+  return scratch_prefix_;
+}
+
+void Output::Impl::add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece) {
+  stream.lane->console->add(&stream, prefix, piece);
+  if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
+}
+
+void Output::Impl::show(WorkerStream& stream, std::string_view chunk) {
+  Console& console = *stream.lane->console;
+  if (console.gone()) return console.count_lost(chunk.size());
+  const std::string_view prefix = stamped(stream);
+  stream.lines.feed(chunk, [&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+  break_line_if_too_much_is_held(stream, prefix);
+  console.flush_soon();
+}
+
+void Output::Impl::count_held(WorkerStream& stream) {
+  const std::size_t now = stream.lines.held();
+  held_ += now - stream.held;
+  stream.held = now;
+}
+
+void Output::Impl::break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix) {
+  count_held(stream);
+  if (held_ <= most_held || stream.held == 0) return;
+  stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+  count_held(stream);
+}
+
+void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, bool last) {
+  Duplicate& duplicate = *stream.duplicate;
+  scratch_lines_.clear();
+  const auto copy = [&](const Piece& piece) {
+    const auto matches = [&](const std::string& filter) { return piece.text.find(filter) != std::string_view::npos; };
+    if (std::none_of(duplicate.filters->begin(), duplicate.filters->end(), matches)) return;
+    scratch_lines_ += stream.prefix;
+    scratch_lines_ += piece.text;
+    if (piece.end == PieceEnd::cut) scratch_lines_ += '\n';
+  };
+  if (last) duplicate.lines.finish(copy);
+  else duplicate.lines.feed(chunk, copy);
+  if (!scratch_lines_.empty()) write_file(*duplicate.file, scratch_lines_);
+}
+
+void Output::Impl::write_file(LogFile& file, std::string_view chunk) {
+  file.write(chunk);
+  if (first_file_error_.empty() && !file.first_error().empty()) say_first_loss(file.first_error());
+  if (!file.rotation_error().empty() && !std::exchange(said_rotation_error_, true)) {
+    say(Level::warning, concat(file.rotation_error(), "; it grows on instead (said once)"));
+  }
+}
+
+void Output::Impl::say_first_loss(const std::string& error) {
+  if (!first_file_error_.empty()) return;
+  first_file_error_ = error;
+  say(Level::warning, concat(error, "; the job goes on without what cannot be written (said once)"));
+}
+
+bool Output::Impl::drain_stream(WorkerStream& stream) {
+  if (!stream.pipe) return true;
+  if (stream.lane != nullptr && !stream.file && !stream.duplicate &&
+      stream.lane->console->queued() > options_.queue_high * drain_factor) {
+    return false;  // its bytes are safe in the pipe until the console has room
+  }
+  // Only what is there now: a grandchild that goes on writing must not keep us here.
+  const std::size_t there = unread_in(stream);
+  std::size_t total = 0;
+  for (bool more = true; more;) {
+    more = total < there;
+    std::size_t count = 0;
+    const ReadResult result = read_once(stream, count);
+    if (result == ReadResult::end) at_end(stream);
+    if (result != ReadResult::data) return true;
+    total += count;
+  }
+  return true;
+}
+
+void Output::Impl::drain_worker(const Worker& worker) {
+  for (const auto& stream : worker.streams) {
+    if (!stream) continue;
+    drain_stream(*stream);
+    if (stream->pipe) expect_quiet(*stream);
+  }
+}
+
+void Output::Impl::drain(int local_rank) {
+  const Worker* worker = find(local_rank);
+  if (worker == nullptr) return;
+  for (const auto& stream : worker->streams) {
+    if (stream) ended(*stream);
+  }
+  drain_worker(*worker);
+}
+
+void Output::Impl::ended(WorkerStream& stream) {
+  stream.has_ended = true;
+  if (std::exchange(stream.silent, false)) pipes_.resume(stream.pipe.get(), &stream);
+}
+
+void Output::Impl::drain_all() {
+  for (const Worker& worker : workers_) drain_worker(worker);
+}
+
+void Output::Impl::close_stream(WorkerStream& stream) {
+  if (!stream.pipe) return;
+  pipes_.remove(stream.pipe.get(), &stream);
+  stream.pipe.reset();
+  if (stream.duplicate) copy_matching(stream, {}, true);
+  if (stream.lane != nullptr && stream.lane->console->gone()) {
+    stream.lane->console->count_lost(stream.lines.held());
+  } else if (stream.lane != nullptr) {
+    Console& console = *stream.lane->console;
+    const std::string_view prefix = stamped(stream);
+    stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+    console.flush_soon();
+  }
+  if (stream.file) earlier_losses_ += stream.file->lost_bytes();
+  stream.file.reset();  // its descriptor is wanted for the next attempt
+  held_ -= std::exchange(stream.held, 0);
+  --open_streams_;
+  check_waiters();
+}
+
+void Output::Impl::give_up(WorkerStream& stream) {
+  if (!stream.pipe) return;
+  if (stream.lane != nullptr && !stream.pty) stream.lane->console->count_lost(unread_in(stream));
+  char unread[4096];
+  ssize_t size = 0;
+  for (std::size_t total = 0; stream.pty && total < PseudoTerminal::capacity; total += static_cast<std::size_t>(size)) {
+    size = ::read(stream.pipe.get(), unread, sizeof unread);
+    if (size <= 0) break;
+    if (stream.lane != nullptr) stream.lane->console->count_lost(static_cast<std::size_t>(size));
+  }
+  close_stream(stream);
+}
+
+/// While workers run on: what they write now is for nobody.
+void Output::Impl::say_if_reader_left() {
+  const Console& console = *lanes_[0]->console;
+  if (said_reader_left_ || !console.reader_left() || console.is_terminal()) return;
+  if (open_streams_ == 0 || !waiters_.empty()) return;
+  said_reader_left_ = true;
+  say(Level::notice, "nobody reads standard output any more; the job goes on, and Ctrl-C ends it");
+}
+
+void Output::Impl::console_has_room() {
+  say_if_reader_left();
+  for (Lane& lane : lane_storage_) {
+    if (!lane.console || lane.console->crowded()) continue;
+    for (const auto& stream : std::exchange(lane.held_back, {})) {
+      stream->held_back = false;
+      stream->silent = false;
+      if (stream->pipe) pipes_.resume(stream->pipe.get(), stream.get());
+    }
+  }
+  check_waiters();
+}
+
+void Output::Impl::console_line(std::string_view text, StreamId id) {
+  Console& console = *lanes_[id == StreamId::out ? 0 : 1]->console;
+  console.add_text(text);
+  lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
+  console.flush();
+}
+
+// A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
+// silence. Elsewhere nobody is waiting, and no timer is ever set.
+
+void Output::Impl::expect_quiet(WorkerStream& stream) {
+  if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
+  if (stream.lines.continues() && !stream.lane->console->gone()) {
+    // Somebody types behind a question that stands there already, and readline echoes through us: each key at once.
+    const std::string_view prefix = stamped(stream);
+    stream.lines.show_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+    return stream.lane->console->flush_soon();
+  }
+  stream.quiet_at = Clock::now() + options_.quiet;
+  if (!stream.in_quiet_list) {
+    stream.in_quiet_list = true;
+    quiet_list_.push_back(stream.shared_from_this());
+  }
+  if (!quiet_timer_armed_) arm_quiet_timer(stream.quiet_at);
+}
+
+void Output::Impl::arm_quiet_timer(Deadline at) {
+  quiet_timer_armed_ = true;
+  quiet_timer_.expires_at(at);
+  quiet_timer_.async_wait([this, self = self_](const boost::system::error_code& failed) {
+    const auto alive = self.lock();
+    if (failed || !alive || shut_down_) return;
+    quiet_timer_armed_ = false;
+    show_quiet_lines();
+  });
+}
+
+void Output::Impl::show_quiet_lines() {
+  const Deadline now = Clock::now();
+  std::optional<Deadline> next;
+  std::erase_if(quiet_list_, [&](const std::shared_ptr<WorkerStream>& stream) {
+    const bool waits = stream->pipe && stream->lines.holds_partial();
+    if (waits && stream->quiet_at > now) {
+      next = next ? std::min(*next, stream->quiet_at) : stream->quiet_at;
+      return false;
+    }
+    stream->in_quiet_list = false;
+    Console& console = *stream->lane->console;
+    if (waits && !console.gone()) {
+      const std::string_view prefix = stamped(*stream);
+      stream->lines.show_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
+      count_held(*stream);
+    }
+    return true;
+  });
+  for (Lane& lane : lane_storage_) {
+    if (lane.console) lane.console->flush_soon();
+  }
+  if (next) arm_quiet_timer(*next);
+}
 
 }  // namespace ddrun::logs

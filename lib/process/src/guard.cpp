@@ -15,11 +15,9 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/process/insistence.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signal_source.hpp"
-#include "startup_pages.hpp"
+#include "ddrun/process/signals.hpp"
 #include "sweeper.hpp"
 
 namespace ddrun::process {
@@ -98,10 +96,10 @@ void leave_earlier_children() {
   if (guard > 0) Doorman(guard).run();
   if (guard < 0) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
-    ::_exit(125);
+    ::_exit(exit_codes::launcher_failed);
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // who kills the one that was started has killed the guard
-  if (::getppid() != before) ::_exit(125);
+  if (::getppid() != before) ::_exit(exit_codes::launcher_failed);
   ::setsid();
 }
 
@@ -169,7 +167,7 @@ class Guard {
   /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
   /// none of those that stop.
   [[nodiscard]] int signal_of(int exit_code) const {
-    const int signal = exit_code - 128;
+    const int signal = exit_code - exit_codes::signal_base;
     const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
     return signal > 0 && signal < NSIG && !stops && (heard_ & signal_bit(signal)) != 0 ? signal : 0;
   }
@@ -184,7 +182,7 @@ class Guard {
         return true;
       }
       if (pid == shared_.agent_pid || (pid == sweeper_ && WIFEXITED(status))) {
-        exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 125;
+        exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : exit_codes::launcher_failed;
         if (pid == shared_.agent_pid && WIFSIGNALED(status) && !shared_.agent_done)
           shared_.agent_killed_by = WTERMSIG(status);
         if (shared_.agent_done) exit_code_ = shared_.agent_code;
@@ -207,7 +205,7 @@ class Guard {
   Insistence insistence_;
   std::uint64_t heard_ = 0;   ///< signals that end the job, as bits
   bool stop_wanted_ = false;  ///< as soon as the agent has stopped the workers
-  int exit_code_ = 125;
+  int exit_code_ = exit_codes::launcher_failed;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
 };
@@ -246,7 +244,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   auto sweeper_pipe = make_pipe(O_NONBLOCK);
   if (page == MAP_FAILED || !agent_pipe || !sweeper_pipe) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
-    return {125};
+    return {exit_codes::launcher_failed};
   }
   auto* shared = new (page) SharedState;
   context.shared = shared;
@@ -258,7 +256,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   if (sweeper < 0) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message(),
                      " (the limit of processes may be reached: see 'ulimit -u')"));
-    return {125};
+    return {exit_codes::launcher_failed};
   }
   if (sweeper == 0) {
     agent_pipe->write.reset();

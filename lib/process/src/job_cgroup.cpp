@@ -23,7 +23,6 @@
 #include "clone_child.hpp"
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/process/guard.hpp"
-#include "raw_syscall.hpp"
 
 namespace ddrun::process {
 

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -23,23 +23,6 @@ namespace ddrun::process {
 
 namespace {
 
-bool read_stat(pid_t pid, ProcessInfo& info) {
-  const std::string stat = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
-  // The name may hold blanks and brackets: what follows its last ')' is regular.
-  const std::size_t name_end = stat.rfind(')');
-  if (name_end == std::string::npos) return false;
-  char state = '?';
-  int parent = 0, group = 0, session = 0;
-  unsigned long long born = 0;
-  if (std::sscanf(stat.c_str() + name_end + 1,
-                  " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &parent,
-                  &group, &session, &born) != 5) {
-    return false;
-  }
-  info = {pid, parent, group, state, session, born};
-  return true;
-}
-
 /// Empty if /proc cannot be read: not even this process is in it then.
 std::vector<ProcessInfo> all_processes() {
   std::vector<ProcessInfo> all;
@@ -47,8 +30,10 @@ std::vector<ProcessInfo> all_processes() {
   if (dir == nullptr) return all;
   while (const dirent* entry = ::readdir(dir)) {
     if (isdigit(static_cast<unsigned char>(entry->d_name[0])) == 0) continue;
-    ProcessInfo info;
-    if (read_stat(::atoi(entry->d_name), info)) all.push_back(info);
+    const pid_t pid = ::atoi(entry->d_name);
+    if (const auto stat = read_process_stat(pid)) {
+      all.push_back({pid, stat->parent, stat->group, stat->state, stat->session, stat->born});
+    }
   }
   ::closedir(dir);
   return all;
@@ -87,9 +72,9 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   if (info.parent == self) return ::kill(info.pid, signal) == 0;
   const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, info.pid, 0)));
   if (!held && errno == ESRCH) return false;
-  ProcessInfo now;
+  const auto now = read_process_stat(info.pid);
   // One whose parent has ended meanwhile has come to us.
-  if (!read_stat(info.pid, now) || now.born != info.born || (now.parent != info.parent && now.parent != self)) {
+  if (!now || now->born != info.born || (now->parent != info.parent && now->parent != self)) {
     return false;
   }
   if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;

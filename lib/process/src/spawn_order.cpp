@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "raw_syscall.hpp"
+#include "clone_child.hpp"
 
 namespace ddrun::process {
 

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include "ddrun/process/spawn_plan.hpp"
+#include "ddrun/process/launcher.hpp"
 
 namespace ddrun::process {
 

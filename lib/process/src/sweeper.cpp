@@ -6,21 +6,35 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signal_source.hpp"
-#include "startup_pages.hpp"
+#include "ddrun/process/signals.hpp"
+
+// From the linker: where the program's file begins in memory and where its code ends. All of it is mapped read-only
+// and never written, relocations included, so that dropping it loses nothing.
+extern "C" const char __executable_start;
+extern "C" const char etext;
 
 namespace ddrun::process {
+
+void drop_startup_pages() {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(&__executable_start) & ~(page - 1);
+  const auto end = reinterpret_cast<std::uintptr_t>(&etext) & ~(page - 1);
+  if (end > begin) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
 
 namespace {
 
@@ -53,7 +67,8 @@ class Sweeper {
       if (shared_.agent_done) return W_EXITCODE(shared_.agent_code, 0);
       const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
       if (reaped == agent_) return status;
-      if (reaped < 0 && errno != EINTR) return W_EXITCODE(125, 0);  // somebody else has waited for it
+      if (reaped < 0 && errno != EINTR)
+        return W_EXITCODE(exit_codes::launcher_failed, 0);  // somebody else has waited for it
       if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
       wait_for_event();
     }
@@ -133,12 +148,12 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   auto life = make_pipe();
   if (!life) {
     say_error(life.error().message);
-    return 125;
+    return exit_codes::launcher_failed;
   }
   const pid_t agent = ::fork();
   if (agent < 0) {
     say_error(fail_errno(Errc::unavailable, "cannot start the agent", errno).value().message);
-    return 125;
+    return exit_codes::launcher_failed;
   }
   if (agent == 0) {
     guard_pipe.reset();
@@ -190,8 +205,8 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   if (cgroup.remove()) shared.cgroup[0] = '\0';
   if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);
   shared.private_directory[0] = '\0';
-  if (ended_early) return 128 + sweeper.ended_by();
-  return WIFSIGNALED(status) ? 125 : WEXITSTATUS(status);
+  if (ended_early) return exit_codes::signal_base + sweeper.ended_by();
+  return WIFSIGNALED(status) ? exit_codes::launcher_failed : WEXITSTATUS(status);
 }
 
 }  // namespace ddrun::process

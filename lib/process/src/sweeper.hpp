@@ -1,5 +1,7 @@
 #pragma once
 
+#include <time.h>
+
 #include <functional>
 
 #include "ddrun/base/unique_fd.hpp"
@@ -17,5 +19,13 @@ struct EndingMessage {
 /// `messages` goes on to the agent. Returns the exit code that the guard should see.
 int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
                 const std::function<int(AgentContext&)>& agent_main);
+
+/// A job that has run for this long is not one whose end comes any moment.
+constexpr timespec settling_time{0, 200'000'000};
+
+/// Gives back the pages of the program that this process has mapped so far; those it still needs come back from the
+/// page cache as it touches them. Guard and sweeper call it once the job has run for `settling_time`: starting up runs
+/// through much more of the program than they ever need again, and a short job is over before giving back pays.
+void drop_startup_pages();
 
 }  // namespace ddrun::process

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -15,9 +16,6 @@ namespace ddrun::remote {
 //   1 byte   FrameType
 //   payload
 // Both sides are the same build, so nothing here needs to stay as it is.
-
-/// What a host's ddrun ends with that could not do its work.
-constexpr int failed_code = 125;
 
 enum class FrameType : std::uint8_t {
   // To a host.
@@ -88,5 +86,10 @@ class FrameReader {
   [[nodiscard]] std::uint32_t number(std::size_t at) const;
   WipedString partial_;
 };
+
+/// The two sides of a connection let each other know that they are there.
+constexpr std::chrono::seconds ping_interval{5};
+/// Who hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.)
+constexpr std::chrono::seconds longest_silence{30};
 
 }  // namespace ddrun::remote

@@ -1,26 +1,40 @@
 #include "ddrun/remote/head.hpp"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/logs/console.hpp"
+#include "ddrun/logs/line_assembler.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/process/signals_heard.hpp"
+#include "ddrun/process/signals.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
-#include "head_input.hpp"
-#include "head_output.hpp"
 #include "orders.hpp"
 #include "remote_command.hpp"
-#include "timing.hpp"
 
 namespace ddrun::remote {
 
@@ -36,6 +50,186 @@ constexpr std::chrono::seconds ending_margin{25};
 constexpr std::chrono::seconds killing_limit{12};
 /// For ssh to end once nothing is left to do, and for the console to take the last lines.
 constexpr std::chrono::seconds closing_limit{5};
+
+/// Reads this process' standard input, which it shares with whoever started it: nothing about it is changed.
+/// Lives as long as the event loop.
+class HeadInput {
+ public:
+  HeadInput(boost::asio::any_io_executor executor, std::function<void(std::string_view)> on_bytes,
+            std::function<void()> on_end)
+      : executor_(std::move(executor)), ready_(executor_), on_bytes_(std::move(on_bytes)), on_end_(std::move(on_end)) {}
+
+  /// Reads one portion when there is one, and then waits to be asked again.
+  void want();
+  void stop();
+
+ private:
+  void open();
+  void read_portion();
+  void end();
+
+  boost::asio::any_io_executor executor_;
+  UniqueFd input_;
+  boost::asio::posix::stream_descriptor ready_;  ///< an epoll set that holds it; closed if it is always ready
+  std::function<void(std::string_view)> on_bytes_;
+  std::function<void()> on_end_;
+  bool opened_ = false;
+  bool waiting_ = false;
+  bool ended_ = false;
+};
+
+void HeadInput::open() {
+  opened_ = true;
+  struct stat info {};
+  const bool file = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
+  // A view of our own may be non-blocking. A file's position must stay the one that the shell knows.
+  if (!file) input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!input_) {
+    if (auto copy = duplicate(STDIN_FILENO)) input_ = std::move(*copy);
+  }
+  UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
+  epoll_event event{};
+  event.events = EPOLLIN;
+  if (input_ && set && ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) == 0) ready_.assign(set.release());
+}
+
+void HeadInput::want() {
+  if (waiting_ || ended_) return;
+  if (!opened_) open();
+  if (!input_) return end();
+  waiting_ = true;
+  if (ready_.is_open()) {
+    ready_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+      waiting_ = false;
+      if (!ec) read_portion();
+    });
+  } else {
+    boost::asio::post(executor_, [this] {
+      waiting_ = false;
+      read_portion();
+    });
+  }
+}
+
+void HeadInput::read_portion() {
+  if (ended_) return;
+  std::array<char, 32 << 10> chunk;  // NOLINT: written by read
+  ssize_t n;
+  do {
+    n = ::recv(input_.get(), chunk.data(), chunk.size(), MSG_DONTWAIT);
+    if (n < 0 && errno == ENOTSOCK) n = ::read(input_.get(), chunk.data(), chunk.size());
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && errno == EAGAIN) return want();
+  if (n <= 0) return end();
+  on_bytes_({chunk.data(), static_cast<std::size_t>(n)});
+}
+
+void HeadInput::end() {
+  if (ended_) return;
+  stop();
+  on_end_();
+}
+
+void HeadInput::stop() {
+  ended_ = true;
+  boost::system::error_code ignored;
+  ready_.close(ignored);
+}
+
+/// Our standard output and error, where the lines of all hosts and our own messages end. Never makes its caller wait.
+/// Lives as long as the event loop.
+class HeadOutput {
+ public:
+  /// The two streams of one host, as far as their last lines are not complete.
+  struct HostLines {
+    std::string own_prefix;  ///< stands instead of the "ddrun: " of its ddrun's own lines; empty: they stay
+    logs::LineAssembler out, err;
+  };
+  enum class Stream { out, err };
+
+  /// `on_room` is called when some of what was queued has been written.
+  HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room);
+  ~HeadOutput();
+  HeadOutput(const HeadOutput&) = delete;
+  HeadOutput& operator=(const HeadOutput&) = delete;
+
+  /// Puts our own messages here too, until close().
+  void take_messages();
+  void show(HostLines& host, Stream stream, std::string_view bytes);
+  /// Also the last line, if it has no newline.
+  void finish(HostLines& host);
+  void flush();
+  [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
+  /// More should not come until some of it is written.
+  [[nodiscard]] bool crowded() const { return out_->crowded() || err_->crowded(); }
+  /// Drops what is still queued. Says what was lost, unless it was because nobody wanted to read on.
+  [[nodiscard]] std::optional<std::string> close();
+
+ private:
+  void add(HostLines& host, Stream stream, logs::Piece piece);
+
+  std::shared_ptr<logs::Console> out_;
+  std::shared_ptr<logs::Console> err_;  ///< the same one, if both streams lead to the same place
+};
+
+constexpr std::size_t console_high = std::size_t{8} << 20U;
+
+HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room)
+    : out_(std::make_shared<logs::Console>(executor, STDOUT_FILENO, console_high)),
+      err_(logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO)
+               ? out_
+               : std::make_shared<logs::Console>(executor, STDERR_FILENO, console_high)) {
+  for (const auto& console : {out_, err_}) console->on_room(on_room);
+}
+
+HeadOutput::~HeadOutput() { set_message_sink({}); }
+
+void HeadOutput::take_messages() {
+  set_message_sink([this](std::string_view line) {
+    err_->add_text(line);
+    err_->flush();
+  });
+}
+
+/// Workers' lines carry their host already; those of ddrun itself get it here.
+void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
+  constexpr std::string_view own = "ddrun: ";
+  std::string_view prefix;
+  if (stream == Stream::err && !host.own_prefix.empty() && piece.text.starts_with(own)) {
+    prefix = host.own_prefix;
+    piece.text.remove_prefix(own.size());
+  }
+  if (stream == Stream::out) out_->add(&host.out, prefix, piece);
+  else err_->add(&host.err, prefix, piece);
+}
+
+void HeadOutput::show(HostLines& host, Stream stream, std::string_view bytes) {
+  auto& lines = stream == Stream::out ? host.out : host.err;
+  lines.feed(bytes, [&](const logs::Piece& piece) { add(host, stream, piece); });
+  (stream == Stream::out ? out_ : err_)->flush_soon();
+}
+
+void HeadOutput::finish(HostLines& host) {
+  host.out.finish([&](const logs::Piece& piece) { add(host, Stream::out, piece); });
+  host.err.finish([&](const logs::Piece& piece) { add(host, Stream::err, piece); });
+  out_->flush_soon();
+  err_->flush_soon();
+}
+
+void HeadOutput::flush() {
+  out_->flush();
+  err_->flush();
+}
+
+std::optional<std::string> HeadOutput::close() {
+  set_message_sink({});
+  out_->close();
+  err_->close();
+  for (const auto& console : {out_, err_}) {
+    if (console->lost_bytes() > 0 && !console->reader_left()) return console->first_error();
+  }
+  return std::nullopt;
+}
 
 std::string without_user(const std::string& host) {
   const auto at = host.rfind('@');
@@ -65,7 +259,7 @@ class Head {
   int run() {
     if (auto ready = set_up(); !ready) {
       say_error(ready.error().message);
-      return failed_code;
+      return exit_codes::launcher_failed;
     }
     io_.run();
     signals_.close();
@@ -140,8 +334,8 @@ class Head {
     if (ending_ && !message.at_once) return;
     if (ending_signal_ == 0) ending_signal_ = signal;
     if (!ending_) {
-      say(Level::notice, concat(signal_name(signal), ": stopping ", running(), running() == 1 ? " host" : " hosts",
-                                " (at once if you repeat it)"));
+      say(Level::notice,
+          concat(signal_name(signal), ": stopping ", counted(running(), "host"), " (at once if you repeat it)"));
     } else {
       say(Level::notice, concat(signal_name(signal), " again: killing all workers"));
     }
@@ -242,10 +436,10 @@ class Head {
   }
 
   [[nodiscard]] int exit_code() const {
-    if (failure_) return failed_code;
+    if (failure_) return exit_codes::launcher_failed;
     if (first_code_ != 0) return first_code_;
     if (ending_signal_ != 0 && std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.lost; })) {
-      return 128 + ending_signal_;
+      return exit_codes::signal_base + ending_signal_;
     }
     return 0;
   }
@@ -319,7 +513,7 @@ class Head {
 
   void host_ended(Host& host, std::string_view payload) {
     const auto code = parse_integer(payload, 0, 255);
-    host.code = static_cast<int>(code.value_or(failed_code));
+    host.code = static_cast<int>(code.value_or(exit_codes::launcher_failed));
     if (first_code_ == 0) first_code_ = *host.code;
     output_.finish(host.lines);
     // Before all have begun, one that has ended is one too few.
@@ -429,5 +623,22 @@ class Head {
 }  // namespace
 
 int run_head(HeadOptions options, process::AgentContext& context) { return Head(std::move(options), context).run(); }
+
+std::string describe_head(const HeadOptions& options) {
+  std::string text = concat("would start ddrun on ", counted(static_cast<long long>(options.hosts.size()), "host"),
+                            " by ", options.ssh, ", in ", shell_quote(options.job.directory), ":\n");
+  for (std::size_t i = 0; i < options.hosts.size(); ++i) {
+    text += concat("  node rank ", i, ": ", options.hosts[i].name);
+    if (options.hosts[i].slots) text += concat(", ", counted(*options.hosts[i].slots, "slot"));
+    if (options.hosts[i].here) text += ", here";
+    text += i == 0 && options.hosts.size() > 1 ? ", coordinator\n" : "\n";
+  }
+  text += "\neach as:\n  ddrun";
+  for (const auto& word : options.job.words) text += " " + shell_quote(word);
+  text += "\n";
+  for (const auto& variable : options.job.variables)
+    text += concat("  ", variable.first, "=", shell_quote(variable.second), "\n");
+  return text;
+}
 
 }  // namespace ddrun::remote

@@ -13,7 +13,6 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "remote_command.hpp"
-#include "timing.hpp"
 
 namespace ddrun::remote {
 
@@ -25,7 +24,7 @@ constexpr std::size_t kept_errors = 4096;
 constexpr std::size_t copy_portion = std::size_t{256} << 10U;
 
 /// This program, even if its file was removed or replaced since it was started.
-constexpr const char* own_program = "/proc/self/exe";
+constexpr const char* own_file = "/proc/self/exe";
 
 /// Of an ssh in the background that holds on to the pipes.
 constexpr std::chrono::seconds output_limit{2};
@@ -65,7 +64,7 @@ Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, 
 
 void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   struct stat info {};
-  if (::stat(own_program, &info) != 0) return fail_link("cannot find its own program");
+  if (::stat(own_file, &info) != 0) return fail_link("cannot find its own program");
   std::vector<std::string> words = settings_.ssh;
   // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
   if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
@@ -170,7 +169,7 @@ void Link::take_frames(std::string_view bytes) {
 void Link::begin_copy() {
   phase_ = Phase::copying;
   was_copied_ = true;
-  program_ = UniqueFd(::open(own_program, O_RDONLY | O_CLOEXEC));
+  program_ = UniqueFd(::open(own_file, O_RDONLY | O_CLOEXEC));
   if (!program_) return fail_link("cannot read its own program");
   say(Level::info, concat("copying ddrun to ", target_.host));
   copy_more();

@@ -1,31 +1,38 @@
 #include "ddrun/remote/relay.hpp"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/types.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 
-#include "addresses.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/process/signal_source.hpp"
+#include "ddrun/process/signals.hpp"
+#include "ddrun/remote/bootstrap.hpp"
 #include "fan_out.hpp"
 #include "frames.hpp"
-#include "node_process.hpp"
 #include "orders.hpp"
 #include "remote_command.hpp"
-#include "timing.hpp"
 
 namespace ddrun::remote {
 
@@ -42,14 +49,115 @@ constexpr std::chrono::seconds node_margin{20};
 
 /// The program's file is not needed any more once it runs, and so nothing can keep it from being removed.
 void remove_own_copy() {
-  std::array<char, PATH_MAX> path{};
-  const ssize_t n = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  if (n <= 0) return;
-  const std::string file(path.data(), static_cast<std::size_t>(n));
+  const std::string file = own_program();
+  if (file.empty()) return;
   const std::string directory = file.substr(0, file.rfind('/'));
   if (directory.find("/ddrun.") == std::string::npos) return;
   ::unlink(file.c_str());
   ::rmdir(directory.c_str());
+}
+
+/// The addresses of this machine, in the order in which others should try them: the one by which ssh has reached it
+/// (third word of `ssh_connection`, the value of SSH_CONNECTION, may be empty), those of its interfaces, loopback last.
+std::vector<std::string> addresses_for_others(std::string_view ssh_connection) {
+  std::vector<IpAddress> found;
+  const auto words = split(ssh_connection, ' ');
+  if (words.size() == 4) {
+    if (const auto reached = IpAddress::parse(words[2]); reached && !reached->is_link_local())
+      found.push_back(*reached);
+  }
+  for (const IpAddress& own : own_addresses()) {
+    if (!own.is_link_local() && std::find(found.begin(), found.end(), own) == found.end()) found.push_back(own);
+  }
+  std::stable_partition(found.begin(), found.end(), [](const IpAddress& address) { return !address.is_loopback(); });
+  std::vector<std::string> texts;
+  for (const IpAddress& address : found) texts.push_back(address.text());
+  return texts;
+}
+
+/// The process of a host that runs its part of the job, as its relay sees it.
+struct NodeProcess {
+  pid_t pid = -1;
+  UniqueFd input, output, errors, events, report;
+  UniqueFd control;  ///< to it: the Bootstrap and the secret, each behind its size; from it: frames
+};
+
+bool read_all(int fd, char* to, std::size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::read(fd, to, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    to += n;
+    size -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+/// A text behind its size; nothing if the relay has hung up.
+std::optional<std::string> read_text(int fd) {
+  std::uint32_t size = 0;
+  if (!read_all(fd, reinterpret_cast<char*>(&size), sizeof size)) return std::nullopt;  // NOLINT: from this machine
+  std::string text(size, '\0');
+  if (!read_all(fd, text.data(), text.size())) return std::nullopt;
+  return text;
+}
+
+/// In the child: waits for its part of the job; nothing if the job ended before it began.
+std::optional<Bootstrap> read_bootstrap(int fd) {
+  const auto text = read_text(fd);
+  if (!text) return std::nullopt;
+  auto bootstrap = bootstrap_from_json(*text);
+  if (!bootstrap) {
+    say_error(bootstrap.error().message);
+    return std::nullopt;
+  }
+  return std::move(*bootstrap);
+}
+
+// What tells the job's ddrun that nobody at home hears it.
+// One of several hosts is to be missed by the others, not to end the job for all as if the user had said so: a ddrun
+// whose first process is killed stops its workers in order and says nothing more to the coordinator.
+int signal_for_lost(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
+
+/// Forks it; it waits for its Bootstrap, and ends when there is none or when the relay is gone. To be called before
+/// this process has done anything else. `node_main` runs there; its result is the exit code. Fails with `unavailable`.
+Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Home&)>& node_main) {
+  auto in = make_pipe();
+  auto out = make_pipe();
+  auto err = make_pipe();
+  auto events = make_pipe();
+  auto report = make_pipe();
+  std::array<int, 2> pair{};
+  if (!in || !out || !err || !events || !report ||
+      ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+    return fail_errno(Errc::unavailable, "cannot start", errno);
+  }
+  UniqueFd ours(pair[0]);
+  UniqueFd theirs(pair[1]);
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  if (child < 0) return fail_errno(Errc::unavailable, "cannot start", errno);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != parent) ::_exit(exit_codes::launcher_failed);
+    ::dup2(in->read.get(), STDIN_FILENO);
+    ::dup2(out->write.get(), STDOUT_FILENO);
+    ::dup2(err->write.get(), STDERR_FILENO);
+    for (UniqueFd* fd :
+         {&in->read, &in->write, &out->read, &out->write, &err->read, &err->write, &events->read, &report->read, &ours})
+      fd->reset();
+    const auto bootstrap = read_bootstrap(theirs.get());
+    if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
+    const Home home(std::move(theirs), std::move(events->write), std::move(report->write));
+    ::_exit(bootstrap ? node_main(*bootstrap, home) : exit_codes::launcher_failed);
+  }
+  return NodeProcess{child,
+                     std::move(in->write),
+                     std::move(out->read),
+                     std::move(err->read),
+                     std::move(events->read),
+                     std::move(report->read),
+                     std::move(ours)};
 }
 
 UniqueFd pidfd_of(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
@@ -78,10 +186,10 @@ class Relay {
   int run() {
     if (auto ready = set_up(); !ready) {
       say_error(ready.error().message);
-      return failed_code;
+      return exit_codes::launcher_failed;
     }
     io_.run();
-    return code_.value_or(failed_code);
+    return code_.value_or(exit_codes::launcher_failed);
   }
 
  private:
@@ -398,12 +506,23 @@ class Relay {
 
 }  // namespace
 
+void Home::coordinator_listens(std::uint16_t port) const {
+  WipedString bytes;
+  append_frame(bytes, FrameType::listening, this_host, std::to_string(port));
+  write_all(control_.get(), bytes.data(), bytes.size());
+}
+
+std::string Home::read_secret() const { return read_text(control_.get()).value_or(""); }
+
+std::string Home::events_path() const { return concat("/dev/fd/", events_.get()); }
+std::string Home::report_path() const { return concat("/dev/fd/", report_.get()); }
+
 int run_relay(const RelayOptions& options, const std::function<int(const Bootstrap&, const Home&)>& node_main) {
   if (options.private_copy) remove_own_copy();
   auto node = fork_node(node_main);
   if (!node) {
     say_error(node.error().message);
-    return failed_code;
+    return exit_codes::launcher_failed;
   }
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);

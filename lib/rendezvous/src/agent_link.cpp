@@ -1,17 +1,324 @@
-#include "ddrun/rendezvous/agent_link.hpp"
+#include "agent_link.hpp"
+
+#include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
-#include "agent_link_impl.hpp"
 #include "codec.hpp"
+#include "ddrun/base/host_port.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
+#include "frames.hpp"
+#include "handshake.hpp"
+#include "host_lookup.hpp"
 
 namespace ddrun::rendezvous {
 
 namespace asio = boost::asio;
+
+namespace {
+
+constexpr Milliseconds max_pause{1000};
+/// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
+constexpr std::chrono::seconds time_to_connect{5};
+constexpr std::chrono::seconds time_to_greet{5};
+constexpr std::chrono::seconds time_to_look_up{10};
+
+}  // namespace
+
+class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
+ public:
+  using tcp = boost::asio::ip::tcp;
+  using error_code = boost::system::error_code;
+
+  Impl(boost::asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
+      : options_(std::move(options)),
+        callbacks_(std::move(callbacks)),
+        socket_(executor),
+        timer_(executor),
+        silence_(executor),
+        lookup_(std::make_shared<HostLookup>(executor)) {
+    if (options_.secret) secret_.emplace(*options_.secret);
+    options_.secret.reset();  // the caller's
+    for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
+  }
+
+  void start() {
+    stage_ = Stage::looking;
+    later([this] { begin_pass(); });
+  }
+  void send(FromAgent message);
+  void close(std::function<void()> on_closed, Milliseconds patience);
+  void abandon();
+  [[nodiscard]] std::string local_address() const;
+  [[nodiscard]] std::string peer_address() const;
+  [[nodiscard]] std::string coordinator() const { return socket_.is_open() ? where_text() : ""; }
+
+ private:
+  enum class Stage {
+    idle,
+    looking,     ///< for an address, or a pause before the next attempt
+    connecting,  ///< to target_
+    greeting,
+    joining,  ///< JOIN is said
+    joined,
+    closing,
+    over,
+  };
+  /// Where the coordinator may be, and what came of the last attempt.
+  struct Candidate {
+    Endpoint endpoint;
+    std::string trouble;
+    std::optional<Errc> for_good;  ///< another attempt would come to the same
+  };
+
+  // Looking for the coordinator.
+  void begin_pass();
+  void next_candidate();
+  void next_target();
+  void end_pass();
+  void connect(const tcp::endpoint& target);
+  void on_connected();
+  void attempt_failed(const std::string& why, std::optional<Errc> for_good = std::nullopt);
+  void give_up();
+  [[nodiscard]] Candidate& candidate() { return candidates_[candidate_]; }
+  [[nodiscard]] const Candidate& candidate() const { return candidates_[candidate_]; }
+  [[nodiscard]] std::string where_text() const;
+  [[nodiscard]] std::string target_text() const;
+  [[nodiscard]] static std::string address_text(const tcp::endpoint& endpoint);
+
+  // The connection.
+  void read();
+  void on_bytes(std::string_view bytes);
+  void on_greeting(std::string_view& bytes);
+  void on_end(const error_code& ec);
+  void take_frames(std::string_view bytes);
+  void on_message(const FromCoordinator& message);
+  [[nodiscard]] bool elsewhere(const Refused& refused);
+  void put(FromAgent message);
+  void write();
+  void on_written();
+  void watch_for_silence();
+  void lost(Errc code, const std::string& why);
+  void hang_up();
+  void closed();
+
+  /// Runs `action` on the executor unless another attempt has begun, or all is over, by then.
+  template <class Action>
+  void later(Action action) {
+    boost::asio::post(socket_.get_executor(), [self = shared_from_this(), attempt = attempt_, action] {
+      if (attempt == self->attempt_) action();
+    });
+  }
+  template <class Action>
+  void after(Clock::duration pause, Action action) {
+    timer_.expires_after(std::min<Clock::duration>(pause, options_.connect_by - Clock::now()));
+    timer_.async_wait([self = shared_from_this(), attempt = attempt_, action](const error_code& ec) {
+      if (!ec && attempt == self->attempt_) action();
+    });
+  }
+
+  AgentLinkOptions options_;
+  AgentLinkCallbacks callbacks_;
+  std::optional<HmacKey> secret_;
+  tcp::socket socket_;
+  boost::asio::steady_timer timer_;    // of the attempt in hand, or the pause before the next one
+  boost::asio::steady_timer silence_;  // the coordinator's
+  std::shared_ptr<HostLookup> lookup_;
+  std::vector<Candidate> candidates_;
+  std::size_t candidate_ = 0;
+  std::vector<tcp::endpoint> targets_;  // addresses of the candidate that have not been tried, the next one last
+  tcp::endpoint target_;
+  /// Agents that are started together come a few milliseconds before the coordinator listens.
+  static constexpr Milliseconds first_pause{2};
+  Milliseconds pause_ = first_pause;
+  std::uint64_t attempt_ = 0;  // callbacks of an earlier one mean nothing
+  Stage stage_ = Stage::idle;
+
+  std::optional<AgentHandshake> handshake_;
+  std::optional<SessionKeys> keys_;
+  std::array<char, 16 * 1024> buffer_;
+  std::string payload_;
+  std::string in_;                 // not yet a whole frame
+  std::string out_;                // to be sent
+  std::string sending_;            // being sent
+  std::vector<FromAgent> queued_;  // until JOIN is answered
+  std::string coordinator_host_;
+  Milliseconds heartbeat_{0};  // not known yet
+  Clock::duration patience_{};
+  Clock::time_point heard_{};
+  std::function<void()> on_closed_;
+};
+
+// ---- looking for the coordinator, until a connection is there to be greeted
+
+void AgentLink::Impl::begin_pass() {
+  if (Clock::now() >= options_.connect_by) return give_up();
+  candidate_ = 0;
+  next_candidate();
+}
+
+void AgentLink::Impl::next_candidate() {
+  while (candidate_ < candidates_.size() && candidate().for_good) ++candidate_;
+  if (candidate_ == candidates_.size()) return end_pass();
+  const auto& [host, port] = candidate().endpoint;
+  error_code ec;
+  std::vector<std::string> literals;
+  if (host == "localhost") literals = {"127.0.0.1", "::1"};
+  else if (const auto address = asio::ip::make_address(host, ec); !ec) literals = {address.to_string()};
+  const auto found = [this](const std::vector<std::string>& addresses) {
+    targets_.clear();
+    for (auto text = addresses.rbegin(); text != addresses.rend(); ++text) {
+      error_code bad;
+      const auto address = asio::ip::make_address(*text, bad);
+      if (!bad) targets_.emplace_back(address, candidate().endpoint.port);
+    }
+    next_target();
+  };
+  if (!literals.empty()) return found(literals);
+  stage_ = Stage::looking;
+  const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
+  lookup_->start(
+      host, patience,
+      [this, self = weak_from_this(), attempt = attempt_, found](Result<std::vector<std::string>> addresses) {
+        const auto alive = self.lock();
+        if (!alive || attempt != attempt_) return;
+        if (addresses) return found(*addresses);
+        targets_.clear();
+        attempt_failed(addresses.error().message);
+      });
+}
+
+void AgentLink::Impl::next_target() {
+  if (targets_.empty() || candidate().for_good) {
+    ++candidate_;
+    return next_candidate();
+  }
+  if (Clock::now() >= options_.connect_by) return give_up();
+  target_ = targets_.back();
+  targets_.pop_back();
+  connect(target_);
+}
+
+void AgentLink::Impl::end_pass() {
+  const bool hopeless =
+      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
+  if (hopeless) return give_up();
+  stage_ = Stage::looking;
+  after(pause_, [this] { begin_pass(); });
+  pause_ = std::min(2 * pause_, max_pause);
+}
+
+/// As the user gave it: "node0:29400".
+std::string AgentLink::Impl::where_text() const {
+  return host_port_text(candidate().endpoint.host, candidate().endpoint.port);
+}
+
+std::string AgentLink::Impl::address_text(const tcp::endpoint& endpoint) {
+  const auto address = IpAddress::parse(endpoint.address().to_string());
+  return address ? address->text() : endpoint.address().to_string();
+}
+
+/// "node0:29400 (10.0.0.7)", or only what the user gave if that says the same.
+std::string AgentLink::Impl::target_text() const {
+  const auto named = where_text();
+  const auto address = address_text(target_);
+  return candidate().endpoint.host == address ? named : concat(named, " (", address, ")");
+}
+
+void AgentLink::Impl::connect(const tcp::endpoint& target) {
+  // By hand: Asio's own sockets would be inherited by every worker.
+  const auto protocol = target.protocol();
+  const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return attempt_failed(concat("no socket can be made: ", std::generic_category().message(errno)));
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  error_code ec;
+  socket_.assign(protocol, fd, ec);
+  socket_.non_blocking(true, ec);
+  if (!options_.local_address.empty()) {
+    const auto local = asio::ip::make_address(options_.local_address, ec);
+    if (ec || (local.is_v4() != target.address().is_v4())) {
+      return attempt_failed(concat(target_text(), " cannot be reached from '", options_.local_address,
+                                   "', which is no address of the same kind"));
+    }
+    socket_.bind({local, 0}, ec);
+    if (ec) return attempt_failed(concat("cannot connect from ", options_.local_address, ": ", ec.message()));
+  }
+  stage_ = Stage::connecting;
+  after(time_to_connect,
+        [this] { attempt_failed(concat(target_text(), " does not answer; is there a firewall in between?")); });
+  socket_.async_connect(target, [self = shared_from_this(), attempt = attempt_](const error_code& result) {
+    if (attempt != self->attempt_) return;
+    if (!result) return self->on_connected();
+    if (result == asio::error::connection_refused) {
+      return self->attempt_failed(concat("nobody listens on ", self->target_text()));
+    }
+    self->attempt_failed(concat(self->target_text(), " cannot be reached: ", result.message()));
+  });
+}
+
+void AgentLink::Impl::on_connected() {
+  // Where nobody listens on a port that outgoing connections may use too, the system can connect a socket to itself.
+  error_code ec;
+  if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("nobody listens on ", target_text()));
+  stage_ = Stage::greeting;
+  in_.clear();
+  out_.clear();
+  after(time_to_greet,
+        [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
+  handshake_.emplace(secret_ ? &*secret_ : nullptr, random_nonce());
+  out_ = handshake_->begin();
+  write();
+  read();
+}
+
+/// Of one address; the others follow, unless all would end the same.
+void AgentLink::Impl::attempt_failed(const std::string& why, std::optional<Errc> for_good) {
+  hang_up();
+  candidate().trouble = why;
+  candidate().for_good = for_good;
+  later([this, why] {
+    const auto on_retry = callbacks_.on_retry;
+    const auto self = shared_from_this();
+    const auto attempt = attempt_;
+    if (on_retry) on_retry(why);
+    if (attempt == attempt_) next_target();
+  });
+}
+
+void AgentLink::Impl::give_up() {
+  std::string troubles;
+  Errc code = Errc::timeout;
+  for (const auto& one : candidates_) {
+    if (one.for_good) code = *one.for_good;
+    if (one.trouble.empty()) continue;
+    troubles += (troubles.empty() ? "" : "; ") + one.trouble;
+  }
+  if (candidates_.empty()) return lost(Errc::invalid_argument, "there is no address of a coordinator");
+  if (troubles.empty()) troubles = "the time was over before it could be tried";
+  const bool hopeless =
+      std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
+  if (hopeless) return lost(code, troubles);
+  lost(Errc::timeout, concat("the coordinator could not be reached in time: ", troubles,
+                             ". Is the ddrun there running, and is its port open for this machine?"));
+}
+
+// ---- the connection
 
 void AgentLink::Impl::read() {
   socket_.async_read_some(asio::buffer(buffer_),
@@ -167,8 +474,8 @@ void AgentLink::Impl::send(FromAgent message) {
 
 void AgentLink::Impl::put(FromAgent message) {
   auto type = encode(message, payload_);
-  if (payload_.size() > most_in_frame) {
-    shorten(message, most_in_frame);
+  if (payload_.size() > max_payload) {
+    shorten(message, max_payload);
     type = encode(message, payload_);
   }
   // One that is too long even so, such as a join with millions of settings, the coordinator is not to be bothered with.
@@ -283,6 +590,8 @@ std::string AgentLink::Impl::peer_address() const {
   const auto endpoint = socket_.remote_endpoint(ec);
   return ec ? std::string() : address_text(endpoint);
 }
+
+// ---- the class that others see
 
 AgentLink::AgentLink(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
     : impl_(std::make_shared<Impl>(std::move(executor), std::move(options), std::move(callbacks))) {}

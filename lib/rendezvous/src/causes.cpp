@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
@@ -12,16 +13,12 @@ namespace ddrun::rendezvous::causes {
 
 namespace {
 
-constexpr int time_is_up = 124;
-constexpr int cannot_go_on = 125;
-constexpr int signal_base = 128;
-
-VerdictMessage at(const Seat& seat, VerdictKind kind, int exit_code, std::string why) {
+VerdictMessage at(const Member& member, VerdictKind kind, int exit_code, std::string why) {
   VerdictMessage verdict;
   verdict.kind = kind;
   verdict.exit_code = exit_code;
-  verdict.host = seat.host;
-  verdict.node_rank = seat.in_round ? seat.node_rank : -1;
+  verdict.host = member.host;
+  verdict.node_rank = member.in_round ? member.node_rank : -1;
   verdict.why = std::move(why);
   return verdict;
 }
@@ -36,54 +33,101 @@ std::string seconds_text(Clock::duration time) {
   return text;
 }
 
-VerdictMessage worker_failed(const Failed& failure, const Seat& seat) {
+VerdictMessage worker_failed(const Failed& failure, const Member& member) {
   const ExitStatus status =
       failure.by_signal ? ExitStatus(Signaled{failure.code, failure.core_dumped}) : ExitStatus(Exited{failure.code});
-  VerdictMessage verdict = at(seat, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
-                              concat("rank ", failure.rank, " on ", seat.host, " ", describe(status)));
+  VerdictMessage verdict = at(member, VerdictKind::worker_failed, exit_code_or(shell_code(status), 1),
+                              concat("rank ", failure.rank, " on ", member.host, " ", describe(status)));
   verdict.rank = failure.rank;
   if (failure.by_signal) verdict.signal = failure.code;
   return verdict;
 }
 
-VerdictMessage node_lost(const Seat& seat, const std::string& how) {
-  return at(seat, VerdictKind::node_lost, cannot_go_on, concat(describe_with_rank(seat), " was lost: ", how));
+VerdictMessage node_lost(const Member& member, const std::string& how) {
+  return at(member, VerdictKind::node_lost, exit_codes::launcher_failed,
+            concat(describe_with_rank(member), " was lost: ", how));
 }
 
-VerdictMessage left(const Seat& seat, const Leave& leave) {
+VerdictMessage left(const Member& member, const Leave& leave) {
   const int signal = leave.signal > 0 && leave.signal < 128 ? leave.signal : SIGTERM;
-  VerdictMessage verdict = at(seat, VerdictKind::stopped_by_signal, signal_base + signal,
-                              concat("stopped by ", signal_name(signal), " on ", seat.host,
+  VerdictMessage verdict = at(member, VerdictKind::stopped_by_signal, exit_codes::signal_base + signal,
+                              concat("stopped by ", signal_name(signal), " on ", member.host,
                                      leave.sender.empty() ? "" : concat(" (from ", leave.sender, ")")));
   verdict.signal = signal;
   return verdict;
 }
 
-VerdictMessage aborted(const Seat& seat, const Abort& abort) {
+VerdictMessage aborted(const Member& member, const Abort& abort) {
   const bool in_time = abort.kind == AbortKind::cannot_go_on;
-  return at(seat, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
-            exit_code_or(abort.exit_code, in_time ? cannot_go_on : time_is_up), concat(seat.host, ": ", abort.what));
+  return at(member, in_time ? VerdictKind::launcher_failed : VerdictKind::timed_out,
+            exit_code_or(abort.exit_code, in_time ? exit_codes::launcher_failed : exit_codes::timed_out),
+            concat(member.host, ": ", abort.what));
 }
 
-VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed) {
+VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed) {
   std::vector<std::string> hosts;
   constexpr std::size_t named = 5;
   for (std::size_t i = 0; i < std::min(late.size(), named); ++i) hosts.push_back(late[i]->host);
   if (late.size() > named) hosts.push_back(concat(late.size() - named, " more"));
-  return at(*late.front(), VerdictKind::timed_out, time_is_up,
+  return at(*late.front(), VerdictKind::timed_out, exit_codes::timed_out,
             concat("workers on ", join(hosts, ", "), " still ran ", seconds_text(allowed),
                    " after the first node had finished (--exit-skew)"));
 }
 
-std::string more_nodes(int wanted) { return concat(wanted, wanted == 1 ? " more node" : " more nodes"); }
+std::string more_nodes(int wanted) { return counted(wanted, "more node"); }
 
 VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names) {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::launcher_failed;
-  verdict.exit_code = cannot_go_on;
+  verdict.exit_code = exit_codes::launcher_failed;
   verdict.why = concat(here, " of ", wanted, " nodes were there after ", seconds_text(waited),
                        names.empty() ? "" : concat(": ", names));
   return verdict;
 }
 
 }  // namespace ddrun::rendezvous::causes
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Its key "evidence"; null if it has none.
+Json evidence_of(const Json& cause) {
+  if (!cause.is_object()) return nullptr;
+  const auto evidence = cause.find("evidence");
+  const bool whole = evidence != cause.end() && evidence->is_object() && evidence->contains("own") &&
+                     (*evidence)["own"].is_boolean() && evidence->contains("time_us") &&
+                     (*evidence)["time_us"].is_number_integer();
+  return whole ? *evidence : Json(nullptr);
+}
+
+}  // namespace
+
+void CauseDetails::of_another(const std::string& host, std::int32_t node_rank, const std::string& json) {
+  if (json.empty()) return;
+  Json cause = Json::parse(json, nullptr, false);
+  const Json evidence = evidence_of(cause);
+  if (evidence.is_null() || evidence["own"] == false) return;
+  const auto time = evidence["time_us"].get<std::int64_t>();
+  if (!of_another_.empty() && time_us_ <= time) return;
+  // It may itself have another worker that failed before the one that ended first.
+  if (cause.contains("failed_first") && cause["failed_first"].is_object()) cause = Json(cause["failed_first"]);
+  cause["host"] = host;
+  cause["node_rank"] = node_rank;
+  of_another_ = cause.dump(-1, ' ', false, Json::error_handler_t::replace);
+  time_us_ = time;
+}
+
+std::string CauseDetails::text() const {
+  if (of_another_.empty()) return of_cause_;
+  Json cause = Json::parse(of_cause_, nullptr, false);
+  const Json evidence = evidence_of(cause);
+  // Clocks of machines differ: a reason is not compared with a reason, only with complaints.
+  if (evidence.is_null() || evidence["own"] == true) return of_cause_;
+  cause["failed_first"] = Json::parse(of_another_, nullptr, false);
+  return cause.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace ddrun::rendezvous

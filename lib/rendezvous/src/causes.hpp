@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "seat.hpp"
+#include "membership.hpp"
 
 // Why a round or a job ends, as the verdict that it would be: one sentence that names rank and host, and an exit code.
 
@@ -17,14 +19,38 @@ namespace ddrun::rendezvous::causes {
 /// "1 more node", "2 more nodes".
 [[nodiscard]] std::string more_nodes(int wanted);
 
-[[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Seat& seat);
+[[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
 /// `how`: "the connection broke: connection reset by peer".
-[[nodiscard]] VerdictMessage node_lost(const Seat& seat, const std::string& how);
-[[nodiscard]] VerdictMessage left(const Seat& seat, const Leave& leave);
-[[nodiscard]] VerdictMessage aborted(const Seat& seat, const Abort& abort);
+[[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
+[[nodiscard]] VerdictMessage left(const Member& member, const Leave& leave);
+[[nodiscard]] VerdictMessage aborted(const Member& member, const Abort& abort);
 /// Of a round in which some nodes have finished and `late` ones have not.
-[[nodiscard]] VerdictMessage skewed(const std::vector<const Seat*>& late, Milliseconds allowed);
+[[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
 /// `wanted` of them were needed, `names` were there.
 [[nodiscard]] VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names);
 
 }  // namespace ddrun::rendezvous::causes
+
+namespace ddrun::rendezvous {
+
+/// What nodes tell about the failure of a worker in STOPPED, gathered while a round is being stopped. The node where a
+/// worker ended badly first is the cause. Where that one's workers only complain of others, and another node has a
+/// worker that failed of its own accord, both are told. JSON as in PROTOCOL.md, section 3; what is none is passed on
+/// unread.
+class CauseDetails {
+ public:
+  void clear() { *this = {}; }
+  /// Of the node where the cause is.
+  void of_cause(std::string json) { of_cause_ = std::move(json); }
+  /// Of another one: the earliest that has evidence of its own is kept.
+  void of_another(const std::string& host, std::int32_t node_rank, const std::string& json);
+  /// For VERDICT.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::string of_cause_;
+  std::string of_another_;
+  std::int64_t time_us_ = 0;  ///< of `of_another_`, by its node's clock
+};
+
+}  // namespace ddrun::rendezvous

@@ -292,23 +292,23 @@ struct Spare {
 };
 
 template <class Message>
-bool shorten_any(Message& message, std::size_t longest) {
+bool shorten_any(Message& message, std::size_t max_size) {
   Spare spare;
   std::visit(spare, message);
   std::string payload;
   for (auto& text : spare.texts) {
     encode(message, payload);
-    if (payload.size() <= longest) return true;
+    if (payload.size() <= max_size) return true;
     text->clear();
   }
   encode(message, payload);
-  return payload.size() <= longest;
+  return payload.size() <= max_size;
 }
 
 }  // namespace
 
-bool shorten(FromAgent& message, std::size_t longest) { return shorten_any(message, longest); }
-bool shorten(FromCoordinator& message, std::size_t longest) { return shorten_any(message, longest); }
+bool shorten(FromAgent& message, std::size_t max_size) { return shorten_any(message, max_size); }
+bool shorten(FromCoordinator& message, std::size_t max_size) { return shorten_any(message, max_size); }
 
 std::uint8_t encode(const FromAgent& message, std::string& payload) {
   return encode_any(message, payload, first_from_agent);

@@ -17,10 +17,10 @@ inline constexpr std::uint8_t join_type = 1;
 std::uint8_t encode(const FromAgent& message, std::string& payload);
 std::uint8_t encode(const FromCoordinator& message, std::string& payload);
 
-/// Empties texts of a message that may be empty, one after the other, until its payload has at most `longest` bytes:
+/// Empties texts of a message that may be empty, one after the other, until its payload has at most `max_size` bytes:
 /// what is known about workers and causes, sentences for people. False if it has more even so.
-bool shorten(FromAgent& message, std::size_t longest);
-bool shorten(FromCoordinator& message, std::size_t longest);
+bool shorten(FromAgent& message, std::size_t max_size);
+bool shorten(FromCoordinator& message, std::size_t max_size);
 
 /// Bytes behind the last field are passed over. Fails with `protocol` for an unknown type and for a payload that is cut
 /// short, counts more than it has or holds a value that means nothing. Allocates no more than the payload's size.

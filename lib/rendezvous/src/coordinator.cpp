@@ -1,13 +1,977 @@
 #include "ddrun/rendezvous/coordinator.hpp"
 
+#include <algorithm>
+#include <deque>
+#include <iterator>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "coordinator_state.hpp"
+#include "causes.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/assign_ranks.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/rendezvous/restart_budget.hpp"
+#include "heartbeat.hpp"
+#include "membership.hpp"
+#include "node_ranks.hpp"
+#include "settings.hpp"
 
 namespace ddrun::rendezvous {
 
+namespace {
+
+// With the largest number of nodes that settings allow, ranks still fit into an int.
+constexpr std::uint32_t max_workers_of_a_node = 16'384;
+
+constexpr Milliseconds time_to_open{30'000};
+constexpr Milliseconds time_to_read_the_verdict{5'000};
+constexpr Milliseconds time_for_latecomers{5'000};
+
+/// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
+/// grace time, and their output may be slow to write.
+Milliseconds stop_bound(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
+
+std::string refusal(const Join& join, const Member& rival) {
+  if (join.agent_id == rival.agent_id) return concat("an agent of this id is there already: ", describe(rival));
+  return concat("node rank ", join.node_rank, " is taken by ", describe(rival));
+}
+
+}  // namespace
+
+/// All that outlives a round. A coordinator that takes over from another would have to be given this (and the secret,
+/// which the transport holds); who is there it learns from the agents as they join, with the node ranks that they had.
+struct JobMemory {
+  std::string job_id;
+  std::string version;  ///< of ddrun, the same on all agents
+  Settings settings;
+  JobSettings meaning;
+  RestartBudget budget{RestartPolicy{}};
+  Round round = 0;                              ///< the last one that was begun
+  bool started = false;                         ///< workers ran once
+  std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
+  std::optional<VerdictMessage> verdict;        ///< the job has ended
+
+  /// The job is that of its first agent.
+  void adopt(const Join& first, const JobSettings& settings_meaning) {
+    job_id = first.job_id;
+    version = first.version;
+    settings = first.settings;
+    meaning = settings_meaning;
+    budget = RestartBudget(meaning.restart);
+  }
+  [[nodiscard]] bool excluded(const std::string& host) const {
+    if (meaning.node_max_failures == 0) return false;
+    const auto found = failures_of_host.find(host);
+    return found != failures_of_host.end() && found->second >= meaning.node_max_failures;
+  }
+};
+
+/// All of a Coordinator: its functions follow under the same headings.
+class Coordinator::State {
+ public:
+  explicit State(CoordinatorOptions options);
+
+  void join(LinkId link, const Join& join, const LinkFacts& facts);
+  void receive(LinkId link, const FromAgent& message);
+  void lost(LinkId link, const std::string& how);
+  void tick();
+  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
+
+  [[nodiscard]] bool done() const;
+  [[nodiscard]] bool waits_for_latecomers() const { return latecomers_until_.has_value(); }
+  [[nodiscard]] const Membership& members() const { return members_; }
+  [[nodiscard]] const JobMemory& memory() const { return memory_; }
+  [[nodiscard]] std::vector<Output> take_outputs();
+
+  Clock::time_point now;  ///< set before each call
+
+ private:
+  enum class Phase {
+    gathering,  ///< no round: waiting for members, for the last call, or for the pause before a restart to be over
+    opening,    ///< node rank 0 was given OPEN
+    running,    ///< all were given START
+    stopping,   ///< STOP was sent, some have not sent STOPPED
+    ended,      ///< the verdict is out
+  };
+  /// Why a round is stopped and what comes then.
+  struct Ending {
+    VerdictMessage cause;       ///< what the verdict would be if the job ended for it
+    bool for_good = false;      ///< it does
+    bool uses_restart = false;  ///< otherwise: a restart, or only a new round
+    LinkId cause_link = 0;      ///< whose STOPPED has the details
+    bool had_started = false;   ///< workers ran in the round
+    Clock::time_point since;
+  };
+  /// A newcomer that cannot be there beside a member: one of both goes, once it is known whether the member lives.
+  struct Claim {
+    LinkId link = 0;
+    Join join;
+    LinkFacts facts;
+    LinkId rival = 0;
+    Clock::time_point asked;
+    Clock::time_point deadline;
+  };
+
+  // What is sent.
+  void send(LinkId link, FromCoordinator message);
+  void close(LinkId link);
+  void refuse(LinkId link, RefusalKind kind, const std::string& why);
+  void event(std::string json);
+  void flush_events();
+  [[nodiscard]] std::optional<LinkId> observer() const;
+  std::uint32_t ping(LinkId link);
+
+  // Joining.
+  [[nodiscard]] std::string objection(const Join& join);
+  [[nodiscard]] const std::string& job_id(const Join& join) const;
+  void admit(LinkId link, const Join& join, const LinkFacts& facts);
+  void tell_waiting(Member& member, bool spare, const std::string& what_for);
+  void answer_after_the_end(LinkId link);
+  void count_answered(const Join& join);
+
+  // Two claims of one place.
+  void dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival);
+  void settle_by_pong(Member& rival, std::uint32_t number);
+  void settle_by_time();
+  void settle_by_loss(LinkId rival);
+  bool drop_claim(LinkId link);
+
+  // Rounds.
+  void gather();
+  void begin_round();
+  void start_round(std::uint16_t port);
+  [[nodiscard]] std::vector<Member*> candidates();
+
+  // What members say.
+  void on(Member& member, const Opened& message);
+  void on(Member& member, const Failed& message);
+  void on(Member& member, const Succeeded& message);
+  void on(Member& member, const Stopped& message);
+  void on(Member& member, const Leave& message);
+  void on(Member& member, const Abort& message);
+  void check_finished();
+
+  // Losing members.
+  void lose(Member& member, const std::string& how, Clock::time_point since, bool broken);
+  void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
+  void release(Member& member, const std::string& why);
+
+  // Stopping a round.
+  void rendezvous_again(const std::string& why);
+  void stop_after(VerdictMessage cause, const Member& member, bool may_restart);
+  void stop_for_good(VerdictMessage cause, const Member* member, int signal);
+  void begin_stop(Ending ending, int signal);
+  void one_less_to_stop();
+  void all_stopped();
+  void leave_out(const std::string& host);
+
+  // The end of the job.
+  void end(VerdictMessage verdict);
+  void tell_the_end(LinkId link, bool took_part);
+  [[nodiscard]] VerdictMessage nobody_came() const;
+
+  CoordinatorOptions options_;
+  JobMemory memory_;
+  Membership members_;
+  Heartbeat heartbeat_;
+  std::list<Claim> claims_;     ///< in order of deadline
+  std::uint64_t answered_ = 0;  ///< agents that have joined, or were told why not
+  std::uint64_t expected_ = 0;  ///< that were started together; 0: not known
+
+  Phase phase_ = Phase::gathering;
+  std::vector<LinkId> round_links_;  ///< in order of node rank; some may be gone
+  std::string address_;              ///< of node rank 0
+  std::size_t round_size_ = 0;
+  std::size_t unfinished_ = 0;   ///< members of the round that have not finished
+  std::size_t unsucceeded_ = 0;  ///< of which some have not succeeded
+  std::size_t to_stop_ = 0;      ///< STOPPED that are waited for after STOP
+  bool any_succeeded_ = false;
+  std::optional<Ending> ending_;
+  CauseDetails cause_details_;
+  std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
+
+  // Deadlines; unset: not waited for.
+  std::optional<Clock::time_point> join_until_;
+  std::optional<Clock::time_point> last_call_;
+  bool last_call_over_ = false;
+  std::optional<Clock::time_point> pause_until_;
+  std::optional<Clock::time_point> opened_until_;
+  std::optional<Clock::time_point> stopped_until_;
+  std::optional<Clock::time_point> skew_until_;
+  std::optional<Clock::time_point> verdict_until_;
+  std::optional<Clock::time_point> latecomers_until_;
+  Clock::time_point gathering_since_;
+
+  std::uint32_t pings_ = 0;
+  std::vector<Output> outputs_;
+  std::deque<std::string> early_events_;  ///< of which nobody could be told yet
+};
+
 Coordinator::State::State(CoordinatorOptions options)
     : options_(std::move(options)), heartbeat_(options_.heartbeat_interval, options_.heartbeat_misses) {}
+
+// ---- joining
+
+void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& facts) {
+  if (members_.find(link) != nullptr || drop_claim(link)) {
+    close(link);
+    lost(link, "it sent a second JOIN");
+    return;
+  }
+  // Nobody is there and nothing has run: it is the newcomer's job.
+  if (members_.empty() && !memory_.started && !memory_.verdict) {
+    memory_.settings.clear();
+    memory_.job_id.clear();
+    join_until_.reset();
+    last_call_.reset();
+    last_call_over_ = false;
+    last_cause_.reset();
+    answered_ = expected_ = 0;
+  }
+  if (const std::string why = objection(join); !why.empty()) {
+    event(event_text::refused(join.host, facts.peer_address.text(), why));
+    const bool other_job = join.job_id != job_id(join);
+    refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
+    if (!other_job) count_answered(join);
+  } else if (memory_.verdict) {
+    answer_after_the_end(link);
+    count_answered(join);
+  } else if (Member* rival = members_.rival(join)) {
+    dispute(link, join, facts, *rival);
+  } else {
+    count_answered(join);
+    admit(link, join, facts);
+  }
+}
+
+void Coordinator::State::count_answered(const Join& join) {
+  ++answered_;
+  expected_ = std::max<std::uint64_t>(expected_, join.agents_expected);
+  if (answered_ >= expected_) latecomers_until_.reset();
+}
+
+/// Of the job that is served, if it is known yet; otherwise the newcomer's.
+const std::string& Coordinator::State::job_id(const Join& join) const {
+  if (!options_.job_id.empty()) return options_.job_id;
+  return memory_.job_id.empty() ? join.job_id : memory_.job_id;
+}
+
+std::string Coordinator::State::objection(const Join& join) {
+  if (const std::string& job = job_id(join); join.job_id != job) {
+    return concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
+                  "; give both the same --rdzv-id, or this one another endpoint");
+  }
+  if (join.agent_id.empty()) return "an agent needs an id";
+  if (join.local_world_size == 0 || join.local_world_size > max_workers_of_a_node) {
+    return concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size);
+  }
+  if (memory_.settings.empty()) {
+    const auto meaning = read_settings(join.settings);
+    if (!meaning) return meaning.error().message;
+    memory_.adopt(join, *meaning);
+  }
+  if (join.version != memory_.version) {
+    return concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version);
+  }
+  if (const std::string different = describe_differences(memory_.settings, join.settings); !different.empty()) {
+    return concat("this node and those that are there do not agree: ", different);
+  }
+  if (join.node_rank < -1 || join.node_rank >= memory_.meaning.max_nodes) {
+    return concat("node rank ", join.node_rank, " is not from 0 to ", memory_.meaning.max_nodes - 1);
+  }
+  if (memory_.excluded(join.host)) {
+    return concat(join.host, " is left out: its workers failed ", memory_.meaning.node_max_failures,
+                  " times (--node-max-failures)");
+  }
+  return "";
+}
+
+void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
+  const JobSettings& job = memory_.meaning;
+  Member& member = members_.add(link, join, facts, now);
+  heartbeat_.add(link, now);
+  send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
+                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id});
+  const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
+  const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
+                         members_.available() <= job.max_nodes;
+  const bool spare = !joins_now && (!in_time || members_.available() > job.max_nodes);
+  event(event_text::joined(member.node(), member.local_world_size, members_.available(), spare));
+  if (phase_ == Phase::gathering) {
+    gather();
+    if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
+    const int wanted = job.min_nodes - members_.available();
+    tell_waiting(member, spare,
+                 wanted > 0     ? causes::more_nodes(wanted)
+                 : pause_until_ ? "the end of the pause before the restart"
+                                : "the end of the last call");
+    return;
+  }
+  tell_waiting(member, spare,
+               spare                                    ? "a place in the job"
+               : phase_ == Phase::stopping || joins_now ? "the end of the round before"
+                                                        : "the next round");
+  if (joins_now) rendezvous_again(concat(describe(member), " joins"));
+}
+
+void Coordinator::State::tell_waiting(Member& member, bool spare, const std::string& what_for) {
+  member.told_spare = spare;
+  send(member.link,
+       Waiting{static_cast<std::uint32_t>(members_.available()), static_cast<std::uint32_t>(memory_.meaning.min_nodes),
+               static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
+}
+
+void Coordinator::State::answer_after_the_end(LinkId link) {
+  tell_the_end(link, false);
+  close(link);
+}
+
+// ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
+
+void Coordinator::State::dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival) {
+  if (rival.probe == 0) rival.probe = ping(rival.link);
+  claims_.push_back(Claim{link, join, facts, rival.link, now, now + heartbeat_.bound()});
+}
+
+void Coordinator::State::settle_by_pong(Member& rival, std::uint32_t number) {
+  // Numbers wrap around after some years.
+  if (rival.probe == 0 || static_cast<std::int32_t>(number - rival.probe) < 0) return;
+  rival.probe = 0;
+  for (auto claim = claims_.begin(); claim != claims_.end();) {
+    if (claim->rival == rival.link) {
+      refuse(claim->link, RefusalKind::for_good, refusal(claim->join, rival));
+      claim = claims_.erase(claim);
+    } else {
+      ++claim;
+    }
+  }
+}
+
+void Coordinator::State::settle_by_time() {
+  while (!claims_.empty() && claims_.front().deadline <= now) {
+    const LinkId rival = claims_.front().rival;
+    Member* member = members_.find(rival);
+    if (member != nullptr && member->last_heard > claims_.front().asked) {
+      member->probe = 0;
+      refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *member));
+      claims_.pop_front();
+    } else if (member != nullptr) {
+      lose(*member, "it is silent, and another agent came in its place", member->last_heard, false);
+    } else {
+      settle_by_loss(rival);
+    }
+  }
+}
+
+void Coordinator::State::settle_by_loss(LinkId rival) {
+  std::list<Claim> ready;
+  for (auto claim = claims_.begin(); claim != claims_.end();) {
+    const auto next = std::next(claim);
+    if (claim->rival == rival) ready.splice(ready.end(), claims_, claim);
+    claim = next;
+  }
+  for (const Claim& claim : ready) join(claim.link, claim.join, claim.facts);
+}
+
+bool Coordinator::State::drop_claim(LinkId link) {
+  for (auto claim = claims_.begin(); claim != claims_.end(); ++claim) {
+    if (claim->link != link) continue;
+    claims_.erase(claim);
+    return true;
+  }
+  return false;
+}
+
+// ---- rounds: waiting for members, then OPEN and START
+
+void Coordinator::State::gather() {
+  if (phase_ != Phase::gathering) return;
+  const JobSettings& job = memory_.meaning;
+  if (!join_until_) {
+    gathering_since_ = pause_until_.value_or(now);
+    join_until_ = gathering_since_ + job.join_timeout;
+  }
+  const int here = members_.available();
+  if (here < job.min_nodes) {
+    last_call_.reset();
+    last_call_over_ = false;
+  }
+  if (pause_until_ || here < job.min_nodes) return;
+  const bool last_call_over = memory_.started || last_call_over_ || job.last_call.count() == 0;
+  if (here >= job.max_nodes || last_call_over) begin_round();
+  else if (!last_call_) last_call_ = now + job.last_call;
+}
+
+std::vector<Member*> Coordinator::State::candidates() {
+  std::vector<Member*> available;
+  available.reserve(members_.size());
+  for (auto& [link, member] : members_.all()) {
+    if (member.available()) available.push_back(&member);
+  }
+  return available;
+}
+
+void Coordinator::State::begin_round() {
+  const std::vector<Member*> available = candidates();
+  const auto max_nodes = static_cast<std::size_t>(memory_.meaning.max_nodes);
+  const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
+  const std::vector<const Member*> seen(members.begin(), members.end());
+  ++memory_.round;
+  phase_ = Phase::opening;
+  last_call_.reset();
+  any_succeeded_ = false;
+  round_links_.clear();
+  int world_size = 0;
+  std::vector<std::string> hosts;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    Member& member = *members[rank];
+    member.node_rank = static_cast<int>(rank);
+    member.in_round = true;
+    member.told = member.succeeded = member.stopped = member.told_spare = false;
+    round_links_.push_back(member.link);
+    world_size += member.local_world_size;
+    hosts.push_back(member.host);
+  }
+  round_size_ = members.size();
+  address_ = address_of_node_rank_0(seen, options_.own_addresses);
+  event(event_text::round(memory_.round, memory_.budget.used(), world_size, address_, hosts));
+  opened_until_ = now + time_to_open;
+  members.front()->told = true;
+  send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
+  if (available.size() == members.size()) return;
+  for (Member* member : available) {
+    if (!member->in_round && !member->told_spare) tell_waiting(*member, true, "a place in the job");
+  }
+}
+
+void Coordinator::State::start_round(std::uint16_t port) {
+  std::vector<NodeShape> nodes;
+  nodes.reserve(round_links_.size());
+  for (const LinkId link : round_links_) {
+    const Member& member = *members_.find(link);
+    nodes.push_back(NodeShape{member.local_world_size, member.role});
+  }
+  std::vector<RankAssignment> ranks = assign_ranks(nodes);
+  opened_until_.reset();
+  join_until_.reset();
+  phase_ = Phase::running;
+  memory_.started = true;
+  unfinished_ = unsucceeded_ = round_size_;
+  for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
+    Member& member = *members_.find(round_links_[rank]);
+    member.told = true;
+    member.kept_rank = member.node_rank;
+    ranks[rank].restart_count = memory_.budget.used();
+    ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
+    ranks[rank].master_addr = address_;
+    ranks[rank].master_port = port;
+    send(round_links_[rank], Start{memory_.round, std::move(ranks[rank])});
+  }
+  event(event_text::started(memory_.round, memory_.budget.used(), static_cast<int>(round_size_)));
+}
+
+// ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
+
+void Coordinator::State::receive(LinkId link, const FromAgent& message) {
+  Member* member = members_.find(link);
+  if (member == nullptr) return;
+  member->last_heard = now;
+  if (std::holds_alternative<Join>(message)) {
+    close(link);
+    lost(link, "it sent a second JOIN");
+  } else if (const auto* pong = std::get_if<Pong>(&message)) {
+    settle_by_pong(*member, pong->number);
+  } else if (phase_ != Phase::ended) {
+    std::visit(
+        [&](const auto& said) {
+          if constexpr (requires { on(*member, said); }) on(*member, said);
+        },
+        message);
+  }
+}
+
+void Coordinator::State::on(Member& member, const Opened& message) {
+  if (phase_ != Phase::opening || message.round != memory_.round || message.port == 0) return;
+  if (member.in_round && member.node_rank == 0) start_round(message.port);
+}
+
+void Coordinator::State::on(Member& member, const Failed& message) {
+  // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
+  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || member.stopped) return;
+  VerdictMessage cause = causes::worker_failed(message, member);
+  event(event_text::failed(message, member.node(), cause.why));
+  stop_after(std::move(cause), member, message.may_restart);
+}
+
+void Coordinator::State::on(Member& member, const Succeeded& message) {
+  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round) return;
+  if (member.succeeded || member.stopped) return;
+  member.succeeded = true;
+  --unsucceeded_;
+  event(event_text::succeeded(memory_.round, member.node()));
+  const auto& skew = memory_.meaning.exit_skew;
+  if (!any_succeeded_ && skew) skew_until_ = now + *skew;
+  any_succeeded_ = true;
+  if (unsucceeded_ != 0) return;
+  skew_until_.reset();
+  stopped_until_ = now + stop_bound(memory_.meaning);
+}
+
+void Coordinator::State::on(Member& member, const Stopped& message) {
+  if (message.round != memory_.round || !member.told || member.stopped) return;
+  member.stopped = true;
+  if (!message.workers.empty()) {
+    if (const auto to = observer())
+      send(*to, NodeReport{message.round, member.node_rank, member.host, message.workers});
+  }
+  if (phase_ == Phase::stopping) {
+    if (ending_->cause_link == member.link) cause_details_.of_cause(message.cause);
+    else cause_details_.of_another(member.host, member.node_rank, message.cause);
+    one_less_to_stop();
+  } else if (member.succeeded) {
+    --unfinished_;
+    check_finished();
+  } else {
+    stop_after(causes::node_lost(member, "it stopped its workers without saying why"), member, true);
+  }
+}
+
+void Coordinator::State::check_finished() {
+  if (unfinished_ != 0) return;
+  VerdictMessage verdict;
+  verdict.why = "all workers have ended well";
+  end(std::move(verdict));
+}
+
+void Coordinator::State::on(Member& member, const Leave& message) {
+  if (member.leaving) return;
+  VerdictMessage cause = causes::left(member, message);
+  members_.set_leaving(member, cause.signal);
+  event(event_text::left(memory_.round, member.node(), cause.why));
+  const JobSettings& job = memory_.meaning;
+  const bool in_round = member.in_round;
+  const bool over = member.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
+                    (members_.available() == 0 && (in_round || phase_ == Phase::gathering));
+  // The store of node rank 0 is needed until the round is over; the others are, once their workers are done, not.
+  const bool idle = !in_round || (phase_ == Phase::running && member.finished() && member.node_rank != 0);
+  if (idle && !member.runs_coordinator && (in_round || members_.available() > 0 || phase_ != Phase::gathering)) {
+    release(member, cause.why);
+    gather();
+  } else if (over) {
+    const int signal = cause.signal;
+    stop_for_good(std::move(cause), &member, signal);
+  } else if (phase_ == Phase::opening || phase_ == Phase::running) {
+    Ending ending;
+    ending.cause_link = member.link;
+    ending.cause = std::move(cause);
+    begin_stop(std::move(ending), 0);
+  }
+}
+
+void Coordinator::State::on(Member& member, const Abort& message) {
+  const bool spare = !member.in_round && phase_ != Phase::gathering && !member.runs_coordinator;
+  if (spare && message.kind == AbortKind::cannot_go_on) {
+    lose(member, message.what, now, false);
+    return;
+  }
+  stop_for_good(causes::aborted(member, message), &member, 0);
+}
+
+// ---- losing members
+
+void Coordinator::State::lost(LinkId link, const std::string& how) {
+  if (drop_claim(link)) return;
+  Member* member = members_.find(link);
+  if (member == nullptr) return;
+  if (phase_ == Phase::ended) members_.remove(link);
+  else lose(*member, how, now, true);
+}
+
+/// `since`: when it was last known to be there. A link that is not broken is told and closed.
+void Coordinator::State::lose(Member& member, const std::string& how, Clock::time_point since, bool broken) {
+  const Member gone = member;
+  members_.remove(gone.link);
+  VerdictMessage cause = causes::node_lost(gone, how);
+  if (!broken) refuse(gone.link, RefusalKind::for_good, cause.why);
+  event(event_text::lost(memory_.round, gone.node(), cause.why));
+  // One that had finished is not missed, unless the store was with it.
+  const bool missed = gone.in_round && !(gone.finished() && gone.node_rank != 0);
+  switch (phase_) {
+    case Phase::gathering: gather(); break;
+    case Phase::opening:
+      if (missed) {
+        Ending ending;
+        ending.cause = std::move(cause);
+        begin_stop(std::move(ending), 0);
+      }
+      break;
+    case Phase::running:
+      if (missed) stop_after(std::move(cause), gone, true);
+      break;
+    case Phase::stopping:
+      if (gone.in_round && gone.told && !gone.stopped) lost_while_stopping(std::move(cause), since, broken);
+      break;
+    case Phase::ended: break;
+  }
+  settle_by_loss(gone.link);
+}
+
+void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken) {
+  Ending& ending = *ending_;
+  if (ending.cause.kind == VerdictKind::worker_failed) {
+    // Workers elsewhere fail as soon as those of a lost node are gone, and that may be heard before the loss is
+    // noticed.
+    const bool came_first = broken ? now - ending.since <= heartbeat_.interval() : since <= ending.since;
+    if (came_first) {
+      cause.why = concat(cause.why, "; at the same time ", ending.cause.why);
+      ending.cause = std::move(cause);
+      ending.cause_link = 0;
+      cause_details_.clear();
+    }
+  } else if (!ending.for_good && !ending.uses_restart && ending.had_started) {
+    ending.uses_restart = memory_.budget.any_left(now);
+    ending.for_good = !ending.uses_restart;
+    ending.cause = std::move(cause);
+    ending.cause_link = 0;
+  }
+  one_less_to_stop();
+}
+
+/// It leaves, and the job goes on without it.
+void Coordinator::State::release(Member& member, const std::string& why) {
+  const LinkId link = member.link;
+  refuse(link, RefusalKind::for_good, why);
+  members_.remove(link);
+  settle_by_loss(link);
+}
+
+// ---- stopping a round, and what comes then
+
+/// An agent joins: another rendezvous, which uses up no restart.
+void Coordinator::State::rendezvous_again(const std::string& why) {
+  Ending ending;
+  ending.cause.kind = VerdictKind::launcher_failed;
+  ending.cause.why = why;
+  begin_stop(std::move(ending), 0);
+}
+
+void Coordinator::State::stop_after(VerdictMessage cause, const Member& member, bool may_restart) {
+  Ending ending;
+  ending.uses_restart = may_restart && memory_.budget.any_left(now);
+  ending.for_good = !ending.uses_restart;
+  if (may_restart && ending.for_good && memory_.budget.used() > 0) cause.why += "; no restart is left";
+  ending.cause = std::move(cause);
+  ending.cause_link = member.link;
+  begin_stop(std::move(ending), 0);
+}
+
+void Coordinator::State::stop_for_good(VerdictMessage cause, const Member* member, int signal) {
+  switch (phase_) {
+    case Phase::gathering: end(std::move(cause)); break;
+    case Phase::opening:
+    case Phase::running: {
+      Ending ending;
+      ending.cause = std::move(cause);
+      ending.for_good = true;
+      ending.cause_link = member != nullptr ? member->link : 0;
+      begin_stop(std::move(ending), signal);
+      break;
+    }
+    case Phase::stopping:
+      if (ending_->for_good) break;
+      ending_->for_good = true;
+      ending_->cause = std::move(cause);
+      ending_->cause_link = member != nullptr ? member->link : 0;
+      cause_details_.clear();
+      break;
+    case Phase::ended: break;
+  }
+}
+
+void Coordinator::State::begin_stop(Ending ending, int signal) {
+  ending.since = now;
+  ending.had_started = phase_ == Phase::running;
+  phase_ = Phase::stopping;
+  opened_until_.reset();
+  skew_until_.reset();
+  stopped_until_ = now + stop_bound(memory_.meaning);
+  cause_details_.clear();
+  to_stop_ = 0;
+  Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
+  if (ending.uses_restart) {
+    stop.why += concat("; restarting all workers (restart ", memory_.budget.used() + 1, " of ",
+                       memory_.meaning.restart.max_restarts, ")");
+  }
+  ending_ = std::move(ending);
+  event(event_text::ended(memory_.round, stop.another_round, stop.why));
+  for (const LinkId link : round_links_) {
+    const Member* member = members_.find(link);
+    if (member == nullptr || !member->told) continue;
+    send(link, stop);
+    if (!member->stopped) ++to_stop_;
+  }
+  if (to_stop_ == 0) all_stopped();
+}
+
+void Coordinator::State::one_less_to_stop() {
+  if (--to_stop_ == 0) all_stopped();
+}
+
+void Coordinator::State::all_stopped() {
+  Ending ending = std::move(*ending_);
+  ending_.reset();
+  stopped_until_.reset();
+  if (ending.for_good) {
+    ending.cause.cause = cause_details_.text();
+    end(std::move(ending.cause));
+    return;
+  }
+  std::vector<LinkId> leavers;
+  for (const LinkId link : round_links_) {
+    Member* member = members_.find(link);
+    if (member == nullptr) continue;
+    member->in_round = member->told = false;
+    if (member->leaving) leavers.push_back(link);
+  }
+  phase_ = Phase::gathering;
+  if (ending.had_started) join_until_.reset();
+  if (ending.uses_restart) {
+    const Milliseconds pause = memory_.budget.spend(now);
+    if (pause.count() > 0) pause_until_ = now + pause;
+    event(event_text::restart(memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
+                              ending.cause.why));
+  }
+  last_cause_ = ending.cause;
+  last_cause_->cause = cause_details_.text();
+  for (const LinkId link : leavers) {
+    if (Member* member = members_.find(link))
+      release(*member, concat("left the job after ", signal_name(member->leave_signal)));
+  }
+  if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
+  gather();
+  const int here = members_.available();
+  if (phase_ != Phase::gathering || here >= memory_.meaning.min_nodes) return;
+  const std::string what_for =
+      concat(causes::more_nodes(memory_.meaning.min_nodes - here), ", after ", ending.cause.why);
+  event(event_text::waiting(here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for));
+  for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
+}
+
+/// The workers of `host` were the cause once more.
+void Coordinator::State::leave_out(const std::string& host) {
+  if (memory_.meaning.node_max_failures == 0) return;
+  const int failures = ++memory_.failures_of_host[host];
+  if (!memory_.excluded(host)) return;
+  std::vector<LinkId> offenders;
+  for (const auto& [link, member] : members_.all()) {
+    if (member.host == host && !member.benched) offenders.push_back(link);
+  }
+  for (const LinkId link : offenders) {
+    Member* member = members_.find(link);
+    if (member == nullptr) continue;
+    event(event_text::excluded(memory_.round, member->node(), failures));
+    if (member->runs_coordinator) {
+      // Without it nobody would be coordinated: it stays, but only looks on.
+      members_.set_benched(*member);
+      tell_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
+    } else {
+      release(*member, concat(host, " is left out: its workers failed ", failures, " times (--node-max-failures)"));
+    }
+  }
+}
+
+// ---- the end of the job
+
+void Coordinator::State::end(VerdictMessage verdict) {
+  verdict.restarts = memory_.budget.used();
+  memory_.verdict = std::move(verdict);
+  phase_ = Phase::ended;
+  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &opened_until_, &stopped_until_, &skew_until_}) {
+    deadline->reset();
+  }
+  verdict_until_ = now + time_to_read_the_verdict;
+  // Whom a signal has ended, or who never was enough for a round, has waited for nobody; the others of a job that was
+  // over soon may still be on their way, and would look for its coordinator in vain.
+  const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
+  if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
+  event(event_text::verdict(memory_.round, *memory_.verdict));
+  std::vector<LinkId> released;
+  for (const auto& [link, member] : members_.all()) {
+    const bool took_part = member.in_round;
+    tell_the_end(link, took_part);
+    if (!took_part && memory_.verdict->kind == VerdictKind::success) released.push_back(link);
+  }
+  for (const LinkId link : released) {
+    close(link);
+    members_.remove(link);
+  }
+  for (const Claim& claim : std::exchange(claims_, {})) {
+    answer_after_the_end(claim.link);
+    count_answered(claim.join);
+  }
+}
+
+/// Those who took no part in a success were not needed; every other end is everybody's.
+void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
+  if (memory_.verdict->kind == VerdictKind::success && !took_part) {
+    send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
+  } else {
+    send(link, *memory_.verdict);
+  }
+}
+
+VerdictMessage Coordinator::State::nobody_came() const {
+  const JobSettings& job = memory_.meaning;
+  VerdictMessage few = causes::too_few(members_.available(), job.min_nodes, now - gathering_since_, members_.names(20));
+  if (!last_cause_) return few;
+  few.why = concat(last_cause_->why, "; then ", few.why);
+  if (last_cause_->kind != VerdictKind::node_lost && last_cause_->kind != VerdictKind::worker_failed) return few;
+  VerdictMessage cause = *last_cause_;
+  cause.why = few.why;
+  return cause;
+}
+
+bool Coordinator::State::done() const { return phase_ == Phase::ended && members_.empty() && !waits_for_latecomers(); }
+
+// ---- deadlines
+
+std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
+  std::optional<Clock::time_point> first;
+  const auto also = [&](const std::optional<Clock::time_point>& at) {
+    if (at && (!first || *at < *first)) first = at;
+  };
+  if (phase_ == Phase::ended) {
+    if (!members_.empty()) also(verdict_until_);
+    also(latecomers_until_);
+    return first;
+  }
+  also(heartbeat_.next());
+  if (!claims_.empty()) also(claims_.front().deadline);
+  also(last_call_);
+  also(pause_until_);
+  also(opened_until_);
+  also(stopped_until_);
+  also(skew_until_);
+  if (phase_ == Phase::gathering && members_.available() < memory_.meaning.min_nodes) also(join_until_);
+  return first;
+}
+
+void Coordinator::State::tick() {
+  const auto over = [&](const std::optional<Clock::time_point>& at) { return at && *at <= now; };
+  if (phase_ == Phase::ended) {
+    if (over(latecomers_until_)) latecomers_until_.reset();
+    if (!over(verdict_until_)) return;
+    std::vector<LinkId> slow;
+    for (const auto& [link, member] : members_.all()) slow.push_back(link);
+    for (const LinkId link : slow) {
+      close(link);
+      members_.remove(link);
+    }
+    return;
+  }
+  const Heartbeat::Due due = heartbeat_.due(now, [&](LinkId link) -> std::optional<Clock::time_point> {
+    const Member* member = members_.find(link);
+    if (member == nullptr) return std::nullopt;
+    return member->last_heard;
+  });
+  for (const LinkId link : due.ping) ping(link);
+  for (const LinkId link : due.silent) {
+    if (Member* member = members_.find(link); member != nullptr && phase_ != Phase::ended) {
+      lose(*member, concat("nothing was heard from it for ", causes::seconds_text(heartbeat_.bound())),
+           member->last_heard, false);
+    }
+  }
+  settle_by_time();
+  if (over(opened_until_)) {
+    Member* first = members_.find(round_links_.front());
+    lose(*first, "it did not open the store in time", now, false);
+  }
+  if (over(stopped_until_)) {
+    stopped_until_.reset();
+    const std::string how =
+        concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
+    for (const LinkId link : std::vector<LinkId>(round_links_)) {
+      Member* member = members_.find(link);
+      if (member != nullptr && member->told && !member->stopped) lose(*member, how, now, false);
+      if (phase_ != Phase::running && phase_ != Phase::stopping) break;
+    }
+  }
+  if (over(skew_until_)) {
+    std::vector<const Member*> late;
+    for (const LinkId link : round_links_) {
+      const Member* member = members_.find(link);
+      if (member != nullptr && !member->succeeded) late.push_back(member);
+    }
+    skew_until_.reset();
+    if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
+  }
+  if (over(pause_until_)) {
+    pause_until_.reset();
+    gather();
+  }
+  if (over(last_call_)) {
+    last_call_.reset();
+    last_call_over_ = true;
+    gather();
+  }
+  if (phase_ == Phase::gathering && over(join_until_) && members_.available() < memory_.meaning.min_nodes) {
+    end(nobody_came());
+  }
+}
+
+// ---- what is sent: messages, and events to the agent that tells them to people
+
+void Coordinator::State::send(LinkId link, FromCoordinator message) {
+  outputs_.push_back(Output{link, std::move(message)});
+}
+
+void Coordinator::State::close(LinkId link) { outputs_.push_back(Output{link, std::nullopt}); }
+
+void Coordinator::State::refuse(LinkId link, RefusalKind kind, const std::string& why) {
+  send(link, Refused{kind, why});
+  close(link);
+}
+
+std::vector<Coordinator::Output> Coordinator::State::take_outputs() { return std::exchange(outputs_, {}); }
+
+std::uint32_t Coordinator::State::ping(LinkId link) {
+  if (++pings_ == 0) ++pings_;
+  send(link, Ping{pings_});
+  return pings_;
+}
+
+std::optional<LinkId> Coordinator::State::observer() const {
+  if (const auto own = members_.coordinators_own_link()) return own;
+  if (round_links_.empty()) return std::nullopt;
+  const Member* first = members_.find(round_links_.front());
+  if (first == nullptr) return std::nullopt;
+  return first->link;
+}
+
+void Coordinator::State::event(std::string json) {
+  if (const auto to = observer()) {
+    flush_events();
+    send(*to, EventLine{std::move(json)});
+    return;
+  }
+  early_events_.push_back(std::move(json));
+  const std::size_t max_early = members_.size() + 100;
+  while (early_events_.size() > max_early) early_events_.pop_front();
+}
+
+void Coordinator::State::flush_events() {
+  const auto to = observer();
+  if (!to) return;
+  for (auto& json : std::exchange(early_events_, {})) send(*to, EventLine{std::move(json)});
+}
+
+// ---- the class that others see
 
 Coordinator::Coordinator(CoordinatorOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 Coordinator::~Coordinator() = default;
@@ -42,9 +1006,9 @@ bool Coordinator::waits_for_latecomers() const { return state_->waits_for_lateco
 std::vector<Coordinator::MemberView> Coordinator::members() const {
   std::vector<MemberView> views;
   views.reserve(state_->members().size());
-  for (const auto& [link, seat] : state_->members().all()) {
+  for (const auto& [link, member] : state_->members().all()) {
     views.push_back(
-        MemberView{link, seat.host, seat.in_round ? seat.node_rank : -1, !seat.in_round && seat.told_spare});
+        MemberView{link, member.host, member.in_round ? member.node_rank : -1, !member.in_round && member.told_spare});
   }
   return views;
 }

@@ -1,10 +1,685 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 
-#include "coordinator_loop.hpp"
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "codec.hpp"
+#include "ddrun/base/connection_buffer.hpp"
+#include "ddrun/base/event_thread.hpp"
+#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/rendezvous/coordinator.hpp"
+#include "frames.hpp"
+#include "handshake.hpp"
+#include "hmac.hpp"
 
 namespace ddrun::rendezvous {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// For an agent to take what it was told last.
+constexpr seconds time_to_be_told{5};
+constexpr seconds time_to_stop{1};
+/// As long as so many events wait, everybody is heard before anybody is found to be silent, for so long.
+constexpr milliseconds max_without_tick{100};
+
+// PROTOCOL.md, section 1.
+constexpr seconds time_to_join{5};
+constexpr std::size_t max_greeting_of_one_address = 32;
+
+/// For an agent to take what it was told last, and hang up as well.
+constexpr seconds time_to_hang_up{5};
+/// An agent for which so many bytes wait does not read.
+constexpr std::size_t max_unsent = 64 * 1024 * 1024;
+
+}  // namespace
+
+/// The server's thread and everything on it. Connections are known by number; an event for one that has gone finds
+/// nothing.
+class CoordinatorServer::Loop {
+ public:
+  Loop(std::vector<Listener> listeners, const CoordinatorServerOptions& options)
+      : listeners_(std::move(listeners)), options_(options) {
+    if (options.secret) secret_.emplace(*options.secret);
+    options_.secret.reset();  // the caller's
+    if (options_.coordinator.own_addresses.empty()) options_.coordinator.own_addresses = own_addresses();
+  }
+  ~Loop();
+
+  Result<void> start();
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
+  [[nodiscard]] bool wait_done(Deadline deadline);
+  [[nodiscard]] CoordinatorServerStats stats();
+
+ private:
+  /// A connection that is not authenticated. Answers are as short as the room that every new connection has.
+  struct Newcomer {
+    Newcomer(UniqueFd socket, const IpAddress& from, const HmacKey* secret)
+        : fd(std::move(socket)), address(from), handshake(secret, random_nonce()) {}
+    UniqueFd fd;
+    IpAddress address;
+    CoordinatorHandshake handshake;
+  };
+  static_assert(sizeof(Newcomer) < 256 - 64, "what a stranger can cost, with its place in the list");
+
+  /// One that is served.
+  struct Job {
+    explicit Job(CoordinatorOptions options) : coordinator(std::move(options)) {}
+    Coordinator coordinator;
+    std::size_t links = 0;
+  };
+
+  /// An agent's connection; authenticated where that is asked for.
+  struct Link {
+    Link(Newcomer& newcomer, SessionKeys keys)
+        : fd(std::move(newcomer.fd)),
+          address(newcomer.address),
+          sealer(std::move(keys.sealer)),
+          opener(std::move(keys.opener)) {}
+    enum class State {
+      new_here,  ///< has not said Join
+      joined,
+      closing,  ///< the coordinator has said its last word
+      gone,     ///< broken; to be forgotten at the end of this turn
+    };
+
+    UniqueFd fd;
+    IpAddress address;
+    FrameSealer sealer;
+    FrameOpener opener;
+    Job* job = nullptr;
+    State state = State::new_here;
+    bool said_end = false;         ///< all is sent, and our direction is closed
+    bool watched_for_out = false;  ///< also waits for room to send
+    bool to_be_flushed = false;
+    std::string in;   ///< not yet a whole frame
+    std::string out;  ///< not yet taken by the system, from out_begin on
+    std::size_t out_begin = 0;
+    std::string how_lost;
+  };
+
+  static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
+  /// Of connections that have not joined: PROTOCOL.md, section 1.
+  static constexpr std::size_t max_greeting = 512;
+
+  // The turn of the loop.
+  void run();
+  [[nodiscard]] int wait_for_events();
+  [[nodiscard]] Deadline next_deadline() const;
+  void on_event(const epoll_event& event);
+  void stop();
+  void on_time();
+  void settle();
+  void check_done();
+  [[nodiscard]] Clock::time_point now() const { return turn_ - skipped_; }
+
+  // Who comes.
+  void accept_from(Listener& listener);
+  void listen(bool wanted);
+  void adopt(UniqueFd fd, const sockaddr_storage& peer);
+  void on_newcomer(LinkId id, Newcomer& newcomer);
+  void dismiss(LinkId id);
+  void dismiss(LinkId id, std::uint64_t& counter, const std::string& notice);
+  [[nodiscard]] std::size_t greeting() const { return newcomers_.size() + new_links_; }
+
+  // Who is here.
+  void on_link(LinkId id, Link& link, std::uint32_t events);
+  void receive(LinkId id, Link& link);
+  void take_frames(LinkId id, Link& link, std::string_view bytes);
+  void on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame);
+  void on_join(LinkId id, Link& link, const Join& join);
+  void carry_out(Coordinator& coordinator);
+  void send(LinkId id, Link& link, FromCoordinator message);
+  void flush(LinkId id, Link& link);
+  void hang_up(LinkId id, Link& link);
+  void lose(LinkId id, Link& link, std::string how);
+  void cut_off(LinkId id, Link& link, const std::string& why);
+  void forget(LinkId id);
+  void forget_jobs();
+
+  [[nodiscard]] std::uint64_t token_of(LinkId id) const { return first_listener_token + listeners_.size() + id; }
+  void notice(std::uint64_t number, const std::string& text) const;
+  [[nodiscard]] CoordinatorServerStats collect() const;
+
+  // Given to the thread by start().
+  std::vector<Listener> listeners_;
+  CoordinatorServerOptions options_;
+  std::optional<HmacKey> secret_;
+  std::uint16_t port_ = 0;
+  EventThread thread_;
+
+  // The thread's own.
+  std::array<epoll_event, 256> events_;
+  std::unique_ptr<char[]> buffer_{new char[buffer_size]};
+  static constexpr std::size_t buffer_size = 64 * 1024;
+  std::string payload_;
+  LinkId last_id_ = 0;
+  std::unordered_map<LinkId, Newcomer> newcomers_;
+  std::unordered_map<LinkId, Link> links_;
+  std::size_t new_links_ = 0;                            // that have not joined
+  std::deque<std::pair<Deadline, LinkId>> to_join_by_;   // in order; also of those that have joined or gone
+  std::deque<std::pair<Deadline, LinkId>> to_leave_by_;  // in order
+  std::map<std::string, Job> jobs_;
+  std::vector<LinkId> to_flush_;
+  std::vector<LinkId> gone_;
+  CoordinatorServerStats stats_;
+  Clock::time_point turn_ = Clock::now();  // when this turn began
+  Clock::time_point last_tick_ = turn_;
+  Clock::duration skipped_{};  // for how long the process was stopped, in all
+  Acceptor acceptor_;
+  bool listening_ = true;
+  bool out_of_descriptors_ = false;
+  bool stopping_ = false;
+  Deadline stop_by_{};
+  std::optional<Deadline> done_by_;
+  bool done_told_ = false;
+
+  std::mutex mutex_;  // of what follows
+  bool done_ = false;
+  std::condition_variable is_done_;
+};
+
+// ---- the turn of the loop
+
+Result<void> CoordinatorServer::Loop::start() {
+  port_ = listeners_.front().at.port();
+  if (auto opened = thread_.open("cannot start the coordinator"); !opened) return opened;
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    if (!thread_.watch(EPOLL_CTL_ADD, listeners_[i].fd.get(), EPOLLIN, first_listener_token + i)) {
+      return fail_errno(Errc::unavailable, "cannot start the coordinator", errno);
+    }
+  }
+  if (!options_.many_jobs) jobs_.try_emplace(std::string(), options_.coordinator);
+  return thread_.start("ddrun-coord", [this] { run(); });
+}
+
+CoordinatorServer::Loop::~Loop() {
+  if (!thread_.started()) return;
+  thread_.ask([this] { stop(); });
+  thread_.join();
+}
+
+CoordinatorServerStats CoordinatorServer::Loop::stats() {
+  CoordinatorServerStats stats;
+  thread_.ask([&] { stats = collect(); });
+  return stats;
+}
+
+bool CoordinatorServer::Loop::wait_done(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto done = [this] { return done_; };
+  if (deadline != Deadline::max()) return is_done_.wait_until(lock, deadline, done);
+  is_done_.wait(lock, done);
+  return true;
+}
+
+CoordinatorServerStats CoordinatorServer::Loop::collect() const {
+  CoordinatorServerStats stats = stats_;
+  stats.jobs = jobs_.size();
+  stats.agents = links_.size() - new_links_;
+  stats.greeting = greeting();
+  return stats;
+}
+
+void CoordinatorServer::Loop::notice(std::uint64_t number, const std::string& text) const {
+  if (!options_.on_notice || !worth_telling(number)) return;
+  options_.on_notice(number > all_told ? concat(text, " (number ", number, "; not all are shown)") : text);
+}
+
+void CoordinatorServer::Loop::run() {
+  for (;;) {
+    const int count = wait_for_events();
+    for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
+    // Who has sent something is heard before anybody is found to be silent.
+    if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) on_time();
+    settle();
+    check_done();
+    if (stopping_ && (links_.empty() || now() >= stop_by_)) return;
+  }
+}
+
+int CoordinatorServer::Loop::wait_for_events() {
+  const auto before = Clock::now();
+  // What this process did not get to do because it was stopped, in two places: here and since the last turn began.
+  const auto gap = [this](Clock::duration late) {
+    if (late > options_.coordinator.heartbeat_interval) skipped_ += late;
+  };
+  gap(before - turn_);
+  turn_ = before;
+  const auto deadline = next_deadline();
+  int timeout = -1;
+  if (deadline != Deadline::max()) {
+    // Rounded up: a millisecond late rather than a turn for nothing.
+    const auto left = std::chrono::ceil<milliseconds>(deadline - now());
+    timeout = static_cast<int>(std::clamp<milliseconds::rep>(left.count(), 0, 60'000));
+  }
+  const int count = thread_.wait(events_, timeout);
+  turn_ = Clock::now();
+  if (timeout >= 0) gap(turn_ - before - milliseconds(timeout));
+  return std::max(count, 0);
+}
+
+Deadline CoordinatorServer::Loop::next_deadline() const {
+  Deadline first = Deadline::max();
+  for (const auto& [name, job] : jobs_) {
+    if (const auto wanted = job.coordinator.next_deadline()) first = std::min(first, *wanted);
+  }
+  if (greeting() > 0) first = std::min(first, to_join_by_.front().first);
+  if (!to_leave_by_.empty()) first = std::min(first, to_leave_by_.front().first);
+  if (done_by_ && !done_told_) first = std::min(first, *done_by_);
+  if (stopping_) first = std::min(first, stop_by_);
+  return first;
+}
+
+void CoordinatorServer::Loop::on_event(const epoll_event& event) {
+  const std::uint64_t token = event.data.u64;
+  if (token == EventThread::token) return thread_.answer();
+  if (token < first_listener_token + listeners_.size()) return accept_from(listeners_[token - first_listener_token]);
+  const LinkId id = token - token_of(0);
+  if (const auto found = links_.find(id); found != links_.end()) return on_link(id, found->second, event.events);
+  if (const auto found = newcomers_.find(id); found != newcomers_.end()) on_newcomer(id, found->second);
+}
+
+void CoordinatorServer::Loop::stop() {
+  stopping_ = true;
+  stop_by_ = now() + time_to_stop;
+  // At once, even if a child that was just cloned still holds copies of the descriptors.
+  for (auto& listener : listeners_) {
+    thread_.forget(listener.fd.get());
+    ::shutdown(listener.fd.get(), SHUT_RDWR);
+  }
+  while (!newcomers_.empty()) dismiss(newcomers_.begin()->first);
+  for (auto& [id, link] : links_) hang_up(id, link);
+}
+
+void CoordinatorServer::Loop::on_time() {
+  last_tick_ = turn_;
+  while (!to_join_by_.empty() && to_join_by_.front().first <= now()) {
+    const LinkId id = to_join_by_.front().second;
+    to_join_by_.pop_front();
+    if (newcomers_.contains(id)) {
+      ++stats_.too_slow;
+      dismiss(id);
+    } else if (const auto found = links_.find(id);
+               found != links_.end() && found->second.state == Link::State::new_here) {
+      ++stats_.too_slow;
+      lose(id, found->second, "");
+    }
+  }
+  while (!to_leave_by_.empty() && to_leave_by_.front().first <= now()) {
+    const LinkId id = to_leave_by_.front().second;
+    to_leave_by_.pop_front();
+    if (const auto found = links_.find(id); found != links_.end()) lose(id, found->second, "");
+  }
+  for (auto& [name, job] : jobs_) {
+    const auto wanted = job.coordinator.next_deadline();
+    if (!wanted || *wanted > now()) continue;
+    job.coordinator.tick(now());
+    carry_out(job.coordinator);
+  }
+  forget_jobs();
+  if (out_of_descriptors_) {
+    out_of_descriptors_ = false;
+    listen(true);
+  }
+}
+
+/// Sends what has gathered and forgets those that have gone, until neither brings about more of it.
+void CoordinatorServer::Loop::settle() {
+  while (!to_flush_.empty() || !gone_.empty()) {
+    for (const LinkId id : std::exchange(to_flush_, {})) {
+      const auto found = links_.find(id);
+      if (found == links_.end()) continue;
+      found->second.to_be_flushed = false;
+      flush(id, found->second);
+    }
+    for (const LinkId id : std::exchange(gone_, {})) forget(id);
+  }
+  const bool room = greeting() < max_greeting && !out_of_descriptors_;
+  if (room != listening_) listen(room);
+}
+
+void CoordinatorServer::Loop::check_done() {
+  if (options_.many_jobs || done_told_) return;
+  if (!jobs_.begin()->second.coordinator.done()) return;
+  if (!done_by_) done_by_ = now() + time_to_be_told;
+  const bool told = std::all_of(links_.begin(), links_.end(), [](const auto& entry) {
+    return entry.second.state == Link::State::new_here || entry.second.out.empty();
+  });
+  if (!told && now() < *done_by_) return;
+  done_told_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    done_ = true;
+    is_done_.notify_all();
+  }
+  if (options_.on_done) options_.on_done();
+}
+
+// ---- who comes, and whether it is an agent that knows the secret
+
+void CoordinatorServer::Loop::accept_from(Listener& listener) {
+  // Some at a time: those who are here already have their turn too.
+  for (int left = 64; left > 0 && greeting() < max_greeting; --left) {
+    UniqueFd fd;
+    sockaddr_storage peer{};
+    switch (acceptor_.next(listener, fd, peer)) {
+      case Acceptor::Outcome::accepted: adopt(std::move(fd), peer); break;
+      case Acceptor::Outcome::turned_away: ++stats_.turned_away; break;  // cut off, an agent tries again
+      case Acceptor::Outcome::failed: break;
+      case Acceptor::Outcome::nobody: return;
+      case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
+    }
+  }
+}
+
+/// While there is no room nobody is taken out of the system's queue.
+void CoordinatorServer::Loop::listen(bool wanted) {
+  if (stopping_) return;
+  listening_ = wanted;
+  for (std::size_t i = 0; i < listeners_.size(); ++i) {
+    (void)thread_.watch(EPOLL_CTL_MOD, listeners_[i].fd.get(), wanted ? std::uint32_t{EPOLLIN} : 0,
+                        first_listener_token + i);
+  }
+}
+
+void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
+  const auto address = IpAddress::of(peer);
+  if (!address) return;
+  ++stats_.accepted;
+  const auto of_same_address = std::count_if(newcomers_.begin(), newcomers_.end(),
+                                             [&](const auto& entry) { return entry.second.address == *address; });
+  if (static_cast<std::size_t>(of_same_address) >= max_greeting_of_one_address) {
+    const auto reply = CoordinatorHandshake::busy_reply();
+    (void)!::send(fd.get(), reply.data(), reply.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    notice(++stats_.turned_away, concat("too many connections from ", address->text(),
+                                        " do not say who they are; more of them are turned away"));
+    return;
+  }
+  const LinkId id = ++last_id_;
+  if (!thread_.watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
+  newcomers_.try_emplace(id, std::move(fd), *address, secret_ ? &*secret_ : nullptr);
+  to_join_by_.emplace_back(now() + time_to_join, id);
+}
+
+void CoordinatorServer::Loop::dismiss(LinkId id) {
+  const auto found = newcomers_.find(id);
+  // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+  thread_.forget(found->second.fd.get());
+  ::shutdown(found->second.fd.get(), SHUT_RDWR);
+  newcomers_.erase(found);
+}
+
+void CoordinatorServer::Loop::dismiss(LinkId id, std::uint64_t& counter, const std::string& text) {
+  dismiss(id);
+  notice(++counter, text);
+}
+
+void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
+  const ssize_t got = ::recv(newcomer.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (got <= 0) {
+    ++stats_.too_slow;
+    return dismiss(id);
+  }
+  stats_.bytes_in += static_cast<std::size_t>(got);
+  std::string_view bytes(buffer_.get(), static_cast<std::size_t>(got));
+  std::string answer;
+  const Greeting state = newcomer.handshake.feed(bytes, answer);
+  if (!answer.empty()) {
+    const ssize_t sent = ::send(newcomer.fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent != static_cast<ssize_t>(answer.size())) {
+      ++stats_.too_slow;
+      return dismiss(id);
+    }
+    stats_.bytes_out += answer.size();
+  }
+  const auto who = newcomer.address.text();
+  switch (state) {
+    case Greeting::going_on: return;
+    case Greeting::done: break;
+    case Greeting::other_version:
+      return dismiss(id, stats_.other_versions,
+                     concat("an agent on ", who, " speaks version ", newcomer.handshake.peer_version(),
+                            " of ddrun's protocol, and this ddrun version ", protocol_version,
+                            ": start the same ddrun on all machines"));
+    case Greeting::wrong_secret:
+      return dismiss(id, stats_.wrong_secrets,
+                     concat("an agent on ", who,
+                            " has another secret and was turned away: give it the "
+                            "same one (--secret-file or DDRUN_SECRET)"));
+    case Greeting::needs_secret:
+      return dismiss(id, stats_.wrong_secrets,
+                     concat("an agent on ", who,
+                            " has no secret and was turned away: give it that of the job "
+                            "(--secret-file or DDRUN_SECRET)"));
+    case Greeting::needs_none:
+      return dismiss(id, stats_.wrong_secrets,
+                     concat("an agent on ", who,
+                            " has a secret, but the coordinator was started with --insecure: start "
+                            "all agents with it, or none"));
+    case Greeting::stranger:
+    case Greeting::busy:
+    case Greeting::turned_away:  // this and the one before are for agents
+      return dismiss(
+          id, stats_.strangers,
+          concat("something on ", who, " that is not ddrun has connected to port ", port_, " and was turned away"));
+  }
+  Link& link = links_.try_emplace(id, newcomer, newcomer.handshake.keys()).first->second;
+  newcomers_.erase(id);
+  ++new_links_;
+  take_frames(id, link, bytes);
+}
+
+// ---- who is here: what agents say and are told, until they are gone
+
+void CoordinatorServer::Loop::on_link(LinkId id, Link& link, std::uint32_t events) {
+  if (link.state == Link::State::gone) return;
+  if ((events & ~std::uint32_t{EPOLLOUT}) != 0) receive(id, link);
+  if ((events & EPOLLOUT) != 0 && link.state != Link::State::gone) flush(id, link);
+}
+
+void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
+  const ssize_t got = ::recv(link.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
+    return lose(id, link, std::generic_category().message(errno));
+  }
+  if (got == 0) return lose(id, link, "connection closed");
+  stats_.bytes_in += static_cast<std::size_t>(got);
+  if (link.state == Link::State::closing) return;  // nobody wants to know any more
+  take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
+}
+
+void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_view bytes) {
+  const bool gathered = !link.in.empty();
+  if (gathered) {
+    link.in.append(bytes);
+    bytes = link.in;
+  }
+  while (link.state == Link::State::new_here || link.state == Link::State::joined) {
+    FrameOpener::Frame frame;
+    const auto max_size = link.state == Link::State::joined ? max_payload : max_payload_before_join;
+    const auto status = link.opener.next(bytes, frame, max_size);
+    if (status == FrameOpener::Status::too_long) return cut_off(id, link, "a message is longer than any may be");
+    if (status == FrameOpener::Status::wrong_tag) {
+      return cut_off(id, link, "a message was changed on its way or is not from whom it claims to be");
+    }
+    if (status == FrameOpener::Status::incomplete) break;
+    ++stats_.messages_in;
+    on_frame(id, link, frame);
+    bytes.remove_prefix(frame.size);
+  }
+  const bool over = link.state != Link::State::new_here && link.state != Link::State::joined;
+  if (bytes.empty() || over) {
+    empty_buffer(link.in);
+  } else if (gathered) {
+    link.in.erase(0, link.in.size() - bytes.size());
+  } else {
+    link.in.assign(bytes);
+  }
+}
+
+void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame) {
+  const auto message = decode_from_agent(frame.type, frame.payload);
+  if (!message) return cut_off(id, link, message.error().message);
+  if (link.state == Link::State::joined) {
+    link.job->coordinator.receive(id, *message, now());
+    return carry_out(link.job->coordinator);
+  }
+  const auto* join = std::get_if<Join>(&*message);
+  if (join == nullptr) return cut_off(id, link, concat("its first message is not JOIN but ", type_name(frame.type)));
+  on_join(id, link, *join);
+}
+
+void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
+  const auto local = local_socket_address(link.fd.get());
+  const auto reached = local ? IpAddress::of(local->storage) : std::nullopt;
+  if (options_.many_jobs) {
+    auto options = options_.coordinator;
+    options.job_id = join.job_id;
+    link.job = &jobs_.try_emplace(join.job_id, std::move(options)).first->second;
+  } else {
+    link.job = &jobs_.begin()->second;
+  }
+  link.state = Link::State::joined;
+  --new_links_;
+  ++link.job->links;
+  ++stats_.joined;
+  stats_.peak_agents = std::max<std::uint64_t>(stats_.peak_agents, links_.size() - new_links_);
+  link.job->coordinator.join(id, join, {link.address, reached.value_or(IpAddress())}, now());
+  carry_out(link.job->coordinator);
+}
+
+void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
+  for (auto& output : coordinator.take_outputs()) {
+    const auto found = links_.find(output.link);
+    if (found == links_.end()) continue;
+    if (output.message) {
+      send(output.link, found->second, std::move(*output.message));
+    } else {
+      hang_up(output.link, found->second);
+    }
+  }
+}
+
+void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
+  if (link.state != Link::State::joined) return;
+  auto type = encode(message, payload_);
+  if (payload_.size() > max_payload) {
+    if (!shorten(message, max_payload)) return lose(id, link, "a message to it is longer than any may be");
+    type = encode(message, payload_);
+  }
+  if (link.out.size() - link.out_begin > max_unsent) return cut_off(id, link, "it does not read what it is told");
+  link.sealer.seal(type, payload_, link.out);
+  ++stats_.messages_out;
+  if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
+}
+
+void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
+  if (link.state == Link::State::gone) return;
+  while (link.out_begin < link.out.size()) {
+    const ssize_t sent = ::send(link.fd.get(), link.out.data() + link.out_begin, link.out.size() - link.out_begin,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (sent < 0) return lose(id, link, std::generic_category().message(errno));
+    link.out_begin += static_cast<std::size_t>(sent);
+    stats_.bytes_out += static_cast<std::size_t>(sent);
+  }
+  const bool all = link.out_begin == link.out.size();
+  if (all) {
+    empty_buffer(link.out);
+    link.out_begin = 0;
+  } else if (link.out_begin > link.out.size() / 2) {
+    link.out.erase(0, link.out_begin);
+    link.out_begin = 0;
+  }
+  if (link.watched_for_out == all) {
+    link.watched_for_out = !all;
+    const std::uint32_t events = all ? std::uint32_t{EPOLLIN} : std::uint32_t{EPOLLIN} | EPOLLOUT;
+    if (!thread_.watch(EPOLL_CTL_MOD, link.fd.get(), events, token_of(id)))
+      return lose(id, link, "it cannot be watched");
+  }
+  // Closed with input unread, the system would tell the other side that all is lost, also what it has not read yet: the
+  // end is said, and its end waited for.
+  if (all && link.state == Link::State::closing && !std::exchange(link.said_end, true)) {
+    ::shutdown(link.fd.get(), SHUT_WR);
+  }
+}
+
+void CoordinatorServer::Loop::hang_up(LinkId id, Link& link) {
+  if (link.state == Link::State::gone || link.state == Link::State::closing) return;
+  if (link.state == Link::State::new_here) --new_links_;
+  link.state = Link::State::closing;
+  to_leave_by_.emplace_back(now() + time_to_hang_up, id);
+  if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
+}
+
+void CoordinatorServer::Loop::cut_off(LinkId id, Link& link, const std::string& why) {
+  notice(++stats_.cut_off, concat("the connection of the agent on ", link.address.text(), " was cut off: ", why));
+  lose(id, link, why);
+}
+
+void CoordinatorServer::Loop::lose(LinkId id, Link& link, std::string how) {
+  if (link.state == Link::State::gone) return;
+  if (link.state == Link::State::new_here) --new_links_;
+  // Whom the coordinator has dismissed it need not be told of.
+  if (link.state == Link::State::joined) link.how_lost = std::move(how);
+  else link.how_lost.clear();
+  link.state = Link::State::gone;
+  gone_.push_back(id);
+}
+
+void CoordinatorServer::Loop::forget(LinkId id) {
+  const auto found = links_.find(id);
+  Job* const job = found->second.job;
+  const std::string how = std::move(found->second.how_lost);
+  thread_.forget(found->second.fd.get());
+  ::shutdown(found->second.fd.get(), SHUT_RDWR);
+  links_.erase(found);
+  if (job == nullptr) return;
+  --job->links;
+  if (!how.empty()) {
+    job->coordinator.lost(id, how, now());
+    carry_out(job->coordinator);
+  }
+  if (job->links == 0) forget_jobs();
+}
+
+/// Those of many jobs that nobody is there for, nor expected any more.
+void CoordinatorServer::Loop::forget_jobs() {
+  if (!options_.many_jobs) return;
+  std::erase_if(jobs_, [](const auto& entry) {
+    return entry.second.links == 0 && !entry.second.coordinator.waits_for_latecomers();
+  });
+}
+
+// ---- the class that others see
 
 CoordinatorServer::CoordinatorServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 CoordinatorServer::~CoordinatorServer() = default;

@@ -13,7 +13,7 @@ Digest sign(const HmacKey& key, std::uint64_t sequence, std::string_view head_an
 }  // namespace
 
 bool FrameSealer::seal(std::uint8_t type, std::string_view payload, std::string& out) {
-  if (payload.size() > most_in_frame) return false;
+  if (payload.size() > max_payload) return false;
   const std::size_t begin = out.size();
   put(out, static_cast<std::uint32_t>(payload.size()));
   put(out, type);
@@ -26,10 +26,10 @@ bool FrameSealer::seal(std::uint8_t type, std::string_view payload, std::string&
   return true;
 }
 
-FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std::size_t longest) {
+FrameOpener::Status FrameOpener::next(std::string_view input, Frame& frame, std::size_t max_size) {
   if (input.size() < sizeof(std::uint32_t)) return Status::incomplete;
   const std::size_t size = load<std::uint32_t>(input.data());
-  if (size > longest) return Status::too_long;
+  if (size > max_size) return Status::too_long;
   if (input.size() < frame_head + size + tag()) return Status::incomplete;
   const auto head_and_payload = input.substr(0, frame_head + size);
   if (key_) {

@@ -12,8 +12,8 @@
 namespace ddrun::rendezvous {
 
 /// Payload of a frame, bytes.
-inline constexpr std::size_t most_before_join = 64 * 1024;
-inline constexpr std::size_t most_in_frame = 4 * 1024 * 1024;
+inline constexpr std::size_t max_payload_before_join = 64 * 1024;
+inline constexpr std::size_t max_payload = 4 * 1024 * 1024;
 /// Length and type, which come before it.
 inline constexpr std::size_t frame_head = 5;
 inline constexpr std::size_t frame_tag = 16;
@@ -45,7 +45,7 @@ class FrameOpener {
   enum class Status { incomplete, whole, too_long, wrong_tag };
 
   /// The first frame of `input`. After anything but `incomplete` and `whole` this connection is over.
-  [[nodiscard]] Status next(std::string_view input, Frame& frame, std::size_t longest = most_in_frame);
+  [[nodiscard]] Status next(std::string_view input, Frame& frame, std::size_t max_size = max_payload);
 
   /// How many bytes the frame that `input` begins with has in all; those of its head while that is not there.
   [[nodiscard]] std::size_t needed(std::string_view input) const;

@@ -7,18 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "agent_link.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/agent_link.hpp"
-#include "ddrun/rendezvous/coordinator_place.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
-#include "ddrun/rendezvous/join_settings.hpp"
-#include "meeting_address.hpp"
-#include "random_id.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
+#include "node_ranks.hpp"
 #include "round_store.hpp"
+#include "settings.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -31,8 +30,6 @@ namespace {
 constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
-
-constexpr int cannot_go_on = 125;
 
 }  // namespace
 
@@ -79,10 +76,11 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
 
   /// Where a firewall lets only some ports through. Without an endpoint --master-port is the coordinator's.
   [[nodiscard]] std::uint16_t wanted_store_port() const {
-    const RendezvousSpec& meeting = options_.spec->rendezvous;
-    const auto port = static_cast<std::uint16_t>(meeting.master_port.value_or(0));
-    const bool is_coordinators = std::find(place_.ports.begin(), place_.ports.end(), port) != place_.ports.end();
-    return meeting.endpoint.empty() || is_coordinators ? std::uint16_t{0} : port;
+    const RendezvousSpec& rendezvous = options_.spec->rendezvous;
+    const auto port = static_cast<std::uint16_t>(rendezvous.master_port.value_or(0));
+    const bool is_coordinators =
+        std::find(location_.ports.begin(), location_.ports.end(), port) != location_.ports.end();
+    return rendezvous.endpoint.empty() || is_coordinators ? std::uint16_t{0} : port;
   }
 
   void lost(Error error);
@@ -95,7 +93,7 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   asio::any_io_executor executor_;
   JobRendezvousOptions options_;
   JobListener listener_;
-  CoordinatorPlace place_;
+  CoordinatorLocation location_;
   MachineFacts machine_;
   std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<AgentLink> link_;
@@ -113,25 +111,25 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
 
 Result<void> JobRendezvous::Impl::open() {
   machine_ = this_machine();
-  auto place = find_coordinator(options_.spec->rendezvous, machine_);
-  if (!place) return tl::unexpected(place.error());
-  place_ = std::move(*place);
+  auto location = find_coordinator(options_.spec->rendezvous, machine_);
+  if (!location) return tl::unexpected(location.error());
+  location_ = std::move(*location);
   store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, options_.spec->rendezvous.store_max_memory,
                                         options_.with_store);
-  return place_.is_here ? start_coordinator() : Result<void>();
+  return location_.is_here ? start_coordinator() : Result<void>();
 }
 
 Result<void> JobRendezvous::Impl::start_coordinator() {
-  const RendezvousSpec& meeting = options_.spec->rendezvous;
+  const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   CoordinatorServerOptions options;
-  if (place_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
-  options.ports = place_.ports;
+  if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
+  options.ports = location_.ports;
   if (options_.secret) options.secret = options_.secret->bytes();
   options.coordinator.host = options_.host;
-  options.coordinator.job_id = meeting.id;
+  options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
-  options.coordinator.heartbeat_interval = meeting.heartbeat_interval;
-  options.coordinator.heartbeat_misses = meeting.heartbeat_misses;
+  options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
+  options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
   options.on_done = [weak = weak_from_this(), executor = executor_] {
     asio::post(executor, [weak] {
       if (const auto self = weak.lock()) self->job_done();
@@ -141,7 +139,7 @@ Result<void> JobRendezvous::Impl::start_coordinator() {
   auto server = CoordinatorServer::start(options);
   if (!server) {
     // Several agents on one machine: the first one runs it.
-    if (!place_.is_certain && server.error().cause == std::errc::address_in_use) return {};
+    if (!location_.is_certain && server.error().cause == std::errc::address_in_use) return {};
     return tl::unexpected(server.error());
   }
   server_ = std::move(*server);
@@ -150,22 +148,22 @@ Result<void> JobRendezvous::Impl::start_coordinator() {
 }
 
 Join JobRendezvous::Impl::join_message() const {
-  const RendezvousSpec& meeting = options_.spec->rendezvous;
+  const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   Join join;
   join.version = options_.version;
-  join.job_id = meeting.id;
+  join.job_id = rendezvous.id;
   join.agent_id = random_id();
   join.host = options_.host;
-  join.node_rank = meeting.node_rank.value_or(-1);
+  join.node_rank = rendezvous.node_rank.value_or(-1);
   join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
   join.role = options_.spec->role;
-  join.address = meeting.local_addr.value_or("");
+  join.address = rendezvous.local_addr.value_or("");
   join.runs_coordinator = runs_coordinator();
   join.clock_us =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count();
   join.settings = join_settings(*options_.spec);
-  join.agents_expected = static_cast<std::uint32_t>(meeting.agents_expected);
+  join.agents_expected = static_cast<std::uint32_t>(rendezvous.agents_expected);
   join.own_addresses = addresses_to_tell(machine_.addresses);
   return join;
 }
@@ -174,7 +172,7 @@ void JobRendezvous::Impl::join() {
   AgentLinkOptions options;
   const Milliseconds limit = options_.spec->rendezvous.join_timeout;
   if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
-  else options.coordinators = place_.candidates;
+  else options.coordinators = location_.candidates;
   if (options_.secret) options.secret = options_.secret->bytes();
   options.join = join_message();
   options.connect_by = Clock::now() + limit;
@@ -218,7 +216,7 @@ void JobRendezvous::Impl::on(const Refused& refused) {
     listener_.notice(concat("this node was not needed: ", refused.why));
   } else {
     verdict.kind = VerdictKind::launcher_failed;
-    verdict.exit_code = cannot_go_on;
+    verdict.exit_code = exit_codes::launcher_failed;
     verdict.host = options_.host;
     verdict.why = refused.why;
   }
@@ -241,7 +239,7 @@ void JobRendezvous::Impl::on(const Open& asked) {
   if (order.port == 0) order.port = wanted_store_port();
   const auto port = store_->open(order);
   if (!port) {
-    send(Abort{AbortKind::cannot_go_on, cannot_go_on,
+    send(Abort{AbortKind::cannot_go_on, exit_codes::launcher_failed,
                concat("the worker store on ", options_.host, ": ", port.error().message)});
     return;
   }
@@ -290,7 +288,7 @@ void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
   if (member_) return send(Leave{signal, sender});
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = 128 + signal;
+  verdict.exit_code = exit_codes::signal_base + signal;
   verdict.signal = signal;
   verdict.host = options_.host;
   verdict.why = concat("stopped by ", signal_name(signal), sender.empty() ? "" : concat(" from ", sender),

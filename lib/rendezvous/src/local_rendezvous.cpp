@@ -4,8 +4,8 @@
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
+#include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
-#include "random_id.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -25,8 +25,8 @@ HostKind kind_of(const std::string& host) {
 
 }  // namespace
 
-Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
-  MeetingPlace place;
+Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec) {
+  LocalEndpoint chosen;
   std::string host;
   const bool is_static = spec.backend == "static" && !spec.standalone;
   const bool named = is_static && (!spec.endpoint.empty() || spec.master_port);
@@ -40,31 +40,31 @@ Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec) {
     const auto port = parse_integer(*endpoint.port, 0, 65535);
     if (!port)
       return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message));
-    place.port = static_cast<std::uint16_t>(*port);
+    chosen.port = static_cast<std::uint16_t>(*port);
   } else if (named) {
     host = spec.master_addr.value_or("127.0.0.1");
-    place.port = static_cast<std::uint16_t>(*spec.master_port);
+    chosen.port = static_cast<std::uint16_t>(*spec.master_port);
   } else if (spec.local_addr) {
     host = *spec.local_addr;
   }
-  place.listen_on = {"127.0.0.1", "::1"};
+  chosen.listen_on = {"127.0.0.1", "::1"};
   switch (kind_of(host)) {
     case HostKind::loopback:
-      place.advertised = host.empty() ? "127.0.0.1" : host;
-      if (host == "::1") place.listen_on = {"::1", "127.0.0.1"};
+      chosen.advertised = host.empty() ? "127.0.0.1" : host;
+      if (host == "::1") chosen.listen_on = {"::1", "127.0.0.1"};
       else if (host != "localhost" && !host.empty() && host != "127.0.0.1")
-        place.listen_on.insert(place.listen_on.begin(), host);
+        chosen.listen_on.insert(chosen.listen_on.begin(), host);
       break;
     case HostKind::address:
-      place.advertised = host;
-      place.listen_on.insert(place.listen_on.begin(), host);
+      chosen.advertised = host;
+      chosen.listen_on.insert(chosen.listen_on.begin(), host);
       break;
-    case HostKind::name: place.advertised = "127.0.0.1"; break;
+    case HostKind::name: chosen.advertised = "127.0.0.1"; break;
   }
-  // Where nobody named a meeting place, the job needs a name of its own.
+  // Where no endpoint was named, the job needs a name of its own.
   const bool unnamed = is_static && !named && spec.id == "none";
-  place.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
-  return place;
+  chosen.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
+  return chosen;
 }
 
 LocalRendezvous::LocalRendezvous(boost::asio::any_io_executor executor, const LaunchSpec& spec, int local_world_size)
@@ -73,18 +73,18 @@ LocalRendezvous::LocalRendezvous(boost::asio::any_io_executor executor, const La
 LocalRendezvous::~LocalRendezvous() = default;
 
 Result<void> LocalRendezvous::open(bool with_store) {
-  auto place = choose_meeting_place(spec_.rendezvous);
-  if (!place) return tl::unexpected(place.error());
-  place_ = std::move(*place);
+  auto endpoint = choose_local_endpoint(spec_.rendezvous);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  endpoint_ = std::move(*endpoint);
   store::TcpServerOptions options;
-  options.addresses = place_.listen_on;
-  options.port = place_.port;
+  options.addresses = endpoint_.listen_on;
+  options.port = endpoint_.port;
   options.max_memory = spec_.rendezvous.store_max_memory;
   options.on_refusal = warn_on(executor_);
   auto server = store::TcpServer::start(options);
   if (!server) {
     Error error = server.error();
-    if (place_.port != 0) {
+    if (endpoint_.port != 0) {
       error.message += spec_.rendezvous.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
     }
     return tl::unexpected(error);
@@ -100,10 +100,10 @@ Result<RankAssignment> LocalRendezvous::next_round(int restart_count) {
   }
   used_ = true;
   RankAssignment assignment = assign_ranks({{local_world_size_, spec_.role}}).front();
-  assignment.run_id = place_.run_id;
+  assignment.run_id = endpoint_.run_id;
   assignment.restart_count = restart_count;
   assignment.max_restarts = spec_.restart.max_restarts;
-  assignment.master_addr = place_.advertised;
+  assignment.master_addr = endpoint_.advertised;
   assignment.master_port = port_;
   return assignment;
 }

@@ -1,47 +1,94 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
-#include "seat.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
 
 namespace ddrun::rendezvous {
+
+/// What an agent may say of its own machine's addresses (PROTOCOL.md, section 3); more are not looked at.
+inline constexpr std::size_t max_own_addresses = 64;
+
+/// One member as the coordinator knows it. There may be ten thousand: nothing that all have in common is in here.
+struct Member {
+  LinkId link = 0;
+  std::uint64_t arrival = 0;  ///< order in which members joined
+  std::string agent_id;
+  std::string host;
+  std::string role;
+  IpAddress peer_address;
+  IpAddress local_address;
+  std::string advertised;
+  std::vector<IpAddress> own_addresses;  ///< of its machine, as it says
+  int wanted_rank = -1;
+  int local_world_size = 1;
+  bool runs_coordinator = false;
+
+  bool benched = false;  ///< its host failed too often, but it must stay
+  bool leaving = false;  ///< told to end
+  int leave_signal = 0;  ///< what told it
+  bool told_spare = false;
+  std::uint32_t probe = 0;  ///< a ping whose answer settles claims of newcomers; 0: none
+
+  int kept_rank = -1;  ///< node rank in the last round that it started
+  int node_rank = -1;  ///< in this round
+  bool in_round = false;
+  bool told = false;       ///< was given OPEN or START of this round, so STOPPED will come
+  bool succeeded = false;  ///< of this round
+  bool stopped = false;    ///< of this round
+
+  Clock::time_point last_heard;
+
+  [[nodiscard]] bool available() const { return !leaving && !benched; }
+  [[nodiscard]] bool finished() const { return succeeded && stopped; }
+  /// As the subject of an event.
+  [[nodiscard]] event_text::Node node() const { return {host, peer_address.text(), in_round ? node_rank : -1}; }
+};
+
+/// "b (10.0.0.2)" for people.
+[[nodiscard]] std::string describe(const Member& member);
+/// "b (10.0.0.2, node rank 1)".
+[[nodiscard]] std::string describe_with_rank(const Member& member);
 
 /// Who is there, whatever they do. Looking up, adding and removing one costs O(log n).
 class Membership {
  public:
-  Seat& add(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
+  Member& add(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
   void remove(LinkId link);
-  [[nodiscard]] Seat* find(LinkId link);
-  [[nodiscard]] const Seat* find(LinkId link) const;
+  [[nodiscard]] Member* find(LinkId link);
+  [[nodiscard]] const Member* find(LinkId link) const;
 
   /// The member that a newcomer cannot be there beside: of the same agent id, or with its node rank.
-  [[nodiscard]] Seat* rival(const Join& join);
+  [[nodiscard]] Member* rival(const Join& join);
   /// The link of the agent whose process this is, if it is there.
   [[nodiscard]] std::optional<LinkId> coordinators_own_link() const { return own_; }
 
   /// From now on it takes part in no new round, and its node rank is free.
-  void set_leaving(Seat& seat, int signal);
-  void set_benched(Seat& seat);
+  void set_leaving(Member& member, int signal);
+  void set_benched(Member& member);
 
-  [[nodiscard]] std::size_t size() const { return seats_.size(); }
-  [[nodiscard]] bool empty() const { return seats_.empty(); }
+  [[nodiscard]] std::size_t size() const { return members_.size(); }
+  [[nodiscard]] bool empty() const { return members_.empty(); }
   /// Who could take part in a round.
-  [[nodiscard]] int available() const { return static_cast<int>(seats_.size() - unavailable_); }
+  [[nodiscard]] int available() const { return static_cast<int>(members_.size() - unavailable_); }
 
-  [[nodiscard]] std::map<LinkId, Seat>& all() { return seats_; }
-  [[nodiscard]] const std::map<LinkId, Seat>& all() const { return seats_; }
-  /// Up to `most` of those who could take part, in order of arrival: "a (10.0.0.1), b (10.0.0.2), 3 more".
-  [[nodiscard]] std::string names(std::size_t most) const;
+  [[nodiscard]] std::map<LinkId, Member>& all() { return members_; }
+  [[nodiscard]] const std::map<LinkId, Member>& all() const { return members_; }
+  /// Up to `max` of those who could take part, in order of arrival: "a (10.0.0.1), b (10.0.0.2), 3 more".
+  [[nodiscard]] std::string names(std::size_t max) const;
 
  private:
-  void drop_claims(const Seat& seat);
+  void drop_claims(const Member& member);
 
-  std::map<LinkId, Seat> seats_;
+  std::map<LinkId, Member> members_;
   std::unordered_map<std::string, LinkId> by_agent_;
   std::unordered_map<int, LinkId> by_wanted_rank_;
   std::optional<LinkId> own_;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <tuple>
+
+#include "ddrun/rendezvous/assign_ranks.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -14,6 +17,13 @@ std::string_view leading_digits(std::string_view text) {
   std::size_t length = 0;
   while (length < text.size() && digit(text[length])) ++length;
   return text.substr(0, length);
+}
+
+/// Those that members say of themselves, together: with the others they fit into one frame.
+constexpr std::size_t max_said_addresses = 50'000;
+
+bool is_own(const IpAddress& address, const std::vector<IpAddress>& own_addresses) {
+  return address.is_loopback() || std::find(own_addresses.begin(), own_addresses.end(), address) != own_addresses.end();
 }
 
 }  // namespace
@@ -38,35 +48,35 @@ bool host_before(std::string_view a, std::string_view b) {
   return a.size() < b.size();
 }
 
-std::vector<Seat*> choose_members(std::vector<Seat*> candidates, std::size_t most) {
-  const auto key = [](const Seat* seat) {
-    return std::tuple(seat->kept_rank < 0, !seat->runs_coordinator, seat->wanted_rank < 0, seat->arrival);
+std::vector<Member*> choose_members(std::vector<Member*> candidates, std::size_t max) {
+  const auto key = [](const Member* member) {
+    return std::tuple(member->kept_rank < 0, !member->runs_coordinator, member->wanted_rank < 0, member->arrival);
   };
-  if (candidates.size() > most) {
-    std::sort(candidates.begin(), candidates.end(), [&](const Seat* a, const Seat* b) { return key(a) < key(b); });
-    candidates.resize(most);
+  if (candidates.size() > max) {
+    std::sort(candidates.begin(), candidates.end(), [&](const Member* a, const Member* b) { return key(a) < key(b); });
+    candidates.resize(max);
   }
   return candidates;
 }
 
-std::vector<Seat*> order_members(const std::vector<Seat*>& members) {
+std::vector<Member*> order_members(const std::vector<Member*>& members) {
   const int count = static_cast<int>(members.size());
-  std::vector<Seat*> ranks(members.size(), nullptr);
-  const auto take = [&](Seat* seat, int rank) {
+  std::vector<Member*> ranks(members.size(), nullptr);
+  const auto take = [&](Member* member, int rank) {
     if (rank < 0 || rank >= count || ranks[static_cast<std::size_t>(rank)] != nullptr) return false;
-    ranks[static_cast<std::size_t>(rank)] = seat;
+    ranks[static_cast<std::size_t>(rank)] = member;
     return true;
   };
-  std::vector<Seat*> rest;
-  for (Seat* seat : members) {
-    if (!take(seat, seat->wanted_rank)) rest.push_back(seat);
+  std::vector<Member*> rest;
+  for (Member* member : members) {
+    if (!take(member, member->wanted_rank)) rest.push_back(member);
   }
-  std::vector<Seat*> homeless;
-  for (Seat* seat : rest) {
-    if (!take(seat, seat->kept_rank)) homeless.push_back(seat);
+  std::vector<Member*> homeless;
+  for (Member* member : rest) {
+    if (!take(member, member->kept_rank)) homeless.push_back(member);
   }
   // Those who had a rank that is gone, in its order; then newcomers: the coordinator's own, by name, by arrival.
-  std::sort(homeless.begin(), homeless.end(), [](const Seat* a, const Seat* b) {
+  std::sort(homeless.begin(), homeless.end(), [](const Member* a, const Member* b) {
     if ((a->kept_rank < 0) != (b->kept_rank < 0)) return b->kept_rank < 0;
     if (a->kept_rank != b->kept_rank) return a->kept_rank < b->kept_rank;
     if (a->runs_coordinator != b->runs_coordinator) return a->runs_coordinator;
@@ -75,11 +85,82 @@ std::vector<Seat*> order_members(const std::vector<Seat*>& members) {
     return a->arrival < b->arrival;
   });
   std::size_t hole = 0;
-  for (Seat* seat : homeless) {
+  for (Member* member : homeless) {
     while (ranks[hole] != nullptr) ++hole;
-    ranks[hole] = seat;
+    ranks[hole] = member;
   }
   return ranks;
+}
+
+std::vector<RankAssignment> assign_ranks(const std::vector<NodeShape>& nodes) {
+  std::vector<RankAssignment> assignments(nodes.size());
+  int world_size = 0;
+  std::map<std::string, int> role_sizes;
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    RankAssignment& mine = assignments[node];
+    mine.node_rank = static_cast<int>(node);
+    mine.node_count = static_cast<int>(nodes.size());
+    mine.local_world_size = nodes[node].local_world_size;
+    mine.base_rank = world_size;
+    world_size += nodes[node].local_world_size;
+    int& role_size = role_sizes[nodes[node].role];
+    mine.role_base_rank = role_size;
+    role_size += nodes[node].local_world_size;
+  }
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    assignments[node].world_size = world_size;
+    assignments[node].role_world_size = role_sizes[nodes[node].role];
+  }
+  return assignments;
+}
+
+std::string address_of_node_rank_0(const std::vector<const Member*>& round,
+                                   const std::vector<IpAddress>& own_addresses) {
+  const Member& first = *round.front();
+  if (!first.advertised.empty()) return first.advertised;
+  if (!is_own(first.peer_address, own_addresses)) return first.peer_address.text();
+  // Under this address one of the others was able to reach this machine.
+  for (const Member* other : round) {
+    if (!is_own(other->peer_address, own_addresses)) return other->local_address.text();
+  }
+  return first.peer_address.text();
+}
+
+std::vector<std::string> addresses_of(const std::vector<const Member*>& round,
+                                      const std::vector<IpAddress>& own_addresses) {
+  std::vector<IpAddress> addresses;
+  bool own = false;
+  for (const Member* member : round) {
+    addresses.push_back(member->peer_address);
+    // It may be a name, which says nothing of where a connection comes from.
+    if (const auto advertised = IpAddress::parse(member->advertised)) addresses.push_back(*advertised);
+    own = own || is_own(member->peer_address, own_addresses);
+    const auto some = std::min(member->own_addresses.size(), max_said_addresses / round.size());
+    addresses.insert(addresses.end(), member->own_addresses.begin(),
+                     member->own_addresses.begin() + static_cast<std::ptrdiff_t>(some));
+  }
+  if (own) {
+    addresses.insert(addresses.end(), own_addresses.begin(), own_addresses.end());
+    for (const Member* member : round) addresses.push_back(member->local_address);
+  }
+  std::sort(addresses.begin(), addresses.end());
+  addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
+  std::vector<std::string> texts;
+  for (const IpAddress& address : addresses) {
+    if (!address.is_unspecified()) texts.push_back(address.text());
+  }
+  return texts;
+}
+
+std::vector<std::string> addresses_to_tell(const std::vector<IpAddress>& own_addresses) {
+  const bool only_loopback =
+      std::all_of(own_addresses.begin(), own_addresses.end(), [](const IpAddress& one) { return one.is_loopback(); });
+  std::vector<std::string> texts;
+  for (const IpAddress& address : own_addresses) {
+    if (texts.size() == max_own_addresses) break;
+    if (only_loopback || !address.is_loopback()) texts.push_back(address.text());
+  }
+  return texts;
 }
 
 }  // namespace ddrun::rendezvous

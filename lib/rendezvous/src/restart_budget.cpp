@@ -20,8 +20,8 @@ bool RestartBudget::allows(const ExitStatus& cause, Clock::time_point now) const
 
 Milliseconds RestartBudget::pause(Clock::time_point now) const {
   const int doublings = policy_.window && counted(now) == 0 ? 0 : doublings_;
-  constexpr Milliseconds longest{60'000};
-  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings, 20)), longest);
+  constexpr Milliseconds max_pause{60'000};
+  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings, 20)), max_pause);
   // A first pause that was asked to be longer than a minute stays as it was asked for.
   return std::max(pause, policy_.backoff);
 }

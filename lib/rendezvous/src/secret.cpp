@@ -9,8 +9,11 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <utility>
 
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -56,7 +59,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
   }
   if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
 
-  std::string text(Secret::longest + 2, '\0');  // one for the newline, one to see that there is more
+  std::string text(Secret::max_size + 2, '\0');  // one for the newline, one to see that there is more
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
@@ -77,6 +80,16 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
   return std::optional<Secret>(std::move(*secret));
 }
 
+Result<void> make_directories(const std::string& path) {
+  for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1)) {
+    const std::string directory = path.substr(0, at);
+    if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST && ::access(directory.c_str(), X_OK) != 0) {
+      return fail_errno(Errc::unavailable, concat("cannot make the directory ", directory), errno);
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 void wipe(std::string& text) noexcept {
@@ -86,12 +99,12 @@ void wipe(std::string& text) noexcept {
 }
 
 Result<Secret> Secret::from_text(std::string_view text) {
-  if (text.size() < shortest) {
-    return fail(Errc::invalid_argument, concat("a secret needs at least ", shortest, " bytes, this one has ",
+  if (text.size() < min_size) {
+    return fail(Errc::invalid_argument, concat("a secret needs at least ", min_size, " bytes, this one has ",
                                                text.size(), "; 'ddrun secret new' makes a good one"));
   }
-  if (text.size() > longest) {
-    return fail(Errc::invalid_argument, concat("a secret has at most ", longest, " bytes, and this is longer"));
+  if (text.size() > max_size) {
+    return fail(Errc::invalid_argument, concat("a secret has at most ", max_size, " bytes, and this is longer"));
   }
   std::string bytes;
   bytes.reserve(64);  // more than fits into a string object: moving it leaves no copy
@@ -127,6 +140,60 @@ std::string no_secret_message() {
   return "a job of several machines needs a secret that all of them know: run 'ddrun secret new' once where they share "
          "the home directory, else copy the file it writes to each of them, or give --secret-file or DDRUN_SECRET "
          "(--insecure: let everybody in who reaches the port)";
+}
+
+std::optional<std::string> secret_path(const EnvironmentLookup& variable) {
+  if (const auto config = variable("XDG_CONFIG_HOME"); config && config->starts_with('/')) {
+    return concat(*config, "/ddrun/secret");
+  }
+  if (const auto home = variable("HOME"); home && home->starts_with('/')) {
+    return concat(*home, "/.config/ddrun/secret");
+  }
+  return std::nullopt;
+}
+
+Result<std::string> new_secret_text() {
+  std::array<std::byte, 32> bytes{};
+  if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
+  return in_hex(bytes);
+}
+
+Result<void> write_new_secret(const std::string& path, std::string_view text) {
+  if (auto made = make_directories(path); !made) return made;
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd && errno == EEXIST) {
+    return fail(Errc::invalid_argument,
+                concat(path, " exists already and was left as it is: copy it to machines that are to join; remove it ",
+                       "first to make a new one"));
+  }
+  if (!fd) return fail_errno(Errc::unavailable, concat("cannot write ", path), errno);
+  // The mode first: the umask may have taken our own right to read. Network file systems tell of a full disk at the
+  // end.
+  bool written = ::fchmod(fd.get(), 0600) == 0 && write_all(fd.get(), text.data(), text.size()) &&
+                 write_all(fd.get(), "\n", 1) && ::fsync(fd.get()) == 0;
+  int error = errno;
+  if (::close(fd.release()) != 0 && written) {
+    written = false;
+    error = errno;
+  }
+  if (written) return {};
+  ::unlink(path.c_str());
+  return fail_errno(Errc::unavailable, concat("cannot write ", path, ", nothing was kept"), error);
+}
+
+std::string random_id() {
+  std::array<std::byte, 16> bytes{};
+  if (!fill_random(bytes)) {
+    // Only uniqueness matters.
+    const auto now = Clock::now().time_since_epoch().count();
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(now >> i);
+  }
+  bytes[6] = (bytes[6] & std::byte{0x0f}) | std::byte{0x40};
+  bytes[8] = (bytes[8] & std::byte{0x3f}) | std::byte{0x80};
+  const std::string digits = in_hex(bytes);
+  const std::string_view all = digits;
+  return concat(all.substr(0, 8), '-', all.substr(8, 4), '-', all.substr(12, 4), '-', all.substr(16, 4), '-',
+                all.substr(20));
 }
 
 }  // namespace ddrun::rendezvous

@@ -20,4 +20,14 @@ bool StreamSelection::any() const {
 
 StopPolicy::StopPolicy() : ending_signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT} {}
 
+std::string nproc_text(const NprocSpec& nproc) {
+  switch (nproc.kind) {
+    case NprocSpec::Kind::automatic: return "auto";
+    case NprocSpec::Kind::cpu: return "cpu";
+    case NprocSpec::Kind::gpu: return "gpu";
+    case NprocSpec::Kind::count: break;
+  }
+  return std::to_string(nproc.count);
+}
+
 }  // namespace ddrun

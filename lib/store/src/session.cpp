@@ -2,7 +2,6 @@
 
 #include "ddrun/base/text.hpp"
 #include "limits.hpp"
-#include "opcode_name.hpp"
 
 namespace ddrun::store {
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <optional>
 #include <utility>
@@ -15,8 +14,9 @@
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
+#include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "opcode_name.hpp"
+#include "wire.hpp"
 
 namespace ddrun::store {
 
@@ -27,10 +27,6 @@ namespace {
 constexpr std::chrono::microseconds spin_time{50};
 /// After so many looks in a row for nothing there is no more looking, until requests come close together again.
 constexpr int spins_in_vain = 4;
-
-/// Clients that try the same again and again are not to fill somebody's screen: so many are told, then fewer and fewer.
-constexpr std::uint64_t all_told = 10;
-bool worth_telling(std::uint64_t number) { return number <= all_told || std::has_single_bit(number); }
 
 /// Who may connect.
 class Peers {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -38,6 +39,17 @@ enum class Opcode : std::uint8_t {
 
 /// How many there are, for tables indexed by one.
 inline constexpr std::size_t opcode_count = 0x14;
+
+/// As docs/store-protocol.md writes it: "SET", "QUEUE_PUSH".
+[[nodiscard]] inline std::string_view opcode_name(Opcode op) {
+  constexpr std::string_view names[] = {"VALIDATE",  "SET",       "COMPARE_SET", "GET",        "ADD",
+                                        "CHECK",     "WAIT",      "GETNUMKEYS",  "DELETE_KEY", "APPEND",
+                                        "MULTI_GET", "MULTI_SET", "CANCEL_WAIT", "PING",       "QUEUE_PUSH",
+                                        "QUEUE_POP", "QUEUE_LEN", "LIST_KEYS",   "BARRIER",    "WATCH_KEY"};
+  static_assert(std::size(names) == opcode_count);
+  const auto index = static_cast<std::size_t>(op);
+  return index < std::size(names) ? names[index] : "?";
+}
 
 inline constexpr std::uint32_t magic = 0x3c85f7ce;
 

@@ -13,8 +13,8 @@ BindingPlan over_cores(std::size_t ranks, const std::vector<Core>& cores) {
   plan.cpus.resize(ranks);
   if (ranks > cores.size()) {
     for (std::size_t rank = 0; rank < ranks; ++rank) plan.cpus[rank] = cores[rank % cores.size()].cpus;
-    plan.warnings.push_back(concat("--bind=cores: ", ranks, " workers share ", cores.size(),
-                                   cores.size() == 1 ? " core" : " cores",
+    plan.warnings.push_back(concat("--bind=cores: ", ranks, " workers share ",
+                                   counted(static_cast<long long>(cores.size()), "core"),
                                    "; use fewer workers, or --bind=none to let the kernel place them"));
     return plan;
   }

@@ -1,12 +1,112 @@
 #include "ddrun/topology/cpus.hpp"
 
+#include <sched.h>
+
 #include <algorithm>
+#include <bit>
+#include <cerrno>
 #include <utility>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::topology {
+
+namespace {
+
+constexpr std::size_t word_bits = sizeof(unsigned long) * 8;
+constexpr int most_cpus = 1 << 20;  // far above what any kernel is built for; a bound for memory
+
+}  // namespace
+
+CpuSet::CpuSet(const std::vector<int>& cpus) {
+  for (const int cpu : cpus) add(cpu);
+}
+
+Result<CpuSet> CpuSet::parse(std::string_view text) {
+  text = trim(text);
+  CpuSet set;
+  if (text.empty()) return set;
+  const auto bad = [&] {
+    return fail(Errc::invalid_argument, concat("'", text, "' is not a list of CPUs such as 0-3,8"));
+  };
+  for (const std::string& part : split(text, ',')) {
+    const std::size_t dash = part.find('-');
+    const auto low = parse_integer(std::string_view(part).substr(0, dash), 0, most_cpus);
+    const auto high =
+        dash == std::string::npos ? low : parse_integer(std::string_view(part).substr(dash + 1), 0, most_cpus);
+    if (!low || !high || *low > *high) return bad();
+    for (long long cpu = *low; cpu <= *high; ++cpu) set.add(static_cast<int>(cpu));
+  }
+  return set;
+}
+
+void CpuSet::add(int cpu) {
+  const auto at = static_cast<std::size_t>(cpu);
+  if (at / word_bits >= words_.size()) words_.resize(at / word_bits + 1);
+  words_[at / word_bits] |= 1UL << (at % word_bits);
+}
+
+void CpuSet::add(const CpuSet& other) {
+  words_.resize(std::max(words_.size(), other.words_.size()));
+  for (std::size_t i = 0; i < other.words_.size(); ++i) words_[i] |= other.words_[i];
+}
+
+bool CpuSet::contains(int cpu) const {
+  const auto at = static_cast<std::size_t>(cpu);
+  return cpu >= 0 && at / word_bits < words_.size() && (words_[at / word_bits] >> (at % word_bits) & 1U) != 0;
+}
+
+int CpuSet::count() const {
+  int count = 0;
+  for (const unsigned long word : words_) count += std::popcount(word);
+  return count;
+}
+
+std::vector<int> CpuSet::cpus() const {
+  std::vector<int> cpus;
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    for (unsigned long word = words_[i]; word != 0; word &= word - 1) {
+      cpus.push_back(static_cast<int>(i * word_bits) + std::countr_zero(word));
+    }
+  }
+  return cpus;
+}
+
+int CpuSet::first() const {
+  for (std::size_t i = 0; i < words_.size(); ++i) {
+    if (words_[i] != 0) return static_cast<int>(i * word_bits) + std::countr_zero(words_[i]);
+  }
+  return -1;
+}
+
+CpuSet CpuSet::intersection(const CpuSet& other) const {
+  CpuSet result;
+  result.words_.resize(std::min(words_.size(), other.words_.size()));
+  for (std::size_t i = 0; i < result.words_.size(); ++i) result.words_[i] = words_[i] & other.words_[i];
+  return result;
+}
+
+std::string CpuSet::to_string() const { return fold_ranks(cpus()); }
+
+Result<CpuSet> allowed_cpus() {
+  // The mask has to be as large as the kernel's own, whatever that is: 1024 CPUs, or 8192, or more.
+  for (std::size_t bits = 1024; bits <= static_cast<std::size_t>(most_cpus); bits *= 2) {
+    std::vector<unsigned long> words(bits / word_bits);
+    if (::sched_getaffinity(0, words.size() * sizeof(unsigned long), reinterpret_cast<cpu_set_t*>(words.data())) == 0) {
+      CpuSet set;
+      for (std::size_t cpu = 0; cpu < bits; ++cpu) {
+        if ((words[cpu / word_bits] >> (cpu % word_bits) & 1U) != 0) set.add(static_cast<int>(cpu));
+      }
+      return set;
+    }
+    if (errno != EINVAL) break;
+  }
+  return fail_errno(Errc::unavailable, "cannot learn which CPUs may be used (sched_getaffinity)", errno);
+}
+
+// ---- how they lie in the machine
 
 namespace {
 

@@ -84,8 +84,8 @@ Gpus filtered(int count, const char* kind, std::initializer_list<Filter> filters
     if (!filter.value || gpus.count == 0) continue;
     gpus.count = visible(*filter.value, gpus.count);
     if (gpus.count == 0) {
-      gpus.none_note = concat("this machine has ", count, " ", kind, count == 1 ? " device" : " devices", ", but ",
-                              filter.name, "='", *filter.value, "' lets none through");
+      gpus.none_note = concat("this machine has ", counted(count, concat(kind, " device")), ", but ", filter.name, "='",
+                              *filter.value, "' lets none through");
     }
   }
   return gpus;

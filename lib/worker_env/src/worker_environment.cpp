@@ -10,12 +10,31 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/worker_env/seed.hpp"
-#include "scheduler_variables.hpp"
 
 namespace ddrun::worker_env {
 
 namespace {
+
+// docs/environment.md has the same lists.
+constexpr std::array<std::string_view, 10> scheduler_prefixes{
+    "PMI_",  "PMIX_",           "OMPI_COMM_WORLD_", "OMPI_MCA_ess_", "OMPI_MCA_orte_",
+    "HYDI_", "MV2_COMM_WORLD_", "JSM_NAMESPACE_",   "PALS_",         "PRTE_"};
+constexpr std::array<std::string_view, 13> scheduler_names{
+    "SLURM_PROCID",    "SLURM_LOCALID",   "SLURM_NTASKS",         "SLURM_NPROCS",
+    "SLURM_GTIDS",     "SLURM_TASK_PID",  "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE",
+    "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "FLUX_TASK_RANK",       "FLUX_TASK_LOCAL_ID",
+    "PBS_TASKNUM"};
+/// What these begin with, as the whole environment is walked at every start.
+constexpr std::string_view scheduler_initials = "FHJMOPS";
+
+/// A variable by which srun, mpirun and their like tell a process which rank it is. Those that ddrun has got are about
+/// ddrun: a worker that believed them would be rank 0 of 1, as all others are.
+bool is_scheduler_rank(std::string_view name) {
+  if (name.empty() || scheduler_initials.find(name.front()) == std::string_view::npos) return false;
+  return std::any_of(scheduler_prefixes.begin(), scheduler_prefixes.end(),
+                     [&](auto prefix) { return name.starts_with(prefix); }) ||
+         std::find(scheduler_names.begin(), scheduler_names.end(), name) != scheduler_names.end();
+}
 
 /// Variables that tell a worker who it is. They are ddrun's alone: a different value could only break the job.
 struct OwnVariable {
@@ -82,12 +101,12 @@ Result<void> check_env_options(const LaunchSpec& spec) {
 }
 
 /// The value a variable has before ddrun adds its own: the last --env of that name, else what was inherited.
-std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const ParentEnvironment& parent,
+std::optional<std::string_view> value_before_ours(const LaunchSpec& spec, const Environment& parent,
                                                   std::string_view name) {
   for (auto it = spec.env.rbegin(); it != spec.env.rend(); ++it) {
     if (it->first == name) return it->second;
   }
-  return parent.get(name);
+  return parent.find(name);
 }
 
 /// torchrun's default order first, so that an unchanged default is spelled as torchrun spells it.
@@ -117,7 +136,14 @@ void assign(std::string& entry, std::string_view name, long long number) {
 
 }  // namespace
 
-bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
+std::uint64_t worker_seed(std::uint64_t n, int rank) {
+  std::uint64_t z = n + (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31U);
+}
+
+bool uses_agent_store(const LaunchSpec& spec, const Environment& parent) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   // torchrun turns a static rendezvous that names no meeting point into a standalone c10d one.
   const bool really_static = rendezvous.backend == "static" && !rendezvous.standalone &&
@@ -126,7 +152,7 @@ bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent) {
 }
 
 Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                     const ParentEnvironment& parent, const WorkerFacts& facts) {
+                                                     const Environment& parent, const WorkerFacts& facts) {
   if (auto ok = check_env_options(spec); !ok) return tl::unexpected(ok.error());
 
   WorkerEnvironment result;
@@ -144,11 +170,11 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
       for (const std::string& device : split(*visible, ',')) result.visible_devices_.emplace_back(trim(device));
       const auto count = static_cast<int>(result.visible_devices_.size());
       if (count < ranks.local_world_size) {
-        return fail(Errc::invalid_argument,
-                    concat(source, "=", *visible, " names ", count, count == 1 ? " device" : " devices",
-                           ", too few for ", ranks.local_world_size,
-                           " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
-                           "--nproc-per-node"));
+        return fail(
+            Errc::invalid_argument,
+            concat(source, "=", *visible, " names ", counted(count, "device"), ", too few for ", ranks.local_world_size,
+                   " workers with --virtual-local-rank, where each gets one; give a longer list or a smaller "
+                   "--nproc-per-node"));
       }
     }
   }
@@ -259,7 +285,7 @@ std::vector<std::string> WorkerEnvironment::list(int local_rank) {
 }
 
 Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks, int local_rank,
-                                                    const ParentEnvironment& parent, const WorkerFacts& facts) {
+                                                    const Environment& parent, const WorkerFacts& facts) {
   return WorkerEnvironment::prepare(spec, ranks, parent, facts).map([&](WorkerEnvironment environment) {
     return environment.list(local_rank);
   });

@@ -1,4 +1,4 @@
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../job.hpp"
 
@@ -88,49 +88,58 @@ TEST_CASE("A report to - is written to standard output") {
 
 TEST_CASE("A PATH for the workers is the one in which the program is looked for") {
   const TemporaryDirectory dir;
-  write_file(dir.file("only-here"), "#!/bin/sh\necho found\n");
-  REQUIRE(::chmod(dir.file("only-here").c_str(), 0755) == 0);
-  const auto outcome = finish(command({"--env", "PATH=" + dir.path() + ":/bin", "only-here"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(outcome.out == "found\n");
-  const auto python = finish(command({"--env", "PYTHON_EXEC=" + dir.file("only-here"), "-m", "anything"}));
-  DDRUN_SHOW(python);
-  CHECK(python.out == "found\n");
-  const auto venv = finish(command({"--env", "VIRTUAL_ENV=/no/such/place", "-m", "anything"}));
-  DDRUN_SHOW(venv);
-  CHECK(venv.code() == 127);
-  CHECK(has(venv.err, "/no/such/place/bin/python"));
+  dir.file("only-here", "#!/bin/sh\necho found\n", 0755);
+  struct Case {
+    std::string variable;
+    Words program;
+    int code;
+    std::string out, err;
+  };
+  for (const auto& [variable, program, code, out, err] :
+       {Case{"PATH=" + dir.path() + ":/bin", {"only-here"}, 0, "found\n", ""},
+        {"PYTHON_EXEC=" + dir.file("only-here"), {"-m", "anything"}, 0, "found\n", ""},
+        {"VIRTUAL_ENV=/no/such/place", {"-m", "anything"}, 127, "", "/no/such/place/bin/python"}}) {
+    Words words{"--env", variable};
+    words.insert(words.end(), program.begin(), program.end());
+    const auto outcome = finish(command(words));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == code);
+    CHECK(outcome.out == out);
+    CHECK(has(outcome.err, err));
+  }
 }
 
 TEST_CASE("What would be started is shown before the program is there") {
-  const auto outcome = finish(command({"--dry-run", "-n", "2", "./not-there-yet", "--lr", "1"}));
+  const auto [words, out, err] = GENERATE(table<Words, const char*, const char*>({
+      {{"-n", "2", "./not-there-yet", "--lr", "1"},
+       "./not-there-yet --lr 1",
+       "ddrun: warning: ./not-there-yet: no such file"},
+      {{"not-there-yet.py"}, "not-there-yet.py", ""},
+  }));
+  Words all{"--dry-run"};
+  all.insert(all.end(), words.begin(), words.end());
+  const auto outcome = finish(command(all));
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
-  CHECK(has(outcome.err, "ddrun: warning: ./not-there-yet: no such file"));
-  CHECK(has(outcome.out, "./not-there-yet --lr 1"));
-  const auto script = finish(command({"--dry-run", "not-there-yet.py"}));
-  DDRUN_SHOW(script);
-  CHECK(script.code() == 0);
-  CHECK(has(script.out, "not-there-yet.py"));
+  CHECK(has(outcome.out, out));
+  CHECK(has(outcome.err, err));
 }
 
 TEST_CASE("An MPI program is warned about once as long as ddrun cannot serve it") {
-  const auto outcome = finish(command({"-n", "3", DDRUN_TEST_MPI_PROGRAM}));
+  const auto [words, with_pmi, warnings] = GENERATE(table<Words, bool, std::size_t>({
+      {{"-n", "3"}, false, 1U},
+      {{"-n", "1"}, false, 0U},
+      {{"-n", "3", "--env-detect=none"}, true, 1U},  // ddrun takes the variables away
+      {{"-n", "3", "--env-detect=none", "--keep-scheduler-env"}, true, 0U},
+  }));
+  RunOptions options;
+  if (with_pmi) options.env = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
+  Words all = words;
+  all.emplace_back(DDRUN_TEST_MPI_PROGRAM);
+  const auto outcome = finish(command(all), options);
+  CAPTURE(words);
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
-  CHECK(count(outcome.err, "is an MPI program (it needs libmpi.so.40)") == 1);
-  CHECK(has(outcome.err, "start it with mpirun or srun"));
-  const auto alone = finish(command({DDRUN_TEST_MPI_PROGRAM}));
-  DDRUN_SHOW(alone);
-  CHECK(alone.err.empty());
-  RunOptions options;
-  options.env = {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}};
-  const auto served =
-      finish(command({"-n", "3", "--env-detect=none", "--keep-scheduler-env", DDRUN_TEST_MPI_PROGRAM}), options);
-  DDRUN_SHOW(served);
-  CHECK_FALSE(has(served.err, "MPI"));
-  const auto taken = finish(command({"-n", "3", "--env-detect=none", DDRUN_TEST_MPI_PROGRAM}), options);
-  DDRUN_SHOW(taken);
-  CHECK(has(taken.err, "is an MPI program"));
+  CHECK(count(outcome.err, "is an MPI program (it needs libmpi.so.40)") == warnings);
+  CHECK(count(outcome.err, "start it with mpirun or srun") == warnings);
 }

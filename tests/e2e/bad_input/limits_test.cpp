@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <grp.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +24,33 @@ TEST_CASE("A hundred workers do not fit into 64 descriptors and the message says
   CHECK(has(outcome.err, "100 workers need 200 file descriptors"));
   CHECK(has(outcome.err, "ulimit -n"));
   CHECK(has(outcome.err, "--redirects=3"));
+}
+
+TEST_CASE("A signal ends a ddrun that cannot say why it did not start") {
+  RunOptions options;
+  options.descriptor_limit = 64;
+  // A pipe that is full, and that somebody could read.
+  options.in_child = [] {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) ::_exit(95);
+    ::fcntl(ends[0], F_DUPFD, 10);
+    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
+    while (::write(ends[1], "x", 1) == 1) {
+    }
+    ::fcntl(ends[1], F_SETFL, 0);
+    ::dup2(ends[1], 2);
+  };
+  Run run(job({"-n", "100"}, {"print", "started"}), options);
+  const bool stuck = wait_until(
+      [&] {
+        const auto below = descendants_of(run.pid());
+        return below.size() == 2 && has(read_file("/proc/" + std::to_string(below[1]) + "/wchan"), "pipe_w");
+      },
+      std::chrono::seconds(10));
+  if (!stuck) skip("what a process waits for is not shown here (/proc/PID/wchan)");
+  run.signal(SIGTERM);
+  CHECK(run.all_gone());
+  CHECK(run.wait().code() == -SIGTERM);
 }
 
 TEST_CASE("A hundred workers that write their own files fit into 64 descriptors") {

@@ -29,7 +29,9 @@ for name in ("dev", "clang", "release", "asan", "tsan"):
     assert presets[name]["inherits"] == "base", name
 assert presets["base"]["filter"] == {"exclude": {"label": "^soak$"}}
 for name in ("dev-soak", "tsan-soak"):
-    assert presets[name]["filter"] == {"include": {"label": "^soak$"}}, name
+    assert presets[name]["inherits"] == "soak", name
+assert presets["soak"]["filter"] == {"include": {"label": "^soak$"}}
+assert presets["soak"]["environment"] == {"DDRUN_SOAK": "1"}
 END
 
 # A step that fails names its log and stops the script.

@@ -1,5 +1,10 @@
 #include <signal.h>
 
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <system_error>
+
 #include "../job.hpp"
 
 using namespace ddrun::test;
@@ -22,7 +27,41 @@ struct Up {
   pid_t guard = 0, sweeper = 0, agent = 0;
 };
 
+/// How often each pidfd of a process is in one of its epoll sets.
+std::map<std::string, std::size_t> watches_of_pidfds(pid_t pid) {
+  namespace fs = std::filesystem;
+  std::map<std::string, std::size_t> watches;
+  std::string sets;
+  const std::string own = "/proc/" + std::to_string(pid);
+  for (const auto& entry : fs::directory_iterator(own + "/fd")) {
+    std::error_code gone;
+    const std::string what = fs::read_symlink(entry.path(), gone).string();
+    const std::string number = entry.path().filename().string();
+    if (has(what, "pidfd")) watches[number] = 0;
+    if (has(what, "[eventpoll]")) sets += read_file(own + "/fdinfo/" + number);
+  }
+  std::istringstream words(sets);  // "tfd:        5 events: …"
+  for (std::string word, number; words >> word;) {
+    if (word == "tfd:" && words >> number && watches.count(number) != 0) ++watches[number];
+  }
+  return watches;
+}
+
 }  // namespace
+
+TEST_CASE("Each worker is watched by one registration of its pidfd") {
+  Up up;
+  const auto watches = watches_of_pidfds(up.agent);
+  if (watches.empty()) skip("no pidfds here");
+  CHECK(watches.size() == 2);
+  for (const auto& [fd, count] : watches) {
+    CAPTURE(fd);
+    CHECK(count == 1);
+  }
+  up.run.signal(SIGTERM);
+  up.run.wait();
+  CHECK(up.run.all_gone());
+}
 
 TEST_CASE("Without its guard the job ends in order") {
   Up up;

@@ -99,6 +99,24 @@ TEST_CASE("A worker that does not read keeps nobody from it and does not keep th
   CHECK(nobody.code() == 0);
 }
 
+TEST_CASE("A worker that keeps the others from stdin is named, and they get the rest when it is gone") {
+  const TemporaryDirectory dir;
+  // More than is kept for the slowest.
+  const std::string worker =
+      "test $RANK = 0 || { while [ ! -e " + dir.file("go") + " ]; do sleep 0.02; done; exit 0; }; wc -c";
+  Run run(
+      {"/bin/sh", "-c", "head -c 20000000 /dev/zero | " DDRUN_TEST_DDRUN " -n 2 --stdin=all sh -c '" + worker + "'"});
+  CHECK(run.wait_for_err(
+      "rank 1 does not read standard input, and the others get no more of it until then (--stdin=all)\n"));
+  CHECK(run.out().empty());
+  write_file(dir.file("go"), "");
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.out == "[0] 20000000\n");
+}
+
 TEST_CASE("Devices as stdin do no harm") {
   RunOptions options;
   options.in_child = [] { ::dup2(::open("/dev/null", O_RDONLY), 0); };

@@ -89,3 +89,27 @@ TEST_CASE("Who is waited for after the last worker is named and the first Ctrl-C
     CHECK(has(outcome.err, "killing what the workers have left"));
   }
 }
+
+TEST_CASE("A watchdog timer of a worker's child is the reason of its end only if the worker has none of its own") {
+  // The child's timer expired long ago.
+  const std::string lose_child =
+      "test $RANK = 0 || exec sleep 1000; sleep 1000 & child=$!; echo '{\"version\": 1, \"pid\": '$child', "
+      "\"scope_id\": \"load\", "
+      "\"expiration_time\": 1, \"signal\": 9}' >$TORCHELASTIC_TIMER_FILE; wait $child; ";
+  const std::string raise =
+      "echo 'Traceback (most recent call last):' >&2; echo '  File \"a.py\", line 1, in f' >&2; "
+      "echo 'ValueError: of its own' >&2; ";
+  RunOptions options;
+  options.env = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
+  for (const bool raises : {false, true}) {
+    CAPTURE(raises);
+    const auto outcome =
+        finish(command({"-n", "2", "/bin/sh", "-c", lose_child + (raises ? raise : "") + "exit 3"}), options);
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 3);
+    CHECK(has(outcome.err, "rank 0: watchdog timer load of its process "));
+    const std::string report = outcome.err.substr(outcome.err.find("ddrun: error: "));
+    CHECK(has(report, "watchdog timer load of its process ") != raises);
+    CHECK(has(report, "ValueError: of its own") == raises);
+  }
+}

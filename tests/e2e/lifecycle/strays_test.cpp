@@ -50,24 +50,20 @@ Words with_end(Words verbs, const Words& end) {
 
 }  // namespace
 
-TEST_CASE("Descendants that hide are gone after success") {
-  for (const char* variable : {"DDRUN_TEST_NOTHING", "DDRUN_NO_PIDFD", "DDRUN_NO_CGROUP"}) {
-    const TemporaryDirectory dir;
-    RunOptions options;
-    options.env = {{variable, "1"}};
-    const auto outcome =
-        finish(job({"-n", "2", "--shutdown-timeout=0.2"}, with_end(difficult(dir), {"exit", "0"})), options);
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == 0);
-  }
-}
-
-TEST_CASE("Descendants that hide are gone after a failure") {
+TEST_CASE("Descendants that hide are gone after success and after a failure") {
+  const auto [variable, end, code] = GENERATE(table<const char*, Words, int>({
+      {"DDRUN_TEST_NOTHING", {"exit", "0"}, 0},
+      {"DDRUN_NO_PIDFD", {"exit", "0"}, 0},
+      {"DDRUN_NO_CGROUP", {"exit", "0"}, 0},
+      {"DDRUN_TEST_NOTHING", {"rank", "1", "signal", "KILL", ";", "forever"}, 137},
+  }));
   const TemporaryDirectory dir;
-  const auto outcome = finish(job({"-n", "2", "--shutdown-timeout=0.2"},
-                                  with_end(difficult(dir), {"rank", "1", "signal", "KILL", ";", "forever"})));
+  RunOptions options;
+  options.env = {{variable, "1"}};
+  const auto outcome = finish(job({"-n", "2", "--shutdown-timeout=0.2"}, with_end(difficult(dir), end)), options);
+  CAPTURE(variable, end);
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 137);
+  CHECK(outcome.code() == code);
 }
 
 TEST_CASE("Descendants that hide are gone after a signal") {
@@ -119,14 +115,19 @@ std::string script_with_background(const TemporaryDirectory& dir, const std::str
          options + " -- " + worker + " print ready await " + dir.file("end");
 }
 
+/// Waits until such a script has become ddrun with two workers, and has its second process end and leave an orphan.
+void leave_an_orphan(Run& run, const TemporaryDirectory& dir) {
+  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
+  write_file(dir.file("go"), "");
+  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+}
+
 }  // namespace
 
 TEST_CASE("Processes that were there before ddrun are neither waited for nor ended") {
   const TemporaryDirectory dir;
   Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2 --shutdown-timeout=0.2")});
-  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
-  write_file(dir.file("go"), "");
-  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  leave_an_orphan(run, dir);
   write_file(dir.file("end"), "");
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
@@ -139,9 +140,7 @@ TEST_CASE("Nor are they when ddrun's own processes are killed") {
   for (const auto& victims : {std::vector<std::size_t>{1, 2}, {0, 1}, {0, 2}, {0}, {1}, {2}}) {
     const TemporaryDirectory dir;
     Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2 --shutdown-timeout=0.2")});
-    REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
-    write_file(dir.file("go"), "");
-    REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+    leave_an_orphan(run, dir);
     std::vector<pid_t> line;
     for (const pid_t pid : descendants_of(run.pid())) {
       const std::string name = read_file("/proc/" + std::to_string(pid) + "/comm");
@@ -158,9 +157,7 @@ TEST_CASE("Nor are they when ddrun's own processes are killed") {
 TEST_CASE("A signal to a ddrun that has earlier children is told with its sender") {
   const TemporaryDirectory dir;
   Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2")});
-  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
-  write_file(dir.file("go"), "");
-  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  leave_an_orphan(run, dir);
   run.signal(SIGTERM);
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
@@ -172,9 +169,7 @@ TEST_CASE("A signal to a ddrun that has earlier children is told with its sender
 TEST_CASE("The end of a ddrun that has earlier children takes the job with it") {
   const TemporaryDirectory dir;
   Run run({"/bin/sh", "-c", script_with_background(dir, "-n 2")});
-  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
-  write_file(dir.file("go"), "");
-  REQUIRE(wait_until([&] { return ::access(dir.file("orphan").c_str(), F_OK) == 0; }));
+  leave_an_orphan(run, dir);
   run.signal(SIGKILL);
   CHECK(wait_until([&] { return run.living().size() == 2; }));
 }

@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <poll.h>
-#include <pty.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -12,47 +11,29 @@
 #include <memory>
 
 #include "../job.hpp"
-#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/terminal.hpp"
 
 using namespace ddrun::test;
 
 namespace {
 
 /// A run on a terminal of its own.
-struct OnTerminal {
+struct OnTerminal : Terminal {
   OnTerminal() {
-    int master = -1;
-    int slave = -1;
-    REQUIRE(::openpty(&master, &slave, nullptr, nullptr, nullptr) == 0);
-    terminal = ddrun::UniqueFd(master);
-    other_end = ddrun::UniqueFd(slave);
-    ::fcntl(master, F_SETFD, FD_CLOEXEC);
-    ::fcntl(master, F_SETFL, O_NONBLOCK);
     options.own_group = false;
-    options.in_child = [slave] {
+    options.in_child = [fd = tty.get()] {
       ::setsid();
-      ::ioctl(slave, TIOCSCTTY, 0);
-      for (int fd = 0; fd < 3; ++fd) ::dup2(slave, fd);
-      ::close(slave);
+      ::ioctl(fd, TIOCSCTTY, 0);
+      for (int stream = 0; stream < 3; ++stream) ::dup2(fd, stream);
     };
   }
 
   /// What has come to the screen so far.
-  std::string& screen() {
-    char buffer[65536];
-    ssize_t n;
-    while ((n = ::read(terminal.get(), buffer, sizeof buffer)) > 0) text.append(buffer, static_cast<std::size_t>(n));
-    return text;
-  }
+  std::string& screen() { return text += shown(); }
   bool wait_for(const std::string& part) {
     return wait_until([&] { return has(screen(), part); });
   }
-  void type(const std::string& keys) {
-    REQUIRE(::write(terminal.get(), keys.data(), keys.size()) == static_cast<ssize_t>(keys.size()));
-  }
 
-  ddrun::UniqueFd terminal;
-  ddrun::UniqueFd other_end;
   RunOptions options;
   std::string text;
 };
@@ -302,13 +283,13 @@ TEST_CASE("A terminal of another size is told to workers") {
   winsize size{};
   size.ws_row = 30;
   size.ws_col = 100;
-  REQUIRE(::ioctl(on.terminal.get(), TIOCSWINSZ, &size) == 0);
+  on.resize(size);
   Run run(command({"-n", "2", "/bin/sh", "-c",
                    "trap 'stty size <&1; exit 0' WINCH; stty size <&1; while :; do sleep 0.05; done"}),
           on.options);
   REQUIRE(wait_until([&] { return count(on.screen(), "] 30 96\r\n") == 2; }));
   size.ws_col = 70;
-  REQUIRE(::ioctl(on.terminal.get(), TIOCSWINSZ, &size) == 0);
+  on.resize(size);
   CHECK(run.wait().code() == 0);
   CHECK(run.all_gone());
   INFO(on.screen());

@@ -1,6 +1,7 @@
 // How a job of several agents ends when it does not end well, and who is not let in.
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "agents.hpp"
 #include "ddrun/test/files.hpp"
@@ -272,4 +273,22 @@ TEST_CASE("A spare that comes when the job is over is told so, and does not look
   INFO(outcome.err);
   CHECK(outcome.code() == 0);
   agents.finish();
+}
+
+TEST_CASE("An agent whose report nobody reads is no lost node, and keeps nobody") {
+  const TemporaryDirectory directory;
+  const std::string fifo = directory.file("report");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  // It waits five seconds for a reader: for longer than an agent may be silent while the job runs.
+  Agents agents({"--nnodes=2", "--heartbeat-interval=1", "--heartbeat-misses=3"});
+  const std::string events = directory.file("events");
+  agents.start({"--node-rank=0", "--events=" + events}, {"exit", "3"});
+  agents.start({"--node-rank=1", "--report=" + fifo}, {"forever"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 3);
+  CHECK(has(read_file(events), "\"event\":\"verdict\""));
+  CHECK_FALSE(has(read_file(events), "\"event\":\"lost\""));
+  CHECK(outcomes[1].code() == 3);
+  CHECK(has(outcomes[1].err, "--report: cannot write " + fifo + ": nobody reads it"));
 }

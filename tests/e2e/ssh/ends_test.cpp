@@ -15,6 +15,12 @@ Words lasting(const SshHosts& hosts, const Words& options = {}) {
   return hosts.job("one", all, {"stray", "forever", ";", "print", "up", "forever"});
 }
 
+bool is_stopped(pid_t pid) { return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") T "); }
+
+bool is_stopped_worker(pid_t pid) {
+  return is_stopped(pid) && read_file("/proc/" + std::to_string(pid) + "/cmdline").starts_with(DDRUN_TEST_WORKER);
+}
+
 void wait_until_up(Run& run) {
   REQUIRE(wait_until([&] { return count(run.out(), "up\n") == 2; }));
 }
@@ -59,6 +65,40 @@ TEST_CASE("A signal that does not end the job reaches the workers") {
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Ctrl-Z stops workers and ddrun, and they go on together") {
+  const SshHosts hosts;
+  const TemporaryDirectory dir;
+  Run run(hosts.job("one", {"-n", "2"}, {"print", "up", "await", dir.file("go"), "print", "done"}));
+  wait_until_up(run);
+  const auto stopped = [&] {
+    const auto on_host = hosts.living();
+    return std::count_if(on_host.begin(), on_host.end(), is_stopped_worker) == 2 && is_stopped(run.pid());
+  };
+  run.signal(SIGTSTP);
+  CHECK(wait_until(stopped));
+  write_file(dir.file("go"), "");
+  run.signal(SIGCONT);
+  const auto outcome = run.wait();
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(count(outcome.out, "done\n") == 2);
+  CHECK(run.all_gone());
+  CHECK(hosts.all_gone());
+}
+
+TEST_CASE("Workers that ignore SIGHUP get SIGTERM when ddrun is killed where it was called") {
+  const SshHosts hosts;
+  const TemporaryDirectory dir;
+  Run run(hosts.job("one", {"--shutdown-timeout=600s"},
+                    {"ignore", "HUP", "tell", "TERM", "print", "up", "heard", "1", "touch", dir.file("told")}));
+  REQUIRE(run.wait_for_out("up\n"));
+  run.signal(SIGKILL);
+  CHECK(wait_until([&] { return ::access(dir.file("told").c_str(), F_OK) == 0; }));
+  run.wait();
+  CHECK(run.all_gone());
   CHECK(hosts.all_gone());
 }
 

@@ -91,69 +91,69 @@ Recipe reduce_kernel(void** arguments) {
 
 #define FAKE extern "C" __attribute__((visibility("default"))) Status
 
-FAKE cuInit(unsigned) { return wanted("devices", "1") == "0" ? kNoDevice : kSuccess; }
-FAKE cuDriverGetVersion(int* version) { return *version = 13000, kSuccess; }
+FAKE cuInit(unsigned) { return wanted("devices", "1") == "0" ? no_device : success; }
+FAKE cuDriverGetVersion(int* version) { return *version = 13000, success; }
 FAKE cuGetErrorName(Status status, const char** text) {
-  *text = status == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
-  return kSuccess;
+  *text = status == out_of_memory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_FAKE";
+  return success;
 }
-FAKE cuGetErrorString(Status, const char** text) { return *text = "as the test wants", kSuccess; }
-FAKE cuDeviceGetCount(int* count) { return *count = std::stoi(wanted("devices", "1")), kSuccess; }
-FAKE cuDeviceGet(DeviceId* device, int ordinal) { return *device = ordinal, kSuccess; }
+FAKE cuGetErrorString(Status, const char** text) { return *text = "as the test wants", success; }
+FAKE cuDeviceGetCount(int* count) { return *count = std::stoi(wanted("devices", "1")), success; }
+FAKE cuDeviceGet(DeviceId* device, int ordinal) { return *device = ordinal, success; }
 FAKE cuDeviceGetName(char* name, int bytes, DeviceId) {
   std::strncpy(name, "Fake GPU", static_cast<std::size_t>(bytes));
-  return kSuccess;
+  return success;
 }
 FAKE cuDeviceGetUuid_v2(Uuid* uuid, DeviceId device) {
   uuid->bytes.fill(static_cast<char>(device + 1));
-  return kSuccess;
+  return success;
 }
 FAKE cuDeviceGetAttribute(int* value, int attribute, DeviceId) {
   // 1024 GB/s of memory.
-  *value = attribute == kMostSharedMemory  ? 100 << 10
-           : attribute == kMemoryKilohertz ? 1'000'000
-           : attribute == kMemoryBits      ? 4096
-                                           : 4;
-  return kSuccess;
+  *value = attribute == attribute_max_shared_memory  ? 100 << 10
+           : attribute == attribute_memory_kilohertz ? 1'000'000
+           : attribute == attribute_memory_bits      ? 4096
+                                                     : 4;
+  return success;
 }
 FAKE cuDevicePrimaryCtxRetain(Context* context, DeviceId) {
   static int any;
   *context = reinterpret_cast<Context>(&any);
-  return kSuccess;
+  return success;
 }
-FAKE cuDevicePrimaryCtxRelease_v2(DeviceId) { return kSuccess; }
-FAKE cuCtxSetCurrent(Context) { return kSuccess; }
-FAKE cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { return *free = *total = memory_bytes(), kSuccess; }
+FAKE cuDevicePrimaryCtxRelease_v2(DeviceId) { return success; }
+FAKE cuCtxSetCurrent(Context) { return success; }
+FAKE cuMemGetInfo_v2(std::size_t* free, std::size_t* total) { return *free = *total = memory_bytes(), success; }
 FAKE cuMemAlloc_v2(Address* memory, std::size_t bytes) {
   void* const got = bytes <= memory_bytes() ? ::operator new (bytes, std::align_val_t{4096}, std::nothrow) : nullptr;
   *memory = reinterpret_cast<Address>(got);
-  return got != nullptr ? kSuccess : kOutOfMemory;
+  return got != nullptr ? success : out_of_memory;
 }
 FAKE cuMemFree_v2(Address memory) {
   ::operator delete (reinterpret_cast<void*>(memory), std::align_val_t{4096});
-  return kSuccess;
+  return success;
 }
 FAKE cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Stream stream) {
   stream->add(at_once([=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }));
-  return kSuccess;
+  return success;
 }
 FAKE cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Stream stream) {
   stream->add(at_once([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }));
-  return kSuccess;
+  return success;
 }
 FAKE cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream stream) {
   stream->add(at_once([=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); }));
-  return kSuccess;
+  return success;
 }
 FAKE cuMemsetD8Async(Address to, unsigned char value, std::size_t bytes, Stream stream) {
   stream->add(at_once([=] { std::memset(reinterpret_cast<void*>(to), value, bytes); }));
-  return kSuccess;
+  return success;
 }
-FAKE cuStreamCreate(Stream* stream, unsigned) { return *stream = new StreamState, kSuccess; }
-FAKE cuStreamDestroy_v2(Stream stream) { return delete stream, kSuccess; }
-FAKE cuStreamQuery(Stream stream) { return stream->run() ? kSuccess : kNotReady; }
-FAKE cuEventCreate(EventHandle* event, unsigned) { return *event = new EventState, kSuccess; }
-FAKE cuEventDestroy_v2(EventHandle event) { return delete event, kSuccess; }
+FAKE cuStreamCreate(Stream* stream, unsigned) { return *stream = new StreamState, success; }
+FAKE cuStreamDestroy_v2(Stream stream) { return delete stream, success; }
+FAKE cuStreamQuery(Stream stream) { return stream->run() ? success : not_ready; }
+FAKE cuEventCreate(EventHandle* event, unsigned) { return *event = new EventState, success; }
+FAKE cuEventDestroy_v2(EventHandle event) { return delete event, success; }
 FAKE cuEventRecord(EventHandle event, Stream stream) {
   event->stream = stream;
   event->done = false;
@@ -161,41 +161,41 @@ FAKE cuEventRecord(EventHandle event, Stream stream) {
     event->done = true;
     event->when = std::chrono::steady_clock::now();
   }));
-  return kSuccess;
+  return success;
 }
 FAKE cuEventQuery(EventHandle event) {
   if (!event->done && event->stream != nullptr) event->stream->run();
-  return event->done ? kSuccess : kNotReady;
+  return event->done ? success : not_ready;
 }
 FAKE cuEventElapsedTime(float* milliseconds, EventHandle start, EventHandle end) {
   *milliseconds = std::chrono::duration<float, std::milli>(end->when - start->when).count();
-  return kSuccess;
+  return success;
 }
-FAKE cuStreamBeginCapture_v2(Stream stream, int) { return stream->capturing = true, kSuccess; }
+FAKE cuStreamBeginCapture_v2(Stream stream, int) { return stream->capturing = true, success; }
 FAKE cuStreamEndCapture(Stream stream, Graph* graph) {
   stream->capturing = false;
   *graph = new GraphState{std::move(stream->written_down)};
   stream->written_down.clear();
-  return kSuccess;
+  return success;
 }
 FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
   *exec = new GraphExecState{graph->parts};
-  return kSuccess;
+  return success;
 }
 FAKE cuGraphLaunch(GraphExec exec, Stream stream) {
   for (const Recipe& part : exec->parts) stream->add(part);
-  return kSuccess;
+  return success;
 }
-FAKE cuGraphDestroy(Graph graph) { return delete graph, kSuccess; }
-FAKE cuGraphExecDestroy(GraphExec exec) { return delete exec, kSuccess; }
-FAKE cuModuleLoadData(Module* module, const void*) { return *module = new ModuleState, kSuccess; }
-FAKE cuModuleUnload(Module module) { return delete module, kSuccess; }
+FAKE cuGraphDestroy(Graph graph) { return delete graph, success; }
+FAKE cuGraphExecDestroy(GraphExec exec) { return delete exec, success; }
+FAKE cuModuleLoadData(Module* module, const void*) { return *module = new ModuleState, success; }
+FAKE cuModuleUnload(Module module) { return delete module, success; }
 FAKE cuModuleGetFunction(Function* function, Module module, const char* name) {
   *function = &module->functions[name];
   (*function)->name = name;
-  return kSuccess;
+  return success;
 }
-FAKE cuFuncSetAttribute(Function, int, int) { return kSuccess; }
+FAKE cuFuncSetAttribute(Function, int, int) { return success; }
 FAKE cuLaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                     Stream stream, void** arguments, void**) {
   const std::string& name = function->name;
@@ -205,5 +205,5 @@ FAKE cuLaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, u
   else if (name.ends_with("_2")) stream->add(walk_kernel<2>(fills, arguments));
   else if (name.ends_with("_4")) stream->add(walk_kernel<4>(fills, arguments));
   else stream->add(walk_kernel<8>(fills, arguments));
-  return kSuccess;
+  return success;
 }

@@ -57,7 +57,7 @@ struct CommunicatorState {
   bool aborted = false;
   std::uint64_t sequence = 0;
   std::map<std::string, int> calls;
-  Status init_error = kSuccess;
+  Status init_error = success;
 
   [[nodiscard]] Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
   [[nodiscard]] std::byte* slot(int of) const { return memory + kHeader + static_cast<std::size_t>(of) * kSlot; }
@@ -90,7 +90,7 @@ Script script_for(State& comm, const std::string& function) {
 Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> give,
            std::function<void()> take) {
   const Script script = script_for(comm, function);
-  if (script == Script::fail) return kUnhandledCudaError;
+  if (script == Script::fail) return unhandled_cuda_error;
   stream->add([&comm, script, give, take] {
     auto sequence = std::make_shared<std::uint64_t>(0);
     return [&comm, script, give, take, sequence] {
@@ -110,7 +110,7 @@ Status add(State& comm, cuda::Stream stream, const std::string& function, std::f
     };
   });
   // As a communicator that does not block may say.
-  return kInProgress;
+  return in_progress;
 }
 
 void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count, Type type, Op op) {
@@ -129,7 +129,7 @@ thread_local State* group_comm = nullptr;
 thread_local cuda::Stream group_stream = nullptr;
 
 Status end_group() {
-  if (group_comm == nullptr) return kSuccess;
+  if (group_comm == nullptr) return success;
   State& comm = *std::exchange(group_comm, nullptr);
   const auto give = [sends = std::move(group_sends)](std::byte* slot) {
     for (const Piece& piece : sends) {
@@ -169,7 +169,7 @@ void join(State& comm) {
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
-FAKE Status ncclGetVersion(int* version) { return *version = std::stoi(wanted("nccl", "22809")), kSuccess; }
+FAKE Status ncclGetVersion(int* version) { return *version = std::stoi(wanted("nccl", "22809")), success; }
 FAKE const char* ncclGetErrorString(Status) { return "a failure that the test wants"; }
 FAKE const char* ncclGetLastError(Comm) { return "as scripted"; }
 FAKE Status ncclGetUniqueId(UniqueId* id) {
@@ -178,25 +178,25 @@ FAKE Status ncclGetUniqueId(UniqueId* id) {
   const std::string path =
       wanted("dir", "/tmp") + "/fake-nccl." + std::to_string(getpid()) + "." + std::to_string(++made);
   path.copy(id->internal.data(), id->internal.size() - 1);
-  return kSuccess;
+  return success;
 }
 
 #ifndef FAKE_OLD_NCCL
 FAKE Status ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, Config* config) {
-  if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) return kInvalidUsage;
+  if (config->size != sizeof(Config) || config->magic != 0xcafebeef || config->blocking != 0) return invalid_usage;
   const int file = open(id.internal.data(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   const std::size_t bytes = kHeader + static_cast<std::size_t>(ranks) * kSlot;
-  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return kInvalidUsage;
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return invalid_usage;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   close(file);
-  if (memory == MAP_FAILED) return kInvalidUsage;
+  if (memory == MAP_FAILED) return invalid_usage;
   *comm = new State;
   (*comm)->rank = rank;
   (*comm)->size = ranks;
   (*comm)->memory = static_cast<std::byte*>(memory);
-  if (wanted("init", "") == "refuse") (*comm)->init_error = kInvalidUsage;
+  if (wanted("init", "") == "refuse") (*comm)->init_error = invalid_usage;
   ++(*comm)->shared().joined;
-  return kInProgress;
+  return in_progress;
 }
 FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, UniqueId* ids, Config* config) {
   return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
@@ -205,27 +205,27 @@ FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, Uniqu
 
 FAKE Status ncclCommGetAsyncError(Comm comm, Status* error) {
   join(*comm);
-  *error = comm->init_error != kSuccess ? comm->init_error : comm->joined ? kSuccess : kInProgress;
-  return kSuccess;
+  *error = comm->init_error != success ? comm->init_error : comm->joined ? success : in_progress;
+  return success;
 }
-FAKE Status ncclCommFinalize(Comm) { return kSuccess; }
+FAKE Status ncclCommFinalize(Comm) { return success; }
 FAKE Status ncclCommDestroy(Comm comm) {
   munmap(comm->memory, kHeader + static_cast<std::size_t>(comm->size) * kSlot);
   delete comm;
-  return kSuccess;
+  return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
   // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
   comm->aborted = true;
-  return kSuccess;
+  return success;
 }
 FAKE Status ncclMemAlloc(void** memory, std::size_t bytes) {
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  return *memory != nullptr ? kSuccess : kUnhandledCudaError;
+  return *memory != nullptr ? success : unhandled_cuda_error;
 }
-FAKE Status ncclMemFree(void* memory) { return std::free(memory), kSuccess; }
-FAKE Status ncclCommRegister(Comm comm, void*, std::size_t, void** handle) { return *handle = comm, kSuccess; }
-FAKE Status ncclCommDeregister(Comm, void*) { return kSuccess; }
+FAKE Status ncclMemFree(void* memory) { return std::free(memory), success; }
+FAKE Status ncclCommRegister(Comm comm, void*, std::size_t, void** handle) { return *handle = comm, success; }
+FAKE Status ncclCommDeregister(Comm, void*) { return success; }
 
 FAKE Status ncclAllReduce(const void* in, void* out, std::size_t count, Type type, Op op, Comm comm,
                           cuda::Stream stream) {
@@ -273,13 +273,13 @@ FAKE Status ncclSend(const void* in, std::size_t count, Type type, int peer, Com
   group_comm = comm;
   group_stream = stream;
   group_sends.push_back({in, nullptr, count * size_of_type(type), peer});
-  return kSuccess;
+  return success;
 }
 FAKE Status ncclRecv(void* out, std::size_t count, Type type, int peer, Comm comm, cuda::Stream stream) {
   group_comm = comm;
   group_stream = stream;
   group_receives.push_back({nullptr, out, count * size_of_type(type), peer});
-  return kSuccess;
+  return success;
 }
-FAKE Status ncclGroupStart() { return ++group_depth, kSuccess; }
-FAKE Status ncclGroupEnd() { return --group_depth == 0 ? end_group() : kSuccess; }
+FAKE Status ncclGroupStart() { return ++group_depth, success; }
+FAKE Status ncclGroupEnd() { return --group_depth == 0 ? end_group() : success; }

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "ddrun/process/process_tree.hpp"
-#include "ddrun/process/signal_source.hpp"
+#include "ddrun/process/signals.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
 #include "spawn_worker.hpp"

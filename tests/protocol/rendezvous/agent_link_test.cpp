@@ -3,7 +3,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 
-#include "ddrun/rendezvous/agent_link.hpp"
+#include "agent_link.hpp"
 #include "ddrun/test/catch.hpp"
 #include "fixture.hpp"
 

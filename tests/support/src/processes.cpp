@@ -118,7 +118,8 @@ Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::mo
   pid_ = ::fork();
   if (pid_ != 0) ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid_ == 0) {
-    for (const int number : {SIGTERM, SIGINT, SIGABRT, SIGSEGV, SIGILL, SIGFPE}) ::signal(number, SIG_DFL);
+    // Nor is what our own caller ignores, as nohup and a shell's & do, to be ignored by the program.
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
     if (options.own_group) ::setpgid(0, 0);
     if (!options.inherit_input) ::dup2(in[0], 0);
     ::dup2(out[1], 1);

@@ -1,4 +1,4 @@
-#include "file_timer.hpp"
+#include "watchdog.hpp"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -169,7 +169,7 @@ TEST_CASE("the file is made where it was asked for") {
   LaunchSpec spec;
   const auto wanted = [&](std::vector<const char*> entries) {
     entries.push_back(nullptr);
-    return wanted_timer_file(spec, worker_env::ParentEnvironment(entries.data()));
+    return wanted_timer_file(spec, Environment(entries.data()));
   };
   CHECK_FALSE(wanted({}));
   CHECK_FALSE(wanted({"TORCHELASTIC_TIMER_FILE=/x"}));

@@ -1,6 +1,6 @@
 // The lives of a worker group that have a name.
 
-#include "ddrun/agent/group_machine.hpp"
+#include "group_machine.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "machine_walk.hpp"

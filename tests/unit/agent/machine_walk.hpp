@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/agent/group_machine.hpp"
+#include "group_machine.hpp"
 
 namespace ddrun::test {
 

@@ -1,4 +1,4 @@
-#include "started_text.hpp"
+#include "worker_group.hpp"
 
 #include "ddrun/test/catch.hpp"
 

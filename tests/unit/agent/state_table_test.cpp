@@ -40,6 +40,7 @@ NamedEvents make_events() {
   add("ParentLost", event::ParentLost{"the guard was killed"});
   add("SkewExpired", event::SkewExpired{});
   add("RoundBegins", event::RoundBegins{0});
+  add("StopOrdered", event::StopOrdered{SIGINT});
   add("VerdictSpoken", event::VerdictSpoken{});
   add("CoordinatorLost", event::CoordinatorLost{"gone"});
   return events;
@@ -69,7 +70,8 @@ Walk in_state(State state) {
   return walk;
 }
 
-struct Step {
+/// What becomes of an event, and what is done about it.
+struct Done {
   State state;
   std::string_view event;
   State next;
@@ -78,8 +80,8 @@ struct Step {
 
 constexpr std::string_view stop_with_term = "signal 15, grace 30000, check";
 
-/// All that ever happens. A pair that is not here changes no state and asks for nothing.
-constexpr Step table[] = {
+/// All that ever happens in these walks. A pair that is not here changes no state and asks for nothing.
+constexpr Done table[] = {
     {State::idle, "Start", State::starting, "spawn 0"},
     {State::idle, "JobTimeout", State::finished, "finish"},
     {State::idle, "EndingSignal", State::finished, "finish"},
@@ -92,6 +94,7 @@ constexpr Step table[] = {
     {State::running, "JobTimeout", State::stopping, stop_with_term},
     {State::running, "EndingSignal", State::stopping, "signal 2, grace 30000, check"},
     {State::running, "ParentLost", State::stopping, stop_with_term},
+    {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
 
     {State::stopping, "GroupGone", State::closing, "close"},
     {State::stopping, "OnlyStraysLeft", State::killing, "kill, check"},
@@ -109,6 +112,14 @@ constexpr Step table[] = {
     {State::backing_off, "ParentLost", State::finished, "finish"},
 };
 
+/// Whether the machine's own table has this step, or needs none.
+bool allows(State before, const Event& event, State after, const std::string& actions) {
+  const auto steps = state_table();
+  const auto found = std::find_if(steps.begin(), steps.end(),
+                                  [&](const Step& step) { return step.from == before && step.event == event.index(); });
+  return found == steps.end() ? after == before && actions.empty() : found->may_lead_to(after);
+}
+
 constexpr State all_states[] = {State::idle,    State::starting, State::running,     State::stopping,
                                 State::killing, State::closing,  State::backing_off, State::finished};
 
@@ -121,17 +132,62 @@ TEST_CASE("every event in every state does what the table says and nothing else"
       INFO(describe(state) << " + " << name);
       Walk walk = in_state(state);
       const std::string actions = walk.on(event);
-      const auto* found = std::find_if(std::begin(table), std::end(table), [&, &event_name = name](const Step& step) {
-        return step.state == state && step.event == event_name;
+      const auto* found = std::find_if(std::begin(table), std::end(table), [&, &event_name = name](const Done& done) {
+        return done.state == state && done.event == event_name;
       });
       const bool listed = found != std::end(table);
-      const Step expected = listed ? *found : Step{state, name, state, ""};
+      const Done expected = listed ? *found : Done{state, name, state, ""};
       CHECK(describe(walk.machine.state()) == std::string(describe(expected.next)));
       CHECK(actions == expected.actions);
+      CHECK(allows(state, event, walk.machine.state(), actions));
       if (listed) ++used;
     }
   }
   CHECK(used == std::size(table));
+}
+
+TEST_CASE("the machine's table has every event, and no pair twice") {
+  std::set<std::size_t> events;
+  std::set<std::pair<State, std::size_t>> pairs;
+  for (const Step& step : state_table()) {
+    CHECK(step.from != State::finished);
+    events.insert(step.event);
+    pairs.emplace(step.from, step.event);
+  }
+  CHECK(events.size() == std::variant_size_v<Event>);
+  CHECK(pairs.size() == state_table().size());
+  std::set<std::size_t> walked;
+  for (const auto& [name, event] : all_events()) walked.insert(event.index());
+  CHECK(walked == events);
+}
+
+TEST_CASE("with a coordinator only what the table has happens, in any order") {
+  // Five events after each other; of those that came to the same state by the same last event, one goes on.
+  for (const Authority authority : {Authority::coordinator, Authority::coordinator_inside}) {
+    for (const Milliseconds grace : {Milliseconds{0}, Milliseconds{30'000}}) {
+      GroupMachine::Rules rules;
+      rules.stop = test::grace(grace);
+      rules.exit_skew = Milliseconds{500};
+      rules.authority = authority;
+      std::vector<Walk> walks{Walk(rules)};
+      for (int depth = 0; depth < 5; ++depth) {
+        std::map<std::pair<State, std::string>, Walk> next;
+        for (const Walk& before : walks) {
+          for (const auto& [name, event] : all_events()) {
+            Walk walk = before;
+            const std::string actions = walk.on(event);
+            INFO(describe(before.machine.state()) << " + " << name << " -> " << describe(walk.machine.state()));
+            CHECK(allows(before.machine.state(), event, walk.machine.state(), actions));
+            if (walk.machine.state() != State::finished) {
+              next.emplace(std::pair(before.machine.state(), name + " after " + describe(walk.machine.state())), walk);
+            }
+          }
+        }
+        walks.clear();
+        for (auto& [key, walk] : next) walks.push_back(std::move(walk));
+      }
+    }
+  }
 }
 
 TEST_CASE("what comes while workers are spawned is done once they are") {
@@ -139,7 +195,8 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
   const std::map<std::string_view, std::string_view> held_back = {{"WorkerEnded badly", stop_with_term},
                                                                   {"JobTimeout", stop_with_term},
                                                                   {"EndingSignal", "signal 2, grace 30000, check"},
-                                                                  {"ParentLost", stop_with_term}};
+                                                                  {"ParentLost", stop_with_term},
+                                                                  {"StopOrdered", "signal 2, grace 30000, check"}};
   for (const auto& [name, event] : all_events()) {
     if (name == "Spawned" || name == "SpawnFailed") continue;
     INFO(name);

@@ -1,7 +1,7 @@
 #include <signal.h>
 
-#include "ddrun/agent/restart_budget.hpp"
 #include "ddrun/test/catch.hpp"
+#include "group_machine.hpp"
 
 using namespace ddrun;
 using namespace ddrun::agent;

@@ -1,4 +1,4 @@
-#include "timer_table.hpp"
+#include "watchdog.hpp"
 
 #include <signal.h>
 

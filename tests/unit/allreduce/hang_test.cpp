@@ -1,4 +1,4 @@
-#include "measure/hang.hpp"
+#include "hang.hpp"
 
 #include <thread>
 
@@ -6,7 +6,7 @@
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 using namespace std::chrono_literals;
 
 namespace {

@@ -2,11 +2,11 @@
 
 #include <future>
 
+#include "ddrun/bench/place.hpp"
 #include "ddrun/test/catch.hpp"
-#include "start/place.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 using namespace std::chrono_literals;
 
 namespace {

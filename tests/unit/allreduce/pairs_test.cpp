@@ -1,13 +1,12 @@
-#include "measure/pairs.hpp"
+#include "pairs.hpp"
 
 #include <set>
 
 #include "ddrun/test/catch.hpp"
-#include "measure/nodes.hpp"
-#include "measure/round_robin.hpp"
+#include "table.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 
 TEST_CASE("every pair meets once, in as few steps as there can be") {
   for (int players = 1; players <= 33; ++players) {

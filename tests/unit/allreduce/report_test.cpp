@@ -2,11 +2,10 @@
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
-#include "report/json_reader.hpp"
-#include "report/json_report.hpp"
+#include "report_formats.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 
 namespace {
 

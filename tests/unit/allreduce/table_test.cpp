@@ -1,10 +1,10 @@
-#include "report/table.hpp"
+#include "table.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "ddrun/cli/parse.hpp"
+#include "commands.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 
@@ -23,7 +23,7 @@ inline Parsed run(const Words& words, const Words& variables = {}, bool terminal
   std::vector<const char*> entries;
   for (const std::string& variable : variables) entries.push_back(variable.c_str());
   entries.push_back(nullptr);
-  return parse(words, EnvironmentView(entries.data()), {"1.2.3", "abc1234", {{"Boost", "1.81"}}}, terminal);
+  return parse(words, Environment(entries.data()), {"1.2.3", "abc1234", {{"Boost", "1.81"}}}, terminal);
 }
 
 /// For command lines that must be good.

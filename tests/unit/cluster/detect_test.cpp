@@ -396,7 +396,7 @@ TEST_CASE("ports of a job are three and the same for all of its members") {
 
 TEST_CASE("variables of this machine are read as they are") {
   const char* const entries[] = {"A=", "AB=1", "B", "=x", nullptr};
-  const Variables variables(entries);
+  const Environment variables(entries);
   CHECK_FALSE(variables.get("A"));
   CHECK(variables.has("A"));
   CHECK_FALSE(variables.has("B"));

@@ -13,7 +13,7 @@ Result<std::optional<StartedRank>> look_at(const Lines& lines) {
   std::vector<const char*> entries;
   for (const std::string& line : lines) entries.push_back(line.c_str());
   entries.push_back(nullptr);
-  return find_started_rank(Variables(entries.data()));
+  return find_started_rank(Environment(entries.data()));
 }
 
 /// "Open MPI 1/4, 1/2 here; n1 n2; job slurm-1.0; of PMIX_NAMESPACE=7"

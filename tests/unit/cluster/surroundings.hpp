@@ -23,7 +23,7 @@ inline Result<Detected> look(const Place& place) {
   std::vector<const char*> entries;
   for (const std::string& variable : place.variables) entries.push_back(variable.c_str());
   entries.push_back(nullptr);
-  const Variables variables(entries.data());
+  const Environment variables(entries.data());
   const ReadFile read = [&](const std::string& path) -> std::optional<std::string> {
     const auto found = place.files.find(path);
     if (found == place.files.end()) return std::nullopt;

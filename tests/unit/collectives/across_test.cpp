@@ -19,12 +19,12 @@
 #include <latch>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/test/catch.hpp"
+#include "describe.hpp"
 #include "ranks.hpp"
 #include "shm/communicator.hpp"
-#include "shm/peer_memory.hpp"
+#include "shm/mover.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;
@@ -35,13 +35,12 @@ using ddrun::test::run_ranks;
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
 const char* const kRefused = "this system lets no process reach into another (process_vm_readv)";
 
 /// Pages of this process, of which some can be taken away.
 class Pages {
  public:
-  explicit Pages(std::size_t count) : bytes_(count * kPage) {
+  explicit Pages(std::size_t count) : bytes_(count * page_bytes) {
     data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   }
   Pages(const Pages&) = delete;
@@ -49,7 +48,7 @@ class Pages {
   ~Pages() { munmap(data_, bytes_); }
 
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
-  void take_away(std::size_t page) const { mprotect(data() + page * kPage, kPage, PROT_NONE); }
+  void take_away(std::size_t page) const { mprotect(data() + page * page_bytes, page_bytes, PROT_NONE); }
 
  private:
   std::size_t bytes_;
@@ -114,20 +113,20 @@ TEST_CASE("memory is copied from and to a process, or it is said why not") {
   if (!reaches_across()) ddrun::test::skip(kRefused);
   const Pages mine(3);
   const Pages theirs(3);
-  std::fill_n(theirs.data(), 3 * kPage, std::byte{7});
-  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * kPage) == 0);
-  CHECK(std::all_of(mine.data(), mine.data() + 3 * kPage, [](std::byte one) { return one == std::byte{7}; }));
-  std::fill_n(mine.data(), 3 * kPage, std::byte{8});
-  CHECK(copy_to_process(getpid(), theirs.data() + 5, mine.data(), 2 * kPage) == 0);
+  std::fill_n(theirs.data(), 3 * page_bytes, std::byte{7});
+  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * page_bytes) == 0);
+  CHECK(std::all_of(mine.data(), mine.data() + 3 * page_bytes, [](std::byte one) { return one == std::byte{7}; }));
+  std::fill_n(mine.data(), 3 * page_bytes, std::byte{8});
+  CHECK(copy_to_process(getpid(), theirs.data() + 5, mine.data(), 2 * page_bytes) == 0);
   CHECK(theirs.data()[4] == std::byte{7});
   CHECK(theirs.data()[5] == std::byte{8});
-  CHECK(theirs.data()[2 * kPage + 5] == std::byte{7});
+  CHECK(theirs.data()[2 * page_bytes + 5] == std::byte{7});
   CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 0) == 0);
 
   // What begins well and ends badly.
   theirs.take_away(2);
-  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * kPage) == EFAULT);
-  CHECK(copy_to_process(getpid(), theirs.data(), mine.data(), 3 * kPage) == EFAULT);
+  CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * page_bytes) == EFAULT);
+  CHECK(copy_to_process(getpid(), theirs.data(), mine.data(), 3 * page_bytes) == EFAULT);
 
   Trial trial{42, 0};
   const auto address = reinterpret_cast<std::uintptr_t>(&trial);
@@ -140,7 +139,7 @@ TEST_CASE("memory is copied from and to a process, or it is said why not") {
   CHECK(!is_gone(pid, {address, 42}));
   child.end();
   CHECK(is_gone(pid, {address, 42}));
-  CHECK(copy_from_process(pid, mine.data(), theirs.data(), kPage) == ESRCH);
+  CHECK(copy_from_process(pid, mine.data(), theirs.data(), page_bytes) == ESRCH);
 }
 
 TEST_CASE("one rank that may not reach into another makes all ranks stage private memory") {
@@ -205,7 +204,7 @@ TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
     if (group.rank == 1) in.take_away(3 * kPages - 1);
     Call call;
     call.collective = Collective::all_to_all;
-    call.count = kPages * kPage / sizeof(float);
+    call.count = kPages * page_bytes / sizeof(float);
     call.in = in.data();
     call.out = out.data();
     const auto done = connected->communicator->perform(call, in_time());
@@ -319,7 +318,7 @@ TEST_CASE("a process that ends after it has said where its memory is, is named")
     Line& mine = lines[2 + 1];
     mine.kind = kind_of(call);
     mine.count = call.count;
-    mine.in = mine.out = kPrivate;
+    mine.in = mine.out = not_shared;
     const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
     std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
     mine.gate.store(3);

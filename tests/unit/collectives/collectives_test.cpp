@@ -195,7 +195,7 @@ void try_all(const Tested& tested, int size, const std::vector<Trial>& trials) {
 std::vector<Trial> trials_of(const std::vector<std::size_t>& counts, const std::vector<DataType>& types,
                              const std::vector<ReduceOp>& ops, const std::vector<int>& roots) {
   std::vector<Trial> trials;
-  for (const Collective what : kCollectives) {
+  for (const Collective what : all_collectives) {
     for (const std::size_t count : counts) {
       for (const DataType type : types) {
         for (const ReduceOp op : ops) {
@@ -216,8 +216,8 @@ std::vector<Trial> trials_of(const std::vector<std::size_t>& counts, const std::
   return trials;
 }
 
-const std::vector<DataType> kAllTypes{kDataTypes.begin(), kDataTypes.end()};
-const std::vector<ReduceOp> kAllOps{kReduceOps.begin(), kReduceOps.end()};
+const std::vector<DataType> kAllTypes{all_types.begin(), all_types.end()};
+const std::vector<ReduceOp> kAllOps{all_ops.begin(), all_ops.end()};
 
 }  // namespace
 

@@ -80,8 +80,8 @@ void try_sizes(Backend backend, int size, const std::vector<std::size_t>& counts
 
 std::vector<Work> everything() {
   std::vector<Work> works;
-  for (const DataType type : kDataTypes) {
-    for (const ReduceOp op : kReduceOps) works.push_back({type, op});
+  for (const DataType type : all_types) {
+    for (const ReduceOp op : all_ops) works.push_back({type, op});
   }
   return works;
 }

@@ -44,7 +44,7 @@ struct What {
 
   [[nodiscard]] Blocks blocks() const { return blocks_of(collective, kRanks); }
   [[nodiscard]] std::size_t buffer_bytes() const {
-    return std::max(blocks().in, blocks().out) * kCount * size_of(type) + Checker::kGuardBytes;
+    return std::max(blocks().in, blocks().out) * kCount * size_of(type) + Checker::guard_bytes;
   }
   [[nodiscard]] Call call(Communicator& all) const {
     Call call{collective, type, op, kCount, all.send_buffer().data(), all.recv_buffer().data(), root};
@@ -81,9 +81,9 @@ class Saboteur final : public Tap {
     if (calls_ != kFaultyCall) return call.in;
     input_.assign(call.in, call.in + blocks.in * call.bytes());
     if (fault_ == Fault::other_ranks_data) {
-      std::vector<std::byte> nowhere(blocks.out * call.bytes() + Checker::kGuardBytes);
+      std::vector<std::byte> nowhere(blocks.out * call.bytes() + Checker::guard_bytes);
       Call theirs = call;
-      input_.resize(input_.size() + Checker::kGuardBytes);
+      input_.resize(input_.size() + Checker::guard_bytes);
       theirs.in = input_.data();
       theirs.out = nowhere.data();
       if (!next_->prepare(theirs, kFaultyCall)) return nullptr;
@@ -181,10 +181,10 @@ template <class Body>
 void for_everything(Fault fault, bool in_place_too, Body body) {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     std::vector<What> all;
-    for (const Collective collective : kCollectives) {
+    for (const Collective collective : all_collectives) {
       if (collective == Collective::barrier) continue;
-      for (const DataType type : kDataTypes) {
-        for (const ReduceOp op : kReduceOps) {
+      for (const DataType type : all_types) {
+        for (const ReduceOp op : all_ops) {
           if (!reduces(collective) && op != ReduceOp::sum) continue;
           all.push_back({backend, collective, type, op, false});
           if (in_place_too) all.push_back({backend, collective, type, op, true});

@@ -93,8 +93,8 @@ TEST_CASE("kernels fill and count as a Sequence does, wherever the data begins a
 TEST_CASE("the kernel's reduction agrees with the processor's, bit for bit") {
   constexpr std::size_t kCount = 9'000;
   for (const int ranks : {1, 2, 3, 8}) {
-    for (const DataType type : kDataTypes) {
-      for (const ReduceOp op : kReduceOps) {
+    for (const DataType type : all_types) {
+      for (const ReduceOp op : all_ops) {
         const ExactPattern pattern(0, ranks, type, op);
         std::vector<std::vector<std::byte>> inputs;
         std::vector<const void*> in;

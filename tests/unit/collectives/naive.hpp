@@ -7,8 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "ddrun/collectives/data_type.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
+#include "ddrun/collectives/collective.hpp"
 
 namespace ddrun::test {
 

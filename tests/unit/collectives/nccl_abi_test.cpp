@@ -52,7 +52,7 @@ static_assert(sizeof(ours::UniqueId) == sizeof(ncclUniqueId));
 static_assert(offsetof(ours::Config, magic) == offsetof(ncclConfig_t, magic));
 static_assert(offsetof(ours::Config, version) == offsetof(ncclConfig_t, version));
 static_assert(offsetof(ours::Config, blocking) == offsetof(ncclConfig_t, blocking));
-static_assert(ours::kInProgress == ncclInProgress && ours::kInvalidUsage == ncclInvalidUsage);
+static_assert(ours::in_progress == ncclInProgress && ours::invalid_usage == ncclInvalidUsage);
 static_assert(ours::version_code(2, 14, 0) == NCCL_VERSION(2, 14, 0));
 
 SAME(cuda::DeviceGetUuid, cuDeviceGetUuid);
@@ -75,15 +75,16 @@ SAME(cuda::ModuleLoadData, cuModuleLoadData);
 SAME(cuda::ModuleGetFunction, cuModuleGetFunction);
 SAME(cuda::FuncSetAttribute, cuFuncSetAttribute);
 SAME(cuda::LaunchKernel, cuLaunchKernel);
-static_assert(cuda::kNotReady == CUDA_ERROR_NOT_READY && cuda::kNoDevice == CUDA_ERROR_NO_DEVICE);
-static_assert(cuda::kStubLibrary == CUDA_ERROR_STUB_LIBRARY && cuda::kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY);
-static_assert(cuda::kNonBlockingStream == CU_STREAM_NON_BLOCKING && cuda::kEventWithoutTime == CU_EVENT_DISABLE_TIMING);
-static_assert(cuda::kRelaxedCapture == CU_STREAM_CAPTURE_MODE_RELAXED);
-static_assert(cuda::kMultiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-static_assert(cuda::kMemoryKilohertz == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE &&
-              cuda::kMemoryBits == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
-static_assert(cuda::kMostSharedMemory == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
-static_assert(cuda::kDynamicSharedMemory == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+static_assert(cuda::not_ready == CUDA_ERROR_NOT_READY && cuda::no_device == CUDA_ERROR_NO_DEVICE);
+static_assert(cuda::stub_library == CUDA_ERROR_STUB_LIBRARY && cuda::out_of_memory == CUDA_ERROR_OUT_OF_MEMORY);
+static_assert(cuda::non_blocking_stream == CU_STREAM_NON_BLOCKING &&
+              cuda::event_without_time == CU_EVENT_DISABLE_TIMING);
+static_assert(cuda::relaxed_capture == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(cuda::attribute_multiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+static_assert(cuda::attribute_memory_kilohertz == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE &&
+              cuda::attribute_memory_bits == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+static_assert(cuda::attribute_max_shared_memory == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+static_assert(cuda::attribute_dynamic_shared_memory == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 
 }  // namespace
 

@@ -4,8 +4,8 @@
 #include <set>
 
 #include "ddrun/test/catch.hpp"
-#include "gpu/cuda_driver.hpp"
-#include "gpu/nccl_ids.hpp"
+#include "gpu/cuda.hpp"
+#include "gpu/nccl_session.hpp"
 #include "ranks.hpp"
 
 using namespace ddrun;

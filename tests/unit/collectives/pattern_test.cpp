@@ -73,7 +73,7 @@ TEST_CASE("a single wrong element is counted once") {
 }
 
 TEST_CASE("data that is moved is different for every rank, and for neighbours") {
-  for (const DataType type : kDataTypes) {
+  for (const DataType type : all_types) {
     CAPTURE(name_of(type));
     constexpr int kSize = 256;  // as many as the smallest type has words
     constexpr std::size_t kElements = 20000;

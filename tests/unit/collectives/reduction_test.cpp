@@ -138,15 +138,15 @@ TEST_CASE("types and operations are found by the names of nccl-tests") {
   CHECK(data_type_named("half") == DataType::float16);
   CHECK(data_type_named("double") == DataType::float64);
   CHECK(!data_type_named("float32"));
-  for (const DataType type : kDataTypes) CHECK(data_type_named(name_of(type)) == type);
-  for (const ReduceOp op : kReduceOps) CHECK(reduce_op_named(name_of(op)) == op);
+  for (const DataType type : all_types) CHECK(data_type_named(name_of(type)) == type);
+  for (const ReduceOp op : all_ops) CHECK(reduce_op_named(name_of(op)) == op);
   CHECK(!reduce_op_named("all"));
 }
 
 TEST_CASE("every reduction is right on every path, also at odd lengths and addresses") {
   std::mt19937_64 random(20261122);
-  for (const DataType type : kDataTypes) {
-    for (const ReduceOp op : kReduceOps) {
+  for (const DataType type : all_types) {
+    for (const ReduceOp op : all_ops) {
       for (const std::size_t inputs : {1U, 2U, 3U, 4U, 5U, 8U}) {
         for (const std::size_t count : {std::size_t{1}, std::size_t{7}, std::size_t{37}, std::size_t{1093}}) {
           for (const std::size_t skew : {std::size_t{0}, std::size_t{3}}) {

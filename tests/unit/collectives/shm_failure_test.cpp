@@ -88,7 +88,7 @@ Call in_a_ring(Collective collective, int rank, int size) {
 }  // namespace
 
 TEST_CASE("a rank that leaves instead of any collective over shared memory is named by all others") {
-  for (const Collective what : kCollectives) {
+  for (const Collective what : all_collectives) {
     for (const Size size : kSizes) {
       const auto words = failures_of(
           4, size, Errc::connection_lost, [](int rank) { return rank != 2; },
@@ -100,7 +100,7 @@ TEST_CASE("a rank that leaves instead of any collective over shared memory is na
 }
 
 TEST_CASE("ranks that do not come to a collective over shared memory are named at the deadline") {
-  for (const Collective what : kCollectives) {
+  for (const Collective what : all_collectives) {
     for (const Size size : {kSizes.front(), kSizes.back()}) {
       const auto words = failures_of(
           4, size, Errc::timeout, [](int rank) { return rank == 0 || rank == 2; },

@@ -61,8 +61,8 @@ class SimulatedPeers final : public collectives::Peers {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] Result<void> exchange(const collectives::Outgoing& out, const collectives::Incoming& in) override {
     if (out.to == rank_ || in.from == rank_) return fail(Errc::protocol, "a rank has nothing to tell itself");
-    if (out.to != collectives::kNobody) boxes_.put(rank_, out.to, out.data, out.bytes);
-    if (in.from == collectives::kNobody) return {};
+    if (out.to != collectives::no_peer) boxes_.put(rank_, out.to, out.data, out.bytes);
+    if (in.from == collectives::no_peer) return {};
     auto message = boxes_.take(in.from, rank_);
     if (!message) return tl::unexpected(message.error());
     if (message->size() != in.bytes) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"
@@ -98,7 +99,7 @@ std::string check(Peers& peers, const Algorithm& algorithm, Numbers numbers, std
     const std::span<const std::byte> part(call.out + expected.begin * size_of(call.type),
                                           expected.count * size_of(call.type));
     const Sequence& right =
-        expected.rank == Expected::kReduction ? pattern.reduction() : pattern.contribution_of(expected.rank);
+        expected.rank == Expected::all_ranks ? pattern.reduction() : pattern.contribution_of(expected.rank);
     if (const auto wrong = right.count_wrong(part, expected.first); wrong > 0) {
       return concat(wrong, " of ", expected.count, " elements are wrong");
     }
@@ -130,8 +131,8 @@ TEST_CASE("every algorithm is right for 2 to 17 ranks, in place and out of place
 
 TEST_CASE("every algorithm is right for every type and operation") {
   for (const Algorithm& algorithm : algorithms()) {
-    for (const DataType type : kDataTypes) {
-      for (const ReduceOp op : kReduceOps) {
+    for (const DataType type : all_types) {
+      for (const ReduceOp op : all_ops) {
         if (op != ReduceOp::sum && !reduces(algorithm.collective)) continue;
         try_algorithm(algorithm, 6, {type, op}, 43, 1, 1, (static_cast<int>(op) + static_cast<int>(type)) % 2 == 0);
       }

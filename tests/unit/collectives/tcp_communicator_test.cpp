@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "ddrun/base/listener.hpp"
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ranks.hpp"
@@ -32,7 +33,7 @@ std::vector<std::string> run_tcp(int size, const TcpOptions& options, const Body
 
 Plan everything_small() {
   Plan plan;
-  plan.doubling = plan.halving = plan.tree = plan.block_tree = plan.all_gather = Plan::kAlways;
+  plan.doubling = plan.halving = plan.tree = plan.block_tree = plan.all_gather = Plan::unlimited;
   return plan;
 }
 
@@ -61,7 +62,7 @@ std::string check(Communicator& all, Collective collective, std::size_t count, i
   if (auto done = all.perform(call, in_time()); !done) return done.error().message;
   for (const Expected& expected : expected_of(call, all.rank(), n, first)) {
     const Sequence right =
-        expected.rank == Expected::kReduction ? pattern.reduction() : pattern.contribution_of(expected.rank);
+        expected.rank == Expected::all_ranks ? pattern.reduction() : pattern.contribution_of(expected.rank);
     const auto part = std::span(out).subspan(expected.begin * sizeof(float), expected.count * sizeof(float));
     const auto wrong = right.count_wrong(part, expected.first);
     if (wrong > 0) return concat(name_of(collective), " of ", count, ": ", wrong, " are wrong");
@@ -100,7 +101,7 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
         options.crowded = size > 2;
         const auto problems = run_tcp(size, options, [](Communicator& all) -> std::string {
           int round = 0;
-          for (const Collective collective : kCollectives) {
+          for (const Collective collective : all_collectives) {
             // Below one chunk, and several chunks with a rest.
             for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200003}}) {
               if (auto problem = check(all, collective, count, ++round); !problem.empty()) return problem;
@@ -177,7 +178,7 @@ TEST_CASE("what was chosen is told, the same by all ranks") {
 }
 
 TEST_CASE("a rank that leaves instead of a call is named by the others, whatever the call") {
-  for (const Collective collective : kCollectives) {
+  for (const Collective collective : all_collectives) {
     if (collective == Collective::send_recv) continue;
     const auto words = run_tcp(5, {}, [&](Communicator& all) -> std::string {
       if (auto met = all.barrier(in_time()); !met) return met.error().message;

@@ -38,7 +38,7 @@ TEST_CASE("a plan is told in words") {
   Plan plan;
   plan.doubling = 16 << 10;
   plan.halving = 2 << 20;
-  plan.tree = Plan::kAlways;
+  plan.tree = Plan::unlimited;
   plan.block_tree = 512;
   CHECK(plan.in_words() ==
         "all_reduce: recursive doubling up to 16 KiB, then halving and doubling up to 2 MiB, then ring; "

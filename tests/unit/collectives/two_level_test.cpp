@@ -4,14 +4,15 @@
 #include <atomic>
 #include <latch>
 
+#include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
-#include "rank_words.hpp"
+#include "describe.hpp"
+#include "hosts.hpp"
 #include "ranks.hpp"
 #include "two_level/communicator.hpp"
-#include "two_level/host_groups.hpp"
-#include "two_level/plan.hpp"
+#include "two_level/levels.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;
@@ -112,7 +113,7 @@ std::string try_one(Communicator& all, const Trial& trial, std::uint64_t first) 
   pattern.fill({in, call.bytes() * blocks.in}, first);
   if (auto done = all.perform(call, in_time()); !done) return done.error().message;
   for (const Expected& part : expected_of(call, all.rank(), all.size(), first)) {
-    const Sequence right = part.rank == Expected::kReduction ? pattern.reduction() : pattern.contribution_of(part.rank);
+    const Sequence right = part.rank == Expected::all_ranks ? pattern.reduction() : pattern.contribution_of(part.rank);
     const std::size_t element = size_of(trial.type);
     const auto wrong = right.count_wrong({out + part.begin * element, part.count * element}, part.first);
     if (wrong != 0) {
@@ -186,7 +187,7 @@ TEST_CASE("words about ranks of a part are put in the numbers of the whole") {
 TEST_CASE("every collective is right in two levels, on equal and unequal hosts") {
   for (const Hosts& hosts : ddrun::test::few_if_sanitized(kHosts, 1)) {
     std::vector<Trial> trials;
-    for (const Collective collective : kCollectives) {
+    for (const Collective collective : all_collectives) {
       for (const std::size_t count : {0UL, 5UL, 4097UL}) {
         for (const int root : {0, static_cast<int>(hosts.size()) - 1}) {
           if (root > 0 && !has_root(collective)) continue;
@@ -207,8 +208,8 @@ TEST_CASE("every collective is right in two levels, on equal and unequal hosts")
 TEST_CASE("reductions of every type with every operation are right in two levels") {
   const Hosts hosts{0, 0, 0, 1, 1, 2};
   std::vector<Trial> trials;
-  for (const DataType type : kDataTypes) {
-    for (const ReduceOp op : kReduceOps) {
+  for (const DataType type : all_types) {
+    for (const ReduceOp op : all_ops) {
       for (const std::size_t count : {std::size_t{3}, std::size_t{ddrun::test::kSanitized ? 2011 : 20011}}) {
         for (const Collective collective : {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter}) {
           Trial trial{collective, type, op, count};
@@ -227,7 +228,7 @@ TEST_CASE("data of several pieces is right in two levels") {
   const std::vector<DataType> types{DataType::bfloat16, DataType::float32, DataType::int8};
   for (const DataType type : ddrun::test::few_if_sanitized(types, 1)) {
     std::vector<Trial> trials;
-    for (const Collective collective : kCollectives) {
+    for (const Collective collective : all_collectives) {
       const Blocks blocks = blocks_of(collective, static_cast<int>(hosts.size()));
       const std::size_t bytes = (std::size_t{5} << 20) / std::max(blocks.in, blocks.out);
       Trial trial{collective, type, ReduceOp::sum, bytes / size_of(type) + 7};
@@ -242,7 +243,7 @@ TEST_CASE("data of several pieces is right in two levels") {
 TEST_CASE("blocks arrive whether they travel together or straight") {
   const std::vector<Hosts> some{{0, 1, 0, 1}, {0, 0, 1, 1, 2}, {0, 1, 1, 1}, {0, 0, 0, 1, 1, 2}};
   for (const Hosts& hosts : ddrun::test::few_if_sanitized(some, 2)) {
-    for (const std::size_t up_to : {std::size_t{0}, Plan::kAlways}) {
+    for (const std::size_t up_to : {std::size_t{0}, Plan::unlimited}) {
       std::vector<Trial> trials;
       for (const Collective collective : {Collective::gather, Collective::scatter, Collective::all_to_all}) {
         // The last one in several pieces.
@@ -370,7 +371,7 @@ TEST_CASE("a rank that leaves is named by all ranks of all hosts") {
 TEST_CASE("a rank that leaves is named in every collective of two levels") {
   const Hosts hosts{0, 1, 0, 1, 0};
   constexpr int kVictim = 3;
-  for (const Collective collective : kCollectives) {
+  for (const Collective collective : all_collectives) {
     const auto said = on_hosts(hosts, 400000, [&](Communicator& all) -> std::string {
       if (auto met = all.barrier(in_time()); !met) return met.error().message;
       if (all.rank() == kVictim) return "rank 3 is gone";

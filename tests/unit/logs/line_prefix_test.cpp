@@ -1,4 +1,4 @@
-#include "ddrun/logs/line_prefix.hpp"
+#include "line_prefix.hpp"
 
 #include <cstdlib>
 #include <ctime>

@@ -1,19 +1,46 @@
-#include "ddrun/logs/log_file.hpp"
+#include "log_file.hpp"
 
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <filesystem>
 
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <string>
+#include <thread>
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 
 using ddrun::logs::LogFile;
 using ddrun::test::read_file;
+using ddrun::test::skip;
 using ddrun::test::TemporaryDirectory;
+
+namespace {
+
+/// From now on renameat2() fails with `err` in the calling thread. False if that cannot be had.
+bool refuse_renameat2(unsigned err) {
+  sock_filter code[] = {
+      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, SYS_renameat2},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | err},
+      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
+  };
+  const sock_fprog program{std::size(code), code};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
+         ::syscall(SYS_renameat2, AT_FDCWD, "", AT_FDCWD, "", 0) == -1 && errno == static_cast<int>(err);
+}
+
+}  // namespace
 
 TEST_CASE("a log file is appended to byte for byte") {
   TemporaryDirectory dir;
@@ -87,6 +114,27 @@ TEST_CASE("rotation renames one file and overwrites none") {
   CHECK(read_file(path) == "3" + line);
   CHECK(file.rotation_error().empty());
   CHECK(file.lost_bytes() == 0);
+}
+
+TEST_CASE("rotation overwrites nothing where a file system cannot rename so") {
+  const TemporaryDirectory dir;
+  const std::string path = dir.file("stdout.log");
+  dir.file("stdout.log.1", "somebody's\n");
+  // As NFS answers, in this thread alone.
+  bool refused = false;
+  std::thread([&] {
+    refused = refuse_renameat2(EINVAL);
+    if (!refused) return;
+    LogFile file(path, 10);
+    file.write("first one\nsecond one\nthird\n");
+    refused = file.rotation_error().empty() && file.lost_bytes() == 0;
+  }).join();
+  if (!refused && !std::filesystem::exists(path)) skip("no seccomp filters here");
+  CHECK(refused);
+  CHECK(read_file(path + ".1") == "somebody's\n");
+  CHECK(read_file(path + ".2") == "first one\n");
+  CHECK(read_file(path + ".3") == "second one\n");
+  CHECK(read_file(path) == "third\n");
 }
 
 TEST_CASE("a file that cannot be set aside grows on and says why") {

@@ -1,4 +1,4 @@
-#include "ddrun/logs/log_layout.hpp"
+#include "log_layout.hpp"
 
 #include <fnmatch.h>
 #include <sys/stat.h>

@@ -1,9 +1,7 @@
 // What people see: whole lines, labels, terminals.
 
 #include <fnmatch.h>
-#include <pty.h>
 #include <sys/stat.h>
-#include <termios.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/test/terminal.hpp"
 #include "output_harness.hpp"
 
 using namespace ddrun;
@@ -19,35 +18,20 @@ using namespace ddrun::test;
 
 namespace {
 
-/// A terminal whose screen the test reads.
-struct Terminal {
-  Terminal() {
-    int master = -1;
-    int slave = -1;
-    if (::openpty(&master, &slave, nullptr, nullptr, nullptr) != 0) skip("no pseudo-terminals here");
-    screen = UniqueFd(master);
-    tty = UniqueFd(slave);
-    termios settings{};
-    ::tcgetattr(slave, &settings);
-    ::cfmakeraw(&settings);
-    ::tcsetattr(slave, TCSANOW, &settings);
-    setenv("TERM", "xterm", 1);
-  }
-  UniqueFd screen;
-  UniqueFd tty;
-};
-
 struct TerminalHarness : Terminal, OutputHarness {
   explicit TerminalHarness(int workers)
-      : OutputHarness(workers,
-                      [this](OutputOptions& options) { options.console_out = options.console_err = tty.get(); }) {
+      : OutputHarness(workers, [this](OutputOptions& options) {
+          make_raw();
+          ::setenv("TERM", "xterm", 1);
+          options.console_out = options.console_err = tty.get();
+        }) {
     start();
   }
   /// Runs until the screen shows exactly `text` since the last call.
   bool shows(const std::string& text) {
     std::string seen;
     const bool same = run_until([&] {
-      seen += read_now(screen.get());
+      seen += shown();
       return seen.size() >= text.size();
     });
     CHECK(seen == text);

@@ -1,4 +1,4 @@
-#include "ddrun/logs/stream_plan.hpp"
+#include "log_layout.hpp"
 
 #include "ddrun/test/catch.hpp"
 

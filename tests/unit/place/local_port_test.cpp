@@ -1,4 +1,4 @@
-#include "start/local_port.hpp"
+#include "local_port.hpp"
 
 #include <unistd.h>
 
@@ -8,10 +8,9 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"
-#include "start/launcher_process.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 using namespace std::chrono_literals;
 
 namespace {

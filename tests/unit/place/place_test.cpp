@@ -1,4 +1,4 @@
-#include "start/place.hpp"
+#include "ddrun/bench/place.hpp"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;
-using namespace ddrun::allreduce;
+using namespace ddrun::bench;
 using namespace std::chrono_literals;
 
 namespace {
@@ -19,7 +19,7 @@ Result<Place> place_in(const Lines& lines) {
   std::vector<const char*> entries;
   for (const std::string& line : lines) entries.push_back(line.c_str());
   entries.push_back(nullptr);
-  return place_from(cluster::Variables(entries.data()));
+  return place_from(Environment(entries.data()));
 }
 
 /// "srun 1/4, 0/2 here, at 10.0.0.1:29500, job x", with "served" where the launcher serves the store.

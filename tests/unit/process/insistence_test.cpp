@@ -1,4 +1,4 @@
-#include "ddrun/process/insistence.hpp"
+#include "ddrun/process/signals.hpp"
 
 #include <signal.h>
 

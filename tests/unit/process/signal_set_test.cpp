@@ -6,7 +6,7 @@
 #include <boost/asio/io_context.hpp>
 #include <set>
 
-#include "ddrun/process/signal_source.hpp"
+#include "ddrun/process/signals.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;

@@ -3,7 +3,7 @@
 #include "codec.hpp"
 #include "ddrun/test/catch.hpp"
 #include "frames.hpp"
-#include "meeting_address.hpp"
+#include "node_ranks.hpp"
 #include "scripted_job.hpp"
 
 using namespace ddrun;
@@ -345,7 +345,7 @@ TEST_CASE("the list of addresses of very many nodes still fits into a frame") {
   CHECK(open.addresses.size() == nodes * (1 + 50'000 / nodes));
   std::string payload;
   encode(FromCoordinator(open), payload);
-  CHECK(payload.size() < most_in_frame);
+  CHECK(payload.size() < max_payload);
 }
 
 TEST_CASE("a machine tells the addresses that others can reach") {
@@ -356,5 +356,5 @@ TEST_CASE("a machine tells the addresses that others can reach") {
   own.clear();
   CHECK(addresses_to_tell(own).empty());
   for (int i = 0; i < 200; ++i) own.push_back(ip("10.0.0." + std::to_string(i)));
-  CHECK(addresses_to_tell(own).size() == most_own_addresses);
+  CHECK(addresses_to_tell(own).size() == max_own_addresses);
 }

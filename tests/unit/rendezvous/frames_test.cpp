@@ -105,15 +105,15 @@ TEST_CASE("a frame that is too long is refused by its first four bytes") {
   FrameOpener::Frame out;
   CHECK(opener.next(unhex("01 00 40 00"), out) == Status::too_long);
   CHECK(opener.next(unhex("00 00 40 00"), out) == Status::incomplete);
-  CHECK(opener.next(unhex("01 00 01 00"), out, most_before_join) == Status::too_long);
-  CHECK(opener.next(unhex("00 00 01 00"), out, most_before_join) == Status::incomplete);
+  CHECK(opener.next(unhex("01 00 01 00"), out, max_payload_before_join) == Status::too_long);
+  CHECK(opener.next(unhex("00 00 01 00"), out, max_payload_before_join) == Status::incomplete);
   CHECK(opener.needed(unhex("00 00 01 00")) == 65536 + 5 + 16);
   CHECK(opener.needed("") == 5);
 
   FrameSealer sealer(key);
   std::string bytes = "before";
-  CHECK_FALSE(sealer.seal(5, std::string(most_in_frame + 1, 'x'), bytes));
+  CHECK_FALSE(sealer.seal(5, std::string(max_payload + 1, 'x'), bytes));
   CHECK(bytes == "before");
-  REQUIRE(sealer.seal(5, std::string(most_in_frame, 'x'), bytes));
+  REQUIRE(sealer.seal(5, std::string(max_payload, 'x'), bytes));
   CHECK(opener.next(std::string_view(bytes).substr(6), out) == Status::whole);
 }

@@ -18,8 +18,8 @@ Nonce nonce(std::uint8_t fill) {
 }
 
 /// Both sides, and all that each has said.
-struct Meeting {
-  Meeting(const HmacKey* of_agent, const HmacKey* of_coordinator, std::uint8_t agent_fill = 1, std::uint8_t fill = 2)
+struct TwoSides {
+  TwoSides(const HmacKey* of_agent, const HmacKey* of_coordinator, std::uint8_t agent_fill = 1, std::uint8_t fill = 2)
       : agent(of_agent, nonce(agent_fill)), coordinator(of_coordinator, nonce(fill)), to_coordinator(agent.begin()) {}
 
   /// `step` bytes at a time, until nobody has anything left to say.
@@ -56,19 +56,19 @@ void check_refused(Side& side, std::string_view said) {
   CHECK(state != Greeting::going_on);
 }
 
-void check_frames_pass(Meeting& meeting) {
-  auto agent = meeting.agent.keys();
-  auto coordinator = meeting.coordinator.keys();
+void check_frames_pass(TwoSides& sides) {
+  auto agent = sides.agent.keys();
+  auto coordinator = sides.coordinator.keys();
   std::string bytes;
   FrameOpener::Frame frame;
   REQUIRE(agent.sealer.seal(1, "from the agent", bytes));
   REQUIRE(coordinator.opener.next(bytes, frame) == FrameOpener::Status::whole);
   CHECK(frame.payload == "from the agent");
   // Nobody can be told what it has said itself.
-  CHECK((agent.opener.next(bytes, frame) == FrameOpener::Status::wrong_tag || meeting.to_agent.size() == hello_size));
+  CHECK((agent.opener.next(bytes, frame) == FrameOpener::Status::wrong_tag || sides.to_agent.size() == hello_size));
   bytes.clear();
   REQUIRE(coordinator.sealer.seal(65, "from the coordinator", bytes));
-  auto fresh = meeting.agent.keys();
+  auto fresh = sides.agent.keys();
   REQUIRE(fresh.opener.next(bytes, frame) == FrameOpener::Status::whole);
   CHECK(frame.payload == "from the coordinator");
 }
@@ -78,29 +78,29 @@ void check_frames_pass(Meeting& meeting) {
 TEST_CASE("both sides agree, however the bytes are cut") {
   for (const HmacKey* used : {&secret, static_cast<const HmacKey*>(nullptr)}) {
     for (std::size_t step = 1; step <= 49; ++step) {
-      Meeting meeting(used, used);
-      meeting.run(step);
+      TwoSides sides(used, used);
+      sides.run(step);
       CAPTURE(step);
-      REQUIRE(meeting.agent.state() == Greeting::done);
-      REQUIRE(meeting.coordinator.state() == Greeting::done);
-      check_frames_pass(meeting);
+      REQUIRE(sides.agent.state() == Greeting::done);
+      REQUIRE(sides.coordinator.state() == Greeting::done);
+      check_frames_pass(sides);
     }
   }
 }
 
 TEST_CASE("the greeting is laid out as the page of the protocol says") {
-  Meeting meeting(&secret, &secret);
-  meeting.run();
+  TwoSides sides(&secret, &secret);
+  sides.run();
   const auto hello = [](const char* numbers, std::uint8_t fill) {
     return "DDRUN-RV" + unhex(numbers) + std::string(32, static_cast<char>(fill));
   };
   const auto first = hello("0100 0100 00000000", 1);
   const auto second = hello("0100 0000 00000000", 2);
   const HmacKey key(secret.sign({"ddrun rendezvous 1", first, second}));
-  CHECK(meeting.to_coordinator == first + std::string(view(key.sign({"ddrun agent"}))));
-  CHECK(meeting.to_agent == second + std::string(view(key.sign({"ddrun coordinator"}))));
+  CHECK(sides.to_coordinator == first + std::string(view(key.sign({"ddrun agent"}))));
+  CHECK(sides.to_agent == second + std::string(view(key.sign({"ddrun coordinator"}))));
 
-  auto sealer = meeting.agent.keys().sealer;
+  auto sealer = sides.agent.keys().sealer;
   std::string bytes, expected;
   REQUIRE(sealer.seal(8, "abcd", bytes));
   REQUIRE(FrameSealer(HmacKey(key.sign({"agent to coordinator"}))).seal(8, "abcd", expected));
@@ -108,65 +108,65 @@ TEST_CASE("the greeting is laid out as the page of the protocol says") {
 }
 
 TEST_CASE("what follows the greeting is left to whoever reads frames") {
-  Meeting meeting(nullptr, nullptr);
-  std::string_view bytes = meeting.to_coordinator += "frames";
-  CHECK(meeting.coordinator.feed(bytes, meeting.to_agent) == Greeting::done);
+  TwoSides sides(nullptr, nullptr);
+  std::string_view bytes = sides.to_coordinator += "frames";
+  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == Greeting::done);
   CHECK(bytes == "frames");
-  CHECK(meeting.coordinator.feed(bytes, meeting.to_agent) == Greeting::done);
+  CHECK(sides.coordinator.feed(bytes, sides.to_agent) == Greeting::done);
   CHECK(bytes == "frames");
 }
 
 TEST_CASE("another secret is refused, and the coordinator proves nothing to who has not") {
-  Meeting meeting(&secret, &other_secret);
-  meeting.run();
-  CHECK(meeting.coordinator.state() == Greeting::wrong_secret);
-  CHECK(meeting.agent.state() == Greeting::turned_away);
-  CHECK(meeting.to_agent.substr(hello_size) == std::string(32, '\0'));
+  TwoSides sides(&secret, &other_secret);
+  sides.run();
+  CHECK(sides.coordinator.state() == Greeting::wrong_secret);
+  CHECK(sides.agent.state() == Greeting::turned_away);
+  CHECK(sides.to_agent.substr(hello_size) == std::string(32, '\0'));
 }
 
 TEST_CASE("whoever pretends to be the coordinator is found out") {
-  Meeting meeting(&secret, &secret);
-  std::string out = meeting.to_coordinator;
+  TwoSides sides(&secret, &secret);
+  std::string out = sides.to_coordinator;
   std::string_view bytes;
   const auto hello = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
   bytes = hello;
-  REQUIRE(meeting.agent.feed(bytes, out) == Greeting::going_on);
+  REQUIRE(sides.agent.feed(bytes, out) == Greeting::going_on);
   SECTION("with a proof of its own making") {
     const std::string proof(32, 'p');
     bytes = proof;
-    CHECK(meeting.agent.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(sides.agent.feed(bytes, out) == Greeting::wrong_secret);
   }
   SECTION("by sending back what the agent proved") {
     const auto proof = out.substr(hello_size);
     bytes = proof;
-    CHECK(meeting.agent.feed(bytes, out) == Greeting::wrong_secret);
+    CHECK(sides.agent.feed(bytes, out) == Greeting::wrong_secret);
   }
 }
 
 TEST_CASE("one with a secret and one without say so") {
   {
-    Meeting meeting(&secret, nullptr);
-    meeting.run();
-    CHECK(meeting.agent.state() == Greeting::needs_none);
-    CHECK(meeting.coordinator.state() == Greeting::needs_none);
+    TwoSides sides(&secret, nullptr);
+    sides.run();
+    CHECK(sides.agent.state() == Greeting::needs_none);
+    CHECK(sides.coordinator.state() == Greeting::needs_none);
   }
   {
-    Meeting meeting(nullptr, &secret);
-    meeting.run();
-    CHECK(meeting.agent.state() == Greeting::needs_secret);
-    CHECK(meeting.coordinator.state() == Greeting::needs_secret);
+    TwoSides sides(nullptr, &secret);
+    sides.run();
+    CHECK(sides.agent.state() == Greeting::needs_secret);
+    CHECK(sides.coordinator.state() == Greeting::needs_secret);
   }
 }
 
 TEST_CASE("another version of the protocol is named on both sides") {
-  Meeting meeting(&secret, &secret);
-  meeting.to_coordinator[8] = 7;
-  meeting.run();
-  CHECK(meeting.coordinator.state() == Greeting::other_version);
-  CHECK(meeting.coordinator.peer_version() == 7);
-  CHECK(meeting.agent.state() == Greeting::other_version);
-  CHECK(meeting.agent.peer_version() == 1);
-  CHECK(meeting.to_agent.size() == hello_size);
+  TwoSides sides(&secret, &secret);
+  sides.to_coordinator[8] = 7;
+  sides.run();
+  CHECK(sides.coordinator.state() == Greeting::other_version);
+  CHECK(sides.coordinator.peer_version() == 7);
+  CHECK(sides.agent.state() == Greeting::other_version);
+  CHECK(sides.agent.peer_version() == 1);
+  CHECK(sides.to_agent.size() == hello_size);
 }
 
 TEST_CASE("a coordinator that has no room says so") {
@@ -203,7 +203,7 @@ TEST_CASE("strangers are known by their first wrong byte") {
 }
 
 TEST_CASE("a flipped bit anywhere in the greeting ends it") {
-  Meeting good(&secret, &secret);
+  TwoSides good(&secret, &secret);
   good.run();
   for (std::size_t bit = 0; bit < good.to_coordinator.size() * 8; ++bit) {
     auto said = good.to_coordinator;
@@ -222,7 +222,7 @@ TEST_CASE("a flipped bit anywhere in the greeting ends it") {
 }
 
 TEST_CASE("a recorded session is of no use to either side") {
-  Meeting recorded(&secret, &secret);
+  TwoSides recorded(&secret, &secret);
   recorded.run();
   REQUIRE(recorded.agent.state() == Greeting::done);
   {
@@ -240,7 +240,7 @@ TEST_CASE("a recorded session is of no use to either side") {
     CHECK(agent.feed(bytes, out) == Greeting::wrong_secret);
   }
   // Frames of it: another session has other keys.
-  Meeting later(&secret, &secret, 4, 3);
+  TwoSides later(&secret, &secret, 4, 3);
   later.run();
   REQUIRE(later.coordinator.state() == Greeting::done);
   std::string bytes;

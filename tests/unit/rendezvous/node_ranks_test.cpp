@@ -6,8 +6,8 @@ using namespace ddrun::rendezvous;
 
 namespace {
 
-Seat seat(const std::string& host, std::uint64_t arrival, int wanted = -1, int kept = -1, bool own = false) {
-  Seat made;
+Member member(const std::string& host, std::uint64_t arrival, int wanted = -1, int kept = -1, bool own = false) {
+  Member made;
   made.host = host;
   made.arrival = arrival;
   made.wanted_rank = wanted;
@@ -16,15 +16,15 @@ Seat seat(const std::string& host, std::uint64_t arrival, int wanted = -1, int k
   return made;
 }
 
-std::string hosts(const std::vector<Seat*>& seats) {
+std::string hosts(const std::vector<Member*>& members) {
   std::string text;
-  for (const Seat* each : seats) text += each->host + " ";
+  for (const Member* each : members) text += each->host + " ";
   return text;
 }
 
-std::vector<Seat*> pointers(std::vector<Seat>& seats) {
-  std::vector<Seat*> all;
-  for (Seat& each : seats) all.push_back(&each);
+std::vector<Member*> pointers(std::vector<Member>& members) {
+  std::vector<Member*> all;
+  for (Member& each : members) all.push_back(&each);
   return all;
 }
 
@@ -44,27 +44,27 @@ TEST_CASE("numbers in host names count by value") {
 }
 
 TEST_CASE("who takes part when there are too many") {
-  std::vector<Seat> seats = {seat("late", 9), seat("early", 1), seat("given", 8, 2), seat("own", 7, -1, -1, true),
-                             seat("old", 6, -1, 3)};
-  CHECK(hosts(choose_members(pointers(seats), 1)) == "old ");
-  CHECK(hosts(choose_members(pointers(seats), 2)) == "old own ");
-  CHECK(hosts(choose_members(pointers(seats), 3)) == "old own given ");
-  CHECK(hosts(choose_members(pointers(seats), 4)) == "old own given early ");
-  CHECK(choose_members(pointers(seats), 5).size() == 5);
+  std::vector<Member> members = {member("late", 9), member("early", 1), member("given", 8, 2),
+                                 member("own", 7, -1, -1, true), member("old", 6, -1, 3)};
+  CHECK(hosts(choose_members(pointers(members), 1)) == "old ");
+  CHECK(hosts(choose_members(pointers(members), 2)) == "old own ");
+  CHECK(hosts(choose_members(pointers(members), 3)) == "old own given ");
+  CHECK(hosts(choose_members(pointers(members), 4)) == "old own given early ");
+  CHECK(choose_members(pointers(members), 5).size() == 5);
 }
 
 TEST_CASE("node ranks: given, kept, then by name") {
-  std::vector<Seat> given = {seat("a", 1, 2), seat("b", 2), seat("c", 3, 0)};
+  std::vector<Member> given = {member("a", 1, 2), member("b", 2), member("c", 3, 0)};
   CHECK(hosts(order_members(pointers(given))) == "c b a ");
-  std::vector<Seat> beyond = {seat("a", 1, 5), seat("b", 2)};
+  std::vector<Member> beyond = {member("a", 1, 5), member("b", 2)};
   CHECK(hosts(order_members(pointers(beyond))) == "a b ");
-  std::vector<Seat> kept = {seat("a", 1), seat("d", 2, -1, 3), seat("c", 3, -1, 2), seat("b", 4, -1, 0)};
+  std::vector<Member> kept = {member("a", 1), member("d", 2, -1, 3), member("c", 3, -1, 2), member("b", 4, -1, 0)};
   CHECK(hosts(order_members(pointers(kept))) == "b a c d ");
   kept.pop_back();
   CHECK(hosts(order_members(pointers(kept))) == "d a c ");
-  std::vector<Seat> taken = {seat("old", 1, -1, 0), seat("new", 2, 0)};
+  std::vector<Member> taken = {member("old", 1, -1, 0), member("new", 2, 0)};
   CHECK(hosts(order_members(pointers(taken))) == "new old ");
-  std::vector<Seat> own = {seat("a", 1), seat("z", 2, -1, -1, true), seat("a", 3)};
+  std::vector<Member> own = {member("a", 1), member("z", 2, -1, -1, true), member("a", 3)};
   const auto ordered = order_members(pointers(own));
   CHECK(ordered[0]->host == "z");
   CHECK(ordered[1]->arrival == 1);

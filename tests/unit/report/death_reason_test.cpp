@@ -1,4 +1,4 @@
-#include "ddrun/agent/death_reason.hpp"
+#include "death_reason.hpp"
 
 #include <signal.h>
 

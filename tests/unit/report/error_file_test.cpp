@@ -1,4 +1,4 @@
-#include "ddrun/agent/error_file.hpp"
+#include "error_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "ddrun/agent/first_cause.hpp"
+#include "first_cause.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"

@@ -1,4 +1,4 @@
-#include "ddrun/agent/last_words.hpp"
+#include "last_words.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"

@@ -1,4 +1,4 @@
-#include "victim_words.hpp"
+#include "last_words.hpp"
 
 #include "ddrun/test/catch.hpp"
 

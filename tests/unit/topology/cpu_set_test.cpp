@@ -1,4 +1,4 @@
-#include "ddrun/topology/cpu_set.hpp"
+#include "ddrun/topology/cpus.hpp"
 
 #include <sched.h>
 #include <unistd.h>

@@ -35,10 +35,10 @@ struct Case {
     facts.version = "1.2.3";
   }
 
-  [[nodiscard]] ParentEnvironment parent_environment() const {
+  [[nodiscard]] Environment parent_environment() const {
     std::vector<const char*> entries = parent;
     entries.push_back(nullptr);
-    return ParentEnvironment(entries.data());
+    return Environment(entries.data());
   }
   [[nodiscard]] Entries list(int local_rank) const {
     auto entries = worker_environment(spec, ranks, local_rank, parent_environment(), facts);
@@ -336,7 +336,7 @@ TEST_CASE("the inherited part is shared by all workers and survives a move") {
   Case c;
   c.spec.env = {{"X", "1"}};
   c.ranks.local_world_size = 10'000;
-  const ParentEnvironment parent = c.parent_environment();
+  const Environment parent = c.parent_environment();
   auto prepared = WorkerEnvironment::prepare(c.spec, c.ranks, parent, c.facts);
   REQUIRE(prepared);
   WorkerEnvironment environment = std::move(*prepared);

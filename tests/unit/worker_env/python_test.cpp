@@ -1,11 +1,10 @@
-#include "ddrun/worker_env/python.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 
 using namespace ddrun;
 using worker_env::choose_python;
-using worker_env::ParentEnvironment;
 
 namespace {
 
@@ -13,7 +12,7 @@ Result<std::string> choose(const std::vector<std::string>& entries, const std::s
   std::vector<const char*> pointers;
   for (const auto& entry : entries) pointers.push_back(entry.c_str());
   pointers.push_back(nullptr);
-  return choose_python(ParentEnvironment(pointers.data()), cwd);
+  return choose_python(Environment(pointers.data()), cwd);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "ddrun/worker_env/seed.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
 
 #include <algorithm>
 #include <set>

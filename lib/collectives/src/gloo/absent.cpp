@@ -8,8 +8,7 @@ Result<std::string> probe_gloo() {
               "DDRUN_LINK=dynamic");
 }
 
-Result<std::unique_ptr<Communicator>> connect_gloo(const Group& /*group*/, std::size_t /*buffer_bytes*/,
-                                                   std::shared_ptr<Communicator> /*control*/, Deadline /*deadline*/) {
+Result<Chosen> connect_gloo(const Ranks& /*ranks*/, Deadline /*deadline*/) {
   return tl::unexpected(probe_gloo().error());
 }
 

@@ -1,3 +1,5 @@
+#include "gloo/backend.hpp"
+
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/alltoall.h>
@@ -8,23 +10,72 @@
 #include <gloo/gather.h>
 #include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/private_memory.hpp"
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "ddrun/collectives/reduction.hpp"
-#include "gloo/backend.hpp"
-#include "gloo/store.hpp"
+#include "ddrun/store/store.hpp"
+#include "exchange.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
+
+/// A group's store as Gloo asks for one. What fails is thrown, as Gloo expects: gloo::IoException with our words.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  /// `group` outlives this object.
+  GlooStore(const Group& group, Deadline deadline) : group_(group), deadline_(deadline) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override;
+  std::vector<char> get(const std::string& key) override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override;
+
+ private:
+  [[nodiscard]] std::string name_of(const std::string& key) const { return group_.prefix + "gloo/" + key; }
+  void wait_until(const std::vector<std::string>& keys, Deadline deadline);
+
+  const Group& group_;
+  Deadline deadline_;
+};
+
+template <class T>
+void must(const Result<T>& result) {
+  if (!result) throw gloo::IoException(result.error().message);
+}
+
+void GlooStore::set(const std::string& key, const std::vector<char>& data) {
+  must(group_.store->set(name_of(key), {data.data(), data.size()}, deadline_));
+}
+
+std::vector<char> GlooStore::get(const std::string& key) {
+  const auto value = group_.store->get(name_of(key), deadline_);
+  must(value);
+  return {value->begin(), value->end()};
+}
+
+void GlooStore::wait(const std::vector<std::string>& keys) { wait_until(keys, deadline_); }
+
+void GlooStore::wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) {
+  wait_until(keys, std::min(deadline_, Clock::now() + timeout));
+}
+
+void GlooStore::wait_until(const std::vector<std::string>& keys, Deadline deadline) {
+  std::vector<std::string> names;
+  for (const std::string& key : keys) names.push_back(name_of(key));
+  must(group_.store->wait(names, deadline));
+}
 
 using namespace std::chrono_literals;
 
@@ -215,7 +266,8 @@ class GlooCommunicator final : public Communicator {
   }
 
   void send_recv(const Call& call, Deadline deadline) {
-    constexpr std::uint64_t kSlot = 0x64647275'6e000000ULL;  // of messages, apart from those of Gloo's collectives
+    // Of messages, apart from those of Gloo's collectives.
+    constexpr std::uint64_t message_slot = 0x64647275'6e000000ULL;
     if (call.to == rank()) {
       // Then `from` is this rank as well.
       if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
@@ -226,8 +278,8 @@ class GlooCommunicator final : public Communicator {
     auto out = context_->createUnboundBuffer(output(call), call.bytes());
     auto in =
         context_->createUnboundBuffer(apart ? reinterpret_cast<char*>(scratch_.data()) : input(call), call.bytes());
-    out->recv(call.from, kSlot);
-    in->send(call.to, kSlot);
+    out->recv(call.from, message_slot);
+    in->send(call.to, message_slot);
     if (!in->waitSend(until(deadline)) || !out->waitRecv(until(deadline))) throw gloo::IoException("aborted");
   }
 
@@ -238,14 +290,8 @@ class GlooCommunicator final : public Communicator {
   std::vector<std::byte> scratch_;
 };
 
-}  // namespace
-
-Result<std::string> probe_gloo() {
-  return concat("gloo ", GLOO_VERSION_MAJOR, '.', GLOO_VERSION_MINOR, '.', GLOO_VERSION_PATCH);
-}
-
-Result<std::unique_ptr<Communicator>> connect_gloo(const Group& group, std::size_t buffer_bytes,
-                                                   std::shared_ptr<Communicator> control, Deadline deadline) {
+Result<std::shared_ptr<Communicator>> connect_library(const Group& group, std::size_t buffer_bytes,
+                                                      std::shared_ptr<Communicator> control, Deadline deadline) {
   std::shared_ptr<gloo::rendezvous::Context> context;
   if (group.size > 1) {
     try {
@@ -258,9 +304,24 @@ Result<std::unique_ptr<Communicator>> connect_gloo(const Group& group, std::size
       return fail(Clock::now() >= deadline ? Errc::timeout : Errc::unavailable, words_of(error));
     }
   }
-  auto made = std::make_unique<GlooCommunicator>(group, std::move(context), std::move(control), buffer_bytes);
+  auto made = std::make_shared<GlooCommunicator>(group, std::move(context), std::move(control), buffer_bytes);
   if (auto got = made->allocate(); !got) return tl::unexpected(got.error());
   return made;
+}
+
+}  // namespace
+
+Result<std::string> probe_gloo() {
+  return concat("gloo ", GLOO_VERSION_MAJOR, '.', GLOO_VERSION_MINOR, '.', GLOO_VERSION_PATCH);
+}
+
+Result<Chosen> connect_gloo(const Ranks& ranks, Deadline deadline) {
+  auto control = connect_control(ranks, deadline);
+  if (!control) return tl::unexpected(control.error());
+  auto made = connect_library(ranks.group, ranks.options.buffer_bytes, *control, deadline);
+  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
+  if (auto agreed = agree(ranks.group, "with_gloo", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  return Chosen{std::move(*made), "", std::move(*control)};
 }
 
 }  // namespace ddrun::collectives

@@ -32,25 +32,25 @@ struct Uuid {
 
 /// CUresult.
 using Status = int;
-inline constexpr Status kSuccess = 0;
-inline constexpr Status kOutOfMemory = 2;
-inline constexpr Status kStubLibrary = 34;
-inline constexpr Status kNoDevice = 100;
-inline constexpr Status kNotReady = 600;
+inline constexpr Status success = 0;
+inline constexpr Status out_of_memory = 2;
+inline constexpr Status stub_library = 34;
+inline constexpr Status no_device = 100;
+inline constexpr Status not_ready = 600;
 
 // CUstream_flags, CUevent_flags, CUstreamCaptureMode
-inline constexpr unsigned kNonBlockingStream = 1;
-inline constexpr unsigned kEventWithoutTime = 2;
-inline constexpr int kRelaxedCapture = 2;
+inline constexpr unsigned non_blocking_stream = 1;
+inline constexpr unsigned event_without_time = 2;
+inline constexpr int relaxed_capture = 2;
 // CUdevice_attribute
-inline constexpr int kMultiprocessors = 16;
-inline constexpr int kMemoryKilohertz = 36;
-inline constexpr int kMemoryBits = 37;  ///< that the memory's bus is wide
-inline constexpr int kComputeMajor = 75;
-inline constexpr int kComputeMinor = 76;
-inline constexpr int kMostSharedMemory = 97;  ///< bytes of a block that asks for more than usual
+inline constexpr int attribute_multiprocessors = 16;
+inline constexpr int attribute_memory_kilohertz = 36;
+inline constexpr int attribute_memory_bits = 37;  ///< that the memory's bus is wide
+inline constexpr int attribute_compute_major = 75;
+inline constexpr int attribute_compute_minor = 76;
+inline constexpr int attribute_max_shared_memory = 97;  ///< bytes of a block that asks for more than usual
 // CUfunction_attribute
-inline constexpr int kDynamicSharedMemory = 8;
+inline constexpr int attribute_dynamic_shared_memory = 8;
 
 extern "C" {
 using Init = Status(unsigned flags);

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "ddrun/collectives/collective.hpp"
 #include "ddrun/collectives/memory.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
-#include "gpu/cuda_device.hpp"
+#include "gpu/cuda.hpp"
 #include "gpu/kernels.hpp"
 
 namespace ddrun::collectives {

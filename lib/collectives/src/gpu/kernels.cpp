@@ -7,7 +7,6 @@
 
 #include "../cuda/sequence_walk.hpp"
 #include "ddrun/base/text.hpp"
-#include "gpu/kernels_image.hpp"
 
 namespace ddrun::collectives {
 
@@ -15,8 +14,8 @@ namespace {
 
 // As many as a multiprocessor has registers and shared memory for; each then goes on until all is done. kernels.cu has
 // the same numbers.
-constexpr unsigned kThreads = 512;
-constexpr unsigned kBlocksPerMultiprocessor = 3;
+constexpr unsigned threads_per_block = 512;
+constexpr unsigned blocks_per_multiprocessor = 3;
 
 /// What the kernels that walk along a sequence are given first, in their order.
 struct Walk {
@@ -85,13 +84,14 @@ Result<void> GpuKernels::launch(const std::string& name, std::size_t shared_byte
   if (auto got = driver.check(driver.module_get_function(&function, module_, name.c_str()), name); !got) return got;
   if (shared_bytes > 0) {
     const auto bytes = static_cast<int>(shared_bytes);
-    const auto status = driver.func_set_attribute(function, cuda::kDynamicSharedMemory, bytes);
+    const auto status = driver.func_set_attribute(function, cuda::attribute_dynamic_shared_memory, bytes);
     if (auto set = driver.check(status, concat(name, " with ", bytes, " bytes of shared memory")); !set) return set;
   }
-  const unsigned blocks = kBlocksPerMultiprocessor * static_cast<unsigned>(device_->multiprocessors());
-  return driver.check(driver.launch_kernel(function, blocks, 1, 1, kThreads, 1, 1, static_cast<unsigned>(shared_bytes),
-                                           device_->stream(), const_cast<void**>(arguments.data()), nullptr),
-                      name);
+  const unsigned blocks = blocks_per_multiprocessor * static_cast<unsigned>(device_->multiprocessors());
+  return driver.check(
+      driver.launch_kernel(function, blocks, 1, 1, threads_per_block, 1, 1, static_cast<unsigned>(shared_bytes),
+                           device_->stream(), const_cast<void**>(arguments.data()), nullptr),
+      name);
 }
 
 Result<void> GpuKernels::fill(std::span<std::byte> data, const Sequence& sequence, const std::byte* table,

@@ -6,12 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "ddrun/collectives/data_type.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
-#include "ddrun/collectives/sequence.hpp"
-#include "gpu/cuda_device.hpp"
+#include "ddrun/collectives/collective.hpp"
+#include "ddrun/collectives/pattern.hpp"
+#include "gpu/cuda.hpp"
 
 namespace ddrun::collectives {
+
+/// cuda/kernels.cu as nvcc has compiled it, for cuModuleLoadData(); null in a build without nvcc.
+[[nodiscard]] const void* gpu_kernels_image();
 
 /// The kernels of cuda/kernels.cu on one device. All calls put their work on the device's stream and return.
 class GpuKernels {

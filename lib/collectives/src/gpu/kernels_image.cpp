@@ -1,4 +1,4 @@
-#include "gpu/kernels_image.hpp"
+#include "gpu/kernels.hpp"
 
 #ifdef DDRUN_GPU_KERNELS
 // The file as it is, between two symbols.

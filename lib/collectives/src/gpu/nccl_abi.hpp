@@ -22,10 +22,10 @@ struct UniqueId {
 
 /// ncclResult_t; what other versions add is another number.
 using Status = int;
-inline constexpr Status kSuccess = 0;
-inline constexpr Status kUnhandledCudaError = 1;
-inline constexpr Status kInvalidUsage = 5;
-inline constexpr Status kInProgress = 7;
+inline constexpr Status success = 0;
+inline constexpr Status unhandled_cuda_error = 1;
+inline constexpr Status invalid_usage = 5;
+inline constexpr Status in_progress = 7;
 
 /// ncclConfig_t as of 2.14, the first with `blocking`. By size and version a later library knows that there is no more,
 /// and takes its defaults for the rest.

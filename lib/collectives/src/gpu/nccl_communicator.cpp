@@ -3,20 +3,67 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
+#include "describe.hpp"
 #include "exchange.hpp"
-#include "gpu/nccl_ids.hpp"
+#include "gpu/nccl_session.hpp"
 
 namespace ddrun::collectives {
+
+Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
+                                      std::size_t bytes) {
+  const auto free = device->free_memory();
+  if (!free) return tl::unexpected(free.error());
+  if (bytes > *free / 2) {
+    return fail(Errc::invalid_argument, concat("two buffers of ", bytes >> 20U, " MiB do not fit into the ",
+                                               *free >> 20U, " MiB that are free on ", device->name()));
+  }
+  NcclBuffers made(std::move(device), bytes);
+  const std::size_t some = std::max<std::size_t>(bytes, 1);
+  if (library.registers_buffers()) {
+    const auto got = [&](std::byte*& to) {
+      void* memory = nullptr;
+      if (library.mem_alloc(&memory, some) != nccl::success) return false;
+      to = static_cast<std::byte*>(memory);
+      return true;
+    };
+    made.free_ = library.mem_free;
+    if (got(made.data_[0]) && got(made.data_[1])) return made;
+    // Some systems do not let NCCL have such memory (no peer access, old drivers).
+    if (made.data_[0] != nullptr) (void)library.mem_free(std::exchange(made.data_[0], nullptr));
+    made.free_ = nullptr;
+  }
+  for (std::size_t i = 0; i < 2; ++i) {
+    auto array = cuda::Array::make(made.device_, some);
+    if (!array) return tl::unexpected(array.error());
+    made.data_[i] = array->data();
+    made.arrays_[i] = std::move(*array);
+  }
+  return made;
+}
+
+NcclBuffers::NcclBuffers(NcclBuffers&& other) noexcept
+    : device_(std::move(other.device_)),
+      bytes_(other.bytes_),
+      data_(std::exchange(other.data_, {})),
+      arrays_(std::move(other.arrays_)),
+      free_(std::exchange(other.free_, nullptr)) {}
+
+NcclBuffers::~NcclBuffers() {
+  if (free_ == nullptr || device_->forsaken() || !device_->use()) return;
+  for (std::byte* const data : data_) {
+    if (data != nullptr) (void)free_(data);
+  }
+}
 
 namespace {
 
 /// Looks between calls that are timed together.
-constexpr int kMostBetweenMarks = 64;
+constexpr int max_between_marks = 64;
 /// Every call must end in time; as many may share a look as would take this part of it.
-constexpr double kPartBetweenMarks = 8;
+constexpr double part_between_marks = 8;
 
 constexpr int number_of(DataType type) { return static_cast<int>(type); }
 constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
@@ -173,7 +220,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const bool here = collectives::in_place(call, rank(), size());
   nccl::Status first = nccl.group_start();
   const auto keep = [&](nccl::Status status) {
-    if (first == nccl::kSuccess || first == nccl::kInProgress) first = status;
+    if (first == nccl::success || first == nccl::in_progress) first = status;
   };
   const auto send = [&](int peer, std::size_t block) {
     keep(nccl.send(call.in + block * call.bytes(), call.count, type, peer, session_->comm(), stream));
@@ -196,7 +243,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
     if (call.collective == Collective::scatter && !own_is_there) receive(call.root, 0);
   }
   const nccl::Status last = nccl.group_end();
-  return first != nccl::kSuccess && first != nccl::kInProgress ? first : last;
+  return first != nccl::success && first != nccl::in_progress ? first : last;
 }
 
 Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
@@ -205,7 +252,7 @@ Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
   const cuda::Stream stream = device_->stream();
   const int type = number_of(call.type);
   const int op = number_of(call.op);
-  nccl::Status status = nccl::kSuccess;
+  nccl::Status status = nccl::success;
   switch (call.collective) {
     case Collective::barrier:
     case Collective::all_reduce: status = nccl.all_reduce(call.in, call.out, call.count, type, op, comm, stream); break;
@@ -248,11 +295,11 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
 Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const double affordable =
-      static_cast<double>(timeout.count()) * 1e3 / kPartBetweenMarks / std::max(last_call_microseconds_, 0.1);
-  int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(kMostBetweenMarks)));
+      static_cast<double>(timeout.count()) * 1e3 / part_between_marks / std::max(last_call_microseconds_, 0.1);
+  int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
   if (waits_for_each_ || last_call_microseconds_ == 0) between = 1;
   const auto marks_needed = static_cast<std::size_t>(waits_for_each_ ? 1 : (times - 1) / between + 1);
-  while (marks_.size() < std::min<std::size_t>(marks_needed, kMostBetweenMarks)) {
+  while (marks_.size() < std::min<std::size_t>(marks_needed, max_between_marks)) {
     auto mark = cuda::Event::make(device_, cuda::Event::Kind::order);
     if (!mark) return tl::unexpected(mark.error());
     marks_.push_back(std::move(*mark));
@@ -294,7 +341,7 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   const std::string words = in_words(collectives::kind_of(call), call.count);
   if (auto done = device_->wait(alarm, Clock::now() + timeout, words); !done) return failed(done);
 
-  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::kRelaxedCapture), "cuStreamBeginCapture");
+  if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
       !done) {
     return failed(done);
   }
@@ -323,6 +370,32 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   const auto all = end_.microseconds_since(start_);
   if (!all) return all;
   return *all / graph_launches_;
+}
+
+Result<std::string> probe_nccl() {
+  const GpuSurvey survey = GpuSurvey::mine(true);
+  if (survey.devices.empty() || survey.nccl == 0) {
+    return fail(Errc::unsupported, concat("nccl cannot run here: ", survey.in_words()));
+  }
+  return survey.in_words();
+}
+
+Suits suits_nccl(const Ranks& ranks) {
+  const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
+  if (plan.possible() && plan.problem.empty()) return {};
+  const bool any = std::any_of(ranks.surveys.begin(), ranks.surveys.end(),
+                               [](const GpuSurvey& one) { return !one.devices.empty(); });
+  return {false, any ? plan.problem : std::string()};
+}
+
+Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline) {
+  const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
+  if (!plan.possible()) return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
+  auto control = connect_control(ranks, deadline);
+  if (!control) return tl::unexpected(control.error());
+  auto made = NcclCommunicator::connect(ranks.group, ranks.options, plan, *control, deadline);
+  if (!made) return tl::unexpected(made.error());
+  return Chosen{std::move(*made), "there is a GPU for each rank", std::move(*control)};
 }
 
 }  // namespace ddrun::collectives

@@ -1,17 +1,46 @@
 #pragma once
 
+#include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "gpu/cuda_device.hpp"
+#include "gpu/cuda.hpp"
 #include "gpu/device_memory.hpp"
-#include "gpu/nccl_buffers.hpp"
+#include "gpu/nccl_library.hpp"
 #include "gpu/nccl_session.hpp"
 #include "gpu/survey.hpp"
 
 namespace ddrun::collectives {
+
+/// The two buffers on the device: from ncclMemAlloc() where the library has it, so that they can be registered, else
+/// from the driver.
+class NcclBuffers {
+ public:
+  /// Fails with `invalid_argument` if the device has not as much memory free, before anything is taken.
+  [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
+                                                std::size_t bytes);
+  NcclBuffers(NcclBuffers&& other) noexcept;
+  NcclBuffers& operator=(NcclBuffers&&) = delete;
+  ~NcclBuffers();
+
+  [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
+  [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
+  /// Whether they can be registered.
+  [[nodiscard]] bool are_nccls() const { return free_ != nullptr; }
+
+ private:
+  NcclBuffers(std::shared_ptr<cuda::Device> device, std::size_t bytes) : device_(std::move(device)), bytes_(bytes) {}
+
+  std::shared_ptr<cuda::Device> device_;
+  std::size_t bytes_;
+  std::array<std::byte*, 2> data_{};
+  std::array<cuda::Array, 2> arrays_;
+  nccl::MemFree* free_ = nullptr;
+};
 
 /// Collectives between GPUs by NVIDIA's library. Buffers are device memory; before each call the ranks compare, through
 /// the control communicator, that all make the same one. What is timed is timed by the device.
@@ -65,5 +94,11 @@ class NcclCommunicator final : public Communicator {
   double last_call_microseconds_ = 0;  ///< 0: unknown
   std::string details_;
 };
+
+/// The row of this back end: where there is a GPU for each rank, and NCCL.
+[[nodiscard]] Result<std::string> probe_nccl();
+/// Where NCCL might refuse it is not chosen, but who asks for it gets it if NCCL can.
+[[nodiscard]] Suits suits_nccl(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

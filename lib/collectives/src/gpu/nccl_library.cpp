@@ -55,7 +55,7 @@ Result<Library> Library::open() {
                                           is_chosen ? "" : " (DDRUN_NCCL_LIBRARY can name the file)"));
   }
   Library opened{std::move(*library)};
-  if (!take(opened.library, "ncclGetVersion", opened.get_version) || opened.get_version(&opened.version) != kSuccess) {
+  if (!take(opened.library, "ncclGetVersion", opened.get_version) || opened.get_version(&opened.version) != success) {
     return fail(Errc::unsupported, concat(opened.library.file(), " is not NCCL: it does not tell its version"));
   }
   const char* const missing = fill(opened);

@@ -7,22 +7,21 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "gpu/cuda_driver.hpp"
+#include "gpu/cuda.hpp"
 #include "gpu/nccl_library.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
-constexpr char kSeparator = '\x1e';
+constexpr char separator = '\x1e';
 /// The first NCCL that lets ranks share a GPU.
-constexpr int kSharingVersion = nccl::version_code(2, 30, 0);
+constexpr int sharing_version = nccl::version_code(2, 30, 0);
 
 std::string uuid_of(const cuda::Driver& driver, int ordinal) {
   cuda::DeviceId device = 0;
   cuda::Uuid uuid{};
-  if (driver.device_get(&device, ordinal) != cuda::kSuccess ||
-      driver.device_get_uuid(&uuid, device) != cuda::kSuccess) {
+  if (driver.device_get(&device, ordinal) != cuda::success || driver.device_get_uuid(&uuid, device) != cuda::success) {
     return concat("GPU-", ordinal);
   }
   return concat("GPU-", in_hex(std::as_bytes(std::span(uuid.bytes))));
@@ -46,7 +45,7 @@ GpuSurvey GpuSurvey::mine(bool thorough) {
   if (driver) {
     survey.driver = driver->version;
     survey.driver_words = driver->library.file();
-    if (driver->device_get_count(&count) != cuda::kSuccess) count = 0;
+    if (driver->device_get_count(&count) != cuda::success) count = 0;
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
     if (count == 0 && visible != nullptr) survey.driver_words += concat(" with CUDA_VISIBLE_DEVICES=", visible);
     for (int i = 0; i < count; ++i) survey.devices.push_back(uuid_of(*driver, i));
@@ -58,7 +57,7 @@ GpuSurvey GpuSurvey::mine(bool thorough) {
   if (library) {
     survey.nccl = library->version;
     survey.nccl_words = library->library.file();
-    survey.may_share = library->version >= kSharingVersion && sharing_is_enabled();
+    survey.may_share = library->version >= sharing_version && sharing_is_enabled();
   } else {
     survey.nccl_words = library.error().message;
   }
@@ -73,11 +72,11 @@ std::string GpuSurvey::line() const {
   };
   return join({looked ? "1" : "0", std::to_string(driver), plain(driver_words), join(devices, ","),
                std::to_string(nccl), plain(nccl_words), may_share ? "1" : "0"},
-              std::string(1, kSeparator));
+              std::string(1, separator));
 }
 
 Result<GpuSurvey> GpuSurvey::parse(const std::string& line) {
-  const std::vector<std::string> parts = split(line, kSeparator);
+  const std::vector<std::string> parts = split(line, separator);
   const auto bad = [&] { return fail(Errc::protocol, concat("not what a rank says of its GPUs: ", line)); };
   if (parts.size() != 7) return bad();
   const auto driver = parse_integer(parts[1], 0, 1'000'000);
@@ -141,7 +140,7 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
     plan.problem =
         concat("ranks ", plan.one, " and ", plan.other, " are on one GPU of ",
                hosts[static_cast<std::size_t>(plan.one)].host, ", which NCCL ", nccl::version_in_words(surveys[0].nccl),
-               surveys[0].nccl >= kSharingVersion ? " allows only with NCCL_MULTI_RANK_GPU_ENABLE=1"
+               surveys[0].nccl >= sharing_version ? " allows only with NCCL_MULTI_RANK_GPU_ENABLE=1"
                                                   : " refuses; from 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 "
                                                     "allows it");
   }

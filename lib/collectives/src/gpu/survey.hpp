@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ddrun/base/result.hpp"
-#include "host_identity.hpp"
+#include "hosts.hpp"
 
 namespace ddrun::collectives {
 

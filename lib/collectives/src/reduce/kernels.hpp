@@ -24,8 +24,8 @@ namespace ddrun::collectives {
 namespace {
 
 /// Elements worked on at a time: a few such blocks stay in the first-level cache.
-constexpr size_t kBlock = 1024;
-constexpr size_t kLineBytes = 64;
+constexpr size_t block_elements = 1024;
+constexpr size_t cache_line_bytes = 64;
 
 // Element types: how one is held in memory and how it is computed with.
 
@@ -70,7 +70,7 @@ struct Half {
 /// Half numbers, eight at a time, by the processor's own conversions: it rounds and keeps NaNs as Half does.
 struct EightHalves {
   typedef float Numbers __attribute__((vector_size(32)));
-  static constexpr size_t kCount = 8;
+  static constexpr size_t lanes = 8;
 
   static Numbers load(const uint16_t* from) {
     return reinterpret_cast<Numbers>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -105,7 +105,7 @@ struct LastStays {
   static Number last(Number number, int /*ranks*/) {
     return number;
   }
-  static constexpr bool kLastChanges = false;
+  static constexpr bool last_changes = false;
 };
 
 struct Sum : LastStays {
@@ -175,11 +175,11 @@ struct Average {
     using In = typename Quotient<Number>::In;
     return static_cast<Number>(static_cast<In>(number) / static_cast<In>(ranks));
   }
-  static constexpr bool kLastChanges = true;
+  static constexpr bool last_changes = true;
 };
 
 /// Streaming stores to more arrays than this in turn were slower than ordinary ones.
-constexpr size_t kMostStreams = 4;
+constexpr size_t max_streams = 4;
 
 /// One line past the cache, where there is such a store; both are aligned.
 void stream_line(void* out, const void* from) {
@@ -193,9 +193,9 @@ void stream_line(void* out, const void* from) {
 #elif defined(__SSE2__)
   __m128i* const to = static_cast<__m128i*>(out);
   const __m128i* const line = static_cast<const __m128i*>(from);
-  for (size_t i = 0; i < kLineBytes / sizeof(__m128i); ++i) _mm_stream_si128(to + i, line[i]);
+  for (size_t i = 0; i < cache_line_bytes / sizeof(__m128i); ++i) _mm_stream_si128(to + i, line[i]);
 #else
-  memcpy(out, from, kLineBytes);
+  memcpy(out, from, cache_line_bytes);
 #endif
 }
 
@@ -208,15 +208,15 @@ void order_streams() {
 
 /// Whether three and four arrays get loops of their own: code that only the most usual case is worth.
 template <class Element, class Op>
-constexpr bool kManyFused = false;
+constexpr bool many_fused = false;
 template <>
-constexpr bool kManyFused<Plain<float>, Sum> = true;
+constexpr bool many_fused<Plain<float>, Sum> = true;
 
 template <class Element, class Op>
 struct Loops {
   using Held = typename Element::Held;
   using Number = typename Element::Number_;
-  static constexpr bool kHeldIsResult = sizeof(Held) == sizeof(Number) && !Op::kLastChanges;
+  static constexpr bool held_is_result = sizeof(Held) == sizeof(Number) && !Op::last_changes;
 
   static Held result(Number number, int ranks) { return Element::store(Op::last(number, ranks)); }
 
@@ -246,14 +246,14 @@ struct Loops {
 
   static void reduce(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                      Stores stores, int ranks) {
-    bool streaming = stores == Stores::streaming && inputs <= kMostStreams;
+    bool streaming = stores == Stores::streaming && inputs <= max_streams;
     for (size_t k = 0; streaming && k < outputs; ++k) {
-      streaming = reinterpret_cast<uintptr_t>(out[k]) % kLineBytes == 0;
+      streaming = reinterpret_cast<uintptr_t>(out[k]) % cache_line_bytes == 0;
     }
     if (streaming) return streamed(in, inputs, out, outputs, begin, end, ranks);
     if (inputs == 2 && outputs == 2) return fused<2, 2>(in, out, begin, end, ranks);
     if (inputs == 2 && outputs == 1) return fused<2, 1>(in, out, begin, end, ranks);
-    if constexpr (kManyFused<Element, Op>) {
+    if constexpr (many_fused<Element, Op>) {
       if (inputs == 3 && outputs == 3) return fused<3, 3>(in, out, begin, end, ranks);
       if (inputs == 4 && outputs == 4) return fused<4, 4>(in, out, begin, end, ranks);
     }
@@ -263,20 +263,20 @@ struct Loops {
   /// With stores past the cache, as far as the outputs have whole lines.
   static void streamed(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                        int ranks) {
-    constexpr size_t kLine = kLineBytes / sizeof(Held);
-    size_t i = (begin + kLine - 1) / kLine * kLine;
+    constexpr size_t line_elements = cache_line_bytes / sizeof(Held);
+    size_t i = (begin + line_elements - 1) / line_elements * line_elements;
     if (i > end) i = end;
     blocked(in, inputs, out, outputs, begin, i, ranks);
-    alignas(kLineBytes) Number numbers[kLine];
-    alignas(kLineBytes) Held held[kLine];
-    for (; end - i >= kLine; i += kLine) {
+    alignas(cache_line_bytes) Number numbers[line_elements];
+    alignas(cache_line_bytes) Held held[line_elements];
+    for (; end - i >= line_elements; i += line_elements) {
       const Held* const first = static_cast<const Held*>(in[0]) + i;
-      for (size_t j = 0; j < kLine; ++j) numbers[j] = Element::load(first[j]);
+      for (size_t j = 0; j < line_elements; ++j) numbers[j] = Element::load(first[j]);
       for (size_t k = 1; k < inputs; ++k) {
         const Held* const from = static_cast<const Held*>(in[k]) + i;
-        for (size_t j = 0; j < kLine; ++j) numbers[j] = Op::apply(numbers[j], Element::load(from[j]));
+        for (size_t j = 0; j < line_elements; ++j) numbers[j] = Op::apply(numbers[j], Element::load(from[j]));
       }
-      for (size_t j = 0; j < kLine; ++j) held[j] = result(numbers[j], ranks);
+      for (size_t j = 0; j < line_elements; ++j) held[j] = result(numbers[j], ranks);
       for (size_t to = 0; to < outputs; ++to) stream_line(static_cast<Held*>(out[to]) + i, held);
     }
     order_streams();
@@ -286,17 +286,17 @@ struct Loops {
   /// Any number of inputs and outputs, through a block that stays in the cache.
   static void blocked(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                       int ranks) {
-    alignas(kLineBytes) Number numbers[kBlock];
-    alignas(kLineBytes) Held held[kHeldIsResult ? 1 : kBlock];
-    for (size_t at = begin; at < end; at += kBlock) {
-      const size_t count = end - at < kBlock ? end - at : kBlock;
+    alignas(cache_line_bytes) Number numbers[block_elements];
+    alignas(cache_line_bytes) Held held[held_is_result ? 1 : block_elements];
+    for (size_t at = begin; at < end; at += block_elements) {
+      const size_t count = end - at < block_elements ? end - at : block_elements;
       const auto input = [&](size_t k) { return static_cast<const Held*>(in[k]) + at; };
       size_t k = 1;
       load(numbers, input(0), count);
       for (; k + 1 < inputs; k += 2) accumulate_two(numbers, input(k), input(k + 1), count);
       if (k < inputs) accumulate(numbers, input(k), count);
       const void* results = numbers;
-      if constexpr (!kHeldIsResult) {
+      if constexpr (!held_is_result) {
         finish(held, numbers, count, ranks);
         results = held;
       }
@@ -339,47 +339,47 @@ template <class Op>
 struct HalfLoops {
   using Rest = Loops<Half, Op>;
   using Numbers = EightHalves::Numbers;
-  static constexpr size_t kEight = EightHalves::kCount;
-  static constexpr size_t kLine = kLineBytes / sizeof(uint16_t);
-  static_assert(kLine == 4 * kEight);
+  static constexpr size_t eight = EightHalves::lanes;
+  static constexpr size_t line_elements = cache_line_bytes / sizeof(uint16_t);
+  static_assert(line_elements == 4 * eight);
 
   static Numbers last(Numbers numbers, int ranks) {
-    if constexpr (Op::kLastChanges) return numbers / static_cast<float>(ranks);
+    if constexpr (Op::last_changes) return numbers / static_cast<float>(ranks);
     return numbers;
   }
 
   /// Loads come before stores, so an output may be an input.
   static void reduce(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                      Stores stores, int ranks) {
-    bool streaming = stores == Stores::streaming && inputs <= kMostStreams;
+    bool streaming = stores == Stores::streaming && inputs <= max_streams;
     for (size_t k = 0; streaming && k < outputs; ++k) {
-      streaming = reinterpret_cast<uintptr_t>(out[k]) % kLineBytes == 0;
+      streaming = reinterpret_cast<uintptr_t>(out[k]) % cache_line_bytes == 0;
     }
     size_t i = begin;
     if (streaming) {
-      i = (begin + kLine - 1) / kLine * kLine;
+      i = (begin + line_elements - 1) / line_elements * line_elements;
       if (i > end) i = end;
       Rest::blocked(in, inputs, out, outputs, begin, i, ranks);
     }
-    alignas(kLineBytes) uint16_t held[kLine];
-    for (; end - i >= kLine; i += kLine) {
+    alignas(cache_line_bytes) uint16_t held[line_elements];
+    for (; end - i >= line_elements; i += line_elements) {
       // Four by name, as compilers keep an array of them in memory.
       const uint16_t* from = static_cast<const uint16_t*>(in[0]) + i;
       Numbers a = EightHalves::load(from);
-      Numbers b = EightHalves::load(from + kEight);
-      Numbers c = EightHalves::load(from + 2 * kEight);
-      Numbers d = EightHalves::load(from + 3 * kEight);
+      Numbers b = EightHalves::load(from + eight);
+      Numbers c = EightHalves::load(from + 2 * eight);
+      Numbers d = EightHalves::load(from + 3 * eight);
       for (size_t k = 1; k < inputs; ++k) {
         from = static_cast<const uint16_t*>(in[k]) + i;
         a = Op::apply(a, EightHalves::load(from));
-        b = Op::apply(b, EightHalves::load(from + kEight));
-        c = Op::apply(c, EightHalves::load(from + 2 * kEight));
-        d = Op::apply(d, EightHalves::load(from + 3 * kEight));
+        b = Op::apply(b, EightHalves::load(from + eight));
+        c = Op::apply(c, EightHalves::load(from + 2 * eight));
+        d = Op::apply(d, EightHalves::load(from + 3 * eight));
       }
       EightHalves::store(held, last(a, ranks));
-      EightHalves::store(held + kEight, last(b, ranks));
-      EightHalves::store(held + 2 * kEight, last(c, ranks));
-      EightHalves::store(held + 3 * kEight, last(d, ranks));
+      EightHalves::store(held + eight, last(b, ranks));
+      EightHalves::store(held + 2 * eight, last(c, ranks));
+      EightHalves::store(held + 3 * eight, last(d, ranks));
       for (size_t to = 0; to < outputs; ++to) {
         uint16_t* const place = static_cast<uint16_t*>(out[to]) + i;
         if (streaming) stream_line(place, held);
@@ -394,7 +394,7 @@ struct HalfLoops {
     float* const numbers = static_cast<float*>(acc);
     const uint16_t* const from = static_cast<const uint16_t*>(in);
     size_t i = 0;
-    for (; count - i >= kEight; i += kEight) EightHalves::put(numbers + i, EightHalves::load(from + i));
+    for (; count - i >= eight; i += eight) EightHalves::put(numbers + i, EightHalves::load(from + i));
     Rest::load(numbers + i, from + i, count - i);
   }
 
@@ -402,7 +402,7 @@ struct HalfLoops {
     float* const numbers = static_cast<float*>(acc);
     const uint16_t* const from = static_cast<const uint16_t*>(in);
     size_t i = 0;
-    for (; count - i >= kEight; i += kEight) {
+    for (; count - i >= eight; i += eight) {
       EightHalves::put(numbers + i, Op::apply(EightHalves::numbers_at(numbers + i), EightHalves::load(from + i)));
     }
     Rest::accumulate(numbers + i, from + i, count - i);
@@ -412,7 +412,7 @@ struct HalfLoops {
     uint16_t* const to = static_cast<uint16_t*>(out);
     const float* const numbers = static_cast<const float*>(acc);
     size_t i = 0;
-    for (; count - i >= kEight; i += kEight)
+    for (; count - i >= eight; i += eight)
       EightHalves::store(to + i, last(EightHalves::numbers_at(numbers + i), ranks));
     Rest::finish(to + i, numbers + i, count - i, ranks);
   }
@@ -439,7 +439,7 @@ constexpr Kernels make() {
 
 /// Sums and products that wrap around are the same bits with and without a sign.
 template <class Element, class Wrapping>
-constexpr void fill(Kernels (&of)[kReduceOps.size()]) {
+constexpr void fill(Kernels (&of)[all_ops.size()]) {
   of[static_cast<size_t>(ReduceOp::sum)] = make<Wrapping, Sum>();
   of[static_cast<size_t>(ReduceOp::prod)] = make<Wrapping, Product>();
   of[static_cast<size_t>(ReduceOp::max)] = make<Element, Maximum>();
@@ -449,7 +449,7 @@ constexpr void fill(Kernels (&of)[kReduceOps.size()]) {
 
 constexpr KernelTable make_table() {
   KernelTable table{};
-  const auto row = [&table](DataType type) -> Kernels(&)[kReduceOps.size()] {
+  const auto row = [&table](DataType type) -> Kernels(&)[all_ops.size()] {
     return table.of[static_cast<size_t>(type)];
   };
   fill<Plain<int8_t>, Plain<uint8_t>>(row(DataType::int8));
@@ -465,10 +465,10 @@ constexpr KernelTable make_table() {
   return table;
 }
 
-constexpr KernelTable kTable = make_table();
+constexpr KernelTable kernel_table = make_table();
 
 }  // namespace
 
-const KernelTable& DDRUN_KERNEL_TABLE() { return kTable; }
+const KernelTable& DDRUN_KERNEL_TABLE() { return kernel_table; }
 
 }  // namespace ddrun::collectives

@@ -5,7 +5,7 @@
 namespace ddrun::collectives {
 
 struct KernelTable {
-  Kernels of[kDataTypes.size()][kReduceOps.size()];
+  Kernels of[all_types.size()][all_ops.size()];
 };
 
 // One per way of compiling reduce_kernels.hpp.

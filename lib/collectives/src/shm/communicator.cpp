@@ -7,26 +7,27 @@
 #include <system_error>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
-#include "random_words.hpp"
+#include "ddrun/collectives/pattern.hpp"
+#include "describe.hpp"
+#include "exchange.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
 /// What all slots that are read in one call may hold together.
-constexpr std::size_t kSlotsTotal = 64 << 10;
+constexpr std::size_t slots_total = 64 << 10;
 
 /// From which size on of what one rank has for another it goes across. Below, two copies cost less than the system's
 /// finding its way into another process: about 1 µs for a call, and 0.1 µs for a page.
-constexpr std::size_t kLeastAcross = 32 << 10;
+constexpr std::size_t min_across = 32 << 10;
 
 /// In how large a group it goes across. Where each rank needs something of each other one, what is staged is put there
 /// once for all of them, by copies within a process, which are quicker: with n ranks an all_reduce moves 2 (n - 1) / n
 /// of its bytes per rank across, and copies 1 + (n - 1) / n of them else. Measured with 2, 3, 4 and 8 ranks on two
 /// processors.
-int most_ranks_across(Collective collective) {
+int max_ranks_across(Collective collective) {
   switch (collective) {
     case Collective::all_reduce:
     case Collective::reduce:
@@ -39,15 +40,15 @@ int most_ranks_across(Collective collective) {
 
 /// How private memory travels where it may go across.
 std::string_view ways_of(int ranks) {
-  if (ranks <= most_ranks_across(Collective::reduce)) return "copied once";
-  if (ranks <= most_ranks_across(Collective::all_gather)) return "copied once, by reductions twice";
+  if (ranks <= max_ranks_across(Collective::reduce)) return "copied once";
+  if (ranks <= max_ranks_across(Collective::all_gather)) return "copied once, by reductions twice";
   return "copied once by broadcast, gather, scatter and send_recv, else twice";
 }
 
 /// How long a rank whose call has failed waits at most for peers that are at work on its memory. They move a part of
 /// it at a time; only one that is stopped in the middle of that takes longer.
-constexpr auto kLongestWork = std::chrono::seconds(1);
-constexpr auto kLookAgain = std::chrono::microseconds(100);
+constexpr auto max_work = std::chrono::seconds(1);
+constexpr auto look_again = std::chrono::microseconds(100);
 
 /// Bytes of a line's data that are free for a call's input.
 std::size_t line_bytes(Collective collective) {
@@ -184,12 +185,12 @@ std::string ShmCommunicator::Refusal::in_words() const {
 tl::unexpected<Error> ShmCommunicator::give_up(Error error) {
   std::uint32_t none = 0;
   at<Control>(0)->given_up.compare_exchange_strong(none, at_work_ ? works_ : works_ + 1);
-  const Deadline until = Clock::now() + kLongestWork;
+  const Deadline until = Clock::now() + max_work;
   for (std::size_t peer = 0; peer < pids_.size(); ++peer) {
     if (static_cast<int>(peer) == rank()) continue;
     const auto gone = [&] { return peer < trials_.size() && is_gone(pids_[peer], trials_[peer]); };
     while (working(peer).load() != 0 && !gone() && Clock::now() < until) {
-      std::this_thread::sleep_for(kLookAgain);
+      std::this_thread::sleep_for(look_again);
     }
   }
   return tl::unexpected(std::move(error));
@@ -209,22 +210,22 @@ std::span<std::byte> ShmCommunicator::recv_buffer() { return {at(layout_.buffer(
 std::uint64_t ShmCommunicator::offset_of(const std::byte* data, std::size_t bytes) const {
   const auto start = reinterpret_cast<std::uintptr_t>(segment_->data());
   const auto first = reinterpret_cast<std::uintptr_t>(data);
-  if (first < start || first + bytes > start + segment_->size()) return kPrivate;
+  if (first < start || first + bytes > start + segment_->size()) return not_shared;
   return first - start;
 }
 
 Place ShmCommunicator::place_of(int rank, std::uint64_t offset, std::uint64_t address) const {
-  if (offset != kPrivate) return {at(offset)};
+  if (offset != not_shared) return {at(offset)};
   auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-  return {data, rank == this->rank() ? Place::kNear : rank};
+  return {data, rank == this->rank() ? Place::near_by : rank};
 }
 
 Seen ShmCommunicator::seen_of(int rank) const {
   const Line& line = gate_.of(rank);
   Addresses addresses{};
   std::memcpy(&addresses, line.data.data(), sizeof(addresses));
-  Seen seen{place_of(rank, line.in, addresses.in), place_of(rank, line.out, addresses.out), line.in != kPrivate,
-            line.out != kPrivate};
+  Seen seen{place_of(rank, line.in, addresses.in), place_of(rank, line.out, addresses.out), line.in != not_shared,
+            line.out != not_shared};
   std::memcpy(&seen.peers, line.data.data() + line_bytes(Collective::send_recv), sizeof(Partners));
   return seen;
 }
@@ -263,7 +264,7 @@ Result<void> ShmCommunicator::run(const Call& call, Deadline deadline) {
   }
   const std::size_t bytes = call.bytes() * blocks_of(call.collective, size()).in;
   if (bytes <= line_bytes(call.collective)) return run_small(call, true, deadline);
-  if (bytes <= std::min(Layout::kSlotBytes, kSlotsTotal / static_cast<std::size_t>(size()))) {
+  if (bytes <= std::min(Layout::slot_bytes, slots_total / static_cast<std::size_t>(size()))) {
     return run_small(call, false, deadline);
   }
   return run_large(call, deadline);
@@ -284,10 +285,10 @@ Result<void> ShmCommunicator::run_small(const Call& call, bool in_lines, Deadlin
 bool ShmCommunicator::wants_across(const Call& call) const {
   if (!across_) return false;
   if (private_way_ == PrivateWay::across) return true;
-  if (size() > most_ranks_across(call.collective)) return false;
+  if (size() > max_ranks_across(call.collective)) return false;
   const bool shared_out = call.collective == Collective::broadcast || call.collective == Collective::all_reduce ||
                           call.collective == Collective::reduce;
-  return call.bytes() / (shared_out ? static_cast<std::size_t>(size()) : 1) >= kLeastAcross;
+  return call.bytes() / (shared_out ? static_cast<std::size_t>(size()) : 1) >= min_across;
 }
 
 Result<void> ShmCommunicator::run_large(const Call& call, Deadline deadline) {
@@ -305,7 +306,7 @@ Result<void> ShmCommunicator::run_anywhere(const Call& call, Deadline deadline) 
   std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
   const bool across = wants_across(call);
   // Who knows already that it will be so, need not wait until it has been said.
-  const Seen own{{}, {}, mine.in != kPrivate, mine.out != kPrivate, {call.to, call.from}};
+  const Seen own{{}, {}, mine.in != not_shared, mine.out != not_shared, {call.to, call.from}};
   if (!across && DirectWork::is_private(call, rank(), own)) staging_.begin(call);
   if (auto met = announce(call, deadline); !met) return met;
   bool begun = !across;
@@ -330,6 +331,47 @@ Result<void> ShmCommunicator::run_anywhere(const Call& call, Deadline deadline) 
   // It had done its own work before.
   if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
   return fail(Errc::unavailable, concat(first.in_words(), ": is all of it there, as plain memory of the process?"));
+}
+
+Suits suits_shm(const Ranks& ranks) {
+  const std::vector<HostIdentity>& all = ranks.hosts;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].place.empty() && all.size() > 1) return {false, concat("/proc tells rank ", rank, " too little")};
+    if (all[rank].place != all[0].place) {
+      return {false, concat("rank 0 and rank ", rank,
+                            " run on different machines, in different containers or as different users")};
+    }
+  }
+  return {};
+}
+
+Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline) {
+  const Group& group = ranks.group;
+  const CommunicatorOptions& options = ranks.options;
+  if (const Suits verdict = suits_shm(ranks); !verdict.suits) {
+    return fail(Errc::unavailable, concat("no shared memory: ", verdict.why_not));
+  }
+  Result<std::shared_ptr<Segment>> segment;
+  std::string announcement;
+  if (group.rank == 0) {
+    segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
+    if (segment) announcement = (*segment)->where();
+  }
+  // A failure of rank 0 shows in agree(): nobody can open what is not there, and rank 0's words come first.
+  const auto where = exchange(group, "segment", announcement, deadline);
+  if (!where) return tl::unexpected(where.error());
+  if (group.rank != 0) segment = Segment::open((*where)[0]);
+
+  std::vector<int> pids;
+  for (const HostIdentity& one : ranks.hosts) pids.push_back(one.pid);
+  const bool crowded = group.size > count_processors(ranks.hosts);
+  auto made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
+    return ShmCommunicator::start(opened, group.rank, pids, {options.buffer_bytes, crowded, options.private_way});
+  });
+  const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
+  if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
+  if (auto met = (*made)->meet(deadline); !met) return tl::unexpected(met.error());
+  return Chosen{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
 }
 
 }  // namespace ddrun::collectives

@@ -5,13 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "shm/direct.hpp"
 #include "shm/gate.hpp"
-#include "shm/layout.hpp"
 #include "shm/mover.hpp"
-#include "shm/peer_memory.hpp"
-#include "shm/peer_watch.hpp"
 #include "shm/segment.hpp"
 #include "shm/staging.hpp"
 
@@ -107,5 +105,9 @@ class ShmCommunicator final : public Communicator {
   std::vector<const std::byte*> places_;
   PeerWatch watch_;  ///< last: it ends before what it reports to
 };
+
+/// The row of this back end: where all ranks can reach the same memory.
+[[nodiscard]] Suits suits_shm(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

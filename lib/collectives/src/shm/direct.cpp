@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "shm/parts.hpp"
+#include "shm/staging.hpp"
 
 namespace ddrun::collectives {
 
@@ -93,7 +93,7 @@ void DirectWork::work(const Call& call, std::span<const Seen> seen, bool across)
 
 DirectWork::Share DirectWork::share_of(std::size_t elements, std::size_t element, std::size_t worker,
                                        std::size_t workers) const {
-  const std::size_t share = round_up((elements + workers - 1) / workers, kApart / element);
+  const std::size_t share = round_up((elements + workers - 1) / workers, lines_apart / element);
   const std::size_t begin = std::min(elements, share * worker);
   return {begin, std::min(elements, begin + share)};
 }

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
-#include "shm/layout.hpp"
 #include "shm/mover.hpp"
+#include "shm/segment.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,6 +1,7 @@
 #include "shm/gate.hpp"
 
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <ctime>
 #include <vector>
 
+#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 
@@ -21,14 +23,14 @@ namespace {
 using namespace std::chrono_literals;
 
 // Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
-constexpr std::chrono::nanoseconds kLongestWatch = 40us;
+constexpr std::chrono::nanoseconds max_watch = 40us;
 // Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
-constexpr std::chrono::nanoseconds kShortestWatch = 1us;
+constexpr std::chrono::nanoseconds min_watch = 1us;
 // Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
-constexpr int kLeastYields = 30;
-constexpr std::chrono::nanoseconds kYieldFor = 100us;
+constexpr int min_yields = 30;
+constexpr std::chrono::nanoseconds yield_for = 100us;
 // Two ranks that take turns at a processor need this long for a turn each.
-constexpr std::chrono::nanoseconds kTurns = 3us;
+constexpr std::chrono::nanoseconds turn_time = 3us;
 
 void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -79,7 +81,7 @@ std::optional<Error> lost_rank(const Control& control) {
 }
 
 Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
-    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(kLongestWatch) {}
+    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(max_watch) {}
 
 bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
 
@@ -117,16 +119,16 @@ bool Gate::linger() {
   if (all_here()) return true;  // the last one to come learns nothing about watching
   if (!crowded_) {
     if (watch(watch_)) {
-      watch_ = std::min(2 * watch_, kLongestWatch);
+      watch_ = std::min(2 * watch_, max_watch);
       return true;
     }
-    watch_ = std::max(watch_ / 2, kShortestWatch);
+    watch_ = std::max(watch_ / 2, min_watch);
   }
-  const auto until = Clock::now() + kYieldFor;
-  for (int i = 0; i < kLeastYields || (!crowded_ && Clock::now() < until); ++i) {
+  const auto until = Clock::now() + yield_for;
+  for (int i = 0; i < min_yields || (!crowded_ && Clock::now() < until); ++i) {
     if (all_here()) return true;
     // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
-    if (crowded_ && !somebody_needs_this_processor() && watch(kTurns)) return true;
+    if (crowded_ && !somebody_needs_this_processor() && watch(turn_time)) return true;
     sched_yield();
   }
   return all_here();
@@ -177,6 +179,41 @@ tl::unexpected<Error> Gate::too_late() const {
     if (!here(rank)) missing.push_back(rank);
   }
   return fail(Errc::timeout, missing_in_words(missing));
+}
+
+Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) {
+  for (const Peer& peer : peers) {
+    if (peer.pid == getpid()) continue;
+    UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
+    if (!pidfd) return fail_errno(Errc::unavailable, concat("cannot watch rank ", peer.rank, " (pidfd_open)"), errno);
+    ranks_.push_back(peer.rank);
+    pidfds_.push_back(std::move(pidfd));
+  }
+  if (pidfds_.empty()) return {};
+  auto stop = make_pipe();
+  if (!stop) return tl::unexpected(stop.error());
+  stop_ = std::move(*stop);
+  auto thread = start_quiet_thread("peer-watch", [this, &control] { run(control); });
+  if (!thread) return tl::unexpected(thread.error());
+  thread_ = std::move(*thread);
+  return {};
+}
+
+PeerWatch::~PeerWatch() {
+  if (!thread_.joinable()) return;
+  stop_.write.reset();
+  thread_.join();
+}
+
+void PeerWatch::run(Control& control) {
+  std::vector<pollfd> watched{{stop_.read.get(), POLLIN, 0}};
+  for (const UniqueFd& pidfd : pidfds_) watched.push_back({pidfd.get(), POLLIN, 0});
+  while (poll(watched.data(), watched.size(), -1) < 0 && errno == EINTR) {
+  }
+  if (watched[0].revents != 0) return;
+  for (std::size_t i = 1; i < watched.size(); ++i) {
+    if (watched[i].revents != 0) return report_lost(control, ranks_[i - 1]);
+  }
 }
 
 }  // namespace ddrun::collectives

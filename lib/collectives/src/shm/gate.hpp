@@ -3,10 +3,13 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
-#include "shm/layout.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "shm/segment.hpp"
 
 namespace ddrun::collectives {
 
@@ -63,5 +66,32 @@ void ring(Bell& bell);
 
 /// Notes that `rank` is gone, unless another went before it, and wakes everybody.
 void report_lost(Control& control, int rank);
+
+/// Notices the end of peer processes of this machine: a thread that sleeps on their pidfds, reports the first one
+/// that ends through `report_lost`, and costs nothing until then.
+class PeerWatch {
+ public:
+  struct Peer {
+    int rank;
+    int pid;
+  };
+
+  /// `control` must outlive the watch. Peers that are this process itself (threads as ranks) are not watched.
+  /// Fails with `unavailable` where there are no pidfds (Linux before 5.3, some sandboxes) or a peer is gone.
+  [[nodiscard]] Result<void> start(Control& control, const std::vector<Peer>& peers);
+
+  PeerWatch() = default;
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+  ~PeerWatch();
+
+ private:
+  void run(Control& control);
+
+  std::vector<int> ranks_;
+  std::vector<UniqueFd> pidfds_;
+  Pipe stop_;
+  std::thread thread_;
+};
 
 }  // namespace ddrun::collectives

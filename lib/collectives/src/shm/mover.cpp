@@ -1,21 +1,101 @@
 #include "shm/mover.hpp"
 
+#include <sys/prctl.h>
+#include <sys/uio.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <mutex>
 #include <utility>
 
 #include "copy.hpp"
-#include "shm/layout.hpp"
-#include "shm/peer_memory.hpp"
+#include "shm/segment.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
+using Copy = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
+
+int copy_all(Copy copy, int pid, std::byte* here, std::byte* there, std::size_t bytes) {
+  // One call copies 2 GiB at most, and stops at the first page that it does not get.
+  while (bytes > 0) {
+    const iovec local{here, bytes};
+    const iovec remote{there, bytes};
+    const ssize_t done = copy(pid, &local, 1, &remote, 1, 0);
+    if (done < 0) return errno;
+    if (done == 0) return EFAULT;
+    here += done;
+    there += done;
+    bytes -= static_cast<std::size_t>(done);
+  }
+  return 0;
+}
+
+bool restricted_to_ancestors() {
+  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
+  int scope = 0;
+  return file >> scope && scope == 1;
+}
+
+struct Consent {
+  std::mutex mutex;
+  int holders = 0;
+};
+
+Consent& consent() {
+  static Consent instance;
+  return instance;
+}
+
+}  // namespace
+
+int copy_from_process(int pid, std::byte* to, const std::byte* from, std::size_t bytes) {
+  return copy_all(&process_vm_readv, pid, to, const_cast<std::byte*>(from), bytes);
+}
+
+int copy_to_process(int pid, std::byte* to, const std::byte* from, std::size_t bytes) {
+  return copy_all(&process_vm_writev, pid, const_cast<std::byte*>(from), to, bytes);
+}
+
+int try_process(int pid, const Trial::Note& note) {
+  auto* const there = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(note.address));
+  std::uint64_t found = 0;
+  if (const int error = copy_from_process(pid, reinterpret_cast<std::byte*>(&found), there, sizeof(found));
+      error != 0) {
+    return error;
+  }
+  // Somebody else's memory, whoever that is.
+  if (found != note.word) return ESRCH;
+  return copy_to_process(pid, there + offsetof(Trial, room), reinterpret_cast<const std::byte*>(&found), sizeof(found));
+}
+
+bool is_gone(int pid, const Trial::Note& note) {
+  const auto* const there = reinterpret_cast<const std::byte*>(static_cast<std::uintptr_t>(note.address));
+  std::byte found{};
+  return copy_from_process(pid, &found, there, sizeof(found)) == ESRCH;
+}
+
+OpenToPeers::OpenToPeers() {
+  Consent& given = consent();
+  const std::lock_guard lock(given.mutex);
+  if (given.holders++ == 0 && restricted_to_ancestors()) prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+}
+
+OpenToPeers::~OpenToPeers() {
+  Consent& given = consent();
+  const std::lock_guard lock(given.mutex);
+  if (--given.holders == 0 && restricted_to_ancestors()) prctl(PR_SET_PTRACER, 0, 0, 0, 0);
+}
+
+namespace {
+
 /// What all ranks' parts may take together of a second-level cache; a part is not so small that the calls of the
 /// system for it cost more than what they copy, nor so large that it does not pay any more.
-constexpr std::size_t kScratch = 1536 << 10;
-constexpr std::size_t kLeastPart = 16 << 10;
-constexpr std::size_t kLargestPart = 512 << 10;
+constexpr std::size_t scratch_bytes = 1536 << 10;
+constexpr std::size_t min_part = 16 << 10;
+constexpr std::size_t max_part = 512 << 10;
 
 bool all_near(std::span<const Place> places) {
   return std::all_of(places.begin(), places.end(), [](const Place& one) { return one.near(); });
@@ -25,7 +105,7 @@ bool all_near(std::span<const Place> places) {
 
 Mover::Mover(std::vector<int> pids)
     : pids_(std::move(pids)),
-      part_(std::clamp(kScratch / (pids_.size() + 1) / kLeastPart * kLeastPart, kLeastPart, kLargestPart)),
+      part_(std::clamp(scratch_bytes / (pids_.size() + 1) / min_part * min_part, min_part, max_part)),
       near_(pids_.size()),
       from_(pids_.size()),
       results_(pids_.size()) {}

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "shm/layout.hpp"
 
 namespace ddrun::collectives {
 
@@ -26,7 +25,7 @@ namespace {
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 int make_memfd(unsigned flags) {
   // Some systems insist on the first form, kernels before 6.3 know only the second.
@@ -35,7 +34,7 @@ int make_memfd(unsigned flags) {
   return memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
 }
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
 /// Whether the system may give large pages to a memfd that has none reserved: "always within_size advise [never] …".
 bool large_pages_allowed() {
@@ -99,19 +98,19 @@ Segment::~Segment() {
 
 bool Segment::make(std::size_t bytes, bool huge) {
   fd_.reset(make_memfd(huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0));
-  const std::size_t whole = huge ? round_up(bytes, kHugePage) : bytes;
-  return fd_ && ftruncate(fd_.get(), static_cast<off_t>(whole)) == 0 && fcntl(fd_.get(), F_ADD_SEALS, kSeals) == 0;
+  const std::size_t whole = huge ? round_up(bytes, huge_page_bytes) : bytes;
+  return fd_ && ftruncate(fd_.get(), static_cast<off_t>(whole)) == 0 && fcntl(fd_.get(), F_ADD_SEALS, seals) == 0;
 }
 
 std::string Segment::pages() const {
-  if (page_ == kHugePage) return "2 MiB pages";
+  if (page_ == huge_page_bytes) return "2 MiB pages";
   return large_pages_allowed() ? "4 KiB pages, or 2 MiB where the system finds some" : "4 KiB pages";
 }
 
 Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes) {
   std::shared_ptr<Segment> segment(new Segment);
   // A small segment would waste most of a large page.
-  const bool huge = bytes >= kHugePage && segment->make(bytes, true) && segment->map(bytes);
+  const bool huge = bytes >= huge_page_bytes && segment->make(bytes, true) && segment->map(bytes);
   if (!huge) {
     if (!segment->make(bytes, false)) {
       return fail_errno(Errc::unavailable, concat("cannot create ", bytes, " bytes of shared memory"), errno);

@@ -2,27 +2,27 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "ddrun/store/store.hpp"
-#include "pages.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
 
 /// Between machines: one stream is one flow for the network, which puts it on one queue and one processor.
-constexpr int kStreamsBetweenMachines = 4;
+constexpr int streams_between_machines = 4;
 
 }  // namespace
 
 Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& group, const TcpOptions& options,
                                                                   Deadline deadline) {
-  if (options.streams < 0 || options.streams > TcpLinks::kMostStreams) {
+  if (options.streams < 0 || options.streams > TcpLinks::max_streams) {
     return fail(Errc::invalid_argument, concat("a link cannot have ", options.streams, " streams: give 1 to ",
-                                               TcpLinks::kMostStreams, ", or 0 for a number that is chosen"));
+                                               TcpLinks::max_streams, ", or 0 for a number that is chosen"));
   }
   auto links = TcpLinks::connect(group, deadline);
   if (!links) return tl::unexpected(links.error());
-  const int chosen = links->one_machine() ? 1 : kStreamsBetweenMachines;
+  const int chosen = links->one_machine() ? 1 : streams_between_machines;
   const int streams = options.streams == 0 ? chosen : options.streams;
   TransferOptions transfer{streams, !options.crowded, options.zero_copy};
   if (links->one_machine() && options.zero_copy != ZeroCopy::always) transfer.zero_copy = ZeroCopy::never;
@@ -98,6 +98,16 @@ Error TcpCommunicator::first_failure(Error mine) {
   mine.code = static_cast<Errc>(*code);
   mine.message = first->substr(blank + 1);
   return mine;
+}
+
+Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline) {
+  TcpOptions tcp;
+  tcp.buffer_bytes = ranks.options.buffer_bytes;
+  tcp.streams = ranks.options.tcp_streams;
+  tcp.crowded = is_crowded(ranks.hosts, ranks.group.rank);
+  auto made = TcpCommunicator::connect(ranks.group, tcp, deadline);
+  if (!made) return tl::unexpected(made.error());
+  return Chosen{std::move(*made)};
 }
 
 }  // namespace ddrun::collectives

@@ -4,8 +4,9 @@
 #include <optional>
 #include <string>
 
+#include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/private_memory.hpp"
+#include "ddrun/collectives/memory.hpp"
 #include "tcp/algorithms.hpp"
 #include "tcp/transfer.hpp"
 
@@ -13,7 +14,7 @@ namespace ddrun::collectives {
 
 struct TcpOptions {
   std::size_t buffer_bytes = 0;
-  /// Connections of a link, 1 to TcpLinks::kMostStreams; 0: chosen. Equal on all ranks.
+  /// Connections of a link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
   int streams = 0;
   /// Whether more ranks run on this machine than it has processors, so that nobody should wait awake.
   bool crowded = true;
@@ -63,5 +64,8 @@ class TcpCommunicator final : public Communicator {
   PrivateMemory buffers_;
   bool failed_ = false;
 };
+
+/// The row of this back end.
+[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

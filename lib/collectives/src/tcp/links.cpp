@@ -9,6 +9,7 @@
 
 #include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
+#include "describe.hpp"
 #include "exchange.hpp"
 
 namespace ddrun::collectives {
@@ -17,13 +18,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kWord = 32;
+constexpr std::size_t word_letters = 32;
 /// How long somebody may take to say who it is, and how many may do so at a time.
-constexpr auto kPatience = 2s;
-constexpr std::size_t kMostCallers = 1024;
+constexpr auto hello_patience = 2s;
+constexpr std::size_t max_callers = 1024;
 
 Result<std::string> secret_word() {
-  std::array<std::byte, kWord / 2> bytes{};
+  std::array<std::byte, word_letters / 2> bytes{};
   if (auto filled = fill_random(bytes); !filled) return tl::unexpected(filled.error());
   return in_hex(bytes);
 }
@@ -104,7 +105,7 @@ Result<void> TcpLinks::wait_for_previous(Deadline deadline) {
     polled.clear();
     poll_for_callers(polled);
     // Who takes too long to say its word is not waited for; see answer().
-    poll(polled.data(), polled.size(), poll_timeout(std::min(deadline, Clock::now() + kPatience)));
+    poll(polled.data(), polled.size(), poll_timeout(std::min(deadline, Clock::now() + hello_patience)));
   }
 }
 
@@ -114,7 +115,7 @@ Result<TcpLinks::Place> TcpLinks::place_of(int peer) const {
   const std::vector<std::string> fields = split(text, ' ');
   const auto port = fields.size() == 3 ? parse_integer(fields[1], 1, 65535) : parse_integer("", 1, 1);
   const auto at = port ? SocketAddress::parse(fields[0], static_cast<std::uint16_t>(*port)) : std::nullopt;
-  if (!at || fields[2].size() != kWord) {
+  if (!at || fields[2].size() != word_letters) {
     return fail(Errc::protocol, concat("rank ", peer, " gave '", text, "' as its address"));
   }
   return Place{*at, fields[2]};
@@ -148,7 +149,7 @@ Result<void> TcpLinks::call(int peer, int streams, Deadline deadline) {
   for (std::size_t i = first; i < wanted; ++i) {
     if (auto connected = finish_connecting(link[i].get(), what, deadline); !connected) return connected;
     Hello hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
-    std::memcpy(hello.word.data(), place->word.data(), kWord);
+    std::memcpy(hello.word.data(), place->word.data(), word_letters);
     // A new connection always has room for this little.
     if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
       return fail_errno(Errc::connection_lost, what, errno);
@@ -169,8 +170,8 @@ Result<void> TcpLinks::answer() {
                   "cannot answer another rank's connection: this process or machine has no "
                   "descriptor left; raise the limit on open files (ulimit -n)");
     }
-    if (callers_.size() == kMostCallers) callers_.erase(callers_.begin());
-    callers_.push_back({std::move(fd), {}, 0, Clock::now() + kPatience});
+    if (callers_.size() == max_callers) callers_.erase(callers_.begin());
+    callers_.push_back({std::move(fd), {}, 0, Clock::now() + hello_patience});
   }
   std::erase_if(callers_, [&](Caller& caller) {
     const Heard heard = listen_to(caller);
@@ -188,7 +189,7 @@ TcpLinks::Heard TcpLinks::listen_to(Caller& caller) const {
     if (got <= 0) return Heard::stranger;
     caller.have += static_cast<std::size_t>(got);
     // Hung up on at the first wrong letter.
-    const std::size_t letters = std::min(caller.have, kWord);
+    const std::size_t letters = std::min(caller.have, word_letters);
     if (std::memcmp(caller.said.data(), word_.data(), letters) != 0) return Heard::stranger;
   }
   return Heard::friendly;
@@ -197,7 +198,7 @@ TcpLinks::Heard TcpLinks::listen_to(Caller& caller) const {
 void TcpLinks::welcome(Caller& caller) {
   Hello hello{};
   std::memcpy(&hello, caller.said.data(), sizeof(hello));
-  if (hello.rank >= static_cast<std::uint32_t>(size_) || hello.stream >= kMostStreams) return;
+  if (hello.rank >= static_cast<std::uint32_t>(size_) || hello.stream >= max_streams) return;
   Streams& link = from_[hello.rank];
   if (link.size() <= hello.stream) link.resize(hello.stream + 1);
   if (!link[hello.stream]) link[hello.stream] = std::move(caller.fd);
@@ -214,6 +215,61 @@ void TcpLinks::close() {
   }
   callers_.clear();
   listener_.fd.reset();
+}
+
+TcpWatch::TcpWatch(int rank, int size)
+    : rank_(rank), size_(size), halves_(static_cast<std::size_t>(size)), left_(static_cast<std::size_t>(size)) {}
+
+void TcpWatch::begin(const Call& call, std::uint64_t number) {
+  call_ = call;
+  number_ = number;
+  told_ = false;
+}
+
+bool TcpWatch::can_hear(const TcpLinks& links, int peer) const { return links.to(peer, 0) >= 0 && !has_left(peer); }
+
+Result<void> TcpWatch::hear(const TcpLinks& links, int peer) {
+  Half& half = halves_[static_cast<std::size_t>(peer)];
+  while (can_hear(links, peer)) {
+    const ssize_t got =
+        recv(links.to(peer, 0), half.bytes.data() + half.have, half.bytes.size() - half.have, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) break;
+    if (got <= 0) {
+      left_[static_cast<std::size_t>(peer)] = 1;
+      return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
+    }
+    half.have += static_cast<std::size_t>(got);
+    if (half.have < half.bytes.size()) continue;
+    half.have = 0;
+    Notice notice;
+    std::memcpy(&notice, half.bytes.data(), sizeof(notice));
+    if (notice.call == leaving) left_[static_cast<std::size_t>(peer)] = 1;
+    else if (peer == next()) next_says_ = notice;
+  }
+  return peer == next() ? compare() : Result<void>();
+}
+
+/// The next rank may have said it before this one came to that call.
+Result<void> TcpWatch::compare() const {
+  if (next_says_.call != number_ || number_ == 0) return {};
+  if (next_says_.kind == kind_of(call_) && next_says_.count == call_.count) return {};
+  return different_calls(next(), static_cast<std::uint32_t>(next_says_.kind), next_says_.count, rank_, call_);
+}
+
+void TcpWatch::tell_call(const TcpLinks& links) {
+  if (told_) return;
+  told_ = true;
+  tell(links.from((rank_ + size_ - 1) % size_, 0), {number_, kind_of(call_), call_.count});
+}
+
+void TcpWatch::tell_leaving(const TcpLinks& links, int size) {
+  for (int peer = 0; peer < size; ++peer) tell(links.from(peer, 0), {leaving, 0, 0});
+}
+
+/// Notices are so few and small that there is always room for one.
+void TcpWatch::tell(int fd, const Notice& notice) {
+  if (fd >= 0) (void)!send(fd, &notice, sizeof(notice), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 }  // namespace ddrun::collectives

@@ -6,7 +6,7 @@
 
 namespace ddrun::collectives {
 
-inline constexpr int kNobody = -1;
+inline constexpr int no_peer = -1;
 
 /// For what is kept by rank, or by a host's number.
 [[nodiscard]] constexpr std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
@@ -26,7 +26,7 @@ class Arrival {
 
 /// A message to a rank, or to nobody. `data` must stay as it is until the exchange ends.
 struct Outgoing {
-  int to = kNobody;
+  int to = no_peer;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
@@ -34,7 +34,7 @@ struct Outgoing {
 /// A message from a rank, or from nobody: stored at `data`, or handed to `arrival` in pieces of whole elements of
 /// `element` bytes.
 struct Incoming {
-  int from = kNobody;
+  int from = no_peer;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
   Arrival* arrival = nullptr;

@@ -13,8 +13,8 @@ namespace ddrun::collectives {
 
 namespace {
 
-constexpr std::size_t kLeastPiece = 64 << 10;
-constexpr std::size_t kMostPiece = 4 << 20;
+constexpr std::size_t min_piece = 64 << 10;
+constexpr std::size_t max_piece = 4 << 20;
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -35,21 +35,21 @@ Result<double> time_exchanges(Peers& peers, Scratch& out, Scratch& in, std::size
 }
 
 double time_reduction(Workspace& ws) {
-  constexpr std::size_t kCount = 16384;
-  constexpr int kTimes = 5;
+  constexpr std::size_t trial_count = 16384;
+  constexpr int repetitions = 5;
   const Partial partial({Collective::all_reduce, DataType::float32, ReduceOp::sum}, 2);
-  std::byte* const mine = ws.mine.at_least(kCount * sizeof(float));
-  std::byte* const theirs = ws.theirs.at_least(kCount * sizeof(float));
-  std::fill_n(theirs, kCount * sizeof(float), std::byte{0});
+  std::byte* const mine = ws.mine.at_least(trial_count * sizeof(float));
+  std::byte* const theirs = ws.theirs.at_least(trial_count * sizeof(float));
+  std::fill_n(theirs, trial_count * sizeof(float), std::byte{0});
   double best = 0;
-  for (int i = 0; i < kTimes; ++i) {
+  for (int i = 0; i < repetitions; ++i) {
     const auto start = Clock::now();
-    partial.load(mine, theirs, kCount);
-    partial.merge(mine, mine, theirs, kCount);
+    partial.load(mine, theirs, trial_count);
+    partial.merge(mine, mine, theirs, trial_count);
     const double took = since(start);
     if (i == 0 || took < best) best = took;
   }
-  return best / (kCount * sizeof(float));
+  return best / (trial_count * sizeof(float));
 }
 
 std::string up_to(std::size_t bytes) {
@@ -66,7 +66,7 @@ std::string in_steps(std::initializer_list<std::pair<std::string_view, std::size
   for (const auto& [name, to] : steps) {
     if (to <= from) continue;
     words += words.empty() ? std::string(name) : concat(", then ", name);
-    if (to == Plan::kAlways) break;
+    if (to == Plan::unlimited) break;
     words += concat(" up to ", up_to(to));
     from = to;
   }
@@ -76,15 +76,15 @@ std::string in_steps(std::initializer_list<std::pair<std::string_view, std::size
 std::size_t Plan::piece(std::size_t bytes, int ranks) const {
   // (n - 2 + k) (alpha + beta S / k) for k pieces is least at k² = (n - 2) beta S / alpha.
   const double steps = std::max(ranks - 2, 0) * costs.per_byte;
-  if (steps <= 0 || costs.latency <= 0) return kMostPiece;
+  if (steps <= 0 || costs.latency <= 0) return max_piece;
   const double best = std::sqrt(static_cast<double>(bytes) * costs.latency / steps);
   // A whole number of every element.
-  const auto rounded = static_cast<std::size_t>(std::min<double>(best, kMostPiece)) / kLeastPiece * kLeastPiece;
-  return std::max(rounded, kLeastPiece);
+  const auto rounded = static_cast<std::size_t>(std::min<double>(best, max_piece)) / min_piece * min_piece;
+  return std::max(rounded, min_piece);
 }
 
 std::string Plan::in_words() const {
-  const std::size_t rest = kAlways;
+  const std::size_t rest = unlimited;
   return concat(
       "all_reduce: ", in_steps({{"recursive doubling", doubling}, {"halving and doubling", halving}, {"ring", rest}}),
       "; reduce_scatter: ", in_steps({{"recursive doubling", doubling}, {"ring", rest}}),
@@ -113,12 +113,12 @@ Plan plan_for(const Costs& costs, int ranks) {
   const auto ring = [&](double s) { return 2 * (n - 1) * a + share * s * (2 * b + c); };
   // What is as fast in the model is not in the network: the ring's messages go between neighbours only, so a few
   // percent are its.
-  constexpr double kRingsAdvance = 1.05;
+  constexpr double rings_advance = 1.05;
 
   Plan plan;
   plan.costs = costs;
   plan.doubling = crossover(doubling, [&](double s) { return std::min(halving(s), ring(s)); });
-  plan.halving = crossover([&](double s) { return kRingsAdvance * halving(s); }, ring);
+  plan.halving = crossover([&](double s) { return rings_advance * halving(s); }, ring);
   plan.tree = crossover([&](double s) { return all_steps * (a + s * b); },
                         [&](double s) {
                           const double root = std::sqrt((n - 2) * a) + std::sqrt(s * b);
@@ -136,8 +136,8 @@ Result<Costs> measure_costs(Peers& peers, Workspace& ws) {
   // All ranks of a machine share its memory and processors: the more they are, the less each sends.
   const std::size_t large = std::clamp((std::size_t{4} << 20U) / static_cast<std::size_t>(peers.size()),
                                        std::size_t{64} << 10U, std::size_t{512} << 10U);
-  constexpr int kTimes = 9;
-  const auto latency = time_exchanges(peers, ws.mine, ws.theirs, sizeof(double), kTimes);
+  constexpr int repetitions = 9;
+  const auto latency = time_exchanges(peers, ws.mine, ws.theirs, sizeof(double), repetitions);
   if (!latency) return tl::unexpected(latency.error());
   const auto long_ones = time_exchanges(peers, ws.mine, ws.theirs, large, 3);
   if (!long_ones) return tl::unexpected(long_ones.error());

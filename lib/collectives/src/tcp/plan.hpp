@@ -24,7 +24,7 @@ struct Costs {
 
 /// Up to how many bytes which algorithm is taken. The same on all ranks.
 struct Plan {
-  static constexpr std::size_t kAlways = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
 
   Costs costs;
   std::size_t doubling = 0;    ///< all_reduce: of an input; also reduce_scatter: of all blocks
@@ -40,7 +40,7 @@ struct Plan {
 };
 
 /// The largest power of two up to which `small` takes no longer than `large`; both are functions of a number of bytes
-/// and grow steadily. 0: none. kAlways: up to sizes that nobody has.
+/// and grow steadily. 0: none. unlimited: up to sizes that nobody has.
 template <class Small, class Large>
 std::size_t crossover(const Small& small, const Large& large) {
   std::size_t last = 0;
@@ -49,7 +49,7 @@ std::size_t crossover(const Small& small, const Large& large) {
     if (small(size) > large(size)) return last;
     last = bytes;
   }
-  return Plan::kAlways;
+  return Plan::unlimited;
 }
 
 /// "recursive doubling up to 16 KiB, then ring": names, each with the size up to which it is taken.

@@ -1,29 +1,76 @@
 #include "tcp/transfer.hpp"
 
+#include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
+
+// After <sys/socket.h>, and after <time.h>: it uses both.
+#include <linux/errqueue.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
+#include "describe.hpp"
 
 namespace ddrun::collectives {
+
+namespace {
+
+/// Below that, keeping book of pages costs more than copying (the document above: about 10 KiB for one send).
+constexpr std::size_t min_uncopied = 64 << 10;
+constexpr std::size_t copied_tail = 16 << 10;
+
+}  // namespace
+
+std::size_t ZeroCopySends::share(int fd, std::size_t bytes) {
+  if (wish_ == ZeroCopy::never || bytes < min_uncopied) return 0;
+  if (!asked_) {
+    asked_ = true;
+    const int on = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) != 0) wish_ = ZeroCopy::never;
+    if (wish_ == ZeroCopy::never) return 0;
+  }
+  return bytes - copied_tail;
+}
+
+void ZeroCopySends::collect(int fd) {
+  while (pending()) {
+    alignas(cmsghdr) std::array<char, 256> control{};
+    msghdr message{};
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return;
+    for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
+      const bool v4 = one->cmsg_level == SOL_IP && one->cmsg_type == IP_RECVERR;
+      const bool v6 = one->cmsg_level == SOL_IPV6 && one->cmsg_type == IPV6_RECVERR;
+      if (!v4 && !v6) continue;
+      sock_extended_err said{};
+      std::memcpy(&said, CMSG_DATA(one), sizeof(said));
+      if (said.ee_origin != SO_EE_ORIGIN_ZEROCOPY) continue;
+      // Sends number ee_info to ee_data.
+      done_ += said.ee_data - said.ee_info + 1;
+      if ((said.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) != 0 && wish_ == ZeroCopy::where_it_works) {
+        wish_ = ZeroCopy::never;
+      }
+    }
+  }
+}
 
 namespace {
 
 using namespace std::chrono_literals;
 
 /// What is received for an Arrival at a time: small enough to be still in the cache then.
-constexpr std::size_t kTakenAtOnce = 128 << 10;
+constexpr std::size_t taken_at_once = 128 << 10;
 /// Falling asleep and being woken takes some microseconds; who is about to come is waited for awake.
-constexpr auto kSpin = 50us;
+constexpr auto spin_time = 50us;
 /// Who has waited this long looks whether something is wrong.
-constexpr auto kLong = 100ms;
+constexpr auto long_wait = 100ms;
 
 }  // namespace
 
@@ -75,7 +122,7 @@ void TcpTransfer::start(Way& way, int peer, std::size_t bytes, std::vector<std::
   way.peer = peer;
   way.header_left = 0;
   way.stripes.clear();
-  if (peer == kNobody) return;
+  if (peer == no_peer) return;
   if (last_call[index_of(peer)] != calls_) way.header_left = sizeof(Header);
   last_call[index_of(peer)] = calls_;
   const int streams = streams_for(bytes, options_.streams);
@@ -85,7 +132,7 @@ void TcpTransfer::start(Way& way, int peer, std::size_t bytes, std::vector<std::
 /// What is sent from the caller's memory must have been read from there, too.
 bool TcpTransfer::finished() const {
   if (!out_.done() || !in_.done()) return false;
-  if (out_.peer == kNobody) return true;
+  if (out_.peer == no_peer) return true;
   const auto& sends = sends_[index_of(out_.peer)];
   return std::none_of(sends.begin(), sends.end(), [](const ZeroCopySends& one) { return one.pending(); });
 }
@@ -93,11 +140,11 @@ bool TcpTransfer::finished() const {
 Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
   start(out_, out.to, out.bytes, told_);
   start(in_, in.from, in.bytes, heard_);
-  if (out.to != kNobody && sends_[index_of(out.to)].size() < out_.stripes.size()) {
+  if (out.to != no_peer && sends_[index_of(out.to)].size() < out_.stripes.size()) {
     sends_[index_of(out.to)].resize(out_.stripes.size(), ZeroCopySends(options_.zero_copy));
   }
   for (Arrived& arrived : arrived_) arrived.pending = 0;
-  if (out.to != kNobody) {
+  if (out.to != no_peer) {
     if (auto called = links_.call(out.to, static_cast<int>(out_.stripes.size()), deadline_); !called) {
       // At the start it was listening.
       const bool refused = called.error().cause == std::errc::connection_refused;
@@ -122,8 +169,8 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
     }
     const auto now = Clock::now();
     if (awake_until == Deadline{}) {
-      awake_until = options_.spin ? now + kSpin : now;
-      next_look_ = now + kLong;
+      awake_until = options_.spin ? now + spin_time : now;
+      next_look_ = now + long_wait;
     }
     if (now < awake_until) {
       // Who is waited for may be waiting for this processor.
@@ -175,9 +222,9 @@ Result<void> TcpTransfer::receive_some(const Incoming& in, std::size_t stream, b
     target = in.data + stripe.offset();
   } else {
     Arrived& arrived = arrived_[stream];
-    if (!arrived.data) arrived.data = std::make_unique<std::byte[]>(kTakenAtOnce);
+    if (!arrived.data) arrived.data = std::make_unique<std::byte[]>(taken_at_once);
     target = arrived.data.get() + arrived.pending;
-    room = std::min(room, kTakenAtOnce) - arrived.pending;
+    room = std::min(room, taken_at_once) - arrived.pending;
   }
   std::array<iovec, 2> into{
       {{reinterpret_cast<std::byte*>(&theirs_) + sizeof(Header) - header, header}, {target, room}}};
@@ -230,7 +277,7 @@ Result<void> TcpTransfer::wait() {
   }
   const int next = watch_.next();
   const bool hears_next = watch_.can_hear(links_, next);
-  const bool hears_sender = in_.peer != kNobody && in_.peer != next && watch_.can_hear(links_, in_.peer);
+  const bool hears_sender = in_.peer != no_peer && in_.peer != next && watch_.can_hear(links_, in_.peer);
   if (hears_next) polled_.push_back({links_.to(next, 0), POLLIN, 0});
   if (hears_sender) polled_.push_back({links_.to(in_.peer, 0), POLLIN, 0});
   if (callers) links_.poll_for_callers(polled_);
@@ -264,8 +311,8 @@ Result<void> TcpTransfer::wait() {
 /// Somebody may make another call, or may have died before it called this rank, so that no link shows it.
 Result<void> TcpTransfer::waited_long() {
   watch_.tell_call(links_);
-  next_look_ = Clock::now() + kLong;
-  if (in_.peer == kNobody || in_.done() || links_.from(in_.peer, 0) >= 0) return {};
+  next_look_ = Clock::now() + long_wait;
+  if (in_.peer == no_peer || in_.done() || links_.from(in_.peer, 0) >= 0) return {};
   // The end of this rank's own link to it will tell.
   if (!watch_.has_left(in_.peer) && links_.call(in_.peer, 1, deadline_)) return {};
   return sender_may_be_gone();

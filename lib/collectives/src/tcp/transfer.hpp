@@ -2,17 +2,92 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tcp/links.hpp"
 #include "tcp/peers.hpp"
-#include "tcp/stripe.hpp"
-#include "tcp/watch.hpp"
-#include "tcp/zero_copy.hpp"
 
 namespace ddrun::collectives {
+
+/// A message is cut into chunks that the streams of a link carry in turn. A multiple of every element's size.
+inline constexpr std::size_t stripe_chunk = 128 << 10;
+
+/// How many of a link's `streams` a message of `bytes` uses: few bytes are not worth a second one.
+[[nodiscard]] constexpr int streams_for(std::size_t bytes, int streams) {
+  const std::size_t chunks = std::max<std::size_t>(bytes / (2 * stripe_chunk), 1);
+  return static_cast<int>(std::min(chunks, static_cast<std::size_t>(streams)));
+}
+
+/// The part of a message that one stream carries, and how far that is: chunks number `stream`, `stream + streams`, ….
+class Stripe {
+ public:
+  Stripe(std::size_t bytes, int stream, int streams)
+      : bytes_(bytes),
+        chunk_(streams == 1 ? std::max<std::size_t>(bytes, 1) : stripe_chunk),
+        skip_(chunk_ * static_cast<std::size_t>(streams - 1)),
+        at_(chunk_ * static_cast<std::size_t>(stream)),
+        left_(at_ < bytes ? std::min(chunk_, bytes - at_) : 0) {}
+
+  [[nodiscard]] bool done() const { return left_ == 0; }
+  /// Where in the message the next byte belongs.
+  [[nodiscard]] std::size_t offset() const { return at_; }
+  /// Bytes that follow each other from there.
+  [[nodiscard]] std::size_t left() const { return left_; }
+  /// At most left().
+  void advance(std::size_t bytes) {
+    at_ += bytes;
+    left_ -= bytes;
+    if (left_ > 0 || at_ >= bytes_) return;
+    at_ += skip_;
+    if (at_ < bytes_) left_ = std::min(chunk_, bytes_ - at_);
+  }
+
+ private:
+  std::size_t bytes_;
+  std::size_t chunk_;
+  std::size_t skip_;
+  std::size_t at_;
+  std::size_t left_;
+};
+
+/// Whether large messages are sent from where they lie, without being copied into the system's memory (Linux:
+/// Documentation/networking/msg_zerocopy.rst).
+enum class ZeroCopy : unsigned char {
+  never,
+  where_it_works,  ///< given up for a link as soon as the system says that it has copied after all, as for all
+                   ///< connections inside a machine
+  always,          ///< for tests
+};
+
+/// What is still being sent over one connection from the program's own memory.
+class ZeroCopySends {
+ public:
+  explicit ZeroCopySends(ZeroCopy wish) : wish_(wish) {}
+
+  /// Of `bytes` that are left of a message: how many to send next without copying; 0: copy. The last ones are copied,
+  /// so that the peer has something to acknowledge after those before: else it might wait to.
+  [[nodiscard]] std::size_t share(int fd, std::size_t bytes);
+  /// After a send that did not copy.
+  void sent() { ++begun_; }
+  /// After one that the system had no room to keep in mind: a while without.
+  void refused() { wish_ = ZeroCopy::never; }
+
+  /// Whether the system still reads from the program's memory.
+  [[nodiscard]] bool pending() const { return done_ != begun_; }
+  /// Takes what the system says of those; does not block. Ready as POLLERR.
+  void collect(int fd);
+
+ private:
+  ZeroCopy wish_;
+  bool asked_ = false;
+  std::uint32_t begun_ = 0;
+  std::uint32_t done_ = 0;
+};
 
 struct TransferOptions {
   int streams = 1;    ///< of each link, for large messages
@@ -53,7 +128,7 @@ class TcpTransfer final : public Peers {
   };
   /// One direction of an exchange.
   struct Way {
-    int peer = kNobody;
+    int peer = no_peer;
     std::size_t header_left = 0;  ///< bytes, before the data of stream 0
     std::vector<Stripe> stripes;  ///< by stream
     [[nodiscard]] bool done() const;

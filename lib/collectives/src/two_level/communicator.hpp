@@ -4,12 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "two_level/blocks.hpp"
 #include "two_level/levels.hpp"
-#include "two_level/messages.hpp"
-#include "two_level/slices.hpp"
-#include "two_level/straight.hpp"
+#include "two_level/work.hpp"
 
 namespace ddrun::collectives {
 
@@ -55,5 +53,9 @@ class TwoLevelCommunicator final : public Communicator {
   StraightWork straight_;
   MessageWork messages_;
 };
+
+/// The row of this back end: several hosts, of which one at least has several ranks.
+[[nodiscard]] Suits suits_two_level(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_two_level(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

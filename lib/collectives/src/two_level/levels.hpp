@@ -1,15 +1,30 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
+#include "hosts.hpp"
 #include "tcp/communicator.hpp"
-#include "two_level/host_groups.hpp"
-#include "two_level/plan.hpp"
+#include "tcp/plan.hpp"
 #include "two_level/team.hpp"
 
 namespace ddrun::collectives {
+
+/// Up to how many bytes of a block the blocks of a host travel together (BlockWork); larger ones go straight from rank
+/// to rank (StraightWork). The same on all ranks.
+struct TwoLevelPlan {
+  std::size_t rooted = 0;  ///< gather and scatter
+  std::size_t all_to_all = 0;
+
+  /// "all_reduce, …: a slice of each column; …"
+  [[nodiscard]] std::string in_words() const;
+};
+
+/// The least time by the cost model of plan_for(); `costs` are those between hosts.
+[[nodiscard]] TwoLevelPlan plan_levels(const Costs& costs, const HostGroups& hosts);
 
 /// What a rank of several hosts works with: the ranks of its own host, and its ways to the other hosts.
 struct Levels {
@@ -34,10 +49,10 @@ struct Levels {
 };
 
 /// Up to here a message between hosts takes as long as an empty one.
-inline constexpr std::size_t kSmallBetweenHosts = 16 << 10;
+inline constexpr std::size_t small_between_hosts = 16 << 10;
 
 /// Pieces begin so far apart: at cache lines.
-inline constexpr std::size_t kApartBytes = 128;
+inline constexpr std::size_t pieces_apart = 128;
 
 /// What the numbers of a call are between hosts, and how they are added up before the last step.
 [[nodiscard]] DataType travelling_type(const Call& call);

@@ -4,10 +4,9 @@
 #include <cstring>
 #include <thread>
 
-#include "call_words.hpp"
 #include "ddrun/base/text.hpp"
-#include "pages.hpp"
-#include "rank_words.hpp"
+#include "ddrun/collectives/memory.hpp"
+#include "describe.hpp"
 
 namespace ddrun::collectives {
 
@@ -17,7 +16,7 @@ struct TwoLevelTeam::Note {
   std::atomic<std::uint32_t> state;
   Errc code;
   std::uint32_t length;
-  std::array<char, kWords> words;
+  std::array<char, error_bytes> words;
 };
 
 /// Offsets in the segment, which begins as zero.
@@ -29,8 +28,8 @@ struct TwoLevelTeam::Layout {
     note = whole_pages(sizeof(Control));
     lines = note + whole_pages(sizeof(Note));
     results = lines + whole_pages(ranks * 2 * sizeof(Line));
-    shown = results + kPiece;
-    buffers = shown + ranks * kPiece;
+    shown = results + team_piece;
+    buffers = shown + ranks * team_piece;
     buffer_bytes = whole_pages(bytes);
     end = buffers + ranks * 2 * buffer_bytes;
   }
@@ -117,23 +116,25 @@ Result<void> TwoLevelTeam::announce(const Call& call, Deadline deadline) {
 TwoLevelTeam::Reach TwoLevelTeam::reach(int local_rank) const {
   const Line& line = gate_.of(local_rank);
   Reach reach;
-  if (line.in != kPrivate) reach.in = at(line.in);
-  if (line.out != kPrivate) reach.out = at(line.out);
+  if (line.in != not_shared) reach.in = at(line.in);
+  if (line.out != not_shared) reach.out = at(line.out);
   std::memcpy(&reach.partners, line.data.data(), sizeof(reach.partners));
   return reach;
 }
 
-bool TwoLevelTeam::shares(const std::byte* data, std::size_t bytes) const { return offset_of(data, bytes) != kPrivate; }
+bool TwoLevelTeam::shares(const std::byte* data, std::size_t bytes) const {
+  return offset_of(data, bytes) != not_shared;
+}
 
 std::uint64_t TwoLevelTeam::offset_of(const std::byte* data, std::size_t bytes) const {
   const auto start = reinterpret_cast<std::uintptr_t>(segment_->data());
   const auto first = reinterpret_cast<std::uintptr_t>(data);
-  if (data == nullptr || first < start || first + bytes > start + segment_->size()) return kPrivate;
+  if (data == nullptr || first < start || first + bytes > start + segment_->size()) return not_shared;
   return first - start;
 }
 
 std::byte* TwoLevelTeam::shown(int local_rank) const {
-  return at(Layout(size(), buffer_bytes_).shown + static_cast<std::size_t>(local_rank) * kPiece);
+  return at(Layout(size(), buffer_bytes_).shown + static_cast<std::size_t>(local_rank) * team_piece);
 }
 
 std::byte* TwoLevelTeam::results() const { return at(Layout(size(), buffer_bytes_).results); }
@@ -151,7 +152,7 @@ Error TwoLevelTeam::keep(const Error& error) {
   std::uint32_t none = Note::none;
   if (note.state.compare_exchange_strong(none, Note::being_written)) {
     note.code = error.code;
-    note.length = static_cast<std::uint32_t>(std::min(error.message.size(), kWords));
+    note.length = static_cast<std::uint32_t>(std::min(error.message.size(), error_bytes));
     std::copy_n(error.message.begin(), note.length, note.words.begin());
     note.state.store(Note::written);
     return error;

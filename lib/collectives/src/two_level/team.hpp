@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
+#include "hosts.hpp"
 #include "shm/gate.hpp"
-#include "shm/peer_watch.hpp"
 #include "shm/segment.hpp"
-#include "two_level/host_groups.hpp"
 
 namespace ddrun::collectives {
 
@@ -18,9 +17,9 @@ namespace ddrun::collectives {
 class TwoLevelTeam {
  public:
   /// Bytes of the places through which private memory is read and written.
-  static constexpr std::size_t kPiece = std::size_t{2} << 20;
+  static constexpr std::size_t team_piece = std::size_t{2} << 20;
   /// Most bytes of an error's words that the team keeps.
-  static constexpr std::size_t kWords = 1024;
+  static constexpr std::size_t error_bytes = 1024;
 
   /// Address space for the team of a host with so many ranks.
   [[nodiscard]] static std::size_t segment_bytes(int ranks, std::size_t buffer_bytes);
@@ -56,9 +55,9 @@ class TwoLevelTeam {
   /// Whether `data` is in the shared memory.
   [[nodiscard]] bool shares(const std::byte* data, std::size_t bytes) const;
 
-  /// kPiece bytes: what `local_rank` shows of its private memory.
+  /// team_piece bytes: what `local_rank` shows of its private memory.
   [[nodiscard]] std::byte* shown(int local_rank) const;
-  /// kPiece bytes: results for those whose memory is private.
+  /// team_piece bytes: results for those whose memory is private.
   [[nodiscard]] std::byte* results() const;
 
   /// The failure that any of the team kept first.

@@ -67,4 +67,99 @@ class LevelWork {
   std::vector<std::byte*> places_;
 };
 
+/// all_reduce, reduce and broadcast: each column carries a slice of every piece between the hosts, all columns at the
+/// same time. A rank makes its slice of what the ranks of its host have, its column does the rest, and it writes the
+/// result to all ranks of its host. Small data takes the first column alone.
+class SliceWork final : public LevelWork {
+ public:
+  using LevelWork::LevelWork;
+
+ private:
+  [[nodiscard]] std::size_t most(const Call& call) const override;
+  [[nodiscard]] Result<void> work(const Call& call, const Piece& piece, Deadline deadline) override;
+  void gather_here(const Call& call, const Piece& piece, const Piece& slice);
+  [[nodiscard]] Result<void> across(const Call& call, std::size_t count, Deadline deadline);
+  void spread(const Call& call, const Piece& piece, const Piece& slice);
+
+  std::vector<std::byte> slice_;  ///< what the column works on, in the type that travels
+};
+
+/// all_gather, gather, scatter, reduce_scatter and all_to_all: the blocks of a host are dealt to its ranks that are in
+/// a column, and each column carries those that it was dealt on every host, all columns at the same time. What belongs
+/// together travels as one message: of all_to_all, all that the ranks of a host have for the ranks of another one that
+/// were dealt to a column. Where a host has fewer ranks than another, its messages have room that nobody reads. Small
+/// blocks are all carried by the first column.
+class BlockWork final : public LevelWork {
+ public:
+  using LevelWork::LevelWork;
+
+  /// Whether the team's memory has room for a piece of all blocks; the same on every rank.
+  [[nodiscard]] bool has_room(const Call& call) const { return most(call) > 0; }
+
+ private:
+  [[nodiscard]] std::size_t most(const Call& call) const override;
+  [[nodiscard]] Result<void> work(const Call& call, const Piece& piece, Deadline deadline) override;
+  void deal(const Call& call, const Piece& piece);
+  void pack(const Call& call, const Piece& piece);
+  [[nodiscard]] Result<void> across(const Call& call, const Piece& piece, Deadline deadline);
+  void spread(const Call& call, const Piece& piece);
+  void pack_all_to_all(const Call& call, const Piece& piece);
+  void spread_all_to_all(const Call& call, const Piece& piece);
+  /// Calls `body(block, place)` for each rank of `host` that was dealt to this rank's column: its block's number, and
+  /// the place of that.
+  template <class Body>
+  void for_dealt(int host, const Body& body);
+  [[nodiscard]] std::byte* slot(std::vector<std::byte>& slots, int host, int of_host) const;
+
+  int columns_ = 1;  ///< that carry this call
+  int rounds_ = 1;   ///< ranks that a column is dealt of a host at most
+  int slots_ = 1;    ///< blocks between two hosts in a message
+  std::size_t slot_bytes_ = 0;
+  std::vector<std::byte> packed_;    ///< what the column works on: by host, slots_ blocks each
+  std::vector<std::byte> received_;  ///< of an all_to_all
+};
+
+/// gather, scatter and all_to_all of large blocks: each goes once, from where it is to where it belongs. Inside a host
+/// it is copied by the rank that it comes from or goes to. Between hosts it is a message of that rank: of an all_to_all
+/// to the other one, else to or from a rank of the root's host that reads or writes the root's memory in the root's
+/// place, so that the messages of a host's ranks go to different ones.
+class StraightWork final : public LevelWork {
+ public:
+  using LevelWork::LevelWork;
+
+ private:
+  [[nodiscard]] bool reads(const Call& call, int rank) const override;
+  [[nodiscard]] bool writes(const Call& call, int rank) const override;
+  [[nodiscard]] bool moves_at_once(const Call& call) const override {
+    return call.collective == Collective::all_to_all;
+  }
+  [[nodiscard]] std::size_t most(const Call& call) const override;
+  [[nodiscard]] Result<void> work(const Call& call, const Piece& piece, Deadline deadline) override;
+  [[nodiscard]] Result<void> with_root(const Call& call, const Piece& piece);
+  [[nodiscard]] Result<void> for_root(const Call& call, const Piece& piece);
+  [[nodiscard]] Result<void> with_all(const Call& call, const Piece& piece);
+};
+
+/// send_recv: what comes from a rank of the same host is read from its memory, the rest goes over TCP between the two
+/// ranks, while others of the host do the same. Every rank takes part in the meetings of its host, whoever its partners
+/// are, and sends and receives in one step, so that no order of partners can block.
+class MessageWork final : public LevelWork {
+ public:
+  using LevelWork::LevelWork;
+
+  /// Whether partners of this host do not mean each other: then run() has failed and said so.
+  [[nodiscard]] bool partners_differ() const { return partners_differ_; }
+
+ private:
+  [[nodiscard]] bool reads(const Call& /*call*/, int /*rank*/) const override { return true; }
+  [[nodiscard]] bool writes(const Call& /*call*/, int /*rank*/) const override { return false; }
+  [[nodiscard]] bool moves_at_once(const Call& /*call*/) const override { return true; }
+  [[nodiscard]] std::size_t most(const Call& call) const override;
+  [[nodiscard]] Result<void> work(const Call& call, const Piece& piece, Deadline deadline) override;
+  [[nodiscard]] Result<void> compare_partners() const;
+  [[nodiscard]] bool is_here(int rank) const { return levels_.hosts.host_of(rank) == levels_.host; }
+
+  bool partners_differ_ = false;
+};
+
 }  // namespace ddrun::collectives

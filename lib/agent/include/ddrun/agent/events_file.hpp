@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,12 +41,14 @@ class EventsFile {
   void write(std::string_view lines);
 
   /// No more events come: waits for who reads, as long as something is read every two seconds. Then says what was lost.
+  /// Of a file the first loss is said at once, and the sum if it has grown.
   void finish();
 
  private:
   class Feed;
 
   void write_to_file(std::string_view lines);
+  void say_loss();
   Result<void> start_feed(const std::string& path, UniqueFd fd);
 
   UniqueFd file_;               ///< a regular file
@@ -55,6 +58,9 @@ class EventsFile {
   ino_t inode_ = 0;
   bool torn_ = false;  ///< the last line has no end
   bool complained_ = false;
+  std::uint64_t lost_ = 0;  ///< bytes; of a feed only at its end
+  std::uint64_t said_lost_ = 0;
+  std::string why_lost_;
 };
 
 }  // namespace ddrun::agent

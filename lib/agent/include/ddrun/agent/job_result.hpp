@@ -3,12 +3,12 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "ddrun/agent/last_words.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
@@ -28,6 +28,16 @@ struct WorkerError {
   std::string file;                            ///< path of the error.json it was read from
   std::chrono::system_clock::time_point at{};  ///< when it failed: the time in the file, or when that was written
   bool file_stays = true;                      ///< false: it lies in our private directory, and goes with that
+};
+
+/// Why a worker failed, in its own words: the last traceback or fatal message on its stderr. Plain text.
+struct LastWords {
+  std::vector<std::string> reason;           ///< one to three lines, such as "ValueError: boom"
+  std::vector<std::string> text;             ///< all of it: the traceback with the reason, oldest line first
+  std::chrono::system_clock::time_point at;  ///< when ddrun had read the reason
+  std::uint64_t shown = 0;                   ///< lines that the consoles had shown by then
+  std::size_t lines_after = 0;               ///< what the worker wrote to stderr afterwards
+  bool of_a_victim = false;                  ///< it complains of others
 };
 
 /// How one worker of one attempt ended.
@@ -101,10 +111,10 @@ struct NodeAttempt {
 /// The end of a job: what the report and the exit code are made from.
 struct JobResult {
   Verdict verdict = Verdict::success;
-  int signal = 0;             ///< for stopped_by_signal
-  std::string signal_sender;  ///< "pid 4711 (slurmstepd)" if known
-  std::string message;        ///< for launcher_failed: what went wrong and what to do
-  int launcher_code = 125;    ///< for launcher_failed: 125, 126 or 127
+  int signal = 0;                                   ///< for stopped_by_signal
+  std::string signal_sender;                        ///< "pid 4711 (slurmstepd)" if known
+  std::string message;                              ///< for launcher_failed: what went wrong and what to do
+  int launcher_code = exit_codes::launcher_failed;  ///< for launcher_failed: 125, 126 or 127
   std::string run_id;
   std::string host;     ///< short host name
   std::string program;  ///< as the user named it

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <functional>
 #include <string_view>
 
@@ -32,5 +34,12 @@ void begin_new_line();
 
 /// Text that is already formatted (a report): written as it is, to the same place. False if stderr did not take it.
 bool say_text(std::string_view text);
+
+/// Strangers that try the same again and again are not to fill the user's screen: so many are told, then fewer and
+/// fewer.
+inline constexpr std::uint64_t all_told = 10;
+[[nodiscard]] constexpr bool worth_telling(std::uint64_t number) {
+  return number <= all_told || std::has_single_bit(number);
+}
 
 }  // namespace ddrun

@@ -40,7 +40,12 @@ template <class... Parts>
 /// Of `candidates`, the one that `word` was most likely meant to be; empty if none is near.
 [[nodiscard]] std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
+/// "1 worker", "2 workers".
+[[nodiscard]] std::string counted(long long number, std::string_view what);
+
 /// Ranks folded for people: {0,1,2,4} -> "0-2,4". Needs no order, keeps no doubles.
 [[nodiscard]] std::string fold_ranks(std::vector<int> ranks);
+/// "rank 3", "ranks 0-2,4".
+[[nodiscard]] std::string name_ranks(const std::vector<int>& ranks);
 
 }  // namespace ddrun

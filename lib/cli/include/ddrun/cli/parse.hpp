@@ -1,16 +1,14 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/cli/environment_view.hpp"
-#include "ddrun/cli/rendezvous_command.hpp"
-#include "ddrun/cli/secret_command.hpp"
-#include "ddrun/cli/store_command.hpp"
 #include "ddrun/cluster/complete.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -35,12 +33,6 @@ struct Launch {
   std::string env_detect = "auto";    ///< one of cluster::detect_words
 };
 
-/// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
-struct ShowPlace {
-  Launch launch;
-  bool json = false;
-};
-
 /// The answer is a text: --help, --version, `config show`, `completion`, or one line about wrong usage.
 struct PrintAndExit {
   std::string text;  ///< complete, with its last newline
@@ -48,18 +40,41 @@ struct PrintAndExit {
   int code = 0;  ///< 2 for wrong usage
 };
 
-/// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
-/// assignment, a program, or an option that only env(1) has. Empty: there is none.
-[[nodiscard]] bool starts_env_program(std::string_view word);
+/// "ddrun: error: …": one line, whatever control characters were in what was typed.
+[[nodiscard]] PrintAndExit usage_error(std::string_view message);
+[[nodiscard]] PrintAndExit answer(std::string text);
 
-using Parsed = std::variant<Launch, PrintAndExit, StoreServe, StoreAsk, RendezvousServe, SecretNew, ShowPlace>;
+/// What a command line is read with.
+struct Asking {
+  const Environment& environment;
+  const VersionInfo& version;
+  bool stderr_is_tty = false;
+};
 
-/// Understands a command line. `arguments` are without the program's own name.
+/// Understands `words`, a command line without ddrun's own name: options, and a program with its arguments.
 ///
 /// Every value is taken from the command line, else from a variable (DDRUN_* before PET_*), else from the file named
-/// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Never throws; nothing
-/// is checked against the machine (programs, directories, GPUs): that is for those who use the result.
-[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const EnvironmentView& environment,
-                           const VersionInfo& version, bool stderr_is_tty);
+/// by --config or $DDRUN_CONFIG, else it is LaunchSpec's default. Pure but for reading that file. Nothing is checked
+/// against the machine (programs, directories, GPUs): that is for those who use the result. Throws only for want of
+/// memory.
+[[nodiscard]] std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> words, const Asking& asking);
+/// The same for `ddrun env`, where the program may be missing.
+[[nodiscard]] std::variant<Launch, PrintAndExit> parse_place(std::span<const std::string> words, const Asking& asking);
+/// The same for `ddrun config show`: the settings, as a settings file or as JSON.
+[[nodiscard]] PrintAndExit show_config(std::span<const std::string> words, bool json, const Asking& asking);
+
+// Other answers.
+
+/// --help: at most 80 columns.
+[[nodiscard]] std::string help_text();
+/// `ddrun config --help` and `ddrun env --help`.
+extern const std::string_view config_help;
+extern const std::string_view env_help;
+/// --version, and `ddrun version`.
+[[nodiscard]] std::string version_text(const VersionInfo& version);
+/// `ddrun version --json`.
+[[nodiscard]] std::string version_json(const VersionInfo& version);
+/// A completion script; wrong usage for a shell that is not bash, zsh or fish.
+[[nodiscard]] PrintAndExit completion(std::string_view shell);
 
 }  // namespace ddrun::cli

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/cluster/machine.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -69,19 +70,17 @@ struct Detected {
 };
 
 /// Words of --env-detect, blank-separated, "auto" and "none" first.
-inline constexpr std::string_view detect_words =
-    "auto none slurm openmpi mpich flux pbs lsf sge torchrun kubernetes skypilot dstack sagemaker azureml volcano "
-    "horovod tpu torchx plain";
+extern const std::string_view detect_words;
 
 /// False if no variable is there that a scheme begins with: then detect() finds nothing, and its other arguments need
 /// not be made.
-[[nodiscard]] bool worth_looking(const Variables& variables);
+[[nodiscard]] bool worth_looking(const Environment& variables);
 
 /// Looks at variables, and at the files that they name. `how` is one of `detect_words`. Of several schemes torchrun's
 /// PET_* come first, then the innermost (mpirun in a Slurm job: MPI's), the plain MASTER_ADDR and NODE_RANK last.
 /// Does not block but for `read_file`. Fails if two sources contradict each other and none of them is the stronger one,
 /// and if `how` names a scheme that is not there.
-[[nodiscard]] Result<Detected> detect(const Variables& variables, const ReadFile& read_file, const Machine& machine,
+[[nodiscard]] Result<Detected> detect(const Environment& variables, const ReadFile& read_file, const Machine& machine,
                                       std::string_view how = "auto");
 
 /// Three ports in 20000–32767, below those that systems give to outgoing connections, for jobs whose members agree on

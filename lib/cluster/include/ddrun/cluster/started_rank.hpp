@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/cluster/detect.hpp"
 
 namespace ddrun::cluster {
@@ -28,6 +29,6 @@ struct StartedRank {
 
 /// Open MPI's variables, those of MPICH, Intel MPI and MVAPICH2, then those of a Slurm step. Nothing if none of them
 /// are there; `invalid_argument` for values that cannot be and for a heterogeneous Slurm job.
-[[nodiscard]] Result<std::optional<StartedRank>> find_started_rank(const Variables& variables);
+[[nodiscard]] Result<std::optional<StartedRank>> find_started_rank(const Environment& variables);
 
 }  // namespace ddrun::cluster

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,7 +18,8 @@ enum class Backend : unsigned char {
   gloo,       ///< the Gloo library, as a second opinion
 };
 
-inline constexpr std::array kBackends{Backend::automatic, Backend::nccl, Backend::shm, Backend::tcp, Backend::gloo};
+/// All of them, in the order of their table (src/back_ends.cpp).
+[[nodiscard]] std::span<const Backend> backends();
 
 /// As the option that chooses it: "auto", "nccl", "shm", "tcp", "gloo".
 [[nodiscard]] std::string_view name_of(Backend backend);
@@ -27,5 +28,8 @@ inline constexpr std::array kBackends{Backend::automatic, Backend::nccl, Backend
 /// Whether this build and this machine have what a back end needs, without any peer. What it found, in words, or
 /// `unsupported` with what is missing ("this build has no gloo", "no NVIDIA driver: …").
 [[nodiscard]] Result<std::string> probe(Backend backend);
+
+/// Whether its buffers are in the memory of GPUs. Of `automatic`: false, though it may choose such a back end.
+[[nodiscard]] bool works_on_gpus(Backend backend);
 
 }  // namespace ddrun::collectives

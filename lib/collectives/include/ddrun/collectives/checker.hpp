@@ -3,18 +3,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/pattern.hpp"
 
 namespace ddrun::collectives {
 
+/// What a part of a rank's output has to be after a call.
+struct Expected {
+  std::size_t begin = 0;  ///< elements of the output
+  std::size_t count = 0;
+  int rank = all_ranks;     ///< whose contribution, or all ranks' reduction
+  std::uint64_t first = 0;  ///< its element that comes first
+
+  static constexpr int all_ranks = -1;
+};
+
+/// What `call` gives to `rank` if every rank's input began with element `first` of its contribution. Empty for a
+/// rank that gets nothing.
+[[nodiscard]] std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first);
+
 /// Fills the memory of a call before it is made and compares every element after it: what the call gives, and what it
 /// must leave alone. For calls of one collective, type and operation. Blocks only as long as Memory does.
 class Checker {
  public:
   /// Behind each output there have to be so many bytes that belong to nobody.
-  static constexpr std::size_t kGuardBytes = 64;
+  static constexpr std::size_t guard_bytes = 64;
 
   /// `memory` outlives it.
   Checker(Memory& memory, int rank, int size, Collective collective, DataType type, ReduceOp op);

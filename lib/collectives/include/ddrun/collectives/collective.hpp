@@ -3,9 +3,41 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace ddrun::collectives {
+
+/// What an element is. Numbers and order are those of ncclDataType_t.
+enum class DataType : unsigned char { int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16 };
+
+inline constexpr std::array all_types{DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
+                                      DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
+                                      DataType::float64, DataType::bfloat16};
+
+/// Bytes of an element of each.
+inline constexpr std::array<std::size_t, all_types.size()> type_sizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+[[nodiscard]] constexpr std::size_t size_of(DataType type) { return type_sizes[static_cast<std::size_t>(type)]; }
+
+/// As nccl-tests calls it: "int8", "half", "float", "double", "bfloat16", …
+[[nodiscard]] std::string_view name_of(DataType type);
+[[nodiscard]] std::optional<DataType> data_type_named(std::string_view name);
+
+/// How the bytes of an element are to be understood.
+enum class NumberKind { signed_integer, unsigned_integer, floating };
+[[nodiscard]] NumberKind kind_of(DataType type);
+
+/// How the elements of all ranks become one. Numbers and order are those of ncclRedOp_t.
+///
+/// Integers wrap around. avg is the sum divided by the number of ranks; for integers what wrapping has left of the
+/// sum is divided and the quotient cut towards zero. A NaN in any input makes the result NaN, of min and max too.
+enum class ReduceOp : unsigned char { sum, prod, max, min, avg };
+
+inline constexpr std::array all_ops{ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::min, ReduceOp::avg};
+
+/// As nccl-tests calls it: "sum", "prod", "max", "min", "avg".
+[[nodiscard]] std::string_view name_of(ReduceOp op);
+[[nodiscard]] std::optional<ReduceOp> reduce_op_named(std::string_view name);
 
 /// What a group does together. `count` is that of a Call; n is the number of ranks. Blocks are of `count` elements.
 enum class Collective : unsigned char {
@@ -21,10 +53,10 @@ enum class Collective : unsigned char {
   send_recv,       ///< each rank sends its input to one rank and gets the input of one rank
 };
 
-inline constexpr std::array kCollectives{Collective::barrier,  Collective::all_reduce, Collective::broadcast,
-                                         Collective::reduce,   Collective::all_gather, Collective::reduce_scatter,
-                                         Collective::gather,   Collective::scatter,    Collective::all_to_all,
-                                         Collective::send_recv};
+inline constexpr std::array all_collectives{Collective::barrier,  Collective::all_reduce, Collective::broadcast,
+                                            Collective::reduce,   Collective::all_gather, Collective::reduce_scatter,
+                                            Collective::gather,   Collective::scatter,    Collective::all_to_all,
+                                            Collective::send_recv};
 
 /// "all_reduce", "reduce_scatter", …
 [[nodiscard]] std::string_view name_of(Collective collective);
@@ -43,11 +75,5 @@ struct Blocks {
   std::size_t out = 1;
 };
 [[nodiscard]] Blocks blocks_of(Collective collective, int ranks);
-
-/// Bus bandwidth divided by algorithm bandwidth for `ranks` ranks, as nccl-tests defines it (doc/PERFORMANCE.md of
-/// NVIDIA/nccl-tests): 2 (n - 1) / n for an all-reduce; (n - 1) / n for all_gather, reduce_scatter, gather, scatter and
-/// all_to_all; 1 for broadcast, reduce and send_recv. 0 where nothing has to travel: one rank, or a barrier.
-/// Algorithm bandwidth is the larger of a rank's (the root's) input and output divided by the time.
-[[nodiscard]] double bus_bandwidth_factor(Collective collective, int ranks);
 
 }  // namespace ddrun::collectives

@@ -14,9 +14,7 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/collectives/backend.hpp"
 #include "ddrun/collectives/collective.hpp"
-#include "ddrun/collectives/data_type.hpp"
 #include "ddrun/collectives/memory.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
 
 namespace ddrun::store {
 class Store;

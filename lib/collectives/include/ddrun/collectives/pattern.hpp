@@ -5,12 +5,34 @@
 #include <span>
 #include <vector>
 
-#include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/data_type.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
-#include "ddrun/collectives/sequence.hpp"
+#include "ddrun/collectives/collective.hpp"
 
 namespace ddrun::collectives {
+
+/// Elements without end, made of one period that each time begins at another place, so that a whole period apart is
+/// another place too. Element p is period[(p % n + p / n % n * turn()) % n], n being the period's length.
+class Sequence {
+ public:
+  Sequence() = default;
+  /// `period` has whole elements, a prime number of them other than turn().
+  Sequence(DataType type, std::vector<std::byte> period);
+
+  [[nodiscard]] DataType type() const { return type_; }
+  [[nodiscard]] std::span<const std::byte> period() const { return period_; }
+  /// Elements of a period.
+  [[nodiscard]] std::size_t length() const { return length_; }
+  [[nodiscard]] static constexpr std::size_t turn() { return 4099; }
+
+  /// Elements first, first + 1, …; `data` are whole elements.
+  void fill(std::span<std::byte> data, std::uint64_t first) const;
+  /// How many elements are not those.
+  [[nodiscard]] std::size_t count_wrong(std::span<const std::byte> data, std::uint64_t first) const;
+
+ private:
+  DataType type_ = DataType::uint8;
+  std::size_t length_ = 0;
+  std::vector<std::byte> period_;
+};
 
 /// Test data whose reduction over all ranks is known exactly, so that "nearly right" cannot pass.
 ///
@@ -68,18 +90,7 @@ class ExactPattern {
   Sequence reduction_;
 };
 
-/// What a part of a rank's output has to be after a call.
-struct Expected {
-  std::size_t begin = 0;  ///< elements of the output
-  std::size_t count = 0;
-  int rank = kReduction;    ///< whose contribution, or all ranks' reduction
-  std::uint64_t first = 0;  ///< its element that comes first
-
-  static constexpr int kReduction = -1;
-};
-
-/// What `call` gives to `rank` if every rank's input began with element `first` of its contribution. Empty for a
-/// rank that gets nothing.
-[[nodiscard]] std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first);
+/// A number that looks random in all its bits, the same for the same arguments. `attempt`: to try again.
+[[nodiscard]] std::uint64_t random_word(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt);
 
 }  // namespace ddrun::collectives

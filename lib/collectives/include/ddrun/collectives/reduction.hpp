@@ -4,8 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ddrun/collectives/data_type.hpp"
-#include "ddrun/collectives/reduce_op.hpp"
+#include "ddrun/collectives/collective.hpp"
 
 namespace ddrun::collectives {
 

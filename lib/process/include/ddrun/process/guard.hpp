@@ -10,6 +10,7 @@
 #include <set>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
@@ -61,7 +62,7 @@ struct SharedState {
   /// The agent has nothing left to do but end, and no child: nobody needs to wait for it before ending too.
   std::atomic<bool> agent_done{false};
   /// Its exit code, once it is done.
-  std::atomic<int> agent_code{125};
+  std::atomic<int> agent_code{exit_codes::launcher_failed};
   /// Set by the sweeper when the agent was killed: the signal.
   std::atomic<int> agent_killed_by{0};
   /// Processes that survived SIGKILL in the final sweep (stuck in the kernel); -1: there were some, and could not be

@@ -16,8 +16,8 @@ class TcpServer;
 
 namespace ddrun::rendezvous {
 
-/// Where the workers meet, as decided from the options alone.
-struct MeetingPlace {
+/// Where the workers of a job on one machine find their store, as decided from the options alone.
+struct LocalEndpoint {
   std::string advertised;              ///< MASTER_ADDR
   std::vector<std::string> listen_on;  ///< addresses, never a wildcard
   std::uint16_t port = 0;              ///< 0: any free one
@@ -26,7 +26,7 @@ struct MeetingPlace {
 
 /// Pure but for the random run id. A host name other than localhost is not resolved: on one machine it can only
 /// mean this one, and 127.0.0.1 is advertised. Fails with `invalid_argument` for an endpoint that cannot be meant.
-[[nodiscard]] Result<MeetingPlace> choose_meeting_place(const RendezvousSpec& spec);
+[[nodiscard]] Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec);
 
 /// The rendezvous of a job on one machine: nobody to wait for, so a round is complete at once. It owns the worker
 /// store, on the loopback unless the user named another address of this machine.
@@ -37,11 +37,11 @@ class LocalRendezvous {
   ~LocalRendezvous();
 
   /// Opens the worker store. Fails with `unavailable` if the wanted port is taken. Before any other call. Without
-  /// `with_store` (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) a worker will listen at the meeting place, and only a free
+  /// `with_store` (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) a worker will listen at the endpoint, and only a free
   /// port is looked for.
   Result<void> open(bool with_store = true);
 
-  [[nodiscard]] const std::string& run_id() const { return place_.run_id; }
+  [[nodiscard]] const std::string& run_id() const { return endpoint_.run_id; }
 
   /// The next round: an empty key space, nobody of the round before connected. Blocks for well under a millisecond.
   /// Fails with `unavailable` if the store can no longer be listened to.
@@ -51,7 +51,7 @@ class LocalRendezvous {
   boost::asio::any_io_executor executor_;
   const LaunchSpec& spec_;
   int local_world_size_;
-  MeetingPlace place_;
+  LocalEndpoint endpoint_;
   std::unique_ptr<store::TcpServer> store_;
   bool used_ = false;
   std::uint16_t port_ = 0;

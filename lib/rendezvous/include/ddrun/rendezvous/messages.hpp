@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "ddrun/base/exit_status.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
 
 // What agents and the coordinator tell each other, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
@@ -69,7 +70,7 @@ struct Leave {
 enum class AbortKind : std::uint8_t { cannot_go_on = 0, time_is_up = 1, skewed = 2 };
 struct Abort {
   AbortKind kind = AbortKind::cannot_go_on;
-  std::int32_t exit_code = 125;
+  std::int32_t exit_code = exit_codes::launcher_failed;
   std::string what;
   bool operator==(const Abort&) const = default;
 };

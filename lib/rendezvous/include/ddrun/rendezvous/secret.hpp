@@ -14,8 +14,8 @@ namespace ddrun::rendezvous {
 /// Move only, so that there is one copy of it unless somebody makes one on purpose.
 class Secret {
  public:
-  static constexpr std::size_t shortest = 16;
-  static constexpr std::size_t longest = 4096;
+  static constexpr std::size_t min_size = 16;
+  static constexpr std::size_t max_size = 4096;
 
   /// Fails with `invalid_argument` for a text that is too short or too long; the message does not show it.
   [[nodiscard]] static Result<Secret> from_text(std::string_view text);
@@ -61,5 +61,8 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 /// Writes `text` and a newline to a new file at `path` with mode 0600, and makes its directories with 0700. Never over
 /// one that exists (`invalid_argument`). Fails with `unavailable` if something cannot be written; nothing is left then.
 [[nodiscard]] Result<void> write_new_secret(const std::string& path, std::string_view text);
+
+/// A random UUID (version 4), as torchrun uses for a job that was given no name.
+[[nodiscard]] std::string random_id();
 
 }  // namespace ddrun::rendezvous

@@ -37,6 +37,8 @@ struct NprocSpec {
   Kind kind = Kind::count;
   int count = 1;  ///< for Kind::count
 };
+/// "4", "auto", "gpu": as the option takes it.
+[[nodiscard]] std::string nproc_text(const NprocSpec& nproc);
 
 /// torchrun's digits: 0 none, 1 stdout, 2 stderr, 3 both.
 enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };

@@ -1,11 +1,46 @@
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "ddrun/topology/cpu_set.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/topology/system_roots.hpp"
 
 namespace ddrun::topology {
+
+/// A set of CPU numbers of any size, as sched_setaffinity(2) takes it: pass data() and size_bytes().
+class CpuSet {
+ public:
+  CpuSet() = default;
+  explicit CpuSet(const std::vector<int>& cpus);
+
+  /// The kernel's list format: "0-3,8,10-11"; blanks at the ends are allowed, an empty text is the empty set.
+  [[nodiscard]] static Result<CpuSet> parse(std::string_view text);
+
+  void add(int cpu);
+  void add(const CpuSet& other);
+  [[nodiscard]] bool contains(int cpu) const;
+  [[nodiscard]] int count() const;
+  [[nodiscard]] bool empty() const { return count() == 0; }
+  [[nodiscard]] std::vector<int> cpus() const;  ///< in ascending order
+  [[nodiscard]] int first() const;              ///< the lowest; -1 if empty
+  [[nodiscard]] CpuSet intersection(const CpuSet& other) const;
+  [[nodiscard]] std::string to_string() const;  ///< "0-3,8,10-11"
+
+  [[nodiscard]] const unsigned long* data() const { return words_.data(); }
+  [[nodiscard]] std::size_t size_bytes() const { return words_.size() * sizeof(unsigned long); }
+
+  bool operator==(const CpuSet& other) const { return cpus() == other.cpus(); }
+
+ private:
+  std::vector<unsigned long> words_;
+};
+
+/// The CPUs that this process may run on (its affinity mask, which cpusets and Slurm narrow).
+/// Fails with `unavailable` only if the kernel refuses to tell.
+[[nodiscard]] Result<CpuSet> allowed_cpus();
 
 /// One physical core: its hyper-threads, as far as we may use them.
 struct Core {

@@ -2,7 +2,7 @@
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "ddrun/topology/cpu_set.hpp"
+#include "ddrun/topology/cpus.hpp"
 #include "ddrun/topology/gpus.hpp"
 #include "ddrun/topology/system_roots.hpp"
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 
 namespace ddrun::worker_env {
@@ -23,6 +24,12 @@ namespace ddrun::worker_env {
 /// archive, compiled Python, or a script that nobody may execute and whose first line asks for Python. Any other text
 /// is not: nothing tells it from a script of a shell. Named as for find_script().
 [[nodiscard]] bool is_python_program(std::string_view name, const std::string& cwd);
+
+/// The Python that runs scripts and modules: `$PYTHON_EXEC`, else that of the active virtual environment
+/// (`$VIRTUAL_ENV/bin/python`), else python3 from PATH. An absolute path.
+/// What the user set but is not there is an error, never skipped: another Python would be a surprise.
+/// Fails like find_program().
+[[nodiscard]] Result<std::string> choose_python(const Environment& environment, const std::string& cwd);
 
 /// PATH where the environment has none.
 inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/spec/rank_assignment.hpp"
-#include "ddrun/worker_env/parent_environment.hpp"
 
 namespace ddrun::worker_env {
 
@@ -28,7 +28,7 @@ struct WorkerFacts {
 /// Whether the workers' store is the agent's (TORCHELASTIC_USE_AGENT_STORE=True). False only where the user asked
 /// for it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 outside of the static rendezvous; then the worker with rank 0
 /// opens a store of its own at MASTER_ADDR:MASTER_PORT, and the agent must not listen there.
-[[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const ParentEnvironment& parent);
+[[nodiscard]] bool uses_agent_store(const LaunchSpec& spec, const Environment& parent);
 
 /// The environments of all workers of one attempt. What is common to them is prepared once and not copied: thousands
 /// of workers share the strings of ddrun's own environment.
@@ -39,7 +39,7 @@ class WorkerEnvironment {
   /// `parent` must outlive the result. Fails with `invalid_argument` when --env names a variable that ddrun sets
   /// itself or is not a variable's name, and when the list of devices is too short for --virtual-local-rank.
   [[nodiscard]] static Result<WorkerEnvironment> prepare(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                         const ParentEnvironment& parent, const WorkerFacts& facts);
+                                                         const Environment& parent, const WorkerFacts& facts);
 
   /// What is one worker's alone, and the array that execve() gets. Reusable; belongs to the caller.
   struct Block {
@@ -77,7 +77,19 @@ class WorkerEnvironment {
 
 /// One worker's environment, "NAME=VALUE" each: prepare() and list() in one.
 [[nodiscard]] Result<std::vector<std::string>> worker_environment(const LaunchSpec& spec, const RankAssignment& ranks,
-                                                                  int local_rank, const ParentEnvironment& parent,
+                                                                  int local_rank, const Environment& parent,
                                                                   const WorkerFacts& facts);
+
+/// DDRUN_SEED of `rank` for `--seed n`: output number rank + 1 of the generator SplitMix64 started with n
+/// (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014). Modulo 2^64:
+///
+///     z = n + (rank + 1) * 0x9E3779B97F4A7C15
+///     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+///     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+///     seed = z ^ (z >> 31)
+///
+/// For one n no two ranks have the same seed (every step can be undone), neighbouring ranks and neighbouring n share
+/// no pattern, and the value depends on nothing but n and rank: not on the number of workers, nodes or restarts.
+[[nodiscard]] std::uint64_t worker_seed(std::uint64_t n, int rank);
 
 }  // namespace ddrun::worker_env

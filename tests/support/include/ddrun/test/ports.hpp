@@ -5,6 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <stdexcept>
+
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::test {
@@ -14,15 +17,19 @@ namespace ddrun::test {
 inline int free_port() {
   constexpr int first = 10'000, of_each_program = 16, programs = 1'400;
   static int taken = 0;
-  while (true) {
+  for (int tried = 0; tried < of_each_program; ++tried) {
     const int port = first + ::getpid() % programs * of_each_program + taken++ % of_each_program;
     const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // As whoever will listen there does: connections that have ended keep a port busy for a minute.
+    const int yes = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_port = htons(static_cast<std::uint16_t>(port));
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) == 0) return port;
   }
+  throw std::runtime_error("somebody listens on each port of this test");
 }
 
 }  // namespace ddrun::test

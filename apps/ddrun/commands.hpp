@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/cli/parse.hpp"
+
+// What the first word of a command line may be, but a program. Each has a file of its name, with its options, its help
+// and what it does; those that only print a text are in commands.cpp.
+
+namespace ddrun {
+
+/// `ddrun store`: run a store by itself until a signal ends it.
+struct StoreServe {
+  std::vector<std::string> addresses{"127.0.0.1", "::1"};
+  std::uint16_t port = 29500;             ///< 0: any free one
+  std::uint64_t max_memory = 4ULL << 30;  ///< bytes; 0 for no limit
+  bool stats = false;                     ///< print them at the end
+};
+
+/// `ddrun store get KEY` and the like: ask a store that is running.
+struct StoreAsk {
+  enum class What { get, set, add, wait, list, del };
+  What what = What::get;
+  std::string host;  ///< a name or an address
+  std::uint16_t port = 0;
+  std::vector<std::string> keys;  ///< none for `list`
+  std::string value;              ///< of `set`
+  bool value_from_stdin = false;
+  std::int64_t delta = 1;      ///< of `add`
+  std::string prefix;          ///< what each key begins with, not shown by `list`
+  bool raw = false;            ///< values as they are, without a newline or escapes
+  Milliseconds timeout{5000};  ///< for the server to answer, and then for keys to come
+};
+
+/// `ddrun rendezvous`: run a coordinator by itself, for many jobs, until a signal ends it.
+struct RendezvousServe {
+  std::vector<std::string> addresses;  ///< none: all of this machine's
+  std::uint16_t port = 29400;          ///< 0: any free one
+  std::optional<std::string> secret_file;
+  bool insecure = false;
+  Milliseconds heartbeat_interval{1'000};
+  int heartbeat_misses = 3;
+  bool stats = false;  ///< print them at the end
+};
+
+/// `ddrun secret new`: make the secret by which the agents of a job know each other.
+struct SecretNew {
+  bool print = false;  ///< only print one; write no file
+};
+
+/// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
+struct ShowPlace {
+  cli::Launch launch;
+  bool json = false;
+};
+
+using Parsed =
+    std::variant<cli::Launch, cli::PrintAndExit, StoreServe, StoreAsk, RendezvousServe, SecretNew, ShowPlace>;
+
+struct Command {
+  std::string_view word;
+  /// What stands behind the word.
+  Parsed (*parse)(std::span<const std::string> rest, const cli::Asking& asking);
+  /// Does what was asked for, if that is not a text, and returns the program's exit code. None of them starts a
+  /// process, so that nothing needs to be guarded. Null: the answer is always a text.
+  int (*run)(const Parsed& parsed) = nullptr;
+};
+
+/// Null if `arguments`, without ddrun's own name, start workers. Only the very first word can be one of ddrun's own:
+/// `ddrun -n 2 env` starts env.
+[[nodiscard]] const Command* find_command(std::span<const std::string> arguments);
+
+/// Understands a whole command line. Never throws.
+[[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const Environment& environment,
+                           const cli::VersionInfo& version, bool stderr_is_tty);
+
+/// "ddrun: error: … (see 'ddrun WORD --help')"
+[[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
+[[nodiscard]] bool has_help(std::span<const std::string> words);
+/// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
+bool take_out(std::vector<std::string>& words, std::string_view word);
+
+Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking);
+Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking);
+Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& asking);
+Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking);
+int run_env(const Parsed& parsed);
+int run_rendezvous(const Parsed& parsed);
+int run_secret(const Parsed& parsed);
+int run_store(const Parsed& parsed);
+
+/// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
+/// assignment, a program, or an option that only env(1) has. Empty: there is none.
+[[nodiscard]] bool starts_env_program(std::string_view word);
+
+}  // namespace ddrun

@@ -1,0 +1,185 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "cluster_place.hpp"
+#include "commands.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/host_port.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+// `ddrun env`: what was detected, from which variable, what it means, what counts instead.
+
+namespace ddrun {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Row = std::vector<std::string>;
+
+std::string nodes_text(const RendezvousSpec& rendezvous) {
+  return rendezvous.min_nodes == rendezvous.max_nodes ? std::to_string(rendezvous.max_nodes)
+                                                      : concat(rendezvous.min_nodes, ":", rendezvous.max_nodes);
+}
+
+/// "n1:20001", "[fd00::1]:29400"; of the user's endpoint what was typed.
+std::vector<std::string> coordinators_of(const RendezvousSpec& rendezvous) {
+  std::vector<std::string> places;
+  for (const Endpoint& endpoint : rendezvous.coordinators)
+    places.push_back(host_port_text(endpoint.host, endpoint.port));
+  if (places.empty() && !rendezvous.endpoint.empty()) places.push_back(rendezvous.endpoint);
+  if (places.empty() && rendezvous.master_addr) {
+    places.push_back(rendezvous.master_port ? concat(*rendezvous.master_addr, ":", *rendezvous.master_port)
+                                            : *rendezvous.master_addr);
+  }
+  return places;
+}
+
+/// Columns under each other, two blanks before each.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += "  " + row[i];
+      if (i + 1 < row.size()) text += std::string(widths[i] - row[i].size(), ' ');
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::vector<Row> evidence_rows(const std::vector<cluster::Evidence>& evidence) {
+  std::vector<Row> rows;
+  for (const auto& one : evidence) {
+    std::string from = concat("from ", one.variable);
+    if (!one.instead.empty()) from += concat("; instead: ", one.instead);
+    rows.push_back({one.what, one.value, std::move(from)});
+  }
+  return rows;
+}
+
+struct Meaning {
+  const LaunchSpec& spec;
+  const cluster::Completion& completion;
+  [[nodiscard]] const RendezvousSpec& rendezvous() const { return spec.rendezvous; }
+  [[nodiscard]] bool alone() const { return !rendezvous().several_machines(); }
+};
+
+std::vector<Row> job_rows(const Meaning& job) {
+  const RendezvousSpec& rendezvous = job.rendezvous();
+  std::vector<Row> rows;
+  rows.push_back({"nodes", job.alone() ? "1: this machine alone" : nodes_text(rendezvous)});
+  if (!job.alone()) {
+    if (job.completion.start_agents) {
+      rows.push_back({"agents", concat("started here through srun on ", job.completion.start_agents->nodes, " nodes")});
+    }
+    rows.push_back(
+        {"node rank", rendezvous.node_rank ? std::to_string(*rendezvous.node_rank) : "given by the coordinator"});
+    const auto places = coordinators_of(rendezvous);
+    rows.push_back({"coordinator", places.empty() ? "not known: give --rdzv-endpoint" : join(places, ", ")});
+    if (rendezvous.is_host) rows.push_back({"", *rendezvous.is_host ? "it runs here" : "it runs on another machine"});
+    rows.push_back({"id", rendezvous.id});
+  }
+  rows.push_back({"workers per node", nproc_text(job.spec.nproc)});
+  if (!job.spec.program.name.empty()) rows.push_back({"program", concat(job.spec.program.name, ", not started")});
+  return rows;
+}
+
+std::string as_text(const cluster::Detected& detected, const Meaning& job) {
+  std::string text = concat("Found: ", detected.scheme.empty() ? "no scheduler" : detected.scheme, "\n");
+  text += table(evidence_rows(job.completion.evidence));
+  return text + "\nThis job:\n" + table(job_rows(job));
+}
+
+Json evidence_json(const std::vector<cluster::Evidence>& evidence) {
+  Json list = Json::array();
+  for (const auto& one : evidence) {
+    list.push_back({{"what", one.what},
+                    {"value", one.value},
+                    {"from", one.variable},
+                    {"used", one.instead.empty()},
+                    {"instead", one.instead.empty() ? Json(nullptr) : Json(one.instead)}});
+  }
+  return list;
+}
+
+std::string as_json(const cluster::Detected& detected, const Meaning& job) {
+  const RendezvousSpec& rendezvous = job.rendezvous();
+  Json json;
+  json["scheme"] = detected.scheme.empty() ? Json(nullptr) : Json(detected.scheme);
+  json["evidence"] = evidence_json(job.completion.evidence);
+  Json& out = json["job"];
+  out["min_nodes"] = job.alone() ? 1 : rendezvous.min_nodes;
+  out["max_nodes"] = job.alone() ? 1 : rendezvous.max_nodes;
+  out["node_rank"] = rendezvous.node_rank ? Json(*rendezvous.node_rank) : Json(nullptr);
+  out["coordinators"] = job.alone() ? std::vector<std::string>{} : coordinators_of(rendezvous);
+  out["coordinator_is_here"] = rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr);
+  out["id"] = rendezvous.id;
+  out["workers_per_node"] = nproc_text(job.spec.nproc);
+  out["agents_through_srun"] = job.completion.start_agents ? Json(job.completion.start_agents->nodes) : Json(nullptr);
+  return json.dump(2) + "\n";
+}
+
+int say_text_or_fail(const std::string& text, int code) {
+  return write_all(STDOUT_FILENO, text.data(), text.size()) ? code : exit_codes::launcher_failed;
+}
+
+}  // namespace
+
+bool starts_env_program(std::string_view word) {
+  if (word.empty()) return false;
+  if (word.front() != '-' || word == "-") return true;
+  if (word[1] != '-') return std::string_view("iu0CSa").find(word[1]) != std::string_view::npos;
+  constexpr std::string_view only_of_env =
+      "--argv0 --block-signal --default-signal --ignore-environment --ignore-signal --list-signal-handling --null "
+      "--split-string --unset";
+  const auto names = split(only_of_env, ' ');
+  return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
+}
+
+/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started, so that its
+/// options and --json may stand in any order.
+Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
+  std::vector<std::string> options(rest.begin(), rest.end());
+  const bool json = take_out(options, "--json");
+  auto parsed = cli::parse_place(options, asking);
+  if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
+  auto& launch = std::get<cli::Launch>(parsed);
+  const std::string& program = launch.spec.program.name;
+  if (program.find('=') != std::string::npos && program.find('/') > program.find('=')) {
+    return cli::usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
+                                   " write its options first: ddrun [options] -- env ", program, " ..."));
+  }
+  return ShowPlace{std::move(launch), json};
+}
+
+int run_env(const Parsed& parsed) {
+  ShowPlace command = std::get<ShowPlace>(parsed);
+  cli::Launch& launch = command.launch;
+  set_message_settings(launch.messages);
+  const auto detected = detect_place(launch, ::getpid());
+  if (!detected) {
+    say_error(detected.error().message);
+    return exit_codes::usage;
+  }
+  const auto completion = complete_place(launch, *detected);
+  if (!completion) {
+    // What was seen helps to understand the refusal.
+    const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
+    const int code = command.json ? exit_codes::usage : say_text_or_fail(seen, exit_codes::usage);
+    say_error(completion.error().message);
+    return code;
+  }
+  const Meaning job{launch.spec, *completion};
+  return say_text_or_fail(command.json ? as_json(*detected, job) : as_text(*detected, job), 0);
+}
+
+}  // namespace ddrun

@@ -1,0 +1,164 @@
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+
+#include "ddrun/agent/events_file.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/json_report.hpp"
+#include "ddrun/base/build_info.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/cluster/hosts.hpp"
+#include "ddrun/cluster/machine.hpp"
+#include "ddrun/remote/build_id.hpp"
+#include "ddrun/remote/head.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+#include "hosts.hpp"
+
+using namespace ddrun;
+
+namespace {
+
+Result<std::vector<cluster::Host>> hosts_of(const RemoteSpec& remote) {
+  if (!remote.hostfile) {
+    auto hosts = cluster::parse_hosts(remote.hosts);
+    if (!hosts) return fail(hosts.error().code, concat("--hosts: ", hosts.error().message));
+    return hosts;
+  }
+  errno = 0;
+  std::ifstream file(*remote.hostfile);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    return fail_errno(Errc::invalid_argument, concat("--hostfile=", *remote.hostfile), errno != 0 ? errno : EIO);
+  }
+  return cluster::parse_hostfile(text, *remote.hostfile);
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> exported_of(const RemoteSpec& remote) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (const std::string& one : remote.exported) {
+    const auto equals = one.find('=');
+    const std::string name = one.substr(0, equals);
+    if (name == "DDRUN_SECRET") return fail(Errc::invalid_argument, "-x DDRUN_SECRET: workers do not get it");
+    const char* here = ::getenv(name.c_str());
+    if (equals != std::string::npos) variables.emplace_back(name, one.substr(equals + 1));
+    else if (here != nullptr) variables.emplace_back(name, here);
+    else say(Level::warning, concat("-x ", name, ": there is no such variable here"));
+  }
+  return variables;
+}
+
+/// By a name that can mean no other. Somebody else's "user@localhost" is for ssh.
+bool is_this_machine(std::string_view name) {
+  const std::string own = cluster::this_machine().host_name;
+  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own ||
+         name == own.substr(0, own.find('.'));
+}
+
+/// Of the signals that end a job in order, the one that workers least likely ignore: of those that ignore SIGHUP nobody
+/// knows, once the connection is lost, that they use up all of the grace time.
+int signal_for_lost(const std::set<int>& ending) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
+    if (ending.count(signal) != 0) return signal;
+  }
+  return ending.empty() ? SIGKILL : *ending.begin();
+}
+
+Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
+  const LaunchSpec& spec = launch.spec;
+  const RemoteSpec& remote = spec.remote;
+  remote::HeadOptions options;
+  auto hosts = hosts_of(remote);
+  if (!hosts) return tl::unexpected(hosts.error());
+  auto variables = exported_of(remote);
+  if (!variables) return tl::unexpected(variables.error());
+  auto secret = rendezvous::new_secret_text();
+  auto random = rendezvous::new_secret_text();
+  if (!secret || !random) return tl::unexpected((secret ? random : secret).error());
+  std::array<char, PATH_MAX> here{};
+  if (::getcwd(here.data(), here.size()) == nullptr) {
+    return fail_errno(Errc::unavailable, "the current directory cannot be read (was it removed?)", errno);
+  }
+
+  // As many as there are hosts, unless the user says that fewer are enough, or more only spares.
+  const int count = static_cast<int>(hosts->size());
+  const bool said = launch.given.contains("nnodes");
+  if (said && spec.rendezvous.min_nodes > count) {
+    return fail(Errc::invalid_argument, concat("--nnodes wants at least ", spec.rendezvous.min_nodes, " machines, but ",
+                                               count == 1 ? "only one is" : concat("only ", count, " are"), " named"));
+  }
+  options.min_nodes = said ? spec.rendezvous.min_nodes : count;
+  options.job.min_nodes = options.min_nodes;
+  options.job.max_nodes = said ? std::min(spec.rendezvous.max_nodes, count) : count;
+
+  for (const cluster::Host& host : *hosts) {
+    const bool here = !launch.given.contains("ssh") && is_this_machine(host.name);
+    options.hosts.push_back({host.name, here, host.slots > 0 ? std::optional<int>(host.slots) : std::nullopt});
+  }
+  options.coordinator_port = static_cast<std::uint16_t>(spec.rendezvous.master_port.value_or(0));
+  const BuildInfo& build = build_info();
+  options.ssh = remote.ssh;
+  options.build_id = remote::build_id(build.version, build.commit);
+  options.program = own_program();
+  if (options.program.empty()) options.program = "ddrun";
+  options.portable = std::string_view(build.link) == "static";
+  options.stdin_ = spec.stdin_;
+  options.ending_signals = spec.stop.ending_signals;
+  // For tests: a tree of a few hosts.
+  if (const char* width = ::getenv("DDRUN_SSH_FAN_OUT")) {
+    options.width = static_cast<std::size_t>(parse_integer(width, 1, 32).value_or(32));
+  }
+  options.start_limit = std::min(spec.rendezvous.join_timeout, options.start_limit);
+  options.job.words = launch.words_for_hosts;
+  options.job.directory = here.data();
+  options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
+  options.job.variables = std::move(*variables);
+  options.job.job_id =
+      spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
+  options.secret = std::move(*secret);
+  options.job.color = launch.messages.color;
+  options.job.ending_signal = signal_for_lost(spec.stop.ending_signals);
+  options.job.grace = spec.stop.grace;
+  return options;
+}
+
+/// Files of the whole job are on the machine where it was started.
+Result<void> open_files(const LaunchSpec& spec, agent::EventsFile& events, remote::HeadOptions& options) {
+  if (spec.events_file) {
+    if (auto opened = events.open(*spec.events_file); !opened) return opened;
+    options.on_events = [&events](std::string_view lines) { events.write(lines); };
+  }
+  if (!spec.report_file) return {};
+  options.on_report = [path = *spec.report_file](const std::string& json) {
+    return agent::write_json_report(path, json);
+  };
+  return agent::check_report_file(*spec.report_file);
+}
+
+}  // namespace
+
+int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
+  auto options = head_options(launch);
+  if (!options) {
+    say_error(options.error().message);
+    return agent::exit_code(options.error().code);
+  }
+  agent::EventsFile events;
+  if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, events, *options); !ready) {
+    say_error(ready.error().message);
+    return agent::exit_code(ready.error().code);
+  }
+  if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
+  const std::string text = remote::describe_head(*options);
+  return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : exit_codes::launcher_failed;
+}

@@ -1,0 +1,144 @@
+#include <string>
+
+#include "commands.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/values.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/rendezvous/coordinator_server.hpp"
+#include "ddrun/rendezvous/find_coordinator.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+#include "serving.hpp"
+
+// `ddrun rendezvous`: a coordinator by itself. It serves until a signal comes.
+
+namespace ddrun {
+
+namespace {
+
+constexpr std::string_view rendezvous_help =
+    R"(Usage: ddrun rendezvous [--port=N] [--bind=ADDRESS]... [--stats] [options]
+
+Runs the coordinator of jobs on several machines by itself, until SIGINT or
+SIGTERM ends it: for many jobs, told apart by their --rdzv-id, which come and go.
+Jobs name it with --rdzv-endpoint=HOST:PORT, and those on its own machine say
+--rdzv-conf=is_host=0 as well. Without it one ddrun of each job is its
+coordinator. It says where it listens on its standard output. A job whose
+coordinator ends, ends.
+  --port=N            Port; 0 takes a free one (default: 29400)
+  --bind=ADDRESS      IP address to listen on, several times for more (default:
+                      all of this machine's)
+  --secret-file=FILE  The secret that agents must know; without it $DDRUN_SECRET
+                      or the file of ddrun secret new
+  --insecure          Without a secret: whoever reaches the port may join any job
+  --heartbeat-interval=TIME
+                      How often each agent is pinged (default: 1s)
+  --heartbeat-misses=N
+                      Silent for so many intervals: lost (default: 3)
+  --stats             Print what was served at the end, and for each SIGUSR1
+
+Exit status: 0; 2 wrong usage, or no secret; 125 it could not listen. A program
+called rendezvous: ddrun -- rendezvous
+
+Example:
+  ddrun rendezvous --port=29400 &
+  ddrun --nnodes=2 --rdzv-id=job7 --rdzv-endpoint=node0:29400 ./train
+)";
+
+constexpr cli::PlainOption rendezvous_words[] = {{"--port", true},
+                                                 {"--bind", true},
+                                                 {"--stats", false},
+                                                 {"--secret-file", true},
+                                                 {"--insecure", false},
+                                                 {"--heartbeat-interval", true},
+                                                 {"--heartbeat-misses", true}};
+
+std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
+  return stats_line("jobs", stats.jobs) + stats_line("agents", stats.agents) +
+         stats_line("peak_agents", stats.peak_agents) + stats_line("greeting", stats.greeting) +
+         stats_line("accepted", stats.accepted) + stats_line("joined", stats.joined) +
+         stats_line("strangers", stats.strangers) + stats_line("other_versions", stats.other_versions) +
+         stats_line("wrong_secrets", stats.wrong_secrets) + stats_line("too_slow", stats.too_slow) +
+         stats_line("turned_away", stats.turned_away) + stats_line("cut_off", stats.cut_off) +
+         stats_line("messages_in", stats.messages_in) + stats_line("messages_out", stats.messages_out) +
+         stats_line("bytes_in", stats.bytes_in) + stats_line("bytes_out", stats.bytes_out);
+}
+
+int refuse(const std::string& message, int code) {
+  say_error(message);
+  return code;
+}
+
+}  // namespace
+
+Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking) {
+  if (has_help(rest)) return cli::answer(std::string(rendezvous_help));
+  const auto typed = cli::read_plain(rendezvous_words, rest);
+  if (!typed) return wrong_usage("rendezvous", concat("ddrun rendezvous: ", typed.error().message));
+  if (!typed->words.empty()) {
+    return wrong_usage("rendezvous", concat("ddrun rendezvous does not know '", typed->words.front(),
+                                            "'; for a program called rendezvous write: ddrun -- rendezvous"));
+  }
+  RendezvousServe serve;
+  if (typed->has("--port")) {
+    const auto port = cli::parse_int(typed->last("--port"), 0, 65535);
+    if (!port) return wrong_usage("rendezvous", concat("--port: port ", port.error().message));
+    serve.port = static_cast<std::uint16_t>(*port);
+  }
+  if (typed->has("--bind")) serve.addresses = typed->values.at("--bind");
+  if (typed->has("--heartbeat-interval")) {
+    const auto interval = cli::parse_positive_time(typed->last("--heartbeat-interval"));
+    if (!interval) return wrong_usage("rendezvous", concat("--heartbeat-interval: ", interval.error().message));
+    serve.heartbeat_interval = *interval;
+  }
+  if (typed->has("--heartbeat-misses")) {
+    const auto misses = cli::parse_int(typed->last("--heartbeat-misses"), 1, 10'000);
+    if (!misses) return wrong_usage("rendezvous", concat("--heartbeat-misses: ", misses.error().message));
+    serve.heartbeat_misses = *misses;
+  }
+  serve.insecure = typed->has("--insecure");
+  serve.stats = typed->has("--stats");
+  if (typed->has("--secret-file")) {
+    serve.secret_file = typed->last("--secret-file");
+  } else if (const auto file = asking.environment.get("DDRUN_SECRET_FILE")) {
+    if (!serve.insecure) serve.secret_file = std::string(*file);
+  }
+  if (serve.insecure && serve.secret_file)
+    return wrong_usage("rendezvous", "--insecure means without a secret; leave out --secret-file");
+  return serve;
+}
+
+int run_rendezvous(const Parsed& parsed) {
+  const auto& command = std::get<RendezvousServe>(parsed);
+  Serving serving;
+  process::raise_descriptor_limit();
+  rendezvous::CoordinatorServerOptions options;
+  options.addresses = command.addresses;
+  options.ports = {command.port};
+  options.many_jobs = true;
+  options.coordinator.host = rendezvous::this_machine().host_name;
+  options.coordinator.heartbeat_interval = command.heartbeat_interval;
+  options.coordinator.heartbeat_misses = command.heartbeat_misses;
+  options.on_notice = [](const std::string& text) { say(Level::warning, text); };
+  std::optional<rendezvous::Secret> secret;
+  if (!command.insecure) {
+    RendezvousSpec spec;
+    spec.secret_file = command.secret_file;
+    auto found = rendezvous::find_secret(spec, variable);
+    if (!found) return refuse(found.error().message, agent::exit_code(found.error().code));
+    if (!*found) return refuse(rendezvous::no_secret_message(), exit_codes::usage);
+    secret = std::move(*found);
+    options.secret = secret->bytes();
+  }
+  const auto server = rendezvous::CoordinatorServer::start(options);
+  if (!server) return refuse(server.error().message, agent::exit_code(server.error().code));
+  secret.reset();
+  return serving.run((*server)->addresses(),
+                     command.stats ? [&] { return stats_text((*server)->stats()); } : std::function<std::string()>());
+}
+
+}  // namespace ddrun

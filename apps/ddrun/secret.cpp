@@ -1,0 +1,88 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include "commands.hpp"
+#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/rendezvous/secret.hpp"
+
+// `ddrun secret new`.
+
+namespace ddrun {
+
+namespace {
+
+constexpr std::string_view secret_help =
+    R"(Usage: ddrun secret new [--print]
+
+Makes the secret by which the agents of a job on several machines know each
+other: 256 random bits as text, in $XDG_CONFIG_HOME/ddrun/secret, else in
+~/.config/ddrun/secret, where only you can read it. A file that is there already
+is never overwritten. Where all machines share the home directory nothing else
+is needed, ever; else copy the file to each of them.
+  --print             Only print one, for DDRUN_SECRET, --secret-file or a
+                      Secret of Kubernetes
+
+Exit status: 0; 2 wrong usage, or there is one already; 125 it could not be
+written. A program called secret: ddrun -- secret
+)";
+
+constexpr cli::PlainOption secret_words[] = {{"--print", false}};
+
+int refuse(const Error& error) {
+  say_error(error.message);
+  return agent::exit_code(error.code);
+}
+
+/// No signal may leave half a file.
+void hold_signals() {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_BLOCK, &all, nullptr);
+}
+
+bool print_and_wipe(std::string text) {
+  const bool printed = write_all(STDOUT_FILENO, text.data(), text.size());
+  rendezvous::wipe(text);
+  return printed;
+}
+
+}  // namespace
+
+Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& /*asking*/) {
+  if (has_help(rest)) return cli::answer(std::string(secret_help));
+  const auto typed = cli::read_plain(secret_words, rest);
+  if (!typed) return wrong_usage("secret", concat("ddrun secret: ", typed.error().message));
+  if (typed->words.size() != 1 || typed->words.front() != "new") {
+    return wrong_usage("secret",
+                       "usage: ddrun secret new [--print]; for a program called secret write: ddrun -- secret");
+  }
+  return SecretNew{typed->has("--print")};
+}
+
+int run_secret(const Parsed& parsed) {
+  const auto& command = std::get<SecretNew>(parsed);
+  auto text = rendezvous::new_secret_text();
+  if (!text) return refuse(text.error());
+  if (command.print) return print_and_wipe(*text + "\n") ? 0 : exit_codes::launcher_failed;
+  const auto path = rendezvous::secret_path(variable);
+  if (!path) {
+    say_error("neither XDG_CONFIG_HOME nor HOME says where to write it; see 'ddrun secret new --print'");
+    return exit_codes::launcher_failed;
+  }
+  hold_signals();
+  if (auto written = rendezvous::write_new_secret(*path, *text); !written) return refuse(written.error());
+  rendezvous::wipe(*text);
+  print_and_wipe(
+      concat("wrote ", *path, ": machines that share it need nothing else; copy it to the others, with mode 600\n"));
+  return 0;
+}
+
+}  // namespace ddrun

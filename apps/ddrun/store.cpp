@@ -1,0 +1,353 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "commands.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/values.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/store/prefix_store.hpp"
+#include "ddrun/store/resolve.hpp"
+#include "ddrun/store/tcp_client.hpp"
+#include "ddrun/store/tcp_server.hpp"
+#include "serving.hpp"
+
+// `ddrun store`: a store by itself, and questions to one.
+
+namespace ddrun {
+
+namespace {
+
+using What = StoreAsk::What;
+
+constexpr std::string_view store_help =
+    R"(Usage: ddrun store [--port=N] [--bind=ADDRESS]... [--max-memory=SIZE] [--stats]
+       ddrun store get KEY | set KEY VALUE | add KEY [N] | wait KEY... |
+                   list | del KEY...   [--server=HOST:PORT] [options]
+
+Without a word behind it, runs a store that speaks PyTorch's TCPStore protocol
+until SIGINT or SIGTERM ends it: for init_method="tcp://...", for tests, or as
+the meeting place of other programs. It says where it listens on its standard
+output. The protocol has no passwords: whoever reaches the port may read and
+write everything.
+  --port=N            Port; 0 takes a free one (default: 29500)
+  --bind=ADDRESS      IP address to listen on, several times for more; 0.0.0.0
+                      and :: are all (default: 127.0.0.1 and ::1)
+  --max-memory=SIZE   What keys, values and clients may take together; a client
+                      that wants more is cut off; 0: no limit (default: 4G)
+  --stats             Print what was served at the end, and for each SIGUSR1
+
+With a word, asks a store that is running, such as the one of a ddrun job.
+  get KEY             Print the value
+  set KEY VALUE       Set it; the value - is read from the standard input
+  add KEY [N]         Add N, or 1, and print the sum
+  wait KEY...         Wait until all of them exist
+  list                Print all keys that programs set, in order
+  del KEY...          Delete them
+  --server=HOST:PORT  Which store (default: $MASTER_ADDR:$MASTER_PORT, else
+                      127.0.0.1:29500)
+  --timeout=TIME      How long to wait for the store, and then for keys
+                      (default: 5s)
+  --prefix=TEXT       What all keys begin with, as under a PrefixStore TEXT/
+  --raw               Print values and keys as they are, without a newline and
+                      with bytes that are no text
+
+Exit status: 0; 1 a key was not there in time; 2 wrong usage; 125 there was no
+store, or it went away. A program called store: ddrun -- store
+
+Examples:
+  ddrun store --port=29500 &
+  ddrun store set greeting hello
+  ddrun store get greeting
+)";
+
+Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
+  const auto port = cli::parse_int(text, lowest, 65535);
+  if (!port) return fail(Errc::invalid_argument, concat("port ", port.error().message));
+  return static_cast<std::uint16_t>(*port);
+}
+
+/// "host:port", "[::1]:port".
+Result<void> take_server(StoreAsk& ask, const std::string& text) {
+  const auto colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return fail(Errc::invalid_argument, concat("'", text, "' has no port; write HOST:PORT"));
+  }
+  ask.host = text.substr(0, colon);
+  if (ask.host.size() > 2 && ask.host.front() == '[' && ask.host.back() == ']') {
+    ask.host = ask.host.substr(1, ask.host.size() - 2);
+  }
+  const auto port = parse_port(text.substr(colon + 1), 1);
+  if (!port) return tl::unexpected<Error>(port.error());
+  ask.port = *port;
+  return {};
+}
+
+constexpr cli::PlainOption store_words[] = {{"--port", true},   {"--bind", true},    {"--max-memory", true},
+                                            {"--server", true}, {"--timeout", true}, {"--prefix", true},
+                                            {"--stats", false}, {"--raw", false}};
+
+Parsed read_serve(const cli::PlainWords& typed) {
+  if (typed.has("--server") || typed.has("--timeout") || typed.has("--prefix") || typed.has("--raw")) {
+    return wrong_usage(
+        "store", "--server, --timeout, --prefix and --raw belong to a question: get, set, add, wait, list or del");
+  }
+  StoreServe serve;
+  if (typed.has("--port")) {
+    const auto port = parse_port(typed.last("--port"), 0);
+    if (!port) return wrong_usage("store", concat("--port: ", port.error().message));
+    serve.port = *port;
+  }
+  if (typed.has("--max-memory")) {
+    const auto size = parse_size(typed.last("--max-memory"));
+    if (!size) return wrong_usage("store", concat("--max-memory: ", size.error().message));
+    serve.max_memory = *size;
+  }
+  if (typed.has("--bind")) serve.addresses = typed.values.at("--bind");
+  serve.stats = typed.has("--stats");
+  return serve;
+}
+
+Parsed read_ask(const cli::PlainWords& typed, const Environment& environment) {
+  struct Verb {
+    What what;
+    std::size_t least, most;  ///< words behind it
+    std::string_view usage;
+  };
+  static const std::map<std::string_view, Verb> verbs = {
+      {"get", {What::get, 1, 1, "get KEY"}},     {"set", {What::set, 2, 2, "set KEY VALUE"}},
+      {"add", {What::add, 1, 2, "add KEY [N]"}}, {"wait", {What::wait, 1, 100'000, "wait KEY..."}},
+      {"list", {What::list, 0, 0, "list"}},      {"del", {What::del, 1, 100'000, "del KEY..."}},
+  };
+  const auto verb = verbs.find(typed.words.front());
+  if (verb == verbs.end()) {
+    return wrong_usage("store", concat("ddrun store does not know '", typed.words.front(),
+                                       "'; it knows get, set, add, wait, list and ",
+                                       "del; for a program called store write: ddrun -- store ", typed.words.front()));
+  }
+  if (typed.has("--port") || typed.has("--bind") || typed.has("--max-memory") || typed.has("--stats")) {
+    return wrong_usage("store",
+                       "--port, --bind, --max-memory and --stats are for running a store; give --server=HOST:PORT");
+  }
+  std::vector<std::string> words(typed.words.begin() + 1, typed.words.end());
+  if (words.size() < verb->second.least || words.size() > verb->second.most) {
+    return wrong_usage("store", concat("usage: ddrun store ", verb->second.usage));
+  }
+  StoreAsk ask;
+  ask.what = verb->second.what;
+  ask.prefix = typed.last("--prefix");
+  ask.raw = typed.has("--raw");
+  if (typed.has("--timeout")) {
+    const auto timeout = cli::parse_time(typed.last("--timeout"));
+    if (!timeout) return wrong_usage("store", concat("--timeout: ", timeout.error().message));
+    ask.timeout = *timeout;
+  }
+  std::string server = typed.last("--server");
+  const char* source = "--server: ";
+  if (server.empty()) {
+    server = concat(environment.get("MASTER_ADDR").value_or("127.0.0.1"), ":",
+                    environment.get("MASTER_PORT").value_or("29500"));
+    source = "$MASTER_ADDR:$MASTER_PORT: ";
+  }
+  if (const auto taken = take_server(ask, server); !taken) return wrong_usage("store", source + taken.error().message);
+  if (ask.what == What::set) {
+    ask.value_from_stdin = words[1] == "-";
+    ask.value = std::move(words[1]);
+    words.pop_back();
+  } else if (ask.what == What::add && words.size() == 2) {
+    const auto delta = parse_integer(words[1], INT64_MIN, INT64_MAX);
+    if (!delta) return wrong_usage("store", concat("the number to add: ", delta.error().message));
+    ask.delta = *delta;
+    words.pop_back();
+  }
+  ask.keys = std::move(words);
+  return ask;
+}
+
+constexpr int not_there = 1;
+
+int complain(const Error& error) {
+  say_error(error.message);
+  switch (error.code) {
+    case Errc::timeout: return not_there;
+    case Errc::invalid_argument: return exit_codes::usage;
+    default: return exit_codes::launcher_failed;
+  }
+}
+
+/// Values may hold anything; what a terminal or a line could not show becomes \xNN, and a backslash two.
+std::string shown(std::string_view bytes) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\\') {
+      text += "\\\\";
+    } else if (byte < 0x20 || byte >= 0x7f) {
+      text += concat("\\x", digits[byte >> 4], digits[byte & 15]);
+    } else {
+      text += c;
+    }
+  }
+  return text;
+}
+
+int print(const std::string& text) {
+  if (write_all(STDOUT_FILENO, text.data(), text.size())) return 0;
+  say_error("cannot write to the standard output");
+  return exit_codes::launcher_failed;
+}
+
+int print(const StoreAsk& command, const std::string& value) {
+  return print(command.raw ? value : shown(value) + "\n");
+}
+
+Result<std::string> read_stdin() {
+  std::string text;
+  char buffer[64 * 1024];
+  for (;;) {
+    const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (got == 0) return text;
+    if (got > 0) {
+      text.append(buffer, static_cast<std::size_t>(got));
+      if (text.size() > store::max_value_size) {
+        return fail(Errc::invalid_argument, concat("the value on the standard input has more than ",
+                                                   store::max_value_size, " bytes; split it"));
+      }
+    } else if (errno != EINTR) {
+      return fail_errno(Errc::unavailable, "cannot read the value from the standard input", errno);
+    }
+  }
+}
+
+int ask(const StoreAsk& command, store::Store& asked) {
+  const Deadline deadline = Clock::now() + command.timeout;
+  switch (command.what) {
+    case What::get: {
+      const auto value = asked.get(command.keys[0], deadline);
+      return value ? print(command, *value) : complain(value.error());
+    }
+    case What::set: {
+      std::string value = command.value;
+      if (command.value_from_stdin) {
+        auto read = read_stdin();
+        if (!read) return complain(read.error());
+        value = std::move(*read);
+      }
+      if (const auto set = asked.set(command.keys[0], value, deadline); !set) return complain(set.error());
+      // An answer shows that the store has it.
+      const auto there = asked.check(command.keys, deadline);
+      return there ? 0 : complain(there.error());
+    }
+    case What::add: {
+      const auto sum = asked.add(command.keys[0], command.delta, deadline);
+      return sum ? print(concat(*sum, '\n')) : complain(sum.error());
+    }
+    case What::wait: {
+      const auto waited = asked.wait(command.keys, deadline);
+      return waited ? 0 : complain(waited.error());
+    }
+    case What::list: {
+      auto keys = asked.list_keys(deadline);
+      if (!keys) return complain(keys.error());
+      std::sort(keys->begin(), keys->end());
+      std::string text;
+      for (const auto& key : *keys) text += (command.raw ? key : shown(key)) + "\n";
+      return print(text);
+    }
+    case What::del: {
+      int code = 0;
+      for (const auto& key : command.keys) {
+        const auto deleted = asked.delete_key(key, deadline);
+        if (!deleted) return complain(deleted.error());
+        if (*deleted) continue;
+        say_error(concat("there is no key ", shown(key)));
+        code = not_there;
+      }
+      return code;
+    }
+  }
+  return exit_codes::usage;
+}
+
+/// A line for each figure, "name number", the requests by their names.
+std::string stats_text(const store::TcpServerStats& stats) {
+  std::string text;
+  const auto line = [&](std::string_view name, std::uint64_t number) { text += stats_line(name, number); };
+  line("keys", stats.keys);
+  line("memory_bytes", stats.memory);
+  line("peak_memory_bytes", stats.peak_memory);
+  line("connections", stats.connections);
+  line("peak_connections", stats.peak_connections);
+  line("accepted", stats.accepted);
+  line("refused", stats.refused);
+  line("bytes_in", stats.bytes_in);
+  line("bytes_out", stats.bytes_out);
+  std::uint64_t total = 0;
+  for (const auto& [name, count] : stats.requests) total += count;
+  line("requests", total);
+  for (const auto& [name, count] : stats.requests) line(concat("requests.", name), count);
+  return text;
+}
+
+/// One question; the answer goes to stdout.
+int ask_store(const StoreAsk& command) {
+  // A store that does not answer is not the same as a key that is not there.
+  const auto patience = std::max(command.timeout, Milliseconds(1000));
+  auto client = store::connect_by_name(command.host, command.port, Clock::now() + patience);
+  if (!client) {
+    say_error(client.error().message);
+    return exit_codes::launcher_failed;
+  }
+  if (command.prefix.empty()) return ask(command, **client);
+  // A PrefixStore writes its own slash.
+  std::string prefix = command.prefix;
+  if (prefix.ends_with('/')) prefix.pop_back();
+  store::PrefixStore part(prefix, **client);
+  return ask(command, part);
+}
+
+/// Serves until a signal comes. Says on stdout where it listens; blocks.
+int serve_store(const StoreServe& command) {
+  Serving serving;
+  process::raise_descriptor_limit();
+
+  store::TcpServerOptions options;
+  options.addresses = command.addresses;
+  options.port = command.port;
+  options.max_memory = command.max_memory;
+  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
+  const auto server = store::TcpServer::start(options);
+  if (!server) {
+    say_error(server.error().message);
+    return server.error().code == Errc::invalid_argument ? exit_codes::usage : exit_codes::launcher_failed;
+  }
+  return serving.run((*server)->addresses(),
+                     command.stats ? [&] { return stats_text((*server)->stats()); } : std::function<std::string()>());
+}
+
+}  // namespace
+
+Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking) {
+  if (has_help(rest.first(static_cast<std::size_t>(std::find(rest.begin(), rest.end(), "--") - rest.begin())))) {
+    return cli::answer(std::string(store_help));
+  }
+  const auto typed = cli::read_plain(store_words, rest);
+  if (!typed) return wrong_usage("store", concat("ddrun store: ", typed.error().message));
+  return typed->words.empty() ? read_serve(*typed) : read_ask(*typed, asking.environment);
+}
+
+int run_store(const Parsed& parsed) {
+  if (const auto* serve = std::get_if<StoreServe>(&parsed)) return serve_store(*serve);
+  return ask_store(std::get<StoreAsk>(parsed));
+}
+
+}  // namespace ddrun

@@ -1,0 +1,120 @@
+#include "job_events.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
+#include "job_member.hpp"
+
+namespace ddrun::agent {
+
+// ---- --events
+
+namespace event_text = rendezvous::event_text;
+
+std::string LocalEvents::describe_failure(const WorkerEnd& worker) const {
+  return concat("rank ", worker.rank, " on ", host_, " ", describe(worker.status));
+}
+
+void LocalEvents::round(const RankAssignment& ranks) {
+  ranks_ = ranks;
+  ++round_;
+  file_.write_line(event_text::round(round_, ranks.restart_count, ranks.world_size, ranks.master_addr, {host_}));
+}
+
+void LocalEvents::started() { file_.write_line(event_text::started(round_, ranks_.restart_count, 1)); }
+
+void LocalEvents::failed(const WorkerEnd& worker) {
+  file_.write_line(
+      event_text::failed(failed_message(round_, worker), {host_, ranks_.master_addr, 0}, describe_failure(worker)));
+}
+
+void LocalEvents::ended(bool another_round, const std::string& why) {
+  file_.write_line(event_text::ended(round_, another_round, why));
+}
+
+void LocalEvents::restart(int restarts, Milliseconds pause, const std::string& why) {
+  file_.write_line(event_text::restart(round_, restarts, ranks_.max_restarts, pause, why));
+}
+
+void LocalEvents::verdict(const JobResult& result, int exit_code) {
+  rendezvous::VerdictMessage verdict;
+  verdict.kind = result.verdict;
+  verdict.exit_code = exit_code;
+  verdict.signal = result.signal;
+  verdict.host = host_;
+  verdict.node_rank = 0;
+  verdict.restarts = ranks_.restart_count;
+  verdict.why = result.message;
+  if (result.verdict == Verdict::worker_failed && !result.attempts.empty() && result.attempts.back().first_failure) {
+    const WorkerEnd& cause = result.attempts.back().workers.at(*result.attempts.back().first_failure);
+    verdict.rank = cause.rank;
+    verdict.why = describe_failure(cause);
+    if (const auto* signaled = std::get_if<Signaled>(&cause.status)) verdict.signal = signaled->signal;
+  }
+  file_.write_line(event_text::verdict(round_, verdict));
+}
+
+// ---- --event-log-handler: torchrun's
+
+using nlohmann::ordered_json;
+
+EventLog::EventLog(const std::string& handler, std::string role, std::string hostname, std::string backend)
+    : enabled_(handler == "console"),
+      role_(std::move(role)),
+      hostname_(std::move(hostname)),
+      backend_(std::move(backend)) {}
+
+void EventLog::attempt_started(const RankAssignment& ranks) { ranks_ = ranks; }
+
+void EventLog::worker_started(const WorkerEnd& worker) const {
+  if (enabled_) write("START", "WORKER", &worker, 0, "");
+}
+
+void EventLog::worker_ended(const WorkerEnd& worker) const {
+  if (!enabled_) return;
+  const char* state = worker.success ? "SUCCEEDED" : worker.stopped_by_ddrun ? "TERMINATED" : "FAILED";
+  write(state, "WORKER", &worker, std::chrono::duration<double>(worker.ran).count(),
+        worker.success ? "" : describe(worker.status));
+}
+
+void EventLog::job_ended(const JobResult& result) const {
+  if (!enabled_) return;
+  const bool success = result.verdict == Verdict::success;
+  write(success ? "SUCCEEDED" : "FAILED", "AGENT", nullptr, std::chrono::duration<double>(result.ran).count(),
+        success ? "" : result.message);
+}
+
+void EventLog::write(const std::string& state, const std::string& source, const WorkerEnd* worker, double seconds,
+                     const std::string& error) const {
+  const ordered_json details = {
+      {"group_world_size", ranks_.node_count},
+      {"entry_point", nullptr},
+      {"local_rank", ordered_json::array({worker != nullptr ? worker->local_rank : -1})},
+      {"role_rank", ordered_json::array({worker != nullptr ? ranks_.role_base_rank + worker->local_rank : -1})},
+      {"role_world_size", ordered_json::array({ranks_.role_world_size})}};
+  ordered_json metadata = {
+      {"run_id", ranks_.run_id},
+      {"global_rank", worker != nullptr ? ordered_json(worker->rank) : ordered_json(nullptr)},
+      {"group_rank", ranks_.node_rank},
+      {"worker_id", worker != nullptr ? ordered_json(std::to_string(worker->pid)) : ordered_json(nullptr)},
+      {"role", role_},
+      {"hostname", hostname_},
+      {"state", state},
+      {"total_run_time", std::llround(seconds)},
+      {"rdzv_backend", backend_},
+      {"raw_error", error.empty() ? ordered_json(nullptr) : ordered_json(error)},
+      {"metadata", details.dump()},
+      {"agent_restarts", ranks_.restart_count},
+      {"duration_ms", nullptr}};
+  const ordered_json line = {{"name", "torchelastic.worker.status." + state},
+                             {"source", source},
+                             {"timestamp", 0},
+                             {"metadata", std::move(metadata)}};
+  say_text(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace ddrun::agent

@@ -1,0 +1,394 @@
+#include "ddrun/bench/options.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/bench/status.hpp"
+#include "judgement.hpp"
+#include "option_table.hpp"
+#include "plot.hpp"
+
+namespace ddrun::bench {
+
+namespace {
+
+// What reads the text of an option into a value that outlives the reading.
+
+/// "a, b or c".
+std::string one_of(const std::vector<std::string>& names) {
+  const std::vector<std::string> first(names.begin(), names.end() - 1);
+  return concat(join(first, ", "), " or ", names.back());
+}
+
+/// "must be a, b or c, not 'x'".
+tl::unexpected<Error> none_of(const std::vector<std::string>& names, const std::string& text) {
+  return fail(Errc::invalid_argument, concat("must be ", one_of(names), ", not '", text, "'"));
+}
+
+template <class Value>
+std::vector<std::string> names_of(std::span<const Value> known) {
+  std::vector<std::string> names;
+  for (const Value value : known) names.emplace_back(name_of(value));
+  return names;
+}
+
+/// One of those that have a name_of(); `named` finds it.
+template <class Value, class Named>
+OptionTable::Read name_into(Value& to, std::type_identity_t<std::span<const Value>> known, Named named) {
+  return [&to, known, named](const std::string& text) -> Result<void> {
+    const std::optional<Value> one = named(text);
+    if (!one) return none_of(names_of(known), text);
+    to = *one;
+    return {};
+  };
+}
+
+/// Names with commas between them, each once, or "all".
+template <class Value, class Named>
+OptionTable::Read names_into(std::vector<Value>& to, std::type_identity_t<std::span<const Value>> known, Named named) {
+  return [&to, known, named](const std::string& text) -> Result<void> {
+    to.clear();
+    for (const std::string& word : split(text, ',')) {
+      if (word == "all") {
+        to.assign(known.begin(), known.end());
+        continue;
+      }
+      const std::optional<Value> one = named(word);
+      if (!one) {
+        std::vector<std::string> names = names_of(known);
+        names.emplace_back("all");
+        return none_of(names, word);
+      }
+      if (std::find(to.begin(), to.end(), *one) == to.end()) to.push_back(*one);
+    }
+    return {};
+  };
+}
+
+OptionTable::Read text_into(std::string& to) {
+  return [&to](const std::string& text) -> Result<void> {
+    if (text.empty()) return fail(Errc::invalid_argument, "must not be empty");
+    to = text;
+    return {};
+  };
+}
+
+/// Bytes, "64K" too.
+OptionTable::Read size_into(std::uint64_t& to, std::uint64_t least = 0) {
+  return [&to, least](const std::string& text) -> Result<void> {
+    const auto value = parse_size(text);
+    if (!value) return tl::unexpected(value.error());
+    if (*value < least) return fail(Errc::invalid_argument, concat("must be at least ", least, ", not ", text));
+    to = *value;
+    return {};
+  };
+}
+
+OptionTable::Read size_into(std::optional<std::uint64_t>& to) {
+  return [&to](const std::string& text) { return size_into(to.emplace())(text); };
+}
+
+OptionTable::Read number_into(int& to, int low, int high) {
+  return [&to, low, high](const std::string& text) -> Result<void> {
+    const auto value = parse_integer(text, low, high);
+    if (!value) return tl::unexpected(value.error());
+    to = static_cast<int>(*value);
+    return {};
+  };
+}
+
+/// 0 or 1.
+OptionTable::Read switch_into(bool& to) {
+  return [&to](const std::string& text) {
+    int number = 0;
+    auto read = number_into(number, 0, 1)(text);
+    to = number != 0;
+    return read;
+  };
+}
+
+/// More than nothing; "30" is seconds.
+OptionTable::Read duration_into(Milliseconds& to) {
+  return [&to](const std::string& text) -> Result<void> {
+    const auto value = parse_duration(text);
+    if (!value) return tl::unexpected(value.error());
+    if (value->count() == 0) return fail(Errc::invalid_argument, "must be more than 0");
+    to = *value;
+    return {};
+  };
+}
+
+OptionTable::Read duration_into(std::optional<Milliseconds>& to) {
+  return [&to](const std::string& text) { return duration_into(to.emplace())(text); };
+}
+
+Result<void> refuse(std::string why) { return fail(Errc::invalid_argument, std::move(why)); }
+
+OptionTable::Read picture_into(std::string& to) {
+  return [&to](const std::string& text) -> Result<void> {
+    if (const auto format = picture_format(text); !format) return tl::unexpected(format.error());
+    to = text;
+    return {};
+  };
+}
+
+/// Paths with commas between them.
+OptionTable::Read paths_into(std::vector<std::string>& to) {
+  return [&to](const std::string& text) -> Result<void> {
+    to = split(text, ',');
+    for (const std::string& path : to) {
+      if (path.empty()) return refuse("must be files with commas between them");
+    }
+    return {};
+  };
+}
+
+/// What `parse` makes of the text.
+template <class Value>
+OptionTable::Read parsed_into(Value& to, Result<Value> (*parse)(const std::string& text)) {
+  return [&to, parse](const std::string& text) -> Result<void> {
+    auto value = parse(text);
+    if (!value) return tl::unexpected(value.error());
+    to = std::move(*value);
+    return {};
+  };
+}
+
+Result<void> judge_from(const ReportOptions& options) {
+  const bool judges = options.thresholds.any() || !options.compare_file.empty();
+  if (!options.json_file.empty()) return refuse("--output_file: what --from reads is such a file already");
+  if (!judges && options.csv_file.empty() && options.plot_file.empty()) {
+    return refuse("--from: say what for: --plot, --csv, --compare, --min-busbw or --max-latency");
+  }
+  if (options.from.size() > 1 && (judges || !options.csv_file.empty())) {
+    return refuse(concat("--from: several files are for --plot alone; --csv, --compare and thresholds are of one, not ",
+                         options.from.size()));
+  }
+  return {};
+}
+
+Result<void> judge(const ReportOptions& options, bool tolerance_given) {
+  if (!options.with.empty() && options.plot_file.empty()) return refuse("--with: is for --plot");
+  if (tolerance_given && options.compare_file.empty()) return refuse("--tolerance: is for --compare");
+  std::vector<std::string> files;
+  for (const std::string& file : {options.json_file, options.csv_file, options.plot_file}) {
+    for (const std::string& other : files) {
+      if (!file.empty() && file == other) return refuse(concat(file, ": two reports cannot be written to one file"));
+    }
+    files.push_back(file);
+  }
+  return options.from.empty() ? Result<void>() : judge_from(options);
+}
+
+void add_report_options(OptionTable& table, ReportOptions& to) {
+  table.group("Reports (FILE may be - for standard output)");
+  table.add("-J,--output_file,--json", "FILE", "also write the results there", text_into(to.json_file));
+  table.add("--csv", "FILE", "the same, a line per measurement", text_into(to.csv_file));
+  table.add("--plot", "FILE", "draw them: a name in .svg or .png (gnuplot)", picture_into(to.plot_file));
+  table.add("--with", "FILE,...", "other reports of -J in the same picture", paths_into(to.with));
+  table.add("--from", "FILE,...", "reports of -J in place of a run: no launcher", paths_into(to.from));
+  table.group("Judging (exit status 3 if it falls short)");
+  table.add("--min-busbw", "GB/s[@SIZE]", "needed at the largest size, or at SIZE",
+            parsed_into(to.thresholds.min_busbw, parse_min_busbw));
+  table.add("--max-latency", "TIME[@SIZE]", "allowed at the smallest size, or at SIZE",
+            parsed_into(to.thresholds.max_latency, parse_max_latency));
+  table.add("--compare", "FILE", "a report of -J that this run has to reach", text_into(to.compare_file));
+  auto tolerance_given = std::make_shared<bool>(false);
+  table.add("--tolerance", "PERCENT", "how much slower is allowed (10%)",
+            [&to, tolerance_given](const std::string& text) {
+              *tolerance_given = true;
+              return parsed_into(to.tolerance, parse_tolerance)(text);
+            });
+  table.rule([&to, tolerance_given] { return judge(to, *tolerance_given); });
+}
+
+constexpr const char* purpose_text = "Calls collectives of all ranks, checks every element and prints bandwidths.";
+constexpr const char* examples_text =
+    "\nLong names may be written with dashes or underscores.\n"
+    "\nRanks are started by a launcher:\n"
+    "  ddrun --nproc-per-node=4 ddrun-allreduce\n"
+    "  ddrun --nproc-per-node=8 ddrun-allreduce -b 1K -e 64M -f 4 -J result.json\n"
+    "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -d all -o all -e 1M\n"
+    "\nExit status: 0 all right; 1 a wrong element or a lost rank; 2 wrong usage;\n"
+    "3 slower than asked for; 4 a call that did not end in time; 77 the back end\n"
+    "cannot run on this machine.\n"
+    "Manual: man ddrun-allreduce\n";
+constexpr int max_number = 1'000'000'000;
+constexpr int max_rank = 1'000'000;
+
+Result<void> wrong(const char* option, const std::string& why) {
+  return fail(Errc::invalid_argument, concat(option, ": ", why));
+}
+
+/// The largest element of those asked for: each of them must fit.
+Result<void> judge_sizes(const Options& options) {
+  std::uint64_t element = 1;
+  for (const auto type : options.types) element = std::max<std::uint64_t>(element, collectives::size_of(type));
+  const auto too_small = [&](std::uint64_t size) { return concat("must be at least ", element, ", not ", size); };
+  if (options.min_bytes < element) return wrong("--minbytes", too_small(options.min_bytes));
+  if (options.max_bytes && *options.max_bytes < element) return wrong("--maxbytes", too_small(*options.max_bytes));
+  if (options.step_bytes != 0 && options.step_bytes < element)
+    return wrong("--stepbytes", too_small(options.step_bytes));
+  if (options.max_bytes && *options.max_bytes < options.min_bytes) {
+    return wrong("--maxbytes", concat(*options.max_bytes, " is less than --minbytes, ", options.min_bytes));
+  }
+  return {};
+}
+
+void add_sizes(OptionTable& table, Options& to) {
+  table.group("Sizes (bytes; K, M and G are powers of 1024)");
+  table.add("-b,--minbytes", "SIZE", "first size (8)", size_into(to.min_bytes));
+  table.add("-e,--maxbytes", "SIZE", "last size (128M, less if memory is short)", size_into(to.max_bytes));
+  table.add("-f,--stepfactor", "N", "each size is N times the one before (2)", size_into(to.step_factor, 2));
+  table.add("-i,--stepbytes", "SIZE", "each size is this much more instead", size_into(to.step_bytes, 1));
+  table.rule([&to] { return judge_sizes(to); });
+}
+
+void add_calls(OptionTable& table, Options& to) {
+  table.group("What (several with commas between them, or all)");
+  table.add("--collective", "NAME", "broadcast and so on (all_reduce)",
+            names_into(to.collectives, collectives::all_collectives, collectives::collective_named));
+  table.add("-d,--datatype", "TYPE", "half, double, int32 and so on (float)",
+            names_into(to.types, collectives::all_types, collectives::data_type_named));
+  table.add("-o,--op", "OP", "sum, prod, max, min or avg (sum)",
+            names_into(to.ops, collectives::all_ops, collectives::reduce_op_named));
+  table.add("-r,--root", "RANK", "of broadcast and so on; -1: each in turn (0)",
+            number_into(to.root, Options::every_root, max_rank));
+}
+
+void add_measuring(OptionTable& table, Options& to) {
+  table.group("Measuring");
+  table.add("-n,--iters", "N", "timed calls per size (20, within limits of time)",
+            number_into(to.iterations, 1, max_number));
+  table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", number_into(to.warmup, 0, max_number));
+  table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, max_number));
+  table.add_flag("--pairs", "every pair of nodes (of ranks on one) instead", to.pairs);
+  table.add_flag("--roofline", "first measure the memory, as a reference", to.roofline);
+}
+
+OptionTable::Read buffers_into(bool& are_private) {
+  return [&are_private](const std::string& text) -> Result<void> {
+    if (text != "shared" && text != "private") return none_of({"shared", "private"}, text);
+    are_private = text == "private";
+    return {};
+  };
+}
+
+void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_timeout) {
+  table.group("How");
+  table.add("--backend", "NAME", one_of(names_of(collectives::backends())) + " (auto)",
+            name_into(to.backend, collectives::backends(), collectives::backend_named));
+  table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", buffers_into(to.private_buffers));
+  table.add("-T,--timeout", "TIME", "for the start (60s)", duration_into(to.timeout));
+  table.add("--op-timeout", "TIME", "for each call (as --timeout)", duration_into(op_timeout));
+  table.add("--streams", "N", "tcp: connections per pair, 1 to 64 (chosen)", number_into(to.streams, 1, 64));
+  table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", switch_into(to.blocking));
+  table.add("-G,--cudagraph", "N", "nccl: put calls into a graph, launch it N times",
+            number_into(to.graph_launches, 0, max_number));
+  table.rule([&to, &op_timeout]() -> Result<void> {
+    to.op_timeout = op_timeout.value_or(to.timeout);
+    if (to.backend == collectives::Backend::automatic) return {};  // judged when it is known
+    return suits(to, name_of(to.backend));
+  });
+}
+
+/// Options of nccl-tests: what is the only choice here is accepted, the rest says why it is not.
+void add_foreign(OptionTable& table) {
+  const auto only = [&table](const std::string& names, const std::string& value, const std::string& why) {
+    table.group("");  // hidden
+    table.add(names, "N", "", [value, why](const std::string& text) -> Result<void> {
+      if (text == value) return {};
+      return fail(Errc::invalid_argument, concat("must be ", value, ", not ", text, ": ", why));
+    });
+  };
+  const std::string process = "every rank is a process of its own; start more with the launcher";
+  only("-g,--ngpus", "1", process);
+  only("-t,--nthreads", "1", process);
+  only("-p,--parallel_init", "1", "ranks are processes, which start at the same time");
+  only("-a,--average", "3", "times are those of the slowest rank");
+  only("-m,--agg_iters", "1", "calls are not put into groups");
+  only("-N,--run_cycles", "1", "start the program again to measure again");
+  only("-y,--stream_null", "0", "calls have a stream of their own");
+  table.explain("-C,--report_cputime", "times are those until the results are there; use --iters and --collective");
+  table.explain("-R,--local_register", "memory is registered wherever the back end can");
+  table.explain("-D,--device_implementation", "calls are made from the host only");
+}
+
+void add_tests(OptionTable& table, Options& to) {
+  table.group("To test a launcher");
+  table.add("--corrupt-rank", "RANK", "this rank contributes a wrong element",
+            number_into(to.corrupt_rank, 0, max_rank));
+  table.add("--kill-rank", "RANK", "this rank kills itself with SIGKILL", number_into(to.kill_rank, 0, max_rank));
+  table.add("--kill-at", "SIZE", "before the first size as large as this (0)", size_into(to.kill_at));
+}
+
+/// A line for each: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
+std::string list_of_back_ends() {
+  std::string text;
+  for (const auto backend : collectives::backends()) {
+    std::string name(name_of(backend));
+    name.resize(6, ' ');
+    const auto there = collectives::probe(backend);
+    text += concat(name, there ? "yes  " + *there : "no   " + there.error().message, '\n');
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string buffers_of(const Options& options) { return options.private_buffers ? "private" : "shared"; }
+
+Result<void> suits(const Options& options, std::string_view backend) {
+  if (options.streams != 0 && backend != "tcp") {
+    return wrong("--streams", concat("is for tcp; ", backend, " makes no connections of its own choice"));
+  }
+  if (backend == "nccl") return {};
+  if (options.blocking) {
+    return wrong("--blocking", concat("is for nccl; calls of ", backend, " always block"));
+  }
+  if (options.graph_launches != 0) {
+    return wrong("--cudagraph", concat("is for nccl; ", backend, " runs on processors, which have no graphs"));
+  }
+  return {};
+}
+
+Parsed parse_options(int argc, char** argv) {
+  Parsed parsed;
+  std::optional<Milliseconds> op_timeout;
+  bool list = false;
+  OptionTable table;
+  add_sizes(table, parsed.options);
+  add_calls(table, parsed.options);
+  add_measuring(table, parsed.options);
+  add_how(table, parsed.options, op_timeout);
+  table.add_flag("--list", "show which back ends there are, and why not", list);
+  add_report_options(table, parsed.options.report);
+  add_tests(table, parsed.options);
+  add_foreign(table);
+  const auto words = table.parse(argc, argv, purpose_text, examples_text);
+  if (!words) {
+    say_error(concat(words.error().message, " (try --help)"));
+    parsed.exit_code = exit_usage;
+  } else if (*words) {
+    std::fwrite((*words)->data(), 1, (*words)->size(), stdout);
+    parsed.exit_code = exit_right;
+  } else if (list) {
+    const std::string all = list_of_back_ends();
+    std::fwrite(all.data(), 1, all.size(), stdout);
+    parsed.exit_code = exit_right;
+  }
+  return parsed;
+}
+
+}  // namespace ddrun::bench

@@ -1,0 +1,222 @@
+#include "ddrun/bench/place.hpp"
+
+#include <sys/socket.h>
+
+#include <climits>
+#include <ctime>
+#include <vector>
+
+#include "ddrun/base/host_port.hpp"
+#include "ddrun/base/socket_address.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/cluster/started_rank.hpp"
+#include "ddrun/store/resolve.hpp"
+#include "local_port.hpp"
+
+namespace ddrun::bench {
+
+namespace {
+
+constexpr const char* how_to_start = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
+
+/// The address of this machine from which packets to `server` ("10.0.0.1:29500", "[::1]:29500") leave; others that
+/// reach the store reach us there too. Nothing is sent for this.
+std::string own_address(const std::string& server) {
+  constexpr std::uint16_t any_port = 9;
+  const auto host = split_host_port(server);
+  const auto target = host ? SocketAddress::parse(host->host, any_port) : std::nullopt;
+  if (!target) return "127.0.0.1";
+  const UniqueFd probe(socket(target->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe || connect(probe.get(), target->get(), target->size) != 0) return host->host;
+  const auto own = local_socket_address(probe.get());
+  const auto parts = own ? split_host_port(own->text()) : std::nullopt;
+  return parts ? parts->host : host->host;
+}
+
+Result<std::unique_ptr<store::TcpServer>> serve(const Place& place) {
+  store::TcpServerOptions options;
+  options.port = place.master_port;
+  auto addresses = store::resolve(place.master_address);
+  if (!addresses) return tl::unexpected(addresses.error());
+  options.addresses = std::move(*addresses);
+  return store::TcpServer::start(options);
+}
+
+/// The environment as texts and numbers.
+class Reader {
+ public:
+  explicit Reader(const Environment& variables) : variables_(variables) {}
+
+  [[nodiscard]] std::string text(std::string_view name) const { return std::string(variables_.get(name).value_or("")); }
+  [[nodiscard]] bool has(std::string_view name) const { return variables_.get(name).has_value(); }
+
+  /// Of those of `names` that are not set, or empty.
+  [[nodiscard]] Result<void> need(const std::vector<std::string_view>& names, std::string_view what_to_do) const {
+    std::vector<std::string> missing;
+    for (const std::string_view name : names) {
+      if (!has(name)) missing.emplace_back(name);
+    }
+    if (missing.empty()) return {};
+    return fail(Errc::invalid_argument,
+                concat(join(missing, ", "), missing.size() == 1 ? " is" : " are", " not set: ", what_to_do));
+  }
+
+  /// Sets `number` if the variable is there.
+  template <class Number>
+  [[nodiscard]] Result<void> take(std::string_view name, int low, int high, Number& number) const {
+    const auto value = variables_.get(name);
+    if (!value) return {};
+    const auto parsed = parse_integer(*value, low, high);
+    if (!parsed) return fail(Errc::invalid_argument, concat(name, "=", *value, ": ", parsed.error().message));
+    number = static_cast<Number>(*parsed);
+    return {};
+  }
+
+ private:
+  const Environment& variables_;
+};
+
+Result<void> take_ranks(Place& place, const Reader& read) {
+  std::vector<std::string_view> needed{"RANK", "WORLD_SIZE"};
+  if (read.text("WORLD_SIZE") != "1") needed.insert(needed.end(), {"MASTER_ADDR", "MASTER_PORT"});
+  constexpr int max_ranks = 1'000'000;
+  return read.need(needed, how_to_start)
+      .and_then([&] { return read.take("WORLD_SIZE", 1, max_ranks, place.size); })
+      .and_then([&] { return read.take("RANK", 0, place.size - 1, place.rank); })
+      .and_then([&] {
+        place.local_size = place.size;
+        return read.take("LOCAL_WORLD_SIZE", 1, place.size, place.local_size);
+      })
+      .and_then([&] { return read.take("LOCAL_RANK", 0, place.local_size - 1, place.local_rank); })
+      .and_then([&] { return read.take("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, place.restart_count); });
+}
+
+/// mpirun and srun say who a rank is, but not where the ranks can meet.
+Result<void> take_started(Place& place, const cluster::StartedRank& started, const Reader& read) {
+  place.launcher = started.launcher;
+  place.rank = started.rank;
+  place.size = started.size;
+  place.local_rank = started.local_rank;
+  place.local_size = started.local_size;
+  place.job = started.job;
+  const bool here = started.local_size == started.size;
+  if (started.size == 1 || (read.has("MASTER_ADDR") && read.has("MASTER_PORT"))) return {};
+  if (here && !read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) {
+    if (place.job.empty()) place.job = launcher_process(started.mark.variable, started.mark.value);
+    if (!place.job.empty()) return {};
+  }
+  if (started.job.empty() || started.hosts.empty()) {
+    return read.need(
+        {"MASTER_ADDR", "MASTER_PORT"},
+        concat(started.launcher, " does not say where ranks on several machines can meet; add the options ",
+               started.pass, " with an address of rank 0's machine and a free port"));
+  }
+  const Endpoint endpoint = cluster::candidates(started.hosts.front(), started.job).front();
+  place.master_address = endpoint.host;
+  place.master_port = endpoint.port;
+  place.port_is_of_step = true;
+  return {};
+}
+
+/// Serves the store as soon as no other run does at its port; nobody tells when that is.
+Result<std::unique_ptr<store::TcpServer>> serve_after_others(const Place& place, Deadline deadline) {
+  while (true) {
+    auto server = serve(place);
+    if (server || !place.port_is_of_step || Clock::now() >= deadline) return server;
+    const timespec pause{0, 20'000'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+/// What all ranks can only do wrong together; each says so itself, as nobody else would notice before the time is up.
+/// `taken`: this rank has been here already.
+Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline, bool& taken) {
+  taken = false;
+  const std::string& prefix = meeting.group.prefix;
+  const auto size = meeting.client->compare_set(prefix + "world_size", "", std::to_string(place.size), deadline);
+  if (!size) return tl::unexpected(size.error());
+  if (*size != std::to_string(place.size)) {
+    return fail(Errc::invalid_argument, concat("there are ", place.size, " ranks, but another rank says ", *size,
+                                               ": WORLD_SIZE must be the same everywhere"));
+  }
+  const auto how_many = meeting.client->add(concat(prefix, "is_rank/", place.rank), 1, deadline);
+  if (!how_many) return tl::unexpected(how_many.error());
+  taken = *how_many != 1;
+  if (taken) {
+    return fail(Errc::invalid_argument, concat("another process is rank ", place.rank, " too: is RANK set by hand, or ",
+                                               "does another job use the same MASTER_PORT?"));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Place> place_from(const Environment& variables) {
+  const Reader read(variables);
+  Place place;
+  if (read.has("RANK") || read.has("WORLD_SIZE")) {
+    if (auto taken = take_ranks(place, read); !taken) return tl::unexpected(taken.error());
+    place.store_is_there = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  } else {
+    const auto started = cluster::find_started_rank(variables);
+    if (!started) return tl::unexpected(started.error());
+    place.alone = !started->has_value();
+    if (place.alone) return place;
+    if (auto taken = take_started(place, **started, read); !taken) return tl::unexpected(taken.error());
+  }
+  if (read.has("MASTER_ADDR")) place.master_address = read.text("MASTER_ADDR");
+  if (auto taken = read.take("MASTER_PORT", 1, 65535, place.master_port); !taken) {
+    return tl::unexpected(taken.error());
+  }
+  return place;
+}
+
+Result<Meeting> meet(const Place& asked, Deadline deadline) {
+  Place place = asked;
+  Meeting meeting;
+  meeting.group.rank = place.rank;
+  meeting.group.size = place.size;
+  // Under torchrun the store outlives an attempt; what the attempt before left in it must not be taken for ours.
+  meeting.group.prefix = concat("ddrun-allreduce/", place.job, '/', place.restart_count, '/');
+  if (place.size == 1) return meeting;
+  const bool here = place.master_address.empty();
+  if (here) place.master_address = "127.0.0.1";
+  if (here && place.rank != 0) {
+    const auto port = ask_port(place.job, place.rank, deadline);
+    if (!port) return tl::unexpected(port.error());
+    place.master_port = *port;
+  }
+  const auto where = [&] { return concat("the store at ", place.master_address, " port ", place.master_port); };
+  if (!place.store_is_there && place.rank == 0) {
+    auto server = serve_after_others(place, deadline);
+    if (!server) return fail(server.error().code, concat("cannot serve ", where(), ": ", server.error().message));
+    meeting.server = std::move(*server);
+    place.master_port = meeting.server->port();
+    if (here) {
+      const auto told = PortTeller::open(place.job).and_then(
+          [&](const PortTeller& teller) { return teller.tell(place.master_port, place.size, deadline); });
+      if (!told) return tl::unexpected(told.error());
+    }
+  }
+  while (true) {
+    auto client = store::connect_by_name(place.master_address, place.master_port, deadline);
+    if (!client) return fail(client.error().code, concat("cannot reach ", where(), ": ", client.error().message));
+    meeting.client = std::move(*client);
+    bool taken = false;
+    const auto in = check_in(place, meeting, deadline, taken);
+    if (in) break;
+    const bool earlier =
+        place.port_is_of_step && place.rank != 0 && (taken || in.error().code == Errc::connection_lost);
+    if (!earlier || Clock::now() >= deadline) return tl::unexpected(in.error());
+    if (!taken) continue;
+    // The store of the run before, whose rank 0 has not ended yet: nobody ever sets this key.
+    const auto ended = meeting.client->get(meeting.group.prefix + "the_run_after", deadline);
+    if (!ended && ended.error().code == Errc::timeout) return tl::unexpected(in.error());
+  }
+  meeting.group.store = meeting.client.get();
+  meeting.group.address = own_address(meeting.client->server());
+  return meeting;
+}
+
+}  // namespace ddrun::bench

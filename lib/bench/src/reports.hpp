@@ -1,0 +1,82 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/bench/options.hpp"
+#include "plot.hpp"
+#include "results.hpp"
+
+namespace ddrun::bench {
+
+/// A file that is written once, at the end. It is opened before the run, so that a wrong path does not cost a
+/// measurement, and its former content stays until then.
+class OutputFile {
+ public:
+  OutputFile() = default;
+  /// `option` is for the words of errors. "-" is standard output. `invalid_argument` if it cannot be written.
+  [[nodiscard]] static Result<OutputFile> open(std::string option, std::string path);
+
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  /// Replaces what was in it; a pipe, a device or a stream of this process gets it as it is. `unavailable`, for
+  /// example, on a full disk.
+  [[nodiscard]] Result<void> write(std::string_view text);
+
+ private:
+  std::string option_;
+  std::string path_;
+  UniqueFd fd_;
+  bool replaces_ = false;
+};
+
+struct Verdict {
+  std::vector<Shortfall> shortfalls;
+  std::vector<std::string> notes;  ///< for people, one line each
+};
+
+/// The files that rank 0 reads and writes, and its judgement.
+class Reports {
+ public:
+  /// Opens and reads whatever was asked for, and looks for gnuplot: what is wrong costs no measurement
+  /// (`invalid_argument`). If a report goes to standard output, what is printed there from now on goes to standard
+  /// error.
+  [[nodiscard]] static Result<Reports> open(const ReportOptions& options);
+
+  /// Whether such a run can be judged and drawn. Of the plan, the number of ranks, the buffers, the rows' `what`,
+  /// `bytes` and `count`, and the pairs' bytes count.
+  [[nodiscard]] Result<void> check(const Report& planned) const;
+
+  /// Nothing falls short in a run that ended early: it is not judged.
+  [[nodiscard]] Verdict judge(const Report& now) const;
+
+  /// All files; a run that ended early gets none but JSON and CSV, with the rows it has. Blocks while gnuplot draws,
+  /// drawing_time at most. If one cannot be written (`unavailable`), the others still are.
+  [[nodiscard]] Result<void> write(const Report& now, const Verdict& verdict);
+
+  static constexpr Milliseconds drawing_time{60'000};
+
+ private:
+  [[nodiscard]] Result<void> draw(const std::vector<Report>& reports);
+
+  ReportOptions options_;
+  OutputFile json_;
+  OutputFile csv_;
+  OutputFile plot_;
+  std::optional<Report> old_;
+  std::vector<Report> with_;
+};
+
+/// 0, or 1 if an element was wrong, else 3 if something fell short.
+[[nodiscard]] int status_of(const Summary& summary, const Verdict& verdict);
+
+/// For the end of the table.
+[[nodiscard]] std::string lines_of(const Verdict& verdict);
+
+/// On stderr, in one line: the worst shortfall, and how many there are.
+void say_shortfall(const Verdict& verdict);
+
+}  // namespace ddrun::bench

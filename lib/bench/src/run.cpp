@@ -1,0 +1,382 @@
+#include "ddrun/bench/run.hpp"
+
+#include <sys/utsname.h>
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "benchmark.hpp"
+#include "cases.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/bench/status.hpp"
+#include "ddrun/collectives/checker.hpp"
+#include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/reduction.hpp"
+#include "ddrun/store/store.hpp"
+#include "ddrun/topology/cpus.hpp"
+#include "hang.hpp"
+#include "pairs.hpp"
+#include "report_formats.hpp"
+#include "reports.hpp"
+#include "results.hpp"
+#include "roofline.hpp"
+#include "table.hpp"
+
+namespace ddrun::bench {
+
+namespace {
+
+/// What follows the first `key` and a colon in a file of lines; empty if there is none.
+std::string value_in(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    const auto colon = line.find(':');
+    if (colon != std::string::npos && trim(std::string_view(line).substr(0, colon)) == key) {
+      return std::string(trim(std::string_view(line).substr(colon + 1)));
+    }
+  }
+  return {};
+}
+
+std::string machine() {
+  utsname names{};
+  uname(&names);
+  std::string model = value_in("/proc/cpuinfo", "model name");
+  if (model.empty()) model = names.machine;
+  std::string processors;
+  if (const auto allowed = topology::allowed_cpus()) {
+    const topology::CpuLayout layout = topology::read_cpu_layout(*allowed);
+    processors = concat(", processors ", allowed->to_string(), " (", layout.cores.size(), " cores, ",
+                        layout.nodes.size(), " NUMA nodes)");
+  }
+  return concat(names.nodename, ", ", model, processors, ", ", value_in("/proc/meminfo", "MemTotal"), " memory, ",
+                names.sysname, ' ', names.release);
+}
+
+std::string library(std::string_view backend) {
+  const auto known = collectives::backend_named(backend);
+  const auto found = known ? collectives::probe(*known) : collectives::probe(collectives::Backend::automatic);
+  if (backend != "shm" && backend != "tcp" && found) return *found;
+  return concat("ddrun " DDRUN_ALLREDUCE_VERSION ", loops for ", name_of(collectives::usable_paths().back()));
+}
+
+std::string clock() {
+  timespec step{};
+  clock_getres(CLOCK_MONOTONIC, &step);
+  return concat("steady, in steps of ", static_cast<long long>(step.tv_sec) * 1'000'000'000 + step.tv_nsec, " ns");
+}
+
+std::string date() {
+  const time_t now = time(nullptr);
+  tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text.data();
+}
+
+/// "ranks 0-3 on a processors 0-7, ranks 4-7 on b processors 0-7", in the order of the first rank of each.
+std::string topology_of(const std::vector<collectives::Member>& members) {
+  std::vector<std::pair<std::string, std::vector<int>>> hosts;
+  for (std::size_t rank = 0; rank < members.size(); ++rank) {
+    const std::string host = concat(members[rank].host, " processors ", members[rank].processors);
+    auto found = std::find_if(hosts.begin(), hosts.end(), [&](const auto& one) { return one.first == host; });
+    if (found == hosts.end()) found = hosts.insert(hosts.end(), {host, {}});
+    found->second.push_back(static_cast<int>(rank));
+  }
+  std::vector<std::string> words;
+  for (const auto& [host, ranks] : hosts) {
+    words.push_back(concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), " on ", host));
+  }
+  return join(words, ", ");
+}
+
+/// About this machine (host, processor, memory, kernel), the library behind the back end, which ranks are where, the
+/// clock, and the date in UTC.
+std::vector<Fact> facts_of(const collectives::Connected& connected) {
+  return {{"machine", machine()},
+          {"library", library(connected.communicator->name())},
+          {"topology", topology_of(connected.members)},
+          {"clock", clock()},
+          {"date", date()}};
+}
+
+/// The gravest of all ranks' statuses (exit_right, exit_too_slow, exit_failed in this order), for each of them to end
+/// with, as launchers name whichever ends first. Blocks until all are there. Never milder than `status`, whatever
+/// arrives: it has travelled over what is being tested.
+Result<int> agree_on_status(collectives::Communicator& control, int status, Milliseconds patience) {
+  static constexpr std::array by_gravity{exit_right, exit_too_slow, exit_failed};
+  const auto own =
+      static_cast<std::uint64_t>(std::find(by_gravity.begin(), by_gravity.end(), status) - by_gravity.begin());
+  std::uint64_t gravest = own;
+  auto agreed = reduce_all(control, std::span(&gravest, 1), collectives::DataType::uint64, collectives::ReduceOp::max,
+                           Clock::now() + patience);
+  if (!agreed) return tl::unexpected(agreed.error());
+  return by_gravity[std::clamp<std::uint64_t>(gravest, own, by_gravity.size() - 1)];
+}
+
+/// What is known of the report before the run.
+Report planned(const Options& options, std::uint64_t last, int ranks) {
+  Report report;
+  report.setting.size = ranks;
+  report.setting.buffers = buffers_of(options);
+  report.summary.rows = planned_rows(options, last, ranks);
+  if (options.pairs) report.summary.pairs.emplace().bytes = pair_bytes(options, last);
+  return report;
+}
+
+/// Rank 0 decides, as each rank finds another amount of free memory, and only rank 0 has the files that the results
+/// are judged by: all end with what it finds wrong.
+Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
+                                         const Reports& reports, Deadline deadline) {
+  if (place.rank != 0) {
+    const auto told = group.store->get(group.prefix + "max_bytes", deadline);
+    if (!told) return tl::unexpected(told.error());
+    const auto value = parse_size(*told);
+    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *told));
+    return *value;
+  }
+  auto decided = max_bytes(options, place.local_size);
+  if (decided) {
+    const auto checked = reports.check(planned(options, *decided, place.size));
+    if (!checked) decided = tl::unexpected(checked.error());
+  }
+  if (place.size > 1) {
+    const std::string words = decided ? std::to_string(*decided) : decided.error().message;
+    if (auto told = group.store->set(group.prefix + "max_bytes", words, deadline); !told) {
+      return tl::unexpected(told.error());
+    }
+  }
+  return decided;
+}
+
+template <class Value, std::size_t Count>
+std::string names_or_all(const std::vector<Value>& values, const std::array<Value, Count>& known) {
+  if (values.size() == known.size()) return "all";
+  std::vector<std::string> names;
+  for (const Value value : values) names.emplace_back(name_of(value));
+  return join(names, ",");
+}
+
+std::string note_of(const Place& place, const collectives::Connected& connected) {
+  if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
+  return connected.why;
+}
+
+Setting setting_of(const Options& options, const Place& place, const collectives::Connected& connected,
+                   std::uint64_t last) {
+  Setting setting;
+  setting.size = place.size;
+  setting.backend = connected.communicator->name();
+  setting.note = note_of(place, connected);
+  setting.details = connected.communicator->details();
+  setting.buffers = buffers_of(options);
+  setting.members = connected.members;
+  setting.facts = facts_of(connected);
+  setting.min_bytes = options.min_bytes;
+  setting.max_bytes = last;
+  setting.collective = names_or_all(options.collectives, collectives::all_collectives);
+  setting.type = names_or_all(options.types, collectives::all_types);
+  setting.op = names_or_all(options.ops, collectives::all_ops);
+  return setting;
+}
+
+/// Fails if nothing of what is asked for can be run, with the reason that stands against the first.
+Result<void> anything_to_run(const collectives::Communicator& communicator, const std::vector<Case>& all,
+                             const Options& options, std::uint64_t last) {
+  if (options.pairs) return {};
+  for (const Case& what : all) {
+    if (has_root(what.collective) && what.root >= communicator.size()) {
+      return fail(Errc::invalid_argument, concat("--root: there is no rank ", what.root));
+    }
+  }
+  std::string why;
+  for (const Case& what : all) {
+    for (const bool in_place : {false, true}) {
+      std::string lacking = communicator.lacks(what.collective, what.type, what.op, in_place);
+      if (lacking.empty() && sizes(options, last, what, communicator.size()).empty()) {
+        lacking = concat("--maxbytes: ", last, " bytes have no element of ", name_of(what.type), " for each of ",
+                         communicator.size(), " ranks");
+      }
+      if (lacking.empty()) return {};
+      if (why.empty()) why = std::move(lacking);
+    }
+  }
+  return fail(Errc::invalid_argument, why);
+}
+
+/// What was asked for besides the table, then case after case, size after size.
+class Course {
+ public:
+  Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last,
+         int local_rank)
+      : connected_(connected),
+        buffers_(buffers),
+        options_(options),
+        last_(last),
+        local_rank_(local_rank),
+        talks_(connected.communicator->rank() == 0) {}
+
+  [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
+    if (options_.roofline) {
+      auto measured = measure_roofline(connected_, options_);
+      if (!measured) return tl::unexpected(measured.error());
+      if (talks_) print(line_of(*measured));
+      roofline_ = *measured;
+    }
+    if (options_.pairs) {
+      auto measured = measure_pairs(connected_, buffers_, options_, local_rank_);
+      if (!measured) return tl::unexpected(measured.error());
+      if (talks_) print(table_of(*measured));
+      pairs_ = std::move(*measured);
+    }
+    std::optional<collectives::Collective> shown;
+    for (const Case& what : all) {
+      if (talks_ && shown != what.collective) print(heading(what.collective));
+      shown = what.collective;
+      if (auto done = run(what); !done) return done;
+    }
+    return {};
+  }
+
+  /// Once, at the end; `error`: why it ended early.
+  [[nodiscard]] Summary summary(std::string error) {
+    Summary summary = summarize(std::move(rows_), std::move(error));
+    summary.roofline = roofline_;
+    if (pairs_) summary.wrong += pairs_->wrong;
+    summary.pairs = std::move(pairs_);
+    return summary;
+  }
+  [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
+
+ private:
+  [[nodiscard]] Result<void> run(const Case& what) {
+    Benchmark benchmark(connected_, buffers_, options_, what);
+    const auto all = sizes(options_, last_, what, connected_.communicator->size());
+    for (const std::uint64_t bytes : all) {
+      auto row = benchmark.run(bytes);
+      wrong_here_ = wrong_before_ + benchmark.wrong_here();
+      if (!row) return tl::unexpected(row.error());
+      if (talks_) print(line(*row));
+      rows_.push_back(std::move(*row));
+    }
+    wrong_before_ = wrong_here_;
+    if (talks_) print(remarks(what, rows_, all.empty()));
+    return {};
+  }
+
+  const collectives::Connected& connected_;
+  const Buffers& buffers_;
+  const Options& options_;
+  std::uint64_t last_;
+  int local_rank_;
+  bool talks_;
+  std::optional<Roofline> roofline_;
+  std::optional<Pairs> pairs_;
+  std::vector<Row> rows_;
+  std::uint64_t wrong_before_ = 0;
+  std::uint64_t wrong_here_ = 0;
+};
+
+/// What rank 0 says and writes at the end; returns its status.
+int finish(Reports& reports, const Report& report, int status) {
+  const Verdict verdict = reports.judge(report);
+  print(footer(report.summary) + lines_of(verdict));
+  if (status == exit_right) status = status_of(report.summary, verdict);
+  if (auto written = reports.write(report, verdict); !written) {
+    say_error(written.error().message);
+    status = exit_failed;
+  }
+  say_shortfall(verdict);
+  return status;
+}
+
+}  // namespace
+
+Result<int> run(const Options& options, const Place& place) {
+  Reports reports;
+  if (place.rank == 0) {
+    auto opened = Reports::open(options.report);
+    if (!opened) return tl::unexpected(opened.error());
+    reports = std::move(*opened);
+  }
+  const Clock::time_point began = Clock::now();
+  const Deadline start_by = began + options.timeout;
+  auto meeting = meet(place, start_by);
+  if (!meeting) return tl::unexpected(meeting.error());
+  const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
+  if (!last) return tl::unexpected(last.error());
+  const std::uint64_t room = *last + collectives::Checker::guard_bytes;
+  collectives::CommunicatorOptions wanted;
+  wanted.backend = options.backend;
+  wanted.buffer_bytes = Buffers::of_back_end(options, room);
+  wanted.must_agree = must_agree(options);
+  wanted.tcp_streams = options.streams;
+  wanted.nccl_blocking = options.blocking;
+  wanted.nccl_graph_launches = options.graph_launches;
+  const auto connected = connect(meeting->group, wanted, start_by);
+  if (!connected) {
+    if (!is_others_hang(connected.error(), start_by)) return tl::unexpected(connected.error());
+    static_cast<void>(explain_hang_at_start(connected.error(), meeting->group, began, options.op_timeout));
+    return exit_late;
+  }
+  collectives::Communicator& communicator = *connected->communicator;
+  if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
+  Buffers buffers;
+  if (auto got = buffers.provide(communicator, options, room); !got) return tl::unexpected(got.error());
+  const std::vector<Case> all = cases(options, place.size);
+  if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
+
+  const bool talks = place.rank == 0;
+  Setting setting;
+  if (talks) {
+    setting = setting_of(options, place, *connected, *last);
+    print(header(setting, options));
+  }
+  Course course(*connected, buffers, options, *last, place.local_rank);
+  const auto ended = course.run(all);
+  std::string why = ended ? std::string() : ended.error().message;
+  const bool hangs = !ended && is_hang(ended.error(), meeting->group);
+  if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
+  const Report report{"this run", std::move(setting), course.summary(std::move(why))};
+  // A rank believes its own eyes too: the totals have travelled over what is being tested.
+  int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? exit_right : exit_failed;
+  if (talks) status = finish(reports, report, status);
+  if (hangs) return exit_late;
+  if (!ended) return tl::unexpected(ended.error());
+  // Rank 0 may come late, from writing its files.
+  return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);
+}
+
+Result<int> report_from_files(const ReportOptions& options) {
+  std::vector<Report> runs;
+  for (const std::string& path : options.from) {
+    auto run = read_report("--from", path);
+    if (!run) return tl::unexpected(run.error());
+    runs.push_back(std::move(*run));
+  }
+  // The first is what a run would have been, the others are beside it.
+  ReportOptions rest = options;
+  rest.with.insert(rest.with.begin(), options.from.begin() + 1, options.from.end());
+  auto reports = Reports::open(rest);
+  if (!reports) return tl::unexpected(reports.error());
+  const Report& run = runs.front();
+  if (auto good = reports->check(run); !good) return tl::unexpected(good.error());
+  const Verdict verdict = reports->judge(run);
+  print(lines_of(verdict));
+  if (auto written = reports->write(run, verdict); !written) return tl::unexpected(written.error());
+  if (!run.summary.error.empty()) return fail(Errc::unavailable, concat(run.name, ": ", run.summary.error));
+  say_shortfall(verdict);
+  return status_of(run.summary, verdict);
+}
+
+}  // namespace ddrun::bench

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::cli {
+
+// Values as text and back. Every failure is `invalid_argument` and says what is allowed; the caller puts the option's
+// name in front.
+
+[[nodiscard]] inline tl::unexpected<Error> bad(std::string message) {
+  return fail(Errc::invalid_argument, std::move(message));
+}
+
+[[nodiscard]] Result<bool> parse_bool(std::string_view text);
+// Whole numbers are taken as Python's int() takes them: " 2", "+2" and "1_0" too.
+[[nodiscard]] Result<int> parse_int(std::string_view text, int low, int high);
+[[nodiscard]] Result<double> parse_positive_number(std::string_view text);
+[[nodiscard]] Result<std::uint64_t> parse_seed(std::string_view text);
+[[nodiscard]] Result<std::string> parse_non_empty(std::string_view text);
+/// One of the blank-separated `choices`.
+[[nodiscard]] Result<std::string> parse_choice(std::string_view text, std::string_view choices);
+[[nodiscard]] Result<NprocSpec> parse_nproc(std::string_view text);
+/// "N" or "MIN:MAX", 0 < MIN <= MAX.
+[[nodiscard]] Result<std::pair<int, int>> parse_nnodes(std::string_view text);
+/// "3", "0:1,12:3" or "0-3:1".
+[[nodiscard]] Result<StreamSelection> parse_streams(std::string_view text);
+/// "0,2,8-15", each in [0, highest]; `what` names one of them in the message ("a local rank").
+[[nodiscard]] Result<std::set<int>> parse_number_set(std::string_view text, int highest, std::string_view what);
+/// Comma list in which ",," stands for a comma itself.
+[[nodiscard]] Result<std::vector<std::string>> parse_filters(std::string_view text);
+/// "k=v,k=v"; blanks around are dropped.
+[[nodiscard]] Result<std::map<std::string, std::string>> parse_pairs(std::string_view text);
+/// "SIGTERM,USR1", or nothing for none; those that no program can wait for are refused.
+[[nodiscard]] Result<std::set<int>> parse_signals(std::string_view text);
+[[nodiscard]] Result<StdinSpec> parse_stdin(std::string_view text);
+/// "host", "host:port", "[::1]:port".
+[[nodiscard]] Result<std::string> parse_endpoint(std::string_view text);
+/// Name or IP address of a machine. What can only be meant as an address has to be one.
+[[nodiscard]] Result<std::string> parse_host(std::string_view text);
+[[nodiscard]] Result<std::pair<std::string, std::string>> parse_assignment(std::string_view text);
+/// parse_duration(), up to ten years.
+[[nodiscard]] Result<Milliseconds> parse_time(std::string_view text);
+/// Not zero.
+[[nodiscard]] Result<Milliseconds> parse_positive_time(std::string_view text);
+
+[[nodiscard]] std::string number_text(double number);
+[[nodiscard]] std::string number_set_text(const std::set<int>& numbers);
+[[nodiscard]] std::string streams_text(const StreamSelection& streams);
+[[nodiscard]] std::string filters_text(const std::vector<std::string>& filters);
+[[nodiscard]] std::string pairs_text(const std::map<std::string, std::string>& pairs);
+[[nodiscard]] std::string signals_text(const std::set<int>& signals);
+
+/// Stores a parsed value, or passes the failure on.
+template <class T, class U>
+[[nodiscard]] Result<void> assign(T& to, Result<U> from) {
+  if (!from) return tl::unexpected<Error>(std::move(from.error()));
+  to = std::move(*from);
+  return {};
+}
+
+/// The same, where nothing as text means that the option was not given, as in --log-dir=$UNSET.
+template <class T, class Parse>
+[[nodiscard]] Result<void> assign_or_reset(std::optional<T>& to, std::string_view text, Parse parse) {
+  if (!text.empty()) return assign(to, parse(text));
+  to.reset();
+  return {};
+}
+
+// What Option::show returns.
+using Shown = std::vector<std::string>;
+[[nodiscard]] inline Shown shown(bool value) { return {value ? "true" : "false"}; }
+[[nodiscard]] inline Shown shown(int value) { return {std::to_string(value)}; }
+[[nodiscard]] inline Shown shown(std::string value) {
+  if (value.empty()) return {};
+  Shown one;
+  one.push_back(std::move(value));
+  return one;
+}
+[[nodiscard]] inline Shown shown(const char* value) { return shown(std::string(value)); }
+[[nodiscard]] inline Shown shown(const std::optional<std::string>& value) { return shown(value.value_or("")); }
+
+}  // namespace ddrun::cli

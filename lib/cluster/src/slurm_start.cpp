@@ -1,0 +1,303 @@
+#include "ddrun/cluster/agent_starter.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::cluster {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// Slurm's commands answer in milliseconds, unless its controller is down.
+constexpr std::chrono::seconds patience{10};
+
+/// Beyond the workers' grace time: what Slurm and the agents need to end.
+constexpr std::chrono::seconds ending_margin{30};
+/// What a signal takes on its way to an agent differs by so much.
+constexpr std::chrono::milliseconds way_differs{500};
+
+constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
+
+/// In a child: as if a shell had started it.
+[[noreturn]] void become(const Words& words) {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  ::execvp(argv.front(), argv.data());
+  const int error = errno;
+  say_error(concat("cannot start ", words.front(), ": ", std::error_code(error, std::generic_category()).message()));
+  ::_exit(error == ENOENT ? exit_codes::not_found : exit_codes::not_executable);
+}
+
+/// What a command of Slurm prints; nothing if it fails or takes too long. Blocks for `patience` at most.
+std::optional<std::string> ask(const Words& words) {
+  auto pipe = make_pipe(0);
+  if (!pipe) return std::nullopt;
+  const pid_t child = ::fork();
+  if (child < 0) return std::nullopt;
+  if (child == 0) {
+    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    ::dup2(nothing, STDIN_FILENO);
+    ::dup2(pipe->write.get(), STDOUT_FILENO);
+    ::dup2(nothing, STDERR_FILENO);
+    become(words);
+  }
+  pipe->write.reset();
+  std::string text;
+  const auto deadline = Clock::now() + patience;
+  bool in_time = true;
+  while (in_time) {
+    pollfd readable{pipe->read.get(), POLLIN, 0};
+    const int ready = ::poll(&readable, 1, poll_timeout(deadline));
+    if (ready < 0 && errno == EINTR) continue;
+    in_time = ready > 0;
+    std::array<char, 4096> some{};
+    const ssize_t got = in_time ? ::read(pipe->read.get(), some.data(), some.size()) : 0;
+    if (got <= 0) break;
+    text.append(some.data(), static_cast<std::size_t>(got));
+  }
+  if (!in_time) ::kill(child, SIGKILL);
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!in_time || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
+  return text;
+}
+
+/// "123.4", by the name that we gave it; empty while it is not there.
+std::string step_id(const std::string& job, std::string_view name) {
+  const auto list = ask({"squeue", "--noheader", "--steps", concat("--jobs=", job), "--format=%i|%j"});
+  for (const std::string& line : split(list.value_or(""), '\n')) {
+    const auto bar = line.find('|');
+    if (bar != std::string::npos && trim(std::string_view(line).substr(bar + 1)) == name) {
+      return std::string(trim(std::string_view(line).substr(0, bar)));
+    }
+  }
+  return {};
+}
+
+/// Slurm ends the job: it tells all processes of it, the agents as well as us and srun.
+bool slurm_has_told_all(const std::string& job, pid_t sender) {
+  const auto name = sender > 0 ? read_small_file(concat("/proc/", static_cast<int>(sender), "/comm")) : std::nullopt;
+  if (!name || !name->starts_with("slurm")) return false;
+  const auto state = ask({"squeue", "--noheader", concat("--jobs=", job), "--format=%T"});
+  return state && trim(*state) != "RUNNING";
+}
+
+Words srun_words(const StdinSpec& input, const SlurmScript& script, std::string_view name) {
+  const std::string nodes = std::to_string(script.nodes);
+  // One task on each node with all that the job has there, whatever its own tasks are; nobody is killed because another
+  // has gone: that the agents decide.
+  Words words = {"srun",
+                 concat("--nodes=", nodes),
+                 concat("--ntasks=", nodes),
+                 "--ntasks-per-node=1",
+                 "--kill-on-bad-exit=0",
+                 "--export=ALL",
+                 concat("--job-name=", name)};
+  // An agent must not be bound to the CPUs of one task; where nothing binds, srun would complain.
+  const std::string configuration = ask({"scontrol", "show", "config"}).value_or("");
+  const auto plugin = configuration.find("TaskPlugin ");
+  const std::string_view line = std::string_view(configuration).substr(std::min(plugin, configuration.size()));
+  if (line.substr(0, line.find('\n')).find("affinity") != std::string_view::npos) words.emplace_back("--cpu-bind=none");
+  // The step that we are in holds the CPUs.
+  if (script.in_step) words.emplace_back("--overlap");
+  if (input.kind == StdinSpec::Kind::none) words.emplace_back("--input=none");
+  else if (input.kind == StdinSpec::Kind::rank && input.rank == 0) words.emplace_back("--input=0");
+  return words;
+}
+
+/// What speaks of the script's tasks, or of its terminal, and would count as an option of srun.
+void clean_environment() {
+  for (const char* name :
+       {"SLURM_PTY_PORT",       "SLURM_PTY_WIN_COL",     "SLURM_PTY_WIN_ROW",     "SLURM_NTASKS",
+        "SLURM_NPROCS",         "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET",
+        "SLURM_NTASKS_PER_GPU", "SLURM_TASKS_PER_NODE",  "SLURM_CPUS_PER_TASK",   "SRUN_CPUS_PER_TASK",
+        "SLURM_GPUS_PER_TASK",  "SLURM_TRES_PER_TASK",   "SLURM_GPU_BIND",        "SLURM_CPU_BIND",
+        "SLURM_DISTRIBUTION",   "SLURM_LABELIO",         "SLURM_KILL_BAD_EXIT",   "SLURM_MPI_TYPE"}) {
+    ::unsetenv(name);
+  }
+}
+
+/// The step that a ddrun in a Slurm script started, as far as those must know it who outlive the ddrun that did: it
+/// stands in memory that guard and agent share.
+struct SharedStep {
+  char job[32] = {};
+  char name[64] = {};  ///< empty: none was started, or it has ended
+};
+
+/// One step: a child, what the guard says, and its end.
+class SlurmStarter : public AgentStarter {
+ public:
+  SlurmStarter() {
+    if (::getenv("SLURM_JOB_ID") == nullptr) return;
+    void* page = ::mmap(nullptr, sizeof(SharedStep), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED) shared_ = new (page) SharedStep;
+  }
+
+  Result<void> prepare() override {
+    if (variable(mark)) {
+      return fail(Errc::unavailable,
+                  "an agent that srun started takes itself for the script of the job; give --env-detect=slurm, or "
+                  "--nnodes, --node-rank and --rdzv-endpoint");
+    }
+    ::setenv(mark, "1", 1);
+    clean_environment();
+    return {};
+  }
+
+  int run(const SlurmScript& script, const Starting& starting) override {
+    starting_ = &starting;
+    job_ = variable("SLURM_JOB_ID").value_or(variable("SLURM_JOBID").value_or(""));
+    name_ = concat("ddrun-", static_cast<int>(::getpid()), "-", Clock::now().time_since_epoch().count());
+    Words words = srun_words(starting.stdin_, script, name_);
+    const std::string self = own_program();
+    if (self.empty()) return refuse("cannot find out which file ddrun is");
+    words.push_back(self);
+    words.insert(words.end(), starting.arguments.begin(), starting.arguments.end());
+    say(Level::info, concat("starting an agent on each of ", script.nodes, " nodes of Slurm job ", job_));
+    sigset_t child_ends;
+    ::sigemptyset(&child_ends);
+    ::sigaddset(&child_ends, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &child_ends, nullptr);
+    ends_.reset(::signalfd(-1, &child_ends, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!ends_) return refuse("cannot watch for srun's end");
+    srun_ = ::fork();
+    if (srun_ < 0) return refuse("cannot start srun: the limit of processes may be reached");
+    if (srun_ == 0) {
+      if (!starting.stdin_usable) {
+        const int nothing = ::open("/dev/null", O_RDONLY);
+        ::dup2(nothing, STDIN_FILENO);
+      }
+      become(words);
+    }
+    remember();
+    starting.begin_to_listen(ending_margin);
+    const int status = watch();
+    if (shared_ != nullptr) shared_->name[0] = '\0';
+    return WIFEXITED(status) ? WEXITSTATUS(status) : exit_codes::signal_base + WTERMSIG(status);
+  }
+
+  void end_forgotten() override {
+    if (shared_ == nullptr || shared_->name[0] == '\0') return;
+    const std::string id = step_id(shared_->job, shared_->name);
+    if (id.empty()) return;
+    say_error(concat("ending the agents of Slurm step ", id));
+    [[maybe_unused]] const auto told = ask({"scancel", "--signal=TERM", id});
+  }
+
+ private:
+  static int refuse(std::string_view message) {
+    say_error(message);
+    return exit_codes::launcher_failed;
+  }
+
+  void remember() {
+    if (shared_ == nullptr) return;
+    job_.copy(shared_->job, sizeof shared_->job - 1);
+    name_.copy(shared_->name, sizeof shared_->name - 1);
+  }
+
+  /// Until srun has ended: its wait status.
+  int watch() {
+    std::array<pollfd, 3> waiting{
+        {{ends_.get(), POLLIN, 0}, {starting_->guard_messages, POLLIN, 0}, {starting_->sweeper_life, POLLIN, 0}}};
+    while (true) {
+      int status = 0;
+      if (::waitpid(srun_, &status, WNOHANG) == srun_) return status;
+      if (told_again_at_ && Clock::now() >= *told_again_at_) {
+        told_again_at_.reset();
+        end_agents(first_told_);
+      }
+      const int timeout = told_again_at_ ? poll_timeout(*told_again_at_) : -1;
+      if (::poll(waiting.data(), waiting.size(), timeout) < 0) continue;
+      if (waiting[0].revents != 0) {
+        signalfd_siginfo info{};
+        [[maybe_unused]] const ssize_t n = ::read(ends_.get(), &info, sizeof info);
+      }
+      if (waiting[1].revents != 0 && !hear_guard()) waiting[1].fd = -1;
+      if (waiting[2].revents != 0) {
+        waiting[2].fd = -1;
+        end_agents(SIGTERM);
+      }
+    }
+  }
+
+  /// False when the guard is gone.
+  bool hear_guard() {
+    bool gone = false;
+    const auto message = starting_->hear(gone);
+    if (gone) end_agents(SIGTERM);
+    else if (message) pass_on(*message);
+    return !gone;
+  }
+
+  void pass_on(const SignalHeard& message) {
+    if (starting_->ending_signals.count(message.signal) != 0) {
+      if (slurm_has_told_all(job_, message.sender)) return;
+      if (first_told_ == 0) {
+        first_told_ = message.signal;
+        end_agents(message.signal);
+        first_told_at_ = Clock::now();
+      } else if (message.at_once && !told_again_at_) {
+        told_again_at_ = first_told_at_ + starting_->repetition_pause + way_differs;
+      }
+    } else if (message.signal == SIGUSR1 || message.signal == SIGUSR2 || message.signal == SIGCONT) {
+      ::kill(srun_, message.signal);  // srun hands these on
+    }
+  }
+
+  /// Through Slurm: of SIGTERM and its like srun would make SIGKILL.
+  void end_agents(int signal) {
+    const std::string id = step_id(job_, name_);
+    say(Level::info, concat("passing ", signal_name(signal), " on to the agents", id.empty() ? "" : " of step ", id));
+    const bool told =
+        !id.empty() && ask({"scancel", concat("--signal=", signal_name(signal).substr(3)), id}).has_value();
+    if (!told) ::kill(srun_, SIGTERM);  // it still waits for its nodes, or Slurm's controller does not answer
+  }
+
+  SharedStep* shared_ = nullptr;  ///< if there is memory for it
+  const Starting* starting_ = nullptr;
+  std::string job_;
+  std::string name_;
+  UniqueFd ends_;
+  pid_t srun_ = -1;
+  int first_told_ = 0;  ///< the signal that ends the agents
+  Clock::time_point first_told_at_;
+  std::optional<Deadline> told_again_at_;
+};
+
+}  // namespace
+
+std::unique_ptr<AgentStarter> make_agent_starter() { return std::make_unique<SlurmStarter>(); }
+
+}  // namespace ddrun::cluster

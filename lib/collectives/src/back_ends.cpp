@@ -1,0 +1,134 @@
+#include "back_ends.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "ddrun/base/text.hpp"
+#include "gloo/backend.hpp"
+#include "gpu/nccl_communicator.hpp"
+#include "shm/communicator.hpp"
+#include "tcp/communicator.hpp"
+#include "two_level/communicator.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+Result<Chosen> connect_any(const Ranks& ranks, Deadline deadline);
+
+/// In the order in which `auto` tries them.
+constexpr std::array table{
+    BackEnd{.name = "auto",
+            .asked_for = Backend::automatic,
+            .help = "nccl with a GPU per rank, else shm inside a machine, else tcp",
+            .connect = connect_any,
+            .gpus = Gpus::if_there},
+    BackEnd{.name = "nccl",
+            .asked_for = Backend::nccl,
+            .help = "NVIDIA's library, between GPUs",
+            .probe = probe_nccl,
+            .connect = connect_nccl,
+            .in_auto = suits_nccl,
+            .gpus = Gpus::needed},
+    BackEnd{.name = "shm",
+            .asked_for = Backend::shm,
+            .help = "memory shared by the processes of one machine",
+            .connect = connect_shm,
+            .in_auto = suits_shm},
+    BackEnd{.name = "shm+tcp",
+            .help = "shm inside each machine, tcp between them",
+            .connect = connect_two_level,
+            .in_auto = suits_two_level},
+    BackEnd{.name = "tcp",
+            .asked_for = Backend::tcp,
+            .help = "connections between the ranks",
+            .connect = connect_tcp,
+            .in_auto = [](const Ranks& /*ranks*/) { return Suits{}; }},
+    BackEnd{.name = "gloo",
+            .asked_for = Backend::gloo,
+            .help = "the Gloo library, as a second opinion",
+            .probe = probe_gloo,
+            .connect = connect_gloo},
+};
+
+/// Failures that another back end would not mend.
+bool is_final(const Error& error) { return error.code == Errc::timeout || error.code == Errc::connection_lost; }
+
+Result<Chosen> connect_first_that_suits(const Ranks& ranks, bool with_gpus, Deadline deadline) {
+  std::string why;
+  std::string remarks;
+  Result<Chosen> made;
+  for (const BackEnd& one : table) {
+    const bool on_gpus = one.gpus == Gpus::needed;
+    if (one.in_auto == nullptr || (on_gpus && !with_gpus)) continue;
+    const Suits verdict = one.in_auto(ranks);
+    if (verdict.suits) {
+      made = one.connect(ranks, deadline);
+      if (made) {
+        if (made->why.empty()) made->why = why;
+        made->why += remarks;
+      }
+      if (made || on_gpus || is_final(made.error())) return made;
+      why = made.error().message;
+    } else if (on_gpus && !verdict.why_not.empty()) {
+      remarks += concat("; not ", one.name, ": ", verdict.why_not);
+    } else if (why.empty()) {
+      why = verdict.why_not;
+    }
+  }
+  return made;
+}
+
+Result<Chosen> connect_any(const Ranks& ranks, Deadline deadline) {
+  return connect_first_that_suits(ranks, true, deadline);
+}
+
+}  // namespace
+
+const BackEnd& back_end(Backend backend) {
+  return *std::find_if(table.begin(), table.end(), [&](const BackEnd& one) { return one.asked_for == backend; });
+}
+
+Result<Chosen> choose(const Ranks& ranks, Deadline deadline) {
+  const BackEnd& wanted = back_end(ranks.options.backend);
+  auto chosen = wanted.connect(ranks, deadline);
+  if (chosen && chosen->why.empty()) chosen->why = concat("--backend=", wanted.name);
+  return chosen;
+}
+
+Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline) {
+  Ranks without_buffers = ranks;
+  without_buffers.options.buffer_bytes = 0;
+  auto chosen = connect_first_that_suits(without_buffers, false, deadline);
+  if (!chosen) return tl::unexpected(chosen.error());
+  return std::move(chosen->communicator);
+}
+
+std::span<const Backend> backends() {
+  static const std::vector<Backend> all = [] {
+    std::vector<Backend> found;
+    for (const BackEnd& one : table) {
+      if (one.asked_for) found.push_back(*one.asked_for);
+    }
+    return found;
+  }();
+  return all;
+}
+
+std::string_view name_of(Backend backend) { return back_end(backend).name; }
+
+std::optional<Backend> backend_named(std::string_view name) {
+  for (const BackEnd& one : table) {
+    if (one.name == name) return one.asked_for;
+  }
+  return std::nullopt;
+}
+
+Result<std::string> probe(Backend backend) {
+  const BackEnd& one = back_end(backend);
+  return one.probe != nullptr ? one.probe() : std::string(one.help);
+}
+
+bool works_on_gpus(Backend backend) { return back_end(backend).gpus == Gpus::needed; }
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/collectives/communicator.hpp"
+#include "gpu/survey.hpp"
+#include "hosts.hpp"
+
+namespace ddrun::collectives {
+
+/// What every rank knows of all of them before they are connected, so that all decide alike and nobody has to announce
+/// a decision. By rank.
+struct Ranks {
+  const Group& group;
+  CommunicatorOptions options;
+  const std::vector<HostIdentity>& hosts;
+  const std::vector<GpuSurvey>& surveys;  ///< empty ones where nobody was asked to look
+};
+
+struct Chosen {
+  std::shared_ptr<Communicator> communicator;
+  /// Why it is this one, in words. Empty: because of what stands against those before it, or it was asked for.
+  std::string why{};
+  /// See Connected; null: the same as `communicator`.
+  std::shared_ptr<Communicator> control{};
+};
+
+/// Whether `auto` takes a back end for these ranks.
+struct Suits {
+  bool suits = true;
+  std::string why_not{};  ///< may be empty: not worth a word
+};
+
+/// What a back end has to do with GPUs.
+enum class Gpus : unsigned char { unused, if_there, needed };
+
+/// A way to move data: a row of the table in back_ends.cpp, which is all that knows what back ends there are.
+struct BackEnd {
+  std::string_view name;
+  /// How it is asked for; none: only `auto` takes it.
+  std::optional<Backend> asked_for{};
+  /// What it is, for people.
+  std::string_view help;
+  /// See collectives::probe(); null: there is nothing to look for.
+  Result<std::string> (*probe)() = nullptr;
+  /// Connects all ranks; every rank calls it. A failure of one is one of all.
+  Result<Chosen> (*connect)(const Ranks& ranks, Deadline deadline);
+  /// Null: `auto` never takes it. It takes the first in the table that suits, and of those that need no GPU the next
+  /// one if that cannot be connected. The same on every rank.
+  Suits (*in_auto)(const Ranks& ranks) = nullptr;
+  Gpus gpus = Gpus::unused;
+};
+
+[[nodiscard]] const BackEnd& back_end(Backend backend);
+
+/// Connects what `ranks.options.backend` asks for.
+[[nodiscard]] Result<Chosen> choose(const Ranks& ranks, Deadline deadline);
+
+/// For a back end that needs another one beside it (Connected::control): what `auto` takes without GPUs and buffers.
+[[nodiscard]] Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline);
+
+}  // namespace ddrun::collectives

@@ -1,0 +1,108 @@
+#include "describe.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::collectives {
+
+namespace {
+
+// The bits of a kind: 4 collective, 4 type, 3 operation, 21 root.
+constexpr unsigned type_at = 4;
+constexpr unsigned op_at = 8;
+constexpr unsigned root_at = 11;
+
+constexpr std::uint32_t bits(std::uint32_t kind, unsigned from, unsigned to) {
+  return (kind >> from) & ((1U << (to - from)) - 1);
+}
+
+}  // namespace
+
+std::string in_words(std::uint32_t kind, std::uint64_t count) {
+  const std::uint32_t collective = bits(kind, 0, type_at);
+  const std::uint32_t type = bits(kind, type_at, op_at);
+  const std::uint32_t op = bits(kind, op_at, root_at);
+  if (collective >= all_collectives.size() || type >= all_types.size() || op >= all_ops.size()) {
+    return "something unknown";
+  }
+  const auto what = static_cast<Collective>(collective);
+  if (what == Collective::barrier) return std::string(name_of(what));
+  std::string words = concat(name_of(what), " of ", count, ' ', name_of(static_cast<DataType>(type)));
+  if (reduces(what)) words += concat(", ", name_of(static_cast<ReduceOp>(op)));
+  if (has_root(what)) words += concat(", root ", kind >> root_at);
+  return words;
+}
+
+std::uint32_t kind_of(const Call& call) {
+  std::uint32_t kind = static_cast<std::uint32_t>(call.collective);
+  kind |= static_cast<std::uint32_t>(call.type) << type_at;
+  if (reduces(call.collective)) kind |= static_cast<std::uint32_t>(call.op) << op_at;
+  if (has_root(call.collective)) kind |= static_cast<std::uint32_t>(call.root) << root_at;
+  return kind;
+}
+
+tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
+                                      const Call& own) {
+  return fail(Errc::invalid_argument,
+              concat("rank ", rank, " calls ", in_words(kind, count), ", rank ", own_rank, ' ',
+                     in_words(kind_of(own), own.count), ": all ranks must make the same calls"));
+}
+
+tl::unexpected<Error> not_sent(int rank, int from, int to) {
+  return fail(Errc::invalid_argument, concat("rank ", rank, " receives from rank ", from, ", which sends to rank ", to,
+                                             ": who is received from must send there"));
+}
+
+tl::unexpected<Error> sends_to_itself(int rank, int to, int from) {
+  return fail(Errc::invalid_argument, concat("rank ", rank, " sends to rank ", to, " and receives from rank ", from,
+                                             ": who sends to itself receives from itself"));
+}
+
+namespace {
+
+/// "0,2-4" in the group's numbers; nothing if one of them is none.
+std::optional<std::string> renumber(std::string_view list, std::span<const int> ranks) {
+  std::vector<int> found;
+  const auto last = static_cast<long long>(ranks.size()) - 1;
+  for (const std::string& item : split(list, ',')) {
+    const std::size_t dash = item.find('-');
+    const auto from = parse_integer(std::string_view(item).substr(0, dash), 0, last);
+    const auto to = dash == std::string::npos ? from : parse_integer(std::string_view(item).substr(dash + 1), 0, last);
+    if (!from || !to) return std::nullopt;
+    for (long long rank = *from; rank <= *to; ++rank) found.push_back(ranks[static_cast<std::size_t>(rank)]);
+  }
+  return fold_ranks(found);
+}
+
+}  // namespace
+
+std::string with_ranks(std::string_view words, std::span<const int> ranks) {
+  std::string result;
+  while (true) {
+    const std::size_t at = words.find("rank");
+    if (at == std::string_view::npos) break;
+    std::size_t begin = at + 4;
+    if (begin < words.size() && words[begin] == 's') ++begin;
+    const bool follows = begin < words.size() && words[begin] == ' ';
+    if (follows) ++begin;
+    std::size_t end = follows ? std::min(words.find_first_not_of("0123456789,-", begin), words.size()) : begin;
+    while (end > begin && (words[end - 1] == ',' || words[end - 1] == '-')) --end;
+    const std::string_view list = words.substr(begin, end - begin);
+    result += words.substr(0, begin);
+    result += list.empty() ? std::string() : renumber(list, ranks).value_or(std::string(list));
+    words.remove_prefix(end);
+  }
+  result += words;
+  return result;
+}
+
+Error with_ranks(Error error, std::span<const int> ranks) {
+  error.message = with_ranks(error.message, ranks);
+  return error;
+}
+
+}  // namespace ddrun::collectives

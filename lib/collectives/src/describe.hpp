@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/collectives/communicator.hpp"
+
+namespace ddrun::collectives {
+
+/// What all ranks must have alike in a call, as one number besides the count.
+[[nodiscard]] std::uint32_t kind_of(const Call& call);
+
+/// "all_reduce of 4 float, sum"; "broadcast of 4 float, root 1"
+[[nodiscard]] std::string in_words(std::uint32_t kind, std::uint64_t count);
+
+/// Of two ranks that make different calls. `kind` and `count` are those of `rank`.
+[[nodiscard]] tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
+                                                    const Call& own);
+
+/// Of a send_recv in which `rank` waits for `from`, which sends to `to`.
+[[nodiscard]] tl::unexpected<Error> not_sent(int rank, int from, int to);
+
+/// Of a send_recv that `rank` has with itself in one direction only.
+[[nodiscard]] tl::unexpected<Error> sends_to_itself(int rank, int to, int from);
+
+/// What a part of a group says of its own ranks, in the numbers of the whole group: "ranks 0,1 did not come" of
+/// {4, 7} is "ranks 4,7 did not come". `ranks` are the group's, by number in the part; other numbers stay.
+[[nodiscard]] std::string with_ranks(std::string_view words, std::span<const int> ranks);
+
+[[nodiscard]] Error with_ranks(Error error, std::span<const int> ranks);
+
+}  // namespace ddrun::collectives

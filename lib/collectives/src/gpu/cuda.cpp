@@ -1,0 +1,255 @@
+#include "gpu/cuda.hpp"
+
+#include <array>
+#include <cstdlib>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "gpu/waiting.hpp"
+
+namespace ddrun::collectives::cuda {
+
+namespace {
+
+/// Name of the first function that is missing; null if all are there. The driver's names are those that its own header
+/// gives to the functions as they are declared in cuda_abi.hpp.
+const char* fill(Driver& to) {
+  const char* missing = nullptr;
+  const auto need = [&](const char* name, auto*& function) {
+    if (!take(to.library, name, function) && missing == nullptr) missing = name;
+  };
+  need("cuInit", to.init);
+  need("cuDriverGetVersion", to.driver_get_version);
+  need("cuGetErrorName", to.get_error_name);
+  need("cuGetErrorString", to.get_error_string);
+  need("cuDeviceGetCount", to.device_get_count);
+  need("cuDeviceGet", to.device_get);
+  need("cuDeviceGetName", to.device_get_name);
+  // The later form tells the parts of a divided GPU apart.
+  if (!take(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid)) need("cuDeviceGetUuid", to.device_get_uuid);
+  need("cuDeviceGetAttribute", to.device_get_attribute);
+  need("cuDevicePrimaryCtxRetain", to.primary_retain);
+  need("cuDevicePrimaryCtxRelease_v2", to.primary_release);
+  need("cuCtxSetCurrent", to.ctx_set_current);
+  need("cuMemGetInfo_v2", to.mem_get_info);
+  need("cuMemAlloc_v2", to.mem_alloc);
+  need("cuMemFree_v2", to.mem_free);
+  need("cuMemcpyHtoDAsync_v2", to.copy_to_device);
+  need("cuMemcpyDtoHAsync_v2", to.copy_to_host);
+  need("cuMemcpyDtoDAsync_v2", to.copy_on_device);
+  need("cuMemsetD8Async", to.set_bytes);
+  need("cuStreamCreate", to.stream_create);
+  need("cuStreamDestroy_v2", to.stream_destroy);
+  need("cuStreamQuery", to.stream_query);
+  need("cuEventCreate", to.event_create);
+  need("cuEventDestroy_v2", to.event_destroy);
+  need("cuEventRecord", to.event_record);
+  need("cuEventQuery", to.event_query);
+  need("cuEventElapsedTime", to.event_elapsed_time);
+  need("cuStreamBeginCapture_v2", to.begin_capture);
+  need("cuStreamEndCapture", to.end_capture);
+  (void)take(to.library, "cuGraphInstantiateWithFlags", to.graph_instantiate);
+  need("cuGraphLaunch", to.graph_launch);
+  need("cuGraphDestroy", to.graph_destroy);
+  need("cuGraphExecDestroy", to.graph_exec_destroy);
+  need("cuModuleLoadData", to.module_load_data);
+  need("cuModuleUnload", to.module_unload);
+  need("cuModuleGetFunction", to.module_get_function);
+  need("cuFuncSetAttribute", to.func_set_attribute);
+  need("cuLaunchKernel", to.launch_kernel);
+  return missing;
+}
+
+}  // namespace
+
+std::string version_in_words(int version) { return concat(version / 1000, '.', version % 1000 / 10); }
+
+Result<Driver> Driver::open() {
+  const char* const chosen = std::getenv("DDRUN_CUDA_LIBRARY");
+  auto library = SharedLibrary::open(chosen != nullptr && *chosen != '\0' ? chosen : "libcuda.so.1");
+  if (!library) return fail(Errc::unsupported, concat("no NVIDIA driver: ", library.error().message));
+  Driver driver{std::move(*library)};
+  const char* const missing = fill(driver);
+  if (missing != nullptr) {
+    return fail(Errc::unsupported,
+                concat(driver.library.file(), " has no ", missing, ": the NVIDIA driver is too old for ddrun"));
+  }
+  (void)driver.driver_get_version(&driver.version);
+  const Status status = driver.init(0);
+  if (status == stub_library) {
+    return fail(Errc::unsupported, concat("no NVIDIA driver: ", driver.library.file(), " is the toolkit's stub"));
+  }
+  if (status != success && status != no_device) {
+    return fail(Errc::unsupported, driver.in_words(concat(driver.library.file(), ": cuInit"), status));
+  }
+  return driver;
+}
+
+std::string Driver::in_words(const std::string& what, Status status) const {
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (get_error_name(status, &name) != success || name == nullptr) return concat(what, ": error ", status);
+  if (get_error_string(status, &text) != success || text == nullptr) return concat(what, ": ", name);
+  return concat(what, ": ", text, " (", name, ')');
+}
+
+Result<void> Driver::check(Status status, const std::string& what) const {
+  if (status == success) return {};
+  return fail(Errc::unavailable, in_words(what, status));
+}
+
+namespace {
+
+Result<bool> ended(const Driver& driver, Status status, const std::string& what) {
+  if (status == not_ready) return false;
+  if (auto good = driver.check(status, what); !good) return tl::unexpected(good.error());
+  return true;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
+  std::shared_ptr<Device> made(new Device(std::move(driver)));
+  const Driver& d = made->driver_;
+  const std::string what = concat("GPU ", ordinal);
+  if (auto done = d.check(d.device_get(&made->device_, ordinal), what); !done) return tl::unexpected(done.error());
+  std::array<char, 128> name{};
+  if (d.device_get_name(name.data(), static_cast<int>(name.size()) - 1, made->device_) == success) {
+    made->name_ = name.data();
+  }
+  (void)d.device_get_attribute(&made->multiprocessors_, attribute_multiprocessors, made->device_);
+  (void)d.device_get_attribute(&made->max_shared_memory_, attribute_max_shared_memory, made->device_);
+  // The primary context is the one that NCCL uses, too.
+  if (auto done = d.check(d.primary_retain(&made->context_, made->device_), what); !done) {
+    made->context_ = nullptr;
+    return tl::unexpected(done.error());
+  }
+  if (auto done = made->use(); !done) return tl::unexpected(done.error());
+  const Status status = d.stream_create(&made->stream_, non_blocking_stream);
+  if (auto done = d.check(status, "cuStreamCreate"); !done) return tl::unexpected(done.error());
+  return made;
+}
+
+Device::~Device() {
+  if (context_ == nullptr || forsaken_) return;
+  if (use() && stream_ != nullptr) (void)driver_.stream_destroy(stream_);
+  (void)driver_.primary_release(device_);
+}
+
+Result<void> Device::use() const { return driver_.check(driver_.ctx_set_current(context_), "cuCtxSetCurrent"); }
+
+Result<std::size_t> Device::free_memory() const {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (auto done = driver_.check(driver_.mem_get_info(&free, &total), "cuMemGetInfo"); !done) {
+    return tl::unexpected(done.error());
+  }
+  return free;
+}
+
+double Device::peak_bandwidth() const {
+  int kilohertz = 0;
+  int bits = 0;
+  if (driver_.device_get_attribute(&kilohertz, attribute_memory_kilohertz, device_) != success ||
+      driver_.device_get_attribute(&bits, attribute_memory_bits, device_) != success) {
+    return 0;
+  }
+  return 2.0 * kilohertz * 1e3 * bits / 8 / 1e9;
+}
+
+Result<void> Device::copy_to_device(std::byte* to, const void* from, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  return driver_.check(driver_.copy_to_device(address_of(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
+}
+
+Result<void> Device::copy_to_host(void* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  return driver_.check(driver_.copy_to_host(to, address_of(from), bytes, stream_), "cuMemcpyDtoHAsync");
+}
+
+Result<void> Device::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  return driver_.check(driver_.copy_on_device(address_of(to), address_of(from), bytes, stream_), "cuMemcpyDtoDAsync");
+}
+
+Result<void> Device::set(std::byte* to, std::byte value, std::size_t bytes) const {
+  if (bytes == 0) return {};
+  const auto byte = static_cast<unsigned char>(value);
+  return driver_.check(driver_.set_bytes(address_of(to), byte, bytes, stream_), "cuMemsetD8Async");
+}
+
+Result<void> Device::wait(const Alarm& alarm, Deadline deadline, const std::string& what) const {
+  return wait_until([&] { return ended(driver_, driver_.stream_query(stream_), what); }, alarm, deadline, what);
+}
+
+Result<Array> Array::make(std::shared_ptr<Device> device, std::size_t bytes) {
+  Address address = 0;
+  const Driver& driver = device->driver();
+  const std::size_t some = bytes == 0 ? 1 : bytes;
+  if (auto got = driver.check(driver.mem_alloc(&address, some), concat("cuMemAlloc of ", some, " bytes")); !got) {
+    return tl::unexpected(got.error());
+  }
+  Array array;
+  array.device_ = std::move(device);
+  array.data_ = reinterpret_cast<std::byte*>(address);
+  array.bytes_ = bytes;
+  return array;
+}
+
+Array::Array(Array&& other) noexcept
+    : device_(std::move(other.device_)), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+
+Array& Array::operator=(Array&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Array::~Array() {
+  if (data_ == nullptr || device_->forsaken()) return;
+  if (device_->use()) (void)device_->driver().mem_free(address_of(data_));
+}
+
+Result<Event> Event::make(std::shared_ptr<Device> device, Kind kind) {
+  Event made;
+  const Driver& driver = device->driver();
+  const Status status = driver.event_create(&made.event_, kind == Kind::timing ? 0 : event_without_time);
+  if (auto done = driver.check(status, "cuEventCreate"); !done) return tl::unexpected(done.error());
+  made.device_ = std::move(device);
+  return made;
+}
+
+Event::Event(Event&& other) noexcept
+    : device_(std::move(other.device_)), event_(std::exchange(other.event_, nullptr)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+Event::~Event() {
+  if (event_ == nullptr || device_->forsaken()) return;
+  if (device_->use()) (void)device_->driver().event_destroy(event_);
+}
+
+Result<void> Event::record() const {
+  const Driver& driver = device_->driver();
+  return driver.check(driver.event_record(event_, device_->stream()), "cuEventRecord");
+}
+
+Result<void> Event::wait(const Alarm& alarm, Deadline deadline, const std::string& what) const {
+  const Driver& driver = device_->driver();
+  return wait_until([&] { return ended(driver, driver.event_query(event_), what); }, alarm, deadline, what);
+}
+
+Result<double> Event::microseconds_since(const Event& start) const {
+  const Driver& driver = device_->driver();
+  float milliseconds = 0;
+  const Status status = driver.event_elapsed_time(&milliseconds, start.event_, event_);
+  if (auto done = driver.check(status, "cuEventElapsedTime"); !done) return tl::unexpected(done.error());
+  return static_cast<double>(milliseconds) * 1e3;
+}
+
+}  // namespace ddrun::collectives::cuda

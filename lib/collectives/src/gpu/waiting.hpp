@@ -1,0 +1,42 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
+
+namespace ddrun::collectives {
+
+/// Waits for something that can only be asked whether it is so, as a GPU's work is. `done` is asked without a pause for
+/// a while, as most waits are short, then with growing pauses up to half a millisecond; `alarm` about once a
+/// millisecond, and its failure ends the wait. Both return Results, of bool and of void. `timeout` says that `what` did
+/// not end in time.
+template <class Done, class Alarm>
+[[nodiscard]] Result<void> wait_until(Done done, Alarm alarm, Deadline deadline, const std::string& what) {
+  using std::chrono::microseconds;
+  constexpr microseconds without_pause{200};
+  constexpr microseconds max_pause{500};
+  constexpr microseconds between_alarms{1000};
+  const auto start = Clock::now();
+  auto next_alarm = start + between_alarms;
+  microseconds pause{10};
+  while (true) {
+    const Result<bool> is_done = done();
+    if (!is_done) return tl::unexpected(is_done.error());
+    if (*is_done) return {};
+    const auto now = Clock::now();
+    if (now >= deadline) return fail(Errc::timeout, what + " did not end in time");
+    if (now >= next_alarm) {
+      if (Result<void> calm = alarm(); !calm) return calm;
+      next_alarm = now + between_alarms;
+    }
+    if (now - start < without_pause) continue;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, max_pause);
+  }
+}
+
+}  // namespace ddrun::collectives

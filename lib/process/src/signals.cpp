@@ -1,0 +1,144 @@
+#include "ddrun/process/signals.hpp"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace ddrun::process {
+
+sigset_t handled_signals() {
+  sigset_t set;
+  ::sigfillset(&set);
+  // Faults of our own must end us; STOP and KILL cannot be had; the terminal's TTIN and TTOU and the timers are not
+  // meant for workers; a closed pipe is an error value.
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGKILL, SIGSTOP, SIGPIPE,
+                           SIGALRM, SIGVTALRM, SIGPROF, SIGTTIN, SIGTTOU, SIGXCPU, SIGXFSZ}) {
+    ::sigdelset(&set, signal);
+  }
+  // nohup, and shells that start jobs in the background, ask us to ignore HUP, INT or QUIT: so be it.
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) ::sigdelset(&set, signal);
+  }
+  return set;
+}
+
+void block_handled_signals() {
+  const sigset_t set = handled_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+SignalSource::SignalSource(boost::asio::any_io_executor executor, OnSignal on_signal)
+    : fd_(std::move(executor)), on_signal_(std::move(on_signal)) {}
+
+Result<void> SignalSource::open() {
+  const sigset_t set = handled_signals();
+  const int fd = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd < 0) return fail_errno(Errc::unavailable, "cannot receive signals", errno);
+  boost::system::error_code ec;
+  fd_.assign(fd, ec);
+  if (ec) {
+    ::close(fd);
+    return fail(Errc::unavailable, "cannot receive signals: " + ec.message(), ec);
+  }
+  wait();
+  return {};
+}
+
+void SignalSource::wait() {
+  fd_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (ec) return;
+    signalfd_siginfo info[16];
+    ssize_t n;
+    while ((n = ::read(fd_.native_handle(), info, sizeof info)) > 0) {
+      for (std::size_t i = 0; i < static_cast<std::size_t>(n) / sizeof info[0]; ++i) {
+        on_signal_({static_cast<int>(info[i].ssi_signo), static_cast<pid_t>(info[i].ssi_pid)});
+      }
+    }
+    wait();
+  });
+}
+
+// ---- the ways on which they come to the agent
+
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+
+/// Within this time the same signal on another way is that one, and not a second and third one.
+constexpr std::chrono::seconds echo_time{1};
+
+}  // namespace
+
+SignalsHeard::SignalsHeard(boost::asio::any_io_executor executor, AgentContext& context, Listener listener)
+    : context_(context),
+      listener_(std::move(listener)),
+      own_(executor, [this](const SignalEvent& event) { own_signal(event); }),
+      guard_messages_(executor),
+      sweeper_life_(executor) {}
+
+Result<void> SignalsHeard::open(const std::set<int>& ending_signals, Milliseconds grace) {
+  if (auto opened = own_.open(); !opened) return opened;
+  boost::system::error_code ec;
+  guard_messages_.assign(context_.guard_messages.release(), ec);
+  if (!ec) sweeper_life_.assign(context_.sweeper_life.release(), ec);
+  if (ec) return fail(Errc::unavailable, "cannot watch ddrun's own processes: " + ec.message(), ec);
+  read_guard_messages();
+  read_sweeper_life();
+  context_.shared->agent_begins_to_listen(ending_signals, grace);
+  return {};
+}
+
+void SignalsHeard::close() { context_.shared->agent_listens = false; }
+
+void SignalsHeard::own_signal(const SignalEvent& event) {
+  if (event.signal == SIGCHLD) listener_.child_ended(event.sender);
+  else if (event.sender == context_.shared->sweeper_pid) arrived({event.signal, event.sender}, Way::sweeper);
+  else arrived({event.signal, event.sender}, Way::own);
+}
+
+void SignalsHeard::read_guard_messages() {
+  guard_messages_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (ec) return;
+    SignalMessage message;
+    ssize_t n;
+    while ((n = ::read(guard_messages_.native_handle(), &message, sizeof message)) == sizeof message) {
+      arrived(message, Way::guard);
+    }
+    if (n == 0) {
+      // A stopped sweeper would stay behind for ever.
+      if (::getppid() == context_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
+      listener_.parent_lost("guard", context_.shared->guard_pid);
+      return;
+    }
+    read_guard_messages();
+  });
+}
+
+void SignalsHeard::read_sweeper_life() {
+  sweeper_life_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
+    if (!ec) listener_.parent_lost("sweeper", context_.shared->sweeper_pid);
+  });
+}
+
+void SignalsHeard::arrived(SignalMessage message, Way way) {
+  const bool ends_job = (context_.shared->ending_signals.load() & signal_bit(message.signal)) != 0;
+  if (ends_job && way != Way::guard) {
+    // Each way by itself: what comes on several is one signal, however late the others are.
+    message.at_once = insistence_[way].is_meant(message.signal, message.sender, Clock::now());
+  }
+  if (message.at_once || !is_echo(message.signal, way)) listener_.signal(message);
+}
+
+bool SignalsHeard::is_echo(int signal, Way way) {
+  Heard& heard = heard_[signal];
+  const auto now = Clock::now();
+  if (now - heard.at < echo_time && heard.ways.insert(way).second) return true;
+  heard = {now, {way}};
+  return false;
+}
+
+}  // namespace ddrun::process

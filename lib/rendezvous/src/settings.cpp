@@ -1,0 +1,178 @@
+#include "settings.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <variant>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+using Value = std::variant<int, Milliseconds, std::optional<Milliseconds>>;
+using Field = std::variant<int*, Milliseconds*, std::optional<Milliseconds>*>;
+
+/// One setting of JOIN: what it is called there and by users, where an agent has it, and where the coordinator puts it.
+struct Setting {
+  const char* key;
+  const char* option;  ///< with its dashes
+  Value (*of)(const LaunchSpec& spec);
+  Field (*in)(JobSettings& settings);
+  int low = 0;  ///< bounds of a number; for times there is one bound for all
+  int high = 0;
+};
+
+using Spec = const LaunchSpec&;
+
+constexpr int max_node_count = 100'000;
+constexpr int max_int = std::numeric_limits<int>::max();
+
+/// PROTOCOL.md, section 5.
+constexpr Setting table[] = {
+    {"min_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.min_nodes; },
+     [](JobSettings& j) -> Field { return &j.min_nodes; }, 1, max_node_count},
+    {"max_nodes", "--nnodes", [](Spec s) -> Value { return s.rendezvous.max_nodes; },
+     [](JobSettings& j) -> Field { return &j.max_nodes; }, 1, max_node_count},
+    {"max_restarts", "--max-restarts", [](Spec s) -> Value { return s.restart.max_restarts; },
+     [](JobSettings& j) -> Field { return &j.restart.max_restarts; }, 0, max_int - 1},
+    {"restart_backoff_ms", "--restart-backoff", [](Spec s) -> Value { return s.restart.backoff; },
+     [](JobSettings& j) -> Field { return &j.restart.backoff; }},
+    {"restart_window_ms", "--restart-window", [](Spec s) -> Value { return s.restart.window; },
+     [](JobSettings& j) -> Field { return &j.restart.window; }},
+    {"last_call_ms", "--last-call", [](Spec s) -> Value { return s.rendezvous.last_call; },
+     [](JobSettings& j) -> Field { return &j.last_call; }},
+    {"join_timeout_ms", "--join-timeout", [](Spec s) -> Value { return s.rendezvous.join_timeout; },
+     [](JobSettings& j) -> Field { return &j.join_timeout; }},
+    {"exit_skew_ms", "--exit-skew", [](Spec s) -> Value { return s.exit_skew; },
+     [](JobSettings& j) -> Field { return &j.exit_skew; }},
+    {"node_max_failures", "--node-max-failures", [](Spec s) -> Value { return s.rendezvous.node_max_failures; },
+     [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, max_int},
+    {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
+     [](JobSettings& j) -> Field { return &j.grace; }},
+};
+
+std::string text_of(int number) { return std::to_string(number); }
+std::string text_of(Milliseconds duration) { return std::to_string(duration.count()); }
+std::string text_of(const std::optional<Milliseconds>& duration) { return duration ? text_of(*duration) : ""; }
+
+// Times larger than this would overflow when they are added to a point in time.
+constexpr long long max_ms = 100LL * 365 * 24 * 3600 * 1000;
+
+using Values = std::map<std::string, std::string>;
+
+std::string value_of(const Values& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? "" : found->second;
+}
+
+/// Reads the values of one Join into a JobSettings; the first trouble is kept.
+class SettingsReader {
+ public:
+  explicit SettingsReader(const Settings& settings) : values_(settings.begin(), settings.end()) {}
+
+  void read(const Setting& setting, JobSettings& into) {
+    setting_ = &setting;
+    std::visit([this](auto* field) { read(*field); }, setting.in(into));
+  }
+  void complain(std::string what) {
+    if (trouble_.empty()) trouble_ = std::move(what);
+  }
+  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+
+ private:
+  void read(int& field) { field = static_cast<int>(number(setting_->low, setting_->high)); }
+  void read(Milliseconds& field) { field = Milliseconds{number(0, max_ms)}; }
+  void read(std::optional<Milliseconds>& field) {
+    field.reset();
+    if (!value_of(values_, setting_->key).empty()) read(field.emplace());
+  }
+  long long number(long long low, long long high) {
+    const auto found = values_.find(setting_->key);
+    if (found == values_.end()) {
+      complain(concat("the setting ", setting_->key, " is missing"));
+      return low;
+    }
+    const auto value = parse_integer(found->second, low, high);
+    if (value) return *value;
+    complain(concat("the setting ", setting_->key, " is '", found->second, "', not a number from ", low, " to ", high));
+    return low;
+  }
+
+  Values values_;
+  const Setting* setting_ = nullptr;
+  std::string trouble_;
+};
+
+/// As users know it: a time with its unit, the number of nodes as --nnodes has it. A text that is none of these stays.
+std::string shown(const Values& values, const Setting& setting) {
+  const std::string text = value_of(values, setting.key);
+  if (setting.option == std::string_view("--nnodes")) {
+    const std::string min = value_of(values, "min_nodes");
+    const std::string max = value_of(values, "max_nodes");
+    return min == max ? min : concat(min, ':', max);
+  }
+  if (text.empty()) return "not set";
+  JobSettings unused;
+  const auto milliseconds = parse_integer(text, 0, max_ms);
+  const bool is_time = !std::holds_alternative<int*>(setting.in(unused));
+  // Exact: two that differ look different.
+  return is_time && milliseconds ? duration_text(Milliseconds(*milliseconds)) + " s" : text;
+}
+
+}  // namespace
+
+Settings join_settings(const LaunchSpec& spec) {
+  Settings settings;
+  for (const Setting& setting : table) {
+    settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
+  }
+  std::sort(settings.begin(), settings.end());
+  return settings;
+}
+
+Result<JobSettings> read_settings(const Settings& settings) {
+  SettingsReader reader(settings);
+  JobSettings read;
+  for (const Setting& setting : table) reader.read(setting, read);
+  if (read.min_nodes > read.max_nodes) reader.complain("the setting min_nodes is larger than max_nodes");
+  if (!reader.trouble().empty()) return fail(Errc::invalid_argument, reader.trouble());
+  return read;
+}
+
+std::string describe_differences(const Settings& ours, const Settings& theirs) {
+  if (ours == theirs) return "";
+  Values here(ours.begin(), ours.end());
+  Values there(theirs.begin(), theirs.end());
+  std::vector<std::string> differences;
+  const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
+    std::string difference = concat(name, " is ", other, ", but ", value, " there");
+    // The two of --nnodes are one to whoever typed it.
+    if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
+  };
+  for (const Setting& setting : table) {
+    if (value_of(here, setting.key) == value_of(there, setting.key)) continue;
+    note(setting.option, shown(there, setting), shown(here, setting));
+  }
+  for (const Setting& setting : table) {
+    here.erase(setting.key);
+    there.erase(setting.key);
+  }
+  // Of another ddrun, or of another program: known by their keys only.
+  const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
+  for (const auto& [key, value] : here) {
+    if (const std::string other = value_of(there, key); other != value) note(key, plain(other), plain(value));
+  }
+  for (const auto& [key, value] : there) {
+    if (here.count(key) == 0 && !value.empty()) note(key, value, "not set");
+  }
+  return join(differences, "; ");
+}
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,152 @@
+#include "ddrun/rendezvous/find_coordinator.hpp"
+
+#include <map>
+
+#include "ddrun/test/catch.hpp"
+#include "settings.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+
+namespace {
+
+/// A machine of the name "node3.cluster" with three addresses, and a name server that knows a few names.
+struct Machine {
+  MachineFacts facts;
+  int questions = 0;
+
+  Machine() {
+    facts.host_name = "node3.cluster";
+    for (const char* text : {"127.0.0.1", "10.0.0.3", "fd00::3"}) facts.addresses.push_back(*IpAddress::parse(text));
+    facts.resolve = [this](const std::string& name) {
+      ++questions;
+      static const std::map<std::string, std::vector<std::string>> known{
+          {"node3-ib", {"192.168.7.3", "10.0.0.3"}}, {"node4", {"10.0.0.4"}}, {"here", {"127.0.1.1"}}};
+      const auto found = known.find(name);
+      return found == known.end() ? std::vector<std::string>() : found->second;
+    };
+  }
+};
+
+RendezvousSpec at(const std::string& endpoint, const std::string& backend = "c10d") {
+  RendezvousSpec spec;
+  spec.min_nodes = spec.max_nodes = 2;
+  spec.backend = backend;
+  spec.endpoint = endpoint;
+  return spec;
+}
+
+CoordinatorLocation found(const RendezvousSpec& spec) {
+  const Machine machine;
+  auto place = find_coordinator(spec, machine.facts);
+  if (!place) FAIL(place.error().message);
+  return *place;
+}
+
+std::string refusal(const RendezvousSpec& spec) {
+  const Machine machine;
+  const auto place = find_coordinator(spec, machine.facts);
+  return place ? "" : place.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("the agent whose machine the endpoint names runs the coordinator") {
+  for (const char* ours : {"node3", "node3.cluster", "node3-ib", "localhost", "127.0.0.1", "127.0.0.9", "10.0.0.3",
+                           "[fd00::3]", "[fd00:0::3]", "[::ffff:10.0.0.3]", "[::1]", "here"}) {
+    INFO(ours);
+    const auto place = found(at(std::string(ours) + ":29400"));
+    CHECK(place.is_here);
+    CHECK_FALSE(place.is_certain);
+    CHECK(place.ports == std::vector<std::uint16_t>{29400});
+  }
+  for (const char* other : {"node4", "node33", "node3.elsewhere", "10.0.0.33", "[fd00::4]", "unknown"}) {
+    INFO(other);
+    CHECK_FALSE(found(at(std::string(other) + ":29400")).is_here);
+  }
+}
+
+TEST_CASE("an address is compared without asking for a name, and a name is asked for once") {
+  Machine machine;
+  CHECK(find_coordinator(at("10.0.0.9:1"), machine.facts));
+  CHECK(find_coordinator(at("node3:1"), machine.facts));
+  CHECK(machine.questions == 0);
+  RendezvousSpec spec;
+  spec.coordinators = {{"node4", 1}, {"node4", 2}, {"node4", 3}};
+  const auto place = find_coordinator(spec, machine.facts);
+  REQUIRE(place);
+  CHECK(machine.questions == 1);
+  CHECK(place->ports == std::vector<std::uint16_t>{1, 2, 3});
+}
+
+TEST_CASE("who is told to run the coordinator does") {
+  RendezvousSpec spec = at("node4:1");
+  spec.is_host = true;
+  CHECK(found(spec).is_here);
+  CHECK(found(spec).is_certain);
+  spec = at("node3:1");
+  spec.is_host = false;
+  CHECK_FALSE(found(spec).is_here);
+}
+
+TEST_CASE("with static node ranks it is node rank 0, as with torchrun") {
+  RendezvousSpec spec = at("node4:1", "static");
+  spec.node_rank = 0;
+  CHECK(found(spec).is_here);
+  CHECK(found(spec).is_certain);
+  spec.endpoint = "node3:1";
+  spec.node_rank = 1;
+  CHECK_FALSE(found(spec).is_here);
+  spec.backend = "c10d";
+  CHECK(found(spec).is_here);
+}
+
+TEST_CASE("ports that are not given are torchrun's") {
+  CHECK(found(at("node4")).candidates.front().port == 29400);
+  CHECK(found(at("node4", "static")).candidates.front().port == 29500);
+  RendezvousSpec spec = at("", "static");
+  spec.master_addr = "node4";
+  CHECK(found(spec).candidates.front() == Endpoint{"node4", 29500});
+  spec.master_port = 7;
+  CHECK(found(spec).candidates.front() == Endpoint{"node4", 7});
+}
+
+TEST_CASE("what is on the loopback is for this machine alone") {
+  CHECK(found(at("localhost:1")).loopback_only);
+  CHECK(found(at("[::1]:1")).loopback_only);
+  CHECK_FALSE(found(at("node3:1")).loopback_only);
+  CHECK_FALSE(found(at("10.0.0.3:1")).loopback_only);
+}
+
+TEST_CASE("a place that cannot be meant is refused with what to do") {
+  CHECK(refusal(at("")).find("--rdzv-endpoint=HOST:PORT") != std::string::npos);
+  CHECK(refusal(at("node4:0")).find("all have to know it") != std::string::npos);
+  RendezvousSpec spec = at("", "static");
+  spec.master_addr = "node4";
+  spec.master_port = 0;
+  CHECK(refusal(spec).find("--master-port=0") != std::string::npos);
+}
+
+TEST_CASE("this machine has a name and the loopback") {
+  const auto machine = this_machine();
+  CHECK_FALSE(machine.host_name.empty());
+  CHECK(std::count(machine.addresses.begin(), machine.addresses.end(), *IpAddress::parse("127.0.0.1")) == 1);
+}
+
+TEST_CASE("what agents must agree upon is sorted and has every key once") {
+  LaunchSpec spec;
+  spec.rendezvous.min_nodes = 2;
+  spec.rendezvous.max_nodes = 4;
+  spec.restart.window = Milliseconds{1500};
+  const Settings settings = join_settings(spec);
+  CHECK(settings == Settings{{"exit_skew_ms", ""},
+                             {"grace_ms", "30000"},
+                             {"join_timeout_ms", "600000"},
+                             {"last_call_ms", "30000"},
+                             {"max_nodes", "4"},
+                             {"max_restarts", "0"},
+                             {"min_nodes", "2"},
+                             {"node_max_failures", "0"},
+                             {"restart_backoff_ms", "0"},
+                             {"restart_window_ms", "1500"}});
+}
