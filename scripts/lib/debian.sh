@@ -98,7 +98,10 @@ debian_run() {
     mount --rbind /sys "$folder/sys"
     mount --rbind /dev "$folder/dev"
     mount -t tmpfs tmpfs "$folder/dev/shm" # its own: tests look at what is left there
-    exec chroot "$folder" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+    # Not a mere chroot, whose processes are outside again when they enter a mount namespace, as hosts of tests/net do.
+    pivot_root . mnt
+    umount --lazy mnt
+    exec chroot . env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
       LANG=C.UTF-8 TERM="${TERM:-dumb}" ${CI:+CI="$CI"} ${DDRUN_JOBS:+DDRUN_JOBS="$DDRUN_JOBS"} \
       ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
       ${no_proxy:+no_proxy="$no_proxy"} "$@"

@@ -120,9 +120,9 @@ class InsideOfSrun(SlurmTest):
         self.assertIn("rank 2", done.stderr)
 
     def test_the_time_limit_leaves_workers_their_grace(self):
-        # Newer Slurms set it themselves.
-        done = self.srun("--nodes=2", DDRUN, "bash", "-c", "trap 'echo I am $RANK: stopped; exit 0' TERM; sleep 60 & wait",
-                         env={"SLURM_JOB_END_TIME": str(int(time.time()) + 20)})
+        # Newer Slurms set it themselves, and this job has no end.
+        done = self.srun("--nodes=2", "env", f"SLURM_JOB_END_TIME={int(time.time()) + 20}", DDRUN, "bash", "-c",
+                         "trap 'echo I am $RANK: stopped; exit 0' TERM; sleep 60 & wait")
         self.assertEqual(done.returncode, 124, done.stderr)
         self.assertEqual(lines_of(done.stdout), ["I am 0: stopped", "I am 1: stopped"])
         self.assertEqual(done.stderr.count("(SLURM_JOB_END_TIME): workers are stopped then"), 1, done.stderr)
