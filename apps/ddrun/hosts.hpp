@@ -3,6 +3,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/process/guard.hpp"
@@ -18,5 +19,7 @@ int run_on_hosts(const ddrun::cli::Launch& launch, ddrun::process::AgentContext&
 using RunLaunch = std::function<int(const ddrun::cli::Launch&, ddrun::process::AgentContext&,
                                     const ddrun::remote::Bootstrap&, const ddrun::remote::Home&)>;
 
-/// `ddrun agent`, on each of the hosts. Not for people.
+/// What stands behind `ddrun` on a host of --hosts: relay, or as it was called first, agent.
+[[nodiscard]] bool is_relay_word(std::string_view word);
+/// `ddrun relay`, on each of the hosts. Not for people.
 int serve_host(int argc, char** argv, const ddrun::cli::VersionInfo& version, const RunLaunch& run);

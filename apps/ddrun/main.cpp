@@ -188,7 +188,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == "agent") {
+  if (argc > 1 && is_relay_word(argv[1])) {
     ::_exit(serve_host(argc, argv, version_info(), run_part_of_job));
   }
   // Only the agent needs all of them: the guard stays small.

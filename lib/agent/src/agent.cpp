@@ -111,13 +111,13 @@ class Agent {
   void carry_out(const action::StartBackoff& backoff);
   void carry_out(const action::StartSkew& skew);
   void carry_out(const action::Finish&);
-  void carry_out(const action::Meet&) { member_->meet(); }
+  void carry_out(const action::Join&) { member_->join(); }
   void carry_out(const action::TellFailed& failed);
   void carry_out(const action::TellSucceeded& succeeded) { member_->tell(succeeded); }
   void carry_out(const action::TellStopped& stopped) { member_->tell(stopped); }
   void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
   void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
-  void carry_out(const action::Desert&) { member_->desert(); }
+  void carry_out(const action::Abandon&) { member_->abandon(); }
   /// What workers write from now on, they write because they are stopped.
   void evidence_ends();
   void all_is_written();

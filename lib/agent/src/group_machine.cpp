@@ -14,7 +14,7 @@ namespace ddrun::agent {
 const char* describe(State state) {
   switch (state) {
     case State::idle: return "idle";
-    case State::meeting: return "meeting";
+    case State::rendezvous: return "rendezvous";
     case State::starting: return "starting";
     case State::running: return "running";
     case State::stopping: return "stopping";
@@ -36,19 +36,19 @@ constexpr Step step(State from, States... next) {
 /// What is taken down goes to `killing` at once if the grace time is 0. What comes while workers are being spawned is
 /// kept in mind until all are.
 constexpr Step steps[] = {
-    step<event::Start>(State::idle, State::starting, State::meeting),
+    step<event::Start>(State::idle, State::starting, State::rendezvous),
     step<event::JobTimeout>(State::idle, State::finished),
     step<event::EndingSignal>(State::idle, State::finished),
     step<event::ParentLost>(State::idle, State::finished),
     step<event::VerdictSpoken>(State::idle, State::idle, State::finished),
     step<event::CoordinatorLost>(State::idle, State::idle, State::finished),
 
-    step<event::RoundBegins>(State::meeting, State::meeting, State::starting),
-    step<event::JobTimeout>(State::meeting, State::meeting, State::finished),
-    step<event::EndingSignal>(State::meeting, State::meeting, State::finished),
-    step<event::ParentLost>(State::meeting, State::meeting, State::finished),
-    step<event::VerdictSpoken>(State::meeting, State::finished),
-    step<event::CoordinatorLost>(State::meeting, State::meeting, State::finished),
+    step<event::RoundBegins>(State::rendezvous, State::rendezvous, State::starting),
+    step<event::JobTimeout>(State::rendezvous, State::rendezvous, State::finished),
+    step<event::EndingSignal>(State::rendezvous, State::rendezvous, State::finished),
+    step<event::ParentLost>(State::rendezvous, State::rendezvous, State::finished),
+    step<event::VerdictSpoken>(State::rendezvous, State::finished),
+    step<event::CoordinatorLost>(State::rendezvous, State::rendezvous, State::finished),
 
     step<event::Spawned>(State::starting, State::running, State::stopping, State::killing),
     step<event::SpawnFailed>(State::starting, State::stopping, State::killing),
@@ -88,7 +88,7 @@ constexpr Step steps[] = {
     step<event::VerdictSpoken>(State::killing, State::killing),
     step<event::CoordinatorLost>(State::killing, State::killing),
 
-    step<event::OutputClosed>(State::closing, State::starting, State::backing_off, State::meeting, State::finished),
+    step<event::OutputClosed>(State::closing, State::starting, State::backing_off, State::rendezvous, State::finished),
     step<event::JobTimeout>(State::closing, State::closing),
     step<event::EndingSignal>(State::closing, State::closing, State::killing),
     step<event::ParentLost>(State::closing, State::closing),
@@ -158,8 +158,8 @@ GroupMachine::Actions GroupMachine::kill() {
 
 GroupMachine::Actions GroupMachine::handle(const event::Start&, Clock::time_point) {
   if (alone()) return start_attempt();
-  state_ = State::meeting;
-  return {action::Meet{}};
+  state_ = State::rendezvous;
+  return {action::Join{}};
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_point) {
@@ -277,7 +277,7 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
   switch (state_) {
     case State::idle:
     case State::backing_off: return finish();
-    case State::meeting: return nobody_to_wait_for_ ? finish() : Actions{};
+    case State::rendezvous: return nobody_to_wait_for_ ? finish() : Actions{};
     case State::starting:
     case State::running: return take_down(signal_for_workers);
     case State::stopping:
@@ -334,7 +334,7 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
 GroupMachine::Actions GroupMachine::second_ending_signal(const event::EndingSignal& ending) {
   if (!ending.at_once) return {};
   nobody_to_wait_for_ = true;
-  if (state_ == State::meeting) return finish();
+  if (state_ == State::rendezvous) return finish();
   if (state_ == State::starting) {
     stop_.grace = Milliseconds{0};
     return {};
@@ -362,7 +362,7 @@ GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock:
   Actions actions;
   if (!alone()) {
     nobody_to_wait_for_ = true;
-    actions.emplace_back(action::Desert{});
+    actions.emplace_back(action::Abandon{});
   }
   for (auto& action : end_job(Verdict::launcher_failed, SIGTERM)) actions.push_back(std::move(action));
   return actions;
@@ -401,7 +401,7 @@ GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::t
   job_is_ending_ = true;
   switch (state_) {
     case State::idle:
-    case State::meeting: return finish();
+    case State::rendezvous: return finish();
     case State::starting:
     case State::running: return take_down(SIGTERM);
     default: return {};
@@ -411,7 +411,7 @@ GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::t
 GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost, Clock::time_point) {
   if (alone() || nobody_to_wait_for_) return {};
   nobody_to_wait_for_ = true;
-  if (job_is_ending_) return state_ == State::meeting ? finish() : Actions{};
+  if (job_is_ending_) return state_ == State::rendezvous ? finish() : Actions{};
   message_ = lost.message;
   return end_job(Verdict::node_lost, SIGTERM);
 }
@@ -422,7 +422,7 @@ GroupMachine::Actions GroupMachine::attempt_over_in_job() {
     state_ = State::finished;
     actions.emplace_back(action::Finish{});
   } else {
-    state_ = State::meeting;
+    state_ = State::rendezvous;
   }
   return actions;
 }

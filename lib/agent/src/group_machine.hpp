@@ -25,7 +25,7 @@ namespace ddrun::agent {
 /// The life of a worker group, in order. A restart goes from `closing` through `backing_off` back to `starting`.
 enum class State {
   idle,
-  meeting,      ///< several machines: waiting for the coordinator, for a round or for the verdict
+  rendezvous,   ///< several machines: waiting for the coordinator, for a round or for the verdict
   starting,     ///< workers are being spawned
   running,      ///< all were spawned, not all have ended
   stopping,     ///< they were told to end and have their grace time; also what they left behind
@@ -129,7 +129,7 @@ struct StartSkew {  ///< say SkewExpired after this time unless the attempt is o
 };
 struct Finish {};
 // Several machines: what the coordinator has to know.
-struct Meet {};
+struct Join {};
 struct TellFailed {
   int local_rank = 0;
   ExitStatus status;
@@ -146,13 +146,13 @@ struct TellAbort {
   int code = exit_codes::launcher_failed;
   std::string what;
 };
-struct Desert {};  ///< no more words: for the others this node is lost
+struct Abandon {};  ///< no more words: for the others this node is lost
 }  // namespace action
 
 using Action = std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup,
                             action::CheckGone, action::CloseOutput, action::StartBackoff, action::StartSkew,
-                            action::Finish, action::Meet, action::TellFailed, action::TellSucceeded,
-                            action::TellStopped, action::TellLeave, action::TellAbort, action::Desert>;
+                            action::Finish, action::Join, action::TellFailed, action::TellSucceeded,
+                            action::TellStopped, action::TellLeave, action::TellAbort, action::Abandon>;
 
 /// Who decides about rounds and the end of the job.
 enum class Authority {

@@ -42,13 +42,13 @@ class JobMember {
   /// Of the round that RoundBegins was about.
   [[nodiscard]] const RankAssignment& ranks() const { return ranks_; }
 
-  void meet() { rendezvous_->join(); }
+  void join() { rendezvous_->join(); }
   void tell_failed(const WorkerEnd& worker);
   void tell(const action::TellSucceeded&) { rendezvous_->succeeded(); }
   void tell(const action::TellStopped&);
   void tell(const action::TellLeave& leave);
   void tell(const action::TellAbort& abort);
-  void desert() { rendezvous_->desert(); }
+  void abandon() { rendezvous_->abandon(); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 
  private:

@@ -51,15 +51,15 @@ std::string remote_command(std::string_view build_id, const std::string& program
   std::string script = concat("i=", build_id, "; n=", size, "; for p in ");
   if (is_plain(program)) script += concat("\"", program, "\" ");
   script +=
-      "ddrun; do if \"$p\" agent --check=$i </dev/null >/dev/null 2>&1; then exec \"$p\" agent; fi; done; umask 077; "
+      "ddrun; do if \"$p\" relay --check=$i </dev/null >/dev/null 2>&1; then exec \"$p\" relay; fi; done; umask 077; "
       "t=\"${TMPDIR:-/tmp}\"; d=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || exit 1; c() { rm -rf \"$d\"; }; "
       "trap c EXIT; trap \"exit 1\" HUP INT TERM PIPE; echo ddrun-agent-$i-missing; "
       "if head -c $n >\"$d/ddrun\" && [ $(wc -c <\"$d/ddrun\") -eq $n ] && chmod 700 \"$d/ddrun\"; then "
       // A file system may be mounted noexec.
-      "if \"$d/ddrun\" agent --check=$i </dev/null >/dev/null; then exec \"$d/ddrun\" agent --private; fi; "
+      "if \"$d/ddrun\" relay --check=$i </dev/null >/dev/null; then exec \"$d/ddrun\" relay --private; fi; "
       "for t in \"$HOME\" /dev/shm; do e=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || continue; "
-      "if cp \"$d/ddrun\" \"$e/ddrun\" && \"$e/ddrun\" agent --check=$i </dev/null >/dev/null 2>&1; then "
-      "c; d=$e; exec \"$d/ddrun\" agent --private; fi; rm -rf \"$e\"; done; fi; exit 1";
+      "if cp \"$d/ddrun\" \"$e/ddrun\" && \"$e/ddrun\" relay --check=$i </dev/null >/dev/null 2>&1; then "
+      "c; d=$e; exec \"$d/ddrun\" relay --private; fi; rm -rf \"$e\"; done; fi; exit 1";
   return concat("exec /bin/sh -c '", script, "'");
 }
 

@@ -50,7 +50,7 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   void succeeded() { send(Succeeded{started_}); }
   void leave(int signal, const std::string& sender);
   void abort(const Abort& why);
-  void desert();
+  void abandon();
   void async_close(std::function<void()> done);
 
   [[nodiscard]] bool runs_coordinator() const { return server_ != nullptr; }
@@ -306,7 +306,7 @@ void JobRendezvous::Impl::abort(const Abort& why) {
   if (!over_) end_later(std::move(verdict));
 }
 
-void JobRendezvous::Impl::desert() {
+void JobRendezvous::Impl::abandon() {
   over_ = true;
   notice_timer_.cancel();
   link_.reset();
@@ -363,7 +363,7 @@ void JobRendezvous::succeeded() { impl_->succeeded(); }
 void JobRendezvous::stopped(const Stopped& stopped) { impl_->send(stopped); }
 void JobRendezvous::leave(int signal, const std::string& sender) { impl_->leave(signal, sender); }
 void JobRendezvous::abort(const Abort& why) { impl_->abort(why); }
-void JobRendezvous::desert() { impl_->desert(); }
+void JobRendezvous::abandon() { impl_->abandon(); }
 void JobRendezvous::async_close(std::function<void()> done) { impl_->async_close(std::move(done)); }
 
 }  // namespace ddrun::rendezvous

@@ -45,14 +45,15 @@ TEST_CASE("ddrun env with options of ddrun starts nothing and says so") {
   CHECK(::access(dir.file("started").c_str(), F_OK) != 0);
 }
 
-TEST_CASE("A program called agent is not taken for what serves other machines") {
+TEST_CASE("A program called agent or relay is not taken for what serves other machines") {
+  const std::string word = GENERATE("agent", "relay");
   RunOptions options;
   options.input = "hello\n";
-  const auto outcome = finish(command({"agent", "--lr", "1"}), options);
+  const auto outcome = finish(command({word, "--lr", "1"}), options);
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 2);
   CHECK(outcome.out.empty());
-  CHECK(has(outcome.err, "ddrun -- agent"));
+  CHECK(has(outcome.err, "ddrun -- " + word));
 }
 
 TEST_CASE("What -x gives a value is set for the workers of this machine") {

@@ -125,7 +125,7 @@ class Words(unittest.TestCase):
             text = "\n".join(line for _, line in prose(page))
             for line in sorted(set(re.findall(r"`ddrun ([^`]*)`", text))):
                 words = line.split()
-                if re.search(r"…|[][|<>$]|\b[A-Z]{3,}\b", line) or words[0] == "agent":
+                if re.search(r"…|[][|<>$]|\b[A-Z]{3,}\b", line) or words[0] in ("agent", "relay"):
                     continue
                 if words[0] in ("store", "rendezvous", "secret", "env", "version", "completion", "config"):
                     continue  # below
@@ -168,7 +168,7 @@ class Words(unittest.TestCase):
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         for form in forms:
             first = form.split()[0]
-            if first in ("agent", "rendezvous", "store"):
+            if first in ("agent", "relay", "rendezvous", "store"):
                 continue
             lines = [""]
             for word in form.replace("\\|", "|").split():

@@ -120,12 +120,13 @@ TEST_CASE("Wrong usage is told before any host is reached") {
   }
 }
 
-TEST_CASE("ddrun agent says that it is not for people") {
+TEST_CASE("ddrun relay says that it is not for people") {
   RunOptions options;
   options.input = "";
-  const auto outcome = finish(command({"agent", "--check=another-build"}), std::move(options));
+  const std::string word = GENERATE("relay", "agent");
+  const auto outcome = finish(command({word, "--check=another-build"}), std::move(options));
   CHECK(outcome.code() == 1);
-  const auto alone = finish({"sh", "-c", std::string(DDRUN_TEST_DDRUN) + " agent </dev/null"});
+  const auto alone = finish({"sh", "-c", std::string(DDRUN_TEST_DDRUN) + " " + word + " </dev/null"});
   DDRUN_SHOW(alone);
   CHECK(alone.code() == 2);
   CHECK(has(alone.err, "is what --hosts starts on other machines"));

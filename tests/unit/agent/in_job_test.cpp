@@ -21,8 +21,8 @@ GroupMachine::Rules rules(Authority authority = Authority::coordinator) {
 /// Two workers run in a round.
 Walk running(Authority authority = Authority::coordinator) {
   Walk walk(rules(authority));
-  REQUIRE(walk.on(event::Start{}) == "meet");
-  REQUIRE(walk.machine.state() == State::meeting);
+  REQUIRE(walk.on(event::Start{}) == "join");
+  REQUIRE(walk.machine.state() == State::rendezvous);
   REQUIRE(walk.on(event::RoundBegins{0}) == "spawn 0");
   walk.on(event::Spawned{});
   REQUIRE(walk.machine.state() == State::running);
@@ -87,7 +87,7 @@ TEST_CASE("success here is not yet success of the job") {
   CHECK(walk.ended(0, Exited{0}).empty());
   CHECK(walk.ended(1, Exited{0}) == "tell succeeded, " + stop_with_term);
   CHECK(gone(walk) == "tell stopped");
-  CHECK(walk.machine.state() == State::meeting);
+  CHECK(walk.machine.state() == State::rendezvous);
   SECTION("the others as well") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
   SECTION("another failed, and all start again") {
     CHECK(walk.on(event::StopOrdered{}).empty());
@@ -128,7 +128,7 @@ TEST_CASE("the agent that runs the coordinator ends last") {
     Walk walk = running(Authority::coordinator_inside);
     CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
     CHECK(gone(walk) == "tell stopped");
-    CHECK(walk.machine.state() == State::meeting);
+    CHECK(walk.machine.state() == State::rendezvous);
     SECTION("once the verdict is known") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
     SECTION("unless it is told again") { CHECK(walk.signal(SIGINT) == "finish"); }
   }
@@ -199,16 +199,16 @@ TEST_CASE("what ends the job here ends it for all") {
   }
 }
 
-TEST_CASE("without its guard an agent deserts") {
+TEST_CASE("without its guard an agent abandons the job") {
   SECTION("while workers run") {
     Walk walk = running();
-    CHECK(walk.on(event::ParentLost{"guard"}) == "desert, " + stop_with_term);
+    CHECK(walk.on(event::ParentLost{"guard"}) == "abandon, " + stop_with_term);
     CHECK(gone(walk) == "tell stopped, finish");
   }
   SECTION("while it waits") {
     Walk walk(rules());
     walk.on(event::Start{});
-    CHECK(walk.on(event::ParentLost{"guard"}) == "desert, finish");
+    CHECK(walk.on(event::ParentLost{"guard"}) == "abandon, finish");
   }
   CHECK(true);
 }

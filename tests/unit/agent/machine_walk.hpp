@@ -36,7 +36,7 @@ inline std::string words(const std::vector<agent::Action>& actions) {
       return "skew " + std::to_string(skew.duration.count());
     }
     std::string operator()(const agent::action::Finish&) const { return "finish"; }
-    std::string operator()(const agent::action::Meet&) const { return "meet"; }
+    std::string operator()(const agent::action::Join&) const { return "join"; }
     std::string operator()(const agent::action::TellFailed& failed) const {
       return "tell failed " + std::to_string(failed.local_rank);
     }
@@ -48,7 +48,7 @@ inline std::string words(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::TellAbort& abort) const {
       return "tell abort " + std::to_string(abort.code);
     }
-    std::string operator()(const agent::action::Desert&) const { return "desert"; }
+    std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
   std::string text;
   for (const auto& action : actions) text += (text.empty() ? "" : ", ") + std::visit(Name{}, action);

@@ -212,6 +212,6 @@ TEST_CASE("every state has a name of its own") {
   std::set<std::string> names;
   for (const State state : all_states) names.insert(describe(state));
   CHECK(names.size() == std::size(all_states));
-  CHECK(names.count(describe(State::meeting)) == 0);
+  CHECK(names.count(describe(State::rendezvous)) == 0);
   CHECK(names.count("?") == 0);
 }

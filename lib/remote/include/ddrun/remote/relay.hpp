@@ -35,7 +35,7 @@ struct RelayOptions {
   bool portable = true;       ///< it needs no libraries
 };
 
-/// What `ddrun agent` does: it runs on a host at the far end of an ssh connection, as the one process there that talks
+/// What `ddrun relay` does: it runs on a host at the far end of an ssh connection, as the one process there that talks
 /// to the user's ddrun. It carries output home, signals and standard input to the job, starts further hosts if it is
 /// told to, and ends the job in order when the connection is lost or silent for 30 s.
 ///

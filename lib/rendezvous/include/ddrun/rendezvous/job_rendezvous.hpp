@@ -68,7 +68,7 @@ class JobRendezvous {
   void abort(const Abort& why);
 
   /// Breaks the connection without a word: for the others this node is lost.
-  void desert();
+  void abandon();
 
   /// When everything here is over: what is still on its way is delivered, and a coordinator that runs here waits until
   /// all agents know the verdict; a few seconds at the most. Then calls `done`.

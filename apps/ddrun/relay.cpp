@@ -78,6 +78,8 @@ int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli:
 
 }  // namespace
 
+bool is_relay_word(std::string_view word) { return word == "relay" || word == "agent"; }
+
 int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run) {
   const BuildInfo& build = build_info();
   remote::RelayOptions options;
@@ -93,8 +95,9 @@ int serve_host(int argc, char** argv, const cli::VersionInfo& version, const Run
   // Between machines it is a pipe or a socket, on this one too.
   struct stat input {};
   if (foreign_word || ::fstat(STDIN_FILENO, &input) != 0 || (!S_ISFIFO(input.st_mode) && !S_ISSOCK(input.st_mode))) {
-    say_error(
-        "'ddrun agent' is what --hosts starts on other machines; for a program of that name write: ddrun -- agent");
+    say_error(concat("'ddrun ", argv[1],
+                     "' is what --hosts starts on other machines; for a program of that name write: ddrun -- ",
+                     argv[1]));
     return exit_codes::usage;
   }
   return remote::run_relay(options, [&](const remote::Bootstrap& part, const remote::Home& home) {
