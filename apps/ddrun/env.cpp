@@ -5,8 +5,8 @@
 
 #include "cluster_place.hpp"
 #include "commands.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"

@@ -20,7 +20,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
 #include "ddrun/cluster/machine.hpp"
-#include "ddrun/remote/build_id.hpp"
+#include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/remote/head.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "hosts.hpp"

@@ -10,7 +10,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/remote/build_id.hpp"
+#include "ddrun/remote/bootstrap.hpp"
 #include "hosts.hpp"
 
 using namespace ddrun;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/topology/system_roots.hpp"
+#include "ddrun/topology/cgroup.hpp"
 
 namespace ddrun::agent {
 

@@ -13,8 +13,8 @@
 
 #include "atomic_file.hpp"
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/quiet_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "worker_json.hpp"
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 #include "first_cause.hpp"
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <optional>
 
-#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 #include "last_words.hpp"
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 #include "error_file.hpp"
 #include "first_cause.hpp"

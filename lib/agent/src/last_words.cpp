@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {

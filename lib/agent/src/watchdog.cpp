@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/plain_line.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"

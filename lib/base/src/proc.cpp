@@ -1,15 +1,58 @@
 #include "ddrun/base/proc.hpp"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <cstdio>
 
-#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun {
+
+namespace {
+
+std::optional<std::int64_t> number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (err != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::optional<std::string> read_small_file(const std::string& path, std::size_t limit) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return std::nullopt;
+  std::string text;
+  char buffer[4096];
+  while (text.size() < limit) {
+    const ssize_t size = ::read(fd.get(), buffer, sizeof buffer);
+    if (size < 0) return std::nullopt;
+    if (size == 0) break;
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ' || text.back() == '\0')) text.pop_back();
+  return text;
+}
+
+std::optional<std::int64_t> read_number(const std::string& path) {
+  const auto text = read_small_file(path);
+  return text ? number(*text) : std::nullopt;
+}
+
+std::optional<std::int64_t> read_keyed_number(const std::string& path, std::string_view key) {
+  const auto text = read_small_file(path);
+  if (!text) return std::nullopt;
+  for (const std::string& line : split(*text, '\n')) {
+    const std::size_t blank = line.find(' ');
+    if (blank == key.size() && line.starts_with(key)) return number(trim(std::string_view(line).substr(blank)));
+  }
+  return std::nullopt;
+}
 
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
   const std::string text = read_small_file(concat("/proc/", pid, "/stat")).value_or("");

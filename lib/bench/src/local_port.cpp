@@ -14,7 +14,6 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
-#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::bench {

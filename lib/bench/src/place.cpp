@@ -6,8 +6,7 @@
 #include <ctime>
 #include <vector>
 
-#include "ddrun/base/host_port.hpp"
-#include "ddrun/base/socket_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/started_rank.hpp"

@@ -6,9 +6,8 @@
 #include <cctype>
 #include <charconv>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/base/host_port.hpp"
-#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cli {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cluster {

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/cluster/machine.hpp"
 
 namespace ddrun::cluster {

@@ -1,6 +1,6 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/cluster/hostlist.hpp"
+#include "ddrun/cluster/hosts.hpp"
 #include "findings.hpp"
 #include "slurm_variables.hpp"
 

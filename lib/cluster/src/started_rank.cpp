@@ -2,7 +2,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/cluster/hostlist.hpp"
+#include "ddrun/cluster/hosts.hpp"
 #include "findings.hpp"
 #include "mpi_variables.hpp"
 #include "slurm_variables.hpp"

@@ -21,7 +21,7 @@
 #include <utility>
 
 #include "clone_child.hpp"
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/process/guard.hpp"
 
 namespace ddrun::process {

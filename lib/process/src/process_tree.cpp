@@ -15,7 +15,6 @@
 #include <unordered_set>
 
 #include "ddrun/base/proc.hpp"
-#include "ddrun/base/small_file.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 

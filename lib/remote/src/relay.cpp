@@ -16,8 +16,8 @@
 #include <memory>
 #include <optional>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"

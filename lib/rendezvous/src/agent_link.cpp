@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "codec.hpp"
-#include "ddrun/base/host_port.hpp"
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"

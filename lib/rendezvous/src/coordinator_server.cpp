@@ -20,12 +20,10 @@
 #include <vector>
 
 #include "codec.hpp"
-#include "ddrun/base/connection_buffer.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
-#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"

@@ -8,8 +8,8 @@
 #include <memory>
 #include <optional>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/host_port.hpp"
 #include "ddrun/base/text.hpp"
 #include "host_lookup.hpp"
 

@@ -11,7 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "agent_link.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"

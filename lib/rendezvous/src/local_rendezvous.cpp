@@ -1,7 +1,6 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
-#include "ddrun/base/host_port.hpp"
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/secret.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "ddrun/base/connection_buffer.hpp"
+#include "ddrun/base/listener.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::store {

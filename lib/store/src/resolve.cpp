@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "ddrun/base/socket_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::store {

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "connection.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/event_thread.hpp"
-#include "ddrun/base/ip_address.hpp"
 #include "ddrun/base/listener.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::topology {

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/process_tree.hpp"

@@ -1,4 +1,4 @@
-#include "ddrun/base/host_port.hpp"
+#include "ddrun/base/address.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"

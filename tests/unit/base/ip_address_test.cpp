@@ -1,4 +1,4 @@
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 
 #include <algorithm>
 

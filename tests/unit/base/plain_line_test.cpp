@@ -1,4 +1,4 @@
-#include "ddrun/base/plain_line.hpp"
+#include "ddrun/base/text.hpp"
 
 #include "ddrun/test/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"

@@ -1,4 +1,4 @@
-#include "ddrun/base/socket_address.hpp"
+#include "ddrun/base/address.hpp"
 
 #include "ddrun/test/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "ddrun/cluster/hostlist.hpp"
+#include "ddrun/cluster/hosts.hpp"
 
 #include <stdio.h>
 #include <stdlib.h>

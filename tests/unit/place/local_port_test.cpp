@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/processes.hpp"

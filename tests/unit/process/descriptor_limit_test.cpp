@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ddrun/base/small_file.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/catch.hpp"

@@ -1,6 +1,6 @@
 #include "remote_command.hpp"
 
-#include "ddrun/remote/build_id.hpp"
+#include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/test/catch.hpp"
 
 using namespace ddrun;

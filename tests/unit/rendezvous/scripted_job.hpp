@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ddrun/base/ip_address.hpp"
+#include "ddrun/base/address.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
 
 namespace ddrun::test {

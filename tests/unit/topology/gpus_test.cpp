@@ -1,10 +1,9 @@
-#include "ddrun/topology/gpus.hpp"
+#include "ddrun/topology/nproc.hpp"
 
 #include <filesystem>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
-#include "ddrun/topology/nproc.hpp"
 #include "roots.hpp"
 
 using namespace ddrun;

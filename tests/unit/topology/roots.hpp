@@ -1,7 +1,7 @@
 #pragma once
 
 #include "ddrun/test/files.hpp"
-#include "ddrun/topology/system_roots.hpp"
+#include "ddrun/topology/cgroup.hpp"
 
 namespace ddrun::test {
 

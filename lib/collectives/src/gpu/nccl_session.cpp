@@ -5,7 +5,7 @@
 #include <limits>
 #include <span>
 
-#include "ddrun/base/quiet_thread.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/store.hpp"
 #include "exchange.hpp"

@@ -12,7 +12,7 @@
 #include <ctime>
 #include <vector>
 
-#include "ddrun/base/quiet_thread.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "exchange.hpp"
 

@@ -1,16 +1,487 @@
 #include "two_level/communicator.hpp"
 
+#include <algorithm>
 #include <ctime>
 #include <functional>
 
+#include "copy.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/communicator.hpp"
+#include "ddrun/collectives/reduction.hpp"
 #include "ddrun/store/store.hpp"
 #include "describe.hpp"
 #include "exchange.hpp"
 #include "two_level/team.hpp"
 
 namespace ddrun::collectives {
+
+namespace {
+
+/// Elements that are reduced to a wider type while they are in the first-level cache.
+constexpr std::size_t chunk_elements = 2048;
+
+/// Whether the outputs of two ranks differ.
+bool own_outputs(Collective collective) {
+  return collective == Collective::scatter || collective == Collective::reduce_scatter ||
+         collective == Collective::all_to_all;
+}
+
+}  // namespace
+
+bool LevelWork::reads(const Call& call, int rank) const {
+  return (call.collective != Collective::broadcast && call.collective != Collective::scatter) || rank == call.root;
+}
+
+bool LevelWork::writes(const Call& call, int rank) const {
+  return (call.collective != Collective::reduce && call.collective != Collective::gather) || rank == call.root;
+}
+
+Result<void> LevelWork::run(const Call& call, Deadline deadline) {
+  TwoLevelTeam& team = *levels_.team;
+  const std::size_t max_count = most(call);
+  Piece piece{0, std::min(call.count, max_count)};
+  // Before anybody can know whether it is needed, as the first meeting is the only one where nothing is private.
+  show(call, piece);
+  if (auto met = team.announce(call, deadline); !met) return met;
+  const Sharing sharing = look(call);
+  const bool any_private = sharing == Sharing::through_the_team;
+  while (true) {
+    if (auto worked = work(call, piece, deadline); !worked) return worked;
+    const std::size_t end = piece.begin + piece.count;
+    const bool last = end == call.count;
+    // Nobody leaves while others still use its memory.
+    if (any_private || (last && sharing != Sharing::none)) {
+      if (auto met = team.meet(deadline); !met) return met;
+    }
+    take(call, piece);
+    if (last) return {};
+    piece = {end, std::min(call.count - end, max_count)};
+    show(call, piece);
+    if (any_private) {
+      if (auto met = team.meet(deadline); !met) return met;
+    }
+  }
+}
+
+bool LevelWork::is_shown(const Call& call, int rank, const std::byte* in, const std::byte* out) const {
+  return reads(call, rank) && (in == nullptr || (moves_at_once(call) && in == out));
+}
+
+LevelWork::Sharing LevelWork::look(const Call& call) {
+  Sharing sharing = Sharing::none;
+  for (int local = 0; local < levels_.team->size(); ++local) {
+    const int rank = levels_.rank_at(levels_.host, local);
+    const TwoLevelTeam::Reach its = levels_.team->reach(local);
+    if (is_shown(call, rank, its.in, its.out) || (writes(call, rank) && its.out == nullptr)) {
+      sharing = Sharing::through_the_team;
+    } else if (sharing == Sharing::none && (reads(call, rank) || writes(call, rank))) {
+      sharing = Sharing::where_it_is;
+    }
+    reach_[static_cast<std::size_t>(local)] = its;
+  }
+  return sharing;
+}
+
+/// Lets the others read a piece of private input.
+void LevelWork::show(const Call& call, const Piece& piece) {
+  const std::size_t blocks = blocks_of(call.collective, levels_.size).in;
+  const bool shares = levels_.team->shares(call.in, call.bytes() * blocks);
+  if (piece.count == 0 || !is_shown(call, levels_.rank, shares ? call.in : nullptr, call.out)) return;
+  const std::size_t element = size_of(call.type);
+  std::byte* const shown = levels_.team->shown(levels_.team->local_rank());
+  for (std::size_t block = 0; block < blocks; ++block) {
+    copy_bytes(shown + block * piece.count * element, call.in + block * call.bytes() + piece.begin * element,
+               piece.count * element);
+  }
+}
+
+/// Takes a piece of the results to private memory.
+void LevelWork::take(const Call& call, const Piece& piece) {
+  const std::size_t blocks = blocks_of(call.collective, levels_.size).out;
+  if (piece.count == 0 || !writes(call, levels_.rank) || levels_.team->shares(call.out, call.bytes() * blocks)) {
+    return;
+  }
+  const std::size_t bytes = piece.count * size_of(call.type);
+  const std::size_t first =
+      own_outputs(call.collective) ? static_cast<std::size_t>(levels_.team->local_rank()) * blocks : 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    copy_bytes(call.out + block * call.bytes() + piece.begin * size_of(call.type),
+               levels_.team->results() + (first + block) * bytes, bytes);
+  }
+}
+
+const std::byte* LevelWork::input(const Call& call, int local_rank, std::size_t block, const Piece& piece,
+                                  std::size_t element) const {
+  const TwoLevelTeam::Reach& its = reach(local_rank);
+  const std::size_t width = size_of(call.type);
+  if (!is_shown(call, levels_.rank_at(levels_.host, local_rank), its.in, its.out)) {
+    return its.in + block * call.bytes() + element * width;
+  }
+  return levels_.team->shown(local_rank) + (block * piece.count + element - piece.begin) * width;
+}
+
+std::byte* LevelWork::output(const Call& call, int local_rank, std::size_t block, const Piece& piece,
+                             std::size_t element) const {
+  std::byte* const out = reach(local_rank).out;
+  const std::size_t width = size_of(call.type);
+  if (out != nullptr) return out + block * call.bytes() + element * width;
+  if (own_outputs(call.collective)) {
+    block += static_cast<std::size_t>(local_rank) * blocks_of(call.collective, levels_.size).out;
+  }
+  return levels_.team->results() + (block * piece.count + element - piece.begin) * width;
+}
+
+std::span<std::byte* const> LevelWork::outputs(const Call& call, std::size_t block, const Piece& piece,
+                                               std::size_t element) {
+  places_.clear();
+  bool private_ones = false;
+  for (int local = 0; local < levels_.team->size(); ++local) {
+    if (!writes(call, levels_.rank_at(levels_.host, local))) continue;
+    const bool is_private = reach(local).out == nullptr;
+    // All of them take it from one place.
+    if (!is_private || !private_ones) places_.push_back(output(call, local, block, piece, element));
+    private_ones = private_ones || is_private;
+  }
+  return places_;
+}
+
+void LevelWork::reduce_here(const Call& call, std::size_t block, const Piece& piece, const Piece& part, std::byte* to) {
+  const Kernels& loops = kernels(call.type, travelling_op(call));
+  const std::size_t element = size_of(call.type);
+  const std::size_t number = size_of(travelling_type(call));
+  from_.clear();
+  for (int local = 0; local < levels_.team->size(); ++local) {
+    from_.push_back(input(call, local, block, piece, part.begin));
+  }
+  if (number == element) {
+    void* const result = to;
+    loops.reduce(from_.data(), from_.size(), &result, 1, 0, part.count, Stores::normal, levels_.size);
+    return;
+  }
+  for (std::size_t begin = 0; begin < part.count; begin += chunk_elements) {
+    const std::size_t count = std::min(chunk_elements, part.count - begin);
+    std::byte* const chunk = to + begin * number;
+    loops.load(chunk, static_cast<const std::byte*>(from_[0]) + begin * element, count);
+    for (std::size_t i = 1; i < from_.size(); ++i) {
+      loops.accumulate(chunk, static_cast<const std::byte*>(from_[i]) + begin * element, count);
+    }
+  }
+}
+
+std::size_t SliceWork::most(const Call& call) const {
+  return TwoLevelTeam::team_piece / size_of(travelling_type(call));
+}
+
+/// This rank's slice of a piece, if its column has one.
+Result<void> SliceWork::work(const Call& call, const Piece& piece, Deadline deadline) {
+  const int local_rank = levels_.team->local_rank();
+  const int columns = call.bytes() <= small_between_hosts ? 1 : levels_.hosts.columns();
+  if (local_rank >= columns) return {};
+  const auto parts = static_cast<std::size_t>(columns);
+  const std::size_t apart = pieces_apart / size_of(call.type);
+  const std::size_t each = ((piece.count + parts - 1) / parts + apart - 1) / apart * apart;
+  const std::size_t in_piece = std::min(piece.count, each * static_cast<std::size_t>(local_rank));
+  const Piece slice{piece.begin + in_piece, std::min(each, piece.count - in_piece)};
+  if (slice.count == 0) return {};
+  slice_.resize(slice.count * size_of(travelling_type(call)));
+  gather_here(call, piece, slice);
+  if (auto done = across(call, slice.count, deadline); !done) return done;
+  spread(call, piece, slice);
+  return {};
+}
+
+/// What the ranks of this host have of a slice becomes `slice_`.
+void SliceWork::gather_here(const Call& call, const Piece& piece, const Piece& slice) {
+  if (call.collective != Collective::broadcast) return reduce_here(call, 0, piece, slice, slice_.data());
+  if (levels_.hosts.host_of(call.root) != levels_.host) return;
+  const int root = levels_.hosts.local_rank_of(call.root);
+  copy_bytes(slice_.data(), input(call, root, 0, piece, slice.begin), slice_.size());
+}
+
+Result<void> SliceWork::across(const Call& call, std::size_t count, Deadline deadline) {
+  Call between;
+  between.collective = call.collective;
+  between.type = travelling_type(call);
+  between.op = travelling_op(call);
+  between.count = count;
+  between.in = between.out = slice_.data();
+  between.root = has_root(call.collective) ? levels_.hosts.host_of(call.root) : 0;
+  return levels_.across(between, deadline);
+}
+
+/// `slice_` goes to all ranks of this host that get it.
+void SliceWork::spread(const Call& call, const Piece& piece, const Piece& slice) {
+  const std::span<std::byte* const> places = outputs(call, 0, piece, slice.begin);
+  if (places.empty()) return;
+  if (!reduces(call.collective)) return copy_to_all(places, slice_.data(), slice_.size(), Stores::normal);
+  kernels(call.type, call.op).finish(places.front(), slice_.data(), slice.count, levels_.size);
+  copy_to_all(places.subspan(1), places.front(), slice.count * size_of(call.type), Stores::normal);
+}
+
+/// A piece of the blocks of all ranks fits into the place of one rank; of an all_to_all, all outputs of a host do.
+std::size_t BlockWork::most(const Call& call) const {
+  const std::size_t outputs = call.collective == Collective::all_to_all ? index_of(levels_.hosts.most()) : 1;
+  const std::size_t count =
+      TwoLevelTeam::team_piece / size_of(travelling_type(call)) / (index_of(levels_.size) * outputs);
+  const std::size_t apart = pieces_apart / size_of(call.type);
+  return count < apart ? count : count / apart * apart;
+}
+
+void BlockWork::deal(const Call& call, const Piece& piece) {
+  const int most = levels_.hosts.most();
+  const int each = call.collective == Collective::all_to_all ? most : 1;  // blocks of a host for one rank
+  const bool small = call.bytes() * index_of(most) * index_of(each) <= small_between_hosts;
+  columns_ = small ? 1 : levels_.hosts.columns();
+  rounds_ = (most + columns_ - 1) / columns_;
+  slots_ = rounds_ * each;
+  slot_bytes_ = piece.count * size_of(travelling_type(call));
+}
+
+Result<void> BlockWork::work(const Call& call, const Piece& piece, Deadline deadline) {
+  if (piece.count == 0) return {};
+  deal(call, piece);
+  const bool carries = levels_.team->local_rank() < columns_;
+  if (carries) pack(call, piece);
+  // Who works in place overwrites what others may not have read yet.
+  if (call.collective == Collective::all_to_all) {
+    bool in_place = false;
+    for (int local = 0; local < levels_.team->size(); ++local) {
+      in_place = in_place || (reach(local).in != nullptr && reach(local).in == reach(local).out);
+    }
+    if (in_place) {
+      if (auto met = levels_.team->meet(deadline); !met) return met;
+    }
+  }
+  if (!carries) return {};
+  if (auto done = across(call, piece, deadline); !done) return done;
+  spread(call, piece);
+  return {};
+}
+
+template <class Body>
+void BlockWork::for_dealt(int host, const Body& body) {
+  const std::vector<int>& ranks = levels_.hosts.hosts[index_of(host)];
+  int round = 0;
+  for (std::size_t local = index_of(levels_.team->local_rank()); local < ranks.size(); local += index_of(columns_)) {
+    body(index_of(ranks[local]), slot(packed_, host, round++), static_cast<int>(local));
+  }
+}
+
+std::byte* BlockWork::slot(std::vector<std::byte>& slots, int host, int of_host) const {
+  return slots.data() + (index_of(host) * index_of(slots_) + index_of(of_host)) * slot_bytes_;
+}
+
+void BlockWork::pack(const Call& call, const Piece& piece) {
+  const int hosts = static_cast<int>(levels_.hosts.hosts.size());
+  packed_.resize(index_of(hosts) * index_of(slots_) * slot_bytes_);
+  switch (call.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return for_dealt(levels_.host, [&](std::size_t, std::byte* place, int local) {
+        copy_bytes(place, input(call, local, 0, piece, piece.begin), slot_bytes_);
+      });
+    case Collective::scatter:
+      if (levels_.hosts.host_of(call.root) != levels_.host) return;
+      for (int host = 0; host < hosts; ++host) {
+        for_dealt(host, [&](std::size_t block, std::byte* place, int) {
+          copy_bytes(place, input(call, levels_.hosts.local_rank_of(call.root), block, piece, piece.begin),
+                     slot_bytes_);
+        });
+      }
+      return;
+    case Collective::reduce_scatter:
+      for (int host = 0; host < hosts; ++host) {
+        for_dealt(host,
+                  [&](std::size_t block, std::byte* place, int) { reduce_here(call, block, piece, piece, place); });
+      }
+      return;
+    default: return pack_all_to_all(call, piece);
+  }
+}
+
+/// For each rank that was dealt to this column, a block of each rank of this host.
+void BlockWork::pack_all_to_all(const Call& call, const Piece& piece) {
+  received_.resize(packed_.size());
+  const std::size_t step = index_of(levels_.hosts.most()) * slot_bytes_;
+  for (int host = 0; host < static_cast<int>(levels_.hosts.hosts.size()); ++host) {
+    std::byte* to = slot(packed_, host, 0);
+    for_dealt(host, [&](std::size_t block, std::byte*, int) {
+      for (int local = 0; local < levels_.team->size(); ++local) {
+        copy_bytes(to + index_of(local) * slot_bytes_, input(call, local, block, piece, piece.begin), slot_bytes_);
+      }
+      to += step;
+    });
+  }
+}
+
+Result<void> BlockWork::across(const Call& call, const Piece& piece, Deadline deadline) {
+  Call between;
+  between.collective = call.collective;
+  between.type = travelling_type(call);
+  between.op = travelling_op(call);
+  between.count = piece.count * index_of(slots_);
+  between.root = has_root(call.collective) ? levels_.hosts.host_of(call.root) : 0;
+  std::byte* const all = slot(packed_, 0, 0);
+  std::byte* const mine = slot(packed_, levels_.host, 0);
+  // In place, but for all_to_all.
+  const bool from_mine = call.collective == Collective::all_gather || call.collective == Collective::gather;
+  between.in = from_mine ? mine : all;
+  between.out = from_mine ? all : mine;
+  if (call.collective == Collective::all_to_all) between.out = received_.data();
+  return levels_.across(between, deadline);
+}
+
+void BlockWork::spread(const Call& call, const Piece& piece) {
+  switch (call.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      if (call.collective == Collective::gather && levels_.hosts.host_of(call.root) != levels_.host) return;
+      for (int host = 0; host < static_cast<int>(levels_.hosts.hosts.size()); ++host) {
+        for_dealt(host, [&](std::size_t block, std::byte* place, int) {
+          copy_to_all(outputs(call, block, piece, piece.begin), place, slot_bytes_, Stores::normal);
+        });
+      }
+      return;
+    case Collective::scatter:
+      return for_dealt(levels_.host, [&](std::size_t, std::byte* place, int local) {
+        copy_bytes(output(call, local, 0, piece, piece.begin), place, slot_bytes_);
+      });
+    case Collective::reduce_scatter:
+      return for_dealt(levels_.host, [&](std::size_t, std::byte* place, int local) {
+        kernels(call.type, call.op)
+            .finish(output(call, local, 0, piece, piece.begin), place, piece.count, levels_.size);
+      });
+    default: return spread_all_to_all(call, piece);
+  }
+}
+
+/// What each rank of a host had for those of this one that were dealt to this column.
+void BlockWork::spread_all_to_all(const Call& call, const Piece& piece) {
+  const std::size_t step = index_of(levels_.hosts.most()) * slot_bytes_;
+  for (int host = 0; host < static_cast<int>(levels_.hosts.hosts.size()); ++host) {
+    const std::vector<int>& theirs = levels_.hosts.hosts[index_of(host)];
+    const std::byte* from = slot(received_, host, 0);
+    for_dealt(levels_.host, [&](std::size_t, std::byte*, int local) {
+      for (std::size_t i = 0; i < theirs.size(); ++i) {
+        copy_bytes(output(call, local, index_of(theirs[i]), piece, piece.begin), from + i * slot_bytes_, slot_bytes_);
+      }
+      from += step;
+    });
+  }
+}
+
+bool StraightWork::reads(const Call& call, int rank) const {
+  return call.collective == Collective::all_to_all || (call.collective == Collective::scatter && rank == call.root);
+}
+
+bool StraightWork::writes(const Call& call, int rank) const {
+  return call.collective == Collective::gather && rank == call.root;
+}
+
+std::size_t StraightWork::most(const Call& call) const {
+  return TwoLevelTeam::team_piece / size_of(call.type) / index_of(levels_.size);
+}
+
+Result<void> StraightWork::work(const Call& call, const Piece& piece, Deadline deadline) {
+  Call part = call;
+  part.count = piece.count;
+  levels_.flat->begin(part, deadline);
+  if (call.collective == Collective::all_to_all) return with_all(call, piece);
+  return levels_.hosts.host_of(call.root) == levels_.host ? for_root(call, piece) : with_root(call, piece);
+}
+
+/// This rank's block, to or from the rank that stands for the root.
+Result<void> StraightWork::with_root(const Call& call, const Piece& piece) {
+  const int stands = levels_.team->local_rank() % levels_.hosts.columns();
+  const int peer = levels_.rank_at(levels_.hosts.host_of(call.root), stands);
+  const std::size_t begin = piece.begin * size_of(call.type);
+  const std::size_t bytes = piece.count * size_of(call.type);
+  if (call.collective == Collective::gather) return levels_.flat->exchange({peer, call.in + begin, bytes}, {});
+  return levels_.flat->exchange({}, {peer, call.out + begin, bytes});
+}
+
+/// On the root's host: this rank's own block, and those of the ranks for which it stands for the root.
+Result<void> StraightWork::for_root(const Call& call, const Piece& piece) {
+  const bool gathers = call.collective == Collective::gather;
+  const int root = levels_.hosts.local_rank_of(call.root);
+  const int columns = levels_.hosts.columns();
+  const std::size_t begin = piece.begin * size_of(call.type);
+  const std::size_t bytes = piece.count * size_of(call.type);
+  const auto theirs = [&](int rank) { return input(call, root, index_of(rank), piece, piece.begin); };
+  const auto place = [&](int rank) { return output(call, root, index_of(rank), piece, piece.begin); };
+  if (gathers) copy_bytes(place(levels_.rank), call.in + begin, bytes);
+  else copy_bytes(call.out + begin, theirs(levels_.rank), bytes);
+  if (levels_.team->local_rank() >= columns) return {};
+  for (int host = 0; host < static_cast<int>(levels_.hosts.hosts.size()); ++host) {
+    if (host == levels_.host) continue;
+    const int ranks = static_cast<int>(levels_.hosts.hosts[index_of(host)].size());
+    for (int local = levels_.team->local_rank(); local < ranks; local += columns) {
+      const int peer = levels_.rank_at(host, local);
+      Outgoing out;
+      Incoming in;
+      if (gathers) in = {peer, place(peer), bytes};
+      else out = {peer, theirs(peer), bytes};
+      if (auto done = levels_.flat->exchange(out, in); !done) return done;
+    }
+  }
+  return {};
+}
+
+/// Pairs, in rounds that have every rank in one pair at most.
+Result<void> StraightWork::with_all(const Call& call, const Piece& piece) {
+  const int mine = levels_.team->local_rank();
+  const std::size_t bytes = piece.count * size_of(call.type);
+  for (int round = 0; round < levels_.size; ++round) {
+    const int partner = (round - levels_.rank + levels_.size) % levels_.size;
+    const int host = levels_.hosts.host_of(partner);
+    std::byte* const to = call.out + index_of(partner) * call.bytes() + piece.begin * size_of(call.type);
+    if (host == levels_.host) {
+      const int local = levels_.hosts.local_rank_of(partner);
+      copy_bytes(to, input(call, local, index_of(levels_.rank), piece, piece.begin), bytes);
+    } else {
+      const std::byte* const from = input(call, mine, index_of(partner), piece, piece.begin);
+      if (auto done = levels_.flat->exchange({partner, from, bytes}, {partner, to, bytes}); !done) return done;
+    }
+  }
+  return {};
+}
+
+std::size_t MessageWork::most(const Call& call) const { return TwoLevelTeam::team_piece / size_of(call.type); }
+
+Result<void> MessageWork::work(const Call& call, const Piece& piece, Deadline deadline) {
+  if (piece.begin == 0) {
+    if (auto right = compare_partners(); !right) {
+      partners_differ_ = true;
+      return right;
+    }
+  }
+  const std::size_t bytes = piece.count * size_of(call.type);
+  std::byte* const to = call.out + piece.begin * size_of(call.type);
+  Outgoing out;
+  Incoming in;
+  if (!is_here(call.to)) {
+    out = {call.to, input(call, levels_.team->local_rank(), 0, piece, piece.begin), bytes};
+  }
+  if (!is_here(call.from)) in = {call.from, to, bytes};
+  else copy_bytes(to, input(call, levels_.hosts.local_rank_of(call.from), 0, piece, piece.begin), bytes);
+  Call part = call;
+  part.count = piece.count;
+  levels_.flat->begin(part, deadline);
+  return levels_.flat->exchange(out, in);
+}
+
+/// Of this host's ranks, which all see the same.
+Result<void> MessageWork::compare_partners() const {
+  for (int local = 0; local < levels_.team->size(); ++local) {
+    const int rank = levels_.rank_at(levels_.host, local);
+    const Partners partners = reach(local).partners;
+    if ((partners.to == rank) != (partners.from == rank)) return sends_to_itself(rank, partners.to, partners.from);
+    if (!is_here(partners.from)) continue;
+    const int to = reach(levels_.hosts.local_rank_of(partners.from)).partners.to;
+    if (to != rank) return not_sent(rank, partners.from, to);
+  }
+  return {};
+}
 
 namespace {
 

@@ -14,6 +14,10 @@
 
 namespace ddrun {
 
+/// A thread that no signal of the process ever lands on, not even in its first moment, called `name` (15 letters at
+/// most) in what shows threads. Fails with `unavailable` where the system has no more threads to give.
+[[nodiscard]] Result<std::thread> start_quiet_thread(const char* name, std::function<void()> run);
+
 /// A thread of a server: it waits for events of descriptors, level-triggered, by epoll(7), and in between does what
 /// other threads ask of it, so that what it works on needs no lock. The loop itself is its owner's.
 class EventThread {

@@ -1,14 +1,25 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/base/socket_address.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun {
+
+/// Empties the buffer of a connection, of which there are thousands: one that grew beyond this gives its memory back.
+inline void empty_buffer(std::string& buffer) {
+  constexpr std::size_t kept_capacity = 512;
+  if (buffer.capacity() > kept_capacity) {
+    std::string().swap(buffer);
+  } else {
+    buffer.clear();
+  }
+}
 
 /// A socket that listens, non-blocking and close-on-exec; accepted ones inherit TCP_NODELAY from it.
 struct Listener {

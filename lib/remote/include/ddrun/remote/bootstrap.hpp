@@ -11,6 +11,10 @@
 
 namespace ddrun::remote {
 
+/// What tells this build from every other: the version, and the note by which the linker has named the program (its
+/// commit where it has none). Letters, digits and ".+-" only.
+[[nodiscard]] std::string build_id(const char* version, const char* commit);
+
 /// All that one host must know to take its part in the job, but for the secret. It travels through the ssh connection,
 /// never on a command line, as some of it is long and some of it nobody else's business.
 struct Bootstrap {

@@ -6,9 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "ddrun/topology/system_roots.hpp"
-
 namespace ddrun::topology {
+
+/// Where the kernel's files are; tests put fake trees here.
+struct SystemRoots {
+  std::string sys = "/sys";
+  std::string proc = "/proc";
+  std::string dev = "/dev";
+};
 
 /// The cgroup that this process is in, for one controller.
 struct Cgroup {

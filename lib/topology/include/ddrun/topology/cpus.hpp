@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ddrun/base/result.hpp"
-#include "ddrun/topology/system_roots.hpp"
+#include "ddrun/topology/cgroup.hpp"
 
 namespace ddrun::topology {
 

@@ -1,4 +1,4 @@
-#include "ddrun/remote/build_id.hpp"
+#include "ddrun/remote/bootstrap.hpp"
 
 #include <elf.h>
 #include <link.h>
