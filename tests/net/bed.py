@@ -334,7 +334,7 @@ class Host:
                 seen.role = "sweeper"
             elif seen.name == "ddrun":
                 seen.role = "agent" if parent and parent.name == "job-sweeper" else "guard"
-                if seen.args.endswith(" agent") and not (parent and parent.name == "ddrun"):
+                if seen.args.endswith(" relay") and not (parent and parent.name == "ddrun"):
                     seen.role = "relay"
         return list(found.values())
 
