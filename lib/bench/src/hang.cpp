@@ -98,9 +98,7 @@ std::string who_is_missing(const std::vector<std::optional<Whereabouts>>& all, c
     if (!all[rank]) silent.push_back(static_cast<int>(rank));
   }
   if (!silent.empty()) {
-    const bool one = silent.size() == 1;
-    return concat("did not arrive: ", one ? "rank " : "ranks ", fold_ranks(silent),
-                  one ? " says nothing" : " say nothing");
+    return concat("did not arrive: ", name_ranks(silent), silent.size() == 1 ? " says nothing" : " say nothing");
   }
   std::uint64_t most = 0;
   for (const auto& one : all) most = std::max(most, one->calls);

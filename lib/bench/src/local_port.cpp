@@ -91,8 +91,7 @@ Result<void> PortTeller::tell(std::uint16_t port, int size, Deadline deadline) c
     std::erase(missing, rank);
   }
   if (missing.empty()) return {};
-  return fail(Errc::timeout,
-              concat(missing.size() == 1 ? "rank " : "ranks ", fold_ranks(missing), " did not come in time"));
+  return fail(Errc::timeout, concat(name_ranks(missing), " did not come in time"));
 }
 
 Result<std::uint16_t> ask_port(const std::string& job, int rank, Deadline deadline) {

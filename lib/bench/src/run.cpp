@@ -95,7 +95,7 @@ std::string topology_of(const std::vector<collectives::Member>& members) {
   }
   std::vector<std::string> words;
   for (const auto& [host, ranks] : hosts) {
-    words.push_back(concat(ranks.size() == 1 ? "rank " : "ranks ", fold_ranks(ranks), " on ", host));
+    words.push_back(concat(name_ranks(ranks), " on ", host));
   }
   return join(words, ", ");
 }
