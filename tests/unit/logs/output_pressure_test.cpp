@@ -229,7 +229,7 @@ TEST_CASE("an output may go away while its pipes are watched") {
   CHECK_FALSE(called);
 }
 
-TEST_CASE("two thousand workers are registered and released quickly") {
+TEST_CASE("two thousand workers are registered and released") {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < 9000) {
@@ -238,8 +238,6 @@ TEST_CASE("two thousand workers are registered and released quickly") {
     if (limit.rlim_cur < 9000) skip("9000 open files are not allowed here");
   }
   OutputHarness h(2000);
-  const auto before = Clock::now();
   h.start();
   CHECK(h.end());
-  CHECK(Clock::now() - before < std::chrono::seconds(2));
 }
