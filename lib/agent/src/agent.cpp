@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "alarm.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/output.hpp"
@@ -23,11 +23,10 @@
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
-#include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/bindings.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
+#include "event_log.hpp"
 #include "group_machine.hpp"
-#include "job_events.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
@@ -73,7 +72,6 @@ class Agent {
                  {[this](const process::SignalMessage& message) { signal_arrived(message); },
                   [this](pid_t first) { watcher_.reap(first); },
                   [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
-        backoff_(io_.get_executor()),
         time_limit_(io_.get_executor()),
         skew_(io_.get_executor()) {}
 
@@ -82,8 +80,6 @@ class Agent {
  private:
   Result<void> set_up();
   Result<void> open_rendezvous();
-  [[nodiscard]] const std::string& run_id() const { return member_ ? member_->run_id() : rendezvous_->run_id(); }
-  Result<RankAssignment> next_round(int attempt);
   void signal_arrived(const process::SignalMessage& message);
   /// Ctrl-Z: workers and clocks stand still; SIGCONT: they go on.
   void suspend(bool still);
@@ -108,7 +104,6 @@ class Agent {
   }
   void carry_out(const action::CheckGone&) { takedown_->check_gone(); }
   void carry_out(const action::CloseOutput&);
-  void carry_out(const action::StartBackoff& backoff);
   void carry_out(const action::StartSkew& skew);
   void carry_out(const action::Finish&);
   void carry_out(const action::Join&) { member_->join(); }
@@ -117,7 +112,7 @@ class Agent {
   void carry_out(const action::TellStopped& stopped) { member_->tell(stopped); }
   void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
   void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
-  void carry_out(const action::Abandon&) { member_->abandon(); }
+  void carry_out(const action::Abandon& abandon) { member_->abandon(abandon.why); }
   /// What workers write from now on, they write because they are stopped.
   void evidence_ends();
   void all_is_written();
@@ -141,14 +136,11 @@ class Agent {
   process::JobCgroup job_cgroup_;
   process::ChildWatcher watcher_;
   process::SignalsHeard signals_;
-  Alarm backoff_;
   Alarm time_limit_;
   Alarm skew_;
   std::unique_ptr<logs::Output> output_;
-  std::unique_ptr<rendezvous::LocalRendezvous> rendezvous_;  ///< one machine
-  std::unique_ptr<JobMember> member_;                        ///< several
+  std::unique_ptr<JobMember> member_;
   EventsFile events_file_;
-  std::optional<LocalEvents> local_events_;  ///< one machine
   std::unique_ptr<WorkerGroup> group_;
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
@@ -182,13 +174,13 @@ Result<void> Agent::set_up() {
     if (auto opened = events_file_.open(*spec_.events_file); !opened) return opened;
   }
   if (auto found = open_rendezvous(); !found) return found;
-  record_.result().run_id = run_id();
+  record_.result().run_id = member_->run_id();
 
   logs::OutputOptions options;
   options.log = spec_.log;
   if (spec_.rendezvous.several_machines() && options.log.label == Label::automatic) options.log.label = Label::host;
   options.role = spec_.role;
-  options.run_id = run_id();
+  options.run_id = member_->run_id();
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
   options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
@@ -208,7 +200,7 @@ Result<void> Agent::set_up() {
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
   GroupMachine::Rules rules{spec_.restart, spec_.stop, spec_.exit_skew, spec_.timeout.value_or(Milliseconds{0}),
-                            member_ ? member_->authority() : Authority::here};
+                            member_->runs_coordinator()};
   machine_ = std::make_unique<GroupMachine>(std::move(rules), prepared_.local_world_size);
   takedown_ = std::make_unique<Takedown>(io_.get_executor(), *group_, watcher_, *machine_, job_cgroup_,
                                          [this](const Event& event) { dispatch(event); });
@@ -223,12 +215,6 @@ Result<void> Agent::set_up() {
 }
 
 Result<void> Agent::open_rendezvous() {
-  const bool with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
-  if (!spec_.rendezvous.several_machines()) {
-    if (spec_.events_file) local_events_.emplace(events_file_, prepared_.hostname);
-    rendezvous_ = std::make_unique<rendezvous::LocalRendezvous>(io_.get_executor(), spec_, prepared_.local_world_size);
-    return rendezvous_->open(with_store);
-  }
   JobMember::Options options;
   options.spec = &spec_;
   options.prepared = &prepared_;
@@ -236,15 +222,10 @@ Result<void> Agent::open_rendezvous() {
   options.events = &events_file_;
   options.version = version_;
   options.hooks = &hooks_;
-  options.with_store = with_store;
+  options.with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
                                         [this](const Event& event) { dispatch(event); });
   return member_->open();
-}
-
-Result<RankAssignment> Agent::next_round(int attempt) {
-  if (member_) return member_->ranks();
-  return rendezvous_->next_round(attempt);
 }
 
 // ---- what happens
@@ -285,8 +266,9 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
 void Agent::suspend(bool still) {
   suspended_ = still;
   group_->signal(still ? SIGSTOP : SIGCONT);
-  for (Alarm* alarm : {&backoff_, &time_limit_, &skew_}) alarm->stand_still(still);
+  for (Alarm* alarm : {&time_limit_, &skew_}) alarm->stand_still(still);
   takedown_->stand_still(still);
+  member_->stand_still(still);
   if (watchdog_) watchdog_->stand_still(still);
   shared_.shared->agent_is_suspended(still);
 }
@@ -325,16 +307,14 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
   events_->worker_ended(told);
-  const bool had_failed = machine_->first_failure().has_value();
   dispatch(event::WorkerEnded{worker->local_rank, told.status});
-  if (local_events_ && !had_failed && machine_->first_failure()) local_events_->failed(told);
   takedown_->somebody_ended();
 }
 
 // ---- what is done
 
 void Agent::dispatch(const Event& event) {
-  for (auto& action : machine_->on(event, Clock::now())) actions_.push_back(std::move(action));
+  for (auto& action : machine_->on(event)) actions_.push_back(std::move(action));
   if (acting_) return;
   acting_ = true;
   while (!actions_.empty()) {
@@ -347,20 +327,17 @@ void Agent::dispatch(const Event& event) {
 
 Result<void> Agent::start_workers(int attempt) {
   std::vector<logs::WorkerIdentity> identities;
-  const auto round = next_round(attempt);
-  if (!round) return tl::unexpected(round.error());
-  const RankAssignment& ranks = *round;
+  const RankAssignment& ranks = member_->ranks();
   identities.reserve(static_cast<std::size_t>(prepared_.local_world_size));
   for (int local_rank = 0; local_rank < prepared_.local_world_size; ++local_rank) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }
   events_->attempt_started(ranks);
-  if (local_events_) local_events_->round(ranks);
   if (auto begun = output_->begin_attempt(attempt, identities); !begun) return begun;
   worker_env::WorkerFacts facts;
   facts.version = version_;
   facts.attempt_dir = output_->attempt_dir();
-  facts.job_tag = run_id();
+  facts.job_tag = member_->run_id();
   if (watchdog_) {
     watchdog_->forget();
     facts.timer_file = watchdog_->path();
@@ -387,9 +364,10 @@ Result<void> Agent::start_workers(int attempt) {
 }
 
 void Agent::carry_out(const action::SpawnWorkers& spawn) {
-  // The coordinator spoke of the restart before it could know the reason.
-  if (const std::string why = member_ ? record_.describe_own_reason() : ""; !why.empty()) {
-    say(Level::notice, concat("starting again after ", why));
+  if (spec_.rendezvous.several_machines()) {
+    // The coordinator spoke of the restart before it could know the reason.
+    const std::string why = record_.describe_own_reason();
+    if (!why.empty()) say(Level::notice, concat("starting again after ", why));
   }
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
@@ -398,7 +376,6 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
-    if (local_events_) local_events_->started();
     if (suspended_) group_->signal(SIGSTOP);  // those that were started since
     dispatch(event::Spawned{});
   }
@@ -421,19 +398,10 @@ void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   output_->read_file_tails();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
-  const bool again = machine_->will_restart();
-  const std::string why = again ? record_.describe_restart(machine_->restarts_used() + 1) : "";
-  if (local_events_) local_events_->ended(again, why);
-  if (again) {
-    say(Level::notice, why);
-    if (local_events_)
-      local_events_->restart(machine_->restarts_used() + 1, machine_->restart_pause(Clock::now()), why);
+  if (!spec_.rendezvous.several_machines() && member_->another_round_follows()) {
+    say(Level::notice, record_.describe_restart(machine_->attempt() + 1));
   }
   dispatch(event::OutputClosed{});
-}
-
-void Agent::carry_out(const action::StartBackoff& backoff) {
-  backoff_.set(Clock::now() + backoff.duration, [this] { dispatch(event::BackoffExpired{}); });
 }
 
 void Agent::carry_out(const action::StartSkew& skew) {
@@ -448,17 +416,15 @@ void Agent::carry_out(const action::TellFailed& failed) {
 }
 
 void Agent::carry_out(const action::Finish&) {
-  backoff_.cancel();
   skew_.cancel();
-  if (!record_.result().cause) record_.take_verdict(*machine_);
+  record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
   output_->async_flush([this] { all_is_written(); });
 }
 
 void Agent::all_is_written() {
-  if (!member_) return io_.stop();
   // The report may wait for a reader, for some seconds: since its verdict the coordinator asks for no sign of life.
-  if (member_->authority() == Authority::coordinator) settle();
+  if (!member_->runs_coordinator()) settle();
   member_->async_close([this] { io_.stop(); });
 }
 
@@ -468,7 +434,6 @@ void Agent::settle() {
   if (output_->close()) begin_new_line();
   events_file_.share({});
   ended_ = record_.finish(*output_, prepared_);
-  if (local_events_) local_events_->verdict(*ended_, exit_code(*ended_));
   if (hooks_.on_result) hooks_.on_result(*ended_);
 }
 

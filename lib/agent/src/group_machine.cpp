@@ -20,7 +20,6 @@ const char* describe(State state) {
     case State::stopping: return "stopping";
     case State::killing: return "killing";
     case State::closing: return "closing";
-    case State::backing_off: return "backing off";
     case State::finished: return "finished";
   }
   return "?";
@@ -36,7 +35,7 @@ constexpr Step step(State from, States... next) {
 /// What is taken down goes to `killing` at once if the grace time is 0. What comes while workers are being spawned is
 /// kept in mind until all are.
 constexpr Step steps[] = {
-    step<event::Start>(State::idle, State::starting, State::rendezvous),
+    step<event::Start>(State::idle, State::rendezvous),
     step<event::JobTimeout>(State::idle, State::finished),
     step<event::EndingSignal>(State::idle, State::finished),
     step<event::ParentLost>(State::idle, State::finished),
@@ -88,17 +87,12 @@ constexpr Step steps[] = {
     step<event::VerdictSpoken>(State::killing, State::killing),
     step<event::CoordinatorLost>(State::killing, State::killing),
 
-    step<event::OutputClosed>(State::closing, State::starting, State::backing_off, State::rendezvous, State::finished),
+    step<event::OutputClosed>(State::closing, State::rendezvous, State::finished),
     step<event::JobTimeout>(State::closing, State::closing),
-    step<event::EndingSignal>(State::closing, State::closing, State::killing),
+    step<event::EndingSignal>(State::closing, State::closing),
     step<event::ParentLost>(State::closing, State::closing),
     step<event::VerdictSpoken>(State::closing, State::closing),
     step<event::CoordinatorLost>(State::closing, State::closing),
-
-    step<event::BackoffExpired>(State::backing_off, State::starting),
-    step<event::JobTimeout>(State::backing_off, State::finished),
-    step<event::EndingSignal>(State::backing_off, State::finished),
-    step<event::ParentLost>(State::backing_off, State::finished),
 };
 
 bool is_heard(State state, const Event& event) {
@@ -116,17 +110,11 @@ bool is_success(const ExitStatus& status, const RestartPolicy& policy) {
 }
 
 GroupMachine::GroupMachine(Rules rules, int local_world_size)
-    : restart_(rules.restart),
-      stop_(std::move(rules.stop)),
-      exit_skew_(rules.exit_skew),
-      job_limit_(rules.job_limit),
-      authority_(rules.authority),
-      budget_(restart_),
-      local_world_size_(local_world_size) {}
+    : rules_(std::move(rules)), local_world_size_(local_world_size) {}
 
-std::vector<Action> GroupMachine::on(const Event& event, Clock::time_point now) {
+std::vector<Action> GroupMachine::on(const Event& event) {
   if (!is_heard(state_, event)) return {};
-  return std::visit([&](const auto& what) { return handle(what, now); }, event);
+  return std::visit([this](const auto& what) { return handle(what); }, event);
 }
 
 GroupMachine::Actions GroupMachine::start_attempt() {
@@ -134,8 +122,8 @@ GroupMachine::Actions GroupMachine::start_attempt() {
   running_.clear();
   for (int local_rank = 0; local_rank < local_world_size_; ++local_rank) running_.insert(local_rank);
   first_failure_.reset();
+  succeeded_ = false;
   stop_wanted_ = false;
-  restart_wanted_ = false;
   skew_runs_ = false;
   return {action::SpawnWorkers{attempt_}};
 }
@@ -146,9 +134,9 @@ GroupMachine::Actions GroupMachine::take_down(int signal) {
     stop_wanted_ = true;
     return {};
   }
-  if (stop_.grace.count() == 0) return kill();
+  if (rules_.stop.grace.count() == 0) return kill();
   state_ = State::stopping;
-  return {action::SignalGroup{signal}, action::StartGrace{stop_.grace}, action::CheckGone{}};
+  return {action::SignalGroup{signal}, action::StartGrace{rules_.stop.grace}, action::CheckGone{}};
 }
 
 GroupMachine::Actions GroupMachine::kill() {
@@ -156,13 +144,12 @@ GroupMachine::Actions GroupMachine::kill() {
   return {action::KillGroup{}, action::CheckGone{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::Start&, Clock::time_point) {
-  if (alone()) return start_attempt();
+GroupMachine::Actions GroupMachine::handle(const event::Start&) {
   state_ = State::rendezvous;
   return {action::Join{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::Spawned&) {
   state_ = State::running;
   if (stop_wanted_) return take_down(stop_signal_);
   if (running_.empty()) return all_succeeded();
@@ -171,35 +158,33 @@ GroupMachine::Actions GroupMachine::handle(const event::Spawned&, Clock::time_po
 }
 
 GroupMachine::Actions GroupMachine::start_skew() {
-  if (!exit_skew_ || std::exchange(skew_runs_, true)) return {};
-  return {action::StartSkew{*exit_skew_}};
+  if (!rules_.exit_skew || std::exchange(skew_runs_, true)) return {};
+  return {action::StartSkew{*rules_.exit_skew}};
 }
 
 /// What the last one left behind gets the same stop as a running group.
 GroupMachine::Actions GroupMachine::all_succeeded() {
-  Actions actions;
-  if (!alone()) actions.emplace_back(action::TellSucceeded{});
+  succeeded_ = true;
+  Actions actions{action::TellSucceeded{}};
   for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed) {
   // Those that were never started will not end.
   job_is_ending_ = true;
-  restart_wanted_ = false;
   verdict_ = Verdict::launcher_failed;
   message_ = failed.message;
   launcher_code_ = failed.code;
   state_ = State::running;
-  Actions actions;
-  if (!alone()) actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, failed.code, failed.message});
+  Actions actions{action::TellAbort{action::EndKind::cannot_go_on, failed.code, failed.message}};
   for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Clock::time_point now) {
+GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended) {
   running_.erase(ended.local_rank);
-  const bool success = is_success(ended.status, restart_);
+  const bool success = is_success(ended.status, rules_.restart);
   if (state_ != State::starting && state_ != State::running) return {};
   if (success) {
     if (state_ != State::running) return {};
@@ -207,54 +192,44 @@ GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended, Cloc
   }
   if (first_failure_ || job_is_ending_) return {};
   first_failure_ = ended.local_rank;
-  cause_ = ended.status;
-  Actions actions;
-  if (alone()) {
-    restart_wanted_ = budget_.allows(cause_, now);
-    if (!restart_wanted_) verdict_ = Verdict::worker_failed;
-  } else {
-    actions.emplace_back(action::TellFailed{ended.local_rank, ended.status});
-  }
+  Actions actions{action::TellFailed{ended.local_rank, ended.status}};
   for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::GroupGone&, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::GroupGone&) {
   state_ = State::closing;
   return {action::CloseOutput{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&, Clock::time_point) { return kill(); }
+GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&) { return kill(); }
 
-GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&, Clock::time_point) { return kill(); }
+GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&) { return kill(); }
 
-GroupMachine::Actions GroupMachine::handle(const event::KillExpired&, Clock::time_point) {
-  state_ = State::closing;
+GroupMachine::Actions GroupMachine::handle(const event::KillExpired&) {
   Actions actions;
-  if (restart_wanted_ || !alone()) {
+  if (!all_went_well()) {
     // A new group beside the remains of the old one would be two jobs.
-    restart_wanted_ = false;
     job_is_ending_ = true;
     verdict_ = Verdict::launcher_failed;
     message_ =
         "workers cannot be killed: they hang inside the kernel (state D) or belong to another user; not restarting "
         "beside them";
-    if (!alone()) actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, launcher_code_, message_});
+    actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, launcher_code_, message_});
   }
+  state_ = State::closing;
   actions.emplace_back(action::CloseOutput{});
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&, Clock::time_point now) {
-  if (!alone()) return attempt_over_in_job();
-  if (restart_wanted_ && !job_is_ending_) {
-    const Milliseconds pause = budget_.spend(now);
-    ++attempt_;
-    if (pause.count() == 0) return start_attempt();
-    state_ = State::backing_off;
-    return {action::StartBackoff{pause}};
+GroupMachine::Actions GroupMachine::handle(const event::OutputClosed&) {
+  Actions actions{action::TellStopped{}};
+  if (no_verdict_follows_) {
+    for (auto& action : finish()) actions.push_back(std::move(action));
+  } else {
+    state_ = State::rendezvous;
   }
-  return finish();
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::finish() {
@@ -262,22 +237,17 @@ GroupMachine::Actions GroupMachine::finish() {
   return {action::Finish{}};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::BackoffExpired&, Clock::time_point) { return start_attempt(); }
-
 bool GroupMachine::all_went_well() const {
-  // On other machines the job goes on.
-  return alone() && (taking_down() || state_ == State::closing) && !first_failure_ && !job_is_ending_;
+  // With other machines the job goes on there.
+  return only_node_ && succeeded_ && !job_is_ending_;
 }
 
 GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_workers) {
-  const bool workers_failed_for_good = verdict_ == Verdict::worker_failed;
   job_is_ending_ = true;
-  restart_wanted_ = false;
-  if (!workers_failed_for_good) verdict_ = verdict;
+  verdict_ = verdict;
   switch (state_) {
-    case State::idle:
-    case State::backing_off: return finish();
-    case State::rendezvous: return nobody_to_wait_for_ ? finish() : Actions{};
+    case State::idle: return finish();
+    case State::rendezvous: return no_verdict_follows_ ? finish() : Actions{};
     case State::starting:
     case State::running: return take_down(signal_for_workers);
     case State::stopping:
@@ -288,21 +258,17 @@ GroupMachine::Actions GroupMachine::end_job(Verdict verdict, int signal_for_work
   return {};
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&) {
   // All went well: the time is up, but so is the job.
   if (job_is_ending_ || all_went_well()) return {};
-  Actions actions;
-  if (!alone()) {
-    actions.emplace_back(
-        action::TellAbort{action::EndKind::time_is_up, exit_codes::timed_out,
-                          concat("the job ran for ", format_duration(job_limit_), ", the limit set with --timeout")});
-  }
+  Actions actions{action::TellAbort{
+      action::EndKind::time_is_up, exit_codes::timed_out,
+      concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}};
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending, Clock::time_point) {
-  if (state_ == State::closing) return too_late_signal(ending);
+GroupMachine::Actions GroupMachine::handle(const event::EndingSignal& ending) {
   return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
 }
 
@@ -315,11 +281,8 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
       state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
   if (all_went_well()) return ends_leftovers ? kill() : Actions{};  // only clearing up
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
-  Actions actions;
-  if (!alone()) {
-    actions.emplace_back(action::TellLeave{ending.signal, ending.sender});
-    if (authority_ == Authority::coordinator) nobody_to_wait_for_ = true;
-  }
+  Actions actions{action::TellLeave{ending.signal, ending.sender}};
+  if (!rules_.runs_coordinator) no_verdict_follows_ = true;
   for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
   if (was_taking_down && state_ == State::stopping) {
     if (ends_leftovers) {
@@ -333,71 +296,52 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
 
 GroupMachine::Actions GroupMachine::second_ending_signal(const event::EndingSignal& ending) {
   if (!ending.at_once) return {};
-  nobody_to_wait_for_ = true;
+  no_verdict_follows_ = true;
   if (state_ == State::rendezvous) return finish();
   if (state_ == State::starting) {
-    stop_.grace = Milliseconds{0};
+    rules_.stop.grace = Milliseconds{0};
     return {};
   }
-  return state_ == State::killing ? Actions{} : kill();
+  // Afterwards no process is left to be killed.
+  return state_ == State::stopping || state_ == State::running ? kill() : Actions{};
 }
 
-/// Nobody is left to be told. All there is to decide is that no other attempt follows.
-GroupMachine::Actions GroupMachine::too_late_signal(const event::EndingSignal& ending) {
-  if (!alone()) {
-    return ending_signal_ != 0 ? second_ending_signal(ending) : first_ending_signal(ending);
-  }
-  if (!restart_wanted_) return {};
-  job_is_ending_ = true;
-  restart_wanted_ = false;
-  verdict_ = Verdict::stopped_by_signal;
-  ending_signal_ = ending.signal;
-  signal_sender_ = ending.sender;
-  return {};
-}
-
-GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost) {
   if (job_is_ending_ || all_went_well()) return {};
   message_ = lost.message;
-  Actions actions;
-  if (!alone()) {
-    nobody_to_wait_for_ = true;
-    actions.emplace_back(action::Abandon{});
-  }
+  no_verdict_follows_ = true;
+  Actions actions{action::Abandon{lost.message}};
   for (auto& action : end_job(Verdict::launcher_failed, SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {
   if (!skew_runs_ || job_is_ending_) return {};
   // On several machines ranks are the coordinator's to know.
-  message_ = concat(alone() ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
-                    fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*exit_skew_),
+  message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
+                    fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  Actions actions;
-  if (!alone()) {
-    actions.emplace_back(action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_});
-  }
+  Actions actions{action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_}};
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
 
-// ---- the part of the group's life that another machine decides about
+// ---- the part of the group's life that the coordinator decides about
 
-GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round) {
   if (job_is_ending_) return {};
   attempt_ = round.restart_count;
+  only_node_ = round.only_node;
   return start_attempt();
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order, Clock::time_point) {
+GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order) {
   if (stop_wanted_) return {};
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::time_point) {
-  if (alone()) return {};
-  nobody_to_wait_for_ = true;
+GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&) {
+  no_verdict_follows_ = true;
   job_is_ending_ = true;
   switch (state_) {
     case State::idle:
@@ -408,23 +352,12 @@ GroupMachine::Actions GroupMachine::handle(const event::VerdictSpoken&, Clock::t
   }
 }
 
-GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost, Clock::time_point) {
-  if (alone() || nobody_to_wait_for_) return {};
-  nobody_to_wait_for_ = true;
+GroupMachine::Actions GroupMachine::handle(const event::CoordinatorLost& lost) {
+  if (no_verdict_follows_) return {};
+  no_verdict_follows_ = true;
   if (job_is_ending_) return state_ == State::rendezvous ? finish() : Actions{};
   message_ = lost.message;
   return end_job(Verdict::node_lost, SIGTERM);
-}
-
-GroupMachine::Actions GroupMachine::attempt_over_in_job() {
-  Actions actions{action::TellStopped{}};
-  if (nobody_to_wait_for_) {
-    state_ = State::finished;
-    actions.emplace_back(action::Finish{});
-  } else {
-    state_ = State::rendezvous;
-  }
-  return actions;
 }
 
 }  // namespace ddrun::agent

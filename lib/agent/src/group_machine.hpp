@@ -14,7 +14,6 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/rendezvous/restart_budget.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
@@ -22,16 +21,15 @@ namespace ddrun::agent {
 /// Exit codes that a policy names are compared with real exit codes only; a signal is never among them.
 [[nodiscard]] bool is_success(const ExitStatus& status, const RestartPolicy& policy);
 
-/// The life of a worker group, in order. A restart goes from `closing` through `backing_off` back to `starting`.
+/// The life of a worker group, in order. A restart goes from `closing` back to `rendezvous`.
 enum class State {
   idle,
-  rendezvous,   ///< several machines: waiting for the coordinator, for a round or for the verdict
-  starting,     ///< workers are being spawned
-  running,      ///< all were spawned, not all have ended
-  stopping,     ///< they were told to end and have their grace time; also what they left behind
-  killing,      ///< SIGKILL was sent
-  closing,      ///< no process is left; the rest of their output is being written
-  backing_off,  ///< pause before a restart
+  rendezvous,  ///< waiting for the coordinator: for a round or for the verdict
+  starting,    ///< workers are being spawned
+  running,     ///< all were spawned, not all have ended
+  stopping,    ///< they were told to end and have their grace time; also what they left behind
+  killing,     ///< SIGKILL was sent
+  closing,     ///< no process is left; the rest of their output is being written
   finished,
 };
 [[nodiscard]] const char* describe(State state);
@@ -53,7 +51,6 @@ struct OnlyStraysLeft {};  ///< no worker and nobody in a worker's process group
 struct GraceExpired {};
 struct KillExpired {};  ///< SIGKILL has not helped for long: processes hang in the kernel
 struct OutputClosed {};
-struct BackoffExpired {};
 struct JobTimeout {};
 struct EndingSignal {
   int signal = 0;
@@ -64,9 +61,10 @@ struct ParentLost {  ///< guard or sweeper was killed
   std::string message;
 };
 struct SkewExpired {};  ///< --exit-skew after the first worker's success
-// Several machines: what the coordinator says.
+// What the coordinator says.
 struct RoundBegins {
   int restart_count = 0;
+  bool only_node = false;  ///< no other takes part
 };
 struct StopOrdered {
   int signal = 0;  ///< for the workers; 0: SIGTERM
@@ -77,11 +75,10 @@ struct CoordinatorLost {
 };
 }  // namespace event
 
-using Event =
-    std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
-                 event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
-                 event::BackoffExpired, event::JobTimeout, event::EndingSignal, event::ParentLost, event::SkewExpired,
-                 event::RoundBegins, event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
+using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
+                           event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
+                           event::JobTimeout, event::EndingSignal, event::ParentLost, event::SkewExpired,
+                           event::RoundBegins, event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
 
 /// The index of an event in Event.
 template <class Kind, class... Kinds>
@@ -121,14 +118,11 @@ struct StartGrace {
 struct KillGroup {};  ///< SIGKILL to every worker's process group and to whatever else descends from us
 struct CheckGone {};  ///< say GroupGone, now or as soon as it is true
 struct CloseOutput {};
-struct StartBackoff {
-  Milliseconds duration{0};
-};
 struct StartSkew {  ///< say SkewExpired after this time unless the attempt is over before
   Milliseconds duration{0};
 };
 struct Finish {};
-// Several machines: what the coordinator has to know.
+// What the coordinator has to know.
 struct Join {};
 struct TellFailed {
   int local_rank = 0;
@@ -146,37 +140,31 @@ struct TellAbort {
   int code = exit_codes::launcher_failed;
   std::string what;
 };
-struct Abandon {};  ///< no more words: for the others this node is lost
+struct Abandon {  ///< no more words: for the others this node is lost
+  std::string why;
+};
 }  // namespace action
 
-using Action = std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup,
-                            action::CheckGone, action::CloseOutput, action::StartBackoff, action::StartSkew,
-                            action::Finish, action::Join, action::TellFailed, action::TellSucceeded,
-                            action::TellStopped, action::TellLeave, action::TellAbort, action::Abandon>;
+using Action =
+    std::variant<action::SpawnWorkers, action::SignalGroup, action::StartGrace, action::KillGroup, action::CheckGone,
+                 action::CloseOutput, action::StartSkew, action::Finish, action::Join, action::TellFailed,
+                 action::TellSucceeded, action::TellStopped, action::TellLeave, action::TellAbort, action::Abandon>;
 
-/// Who decides about rounds and the end of the job.
-enum class Authority {
-  here,                ///< one machine: this machine's own budget of restarts
-  coordinator,         ///< somewhere else
-  coordinator_inside,  ///< in this very agent, which therefore ends last
-};
-
-/// Decides; does nothing itself. Whoever owns it carries the actions out and tells it what happens. No processes,
-/// sockets or clocks in here: a test walks it with plain values.
+/// Decides about the workers of this machine; rounds, restarts and the end of the job are the coordinator's. Does
+/// nothing itself: its owner carries the actions out and says what happens. No processes, sockets or clocks in here: a
+/// test walks it with plain values.
 class GroupMachine {
  public:
   struct Rules {
-    RestartPolicy restart;
+    RestartPolicy restart;  ///< what counts as success
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
-    Milliseconds job_limit{0};  ///< --timeout, for the message
-    Authority authority = Authority::here;
+    Milliseconds job_limit{0};      ///< --timeout, for the message
+    bool runs_coordinator = false;  ///< in this very agent, which therefore ends last
   };
   GroupMachine(Rules rules, int local_world_size);
-  GroupMachine(const RestartPolicy& restart, const StopPolicy& stop, int local_world_size)
-      : GroupMachine(Rules{restart, stop, {}, {}, Authority::here}, local_world_size) {}
 
-  [[nodiscard]] std::vector<Action> on(const Event& event, Clock::time_point now);
+  [[nodiscard]] std::vector<Action> on(const Event& event);
 
   [[nodiscard]] State state() const { return state_; }
   [[nodiscard]] int attempt() const { return attempt_; }
@@ -186,12 +174,8 @@ class GroupMachine {
   [[nodiscard]] bool spawn_is_pointless() const { return state_ == State::starting && stop_wanted_; }
   /// Local rank of the attempt's first failure.
   [[nodiscard]] std::optional<int> first_failure() const { return first_failure_; }
-  [[nodiscard]] bool will_restart() const { return restart_wanted_; }
-  [[nodiscard]] int restarts_used() const { return budget_.used(); }
-  /// Before the next restart.
-  [[nodiscard]] Milliseconds restart_pause(Clock::time_point now) const { return budget_.pause(now); }
 
-  // The outcome, valid in `finished`.
+  // What has ended the job here, valid in `finished`; what the coordinator says goes before it.
   [[nodiscard]] Verdict verdict() const { return verdict_; }
   [[nodiscard]] int ending_signal() const { return ending_signal_; }
   [[nodiscard]] const std::string& signal_sender() const { return signal_sender_; }
@@ -200,66 +184,54 @@ class GroupMachine {
 
  private:
   using Actions = std::vector<Action>;
-  Actions handle(const event::Start&, Clock::time_point);
-  Actions handle(const event::Spawned&, Clock::time_point);
-  Actions handle(const event::SpawnFailed&, Clock::time_point);
-  Actions handle(const event::WorkerEnded&, Clock::time_point);
-  Actions handle(const event::GroupGone&, Clock::time_point);
-  Actions handle(const event::OnlyStraysLeft&, Clock::time_point);
-  Actions handle(const event::GraceExpired&, Clock::time_point);
-  Actions handle(const event::KillExpired&, Clock::time_point);
-  Actions handle(const event::OutputClosed&, Clock::time_point);
-  Actions handle(const event::BackoffExpired&, Clock::time_point);
-  Actions handle(const event::JobTimeout&, Clock::time_point);
-  Actions handle(const event::EndingSignal&, Clock::time_point);
-  Actions handle(const event::ParentLost&, Clock::time_point);
-  Actions handle(const event::SkewExpired&, Clock::time_point);
-  Actions handle(const event::RoundBegins&, Clock::time_point);
-  Actions handle(const event::StopOrdered&, Clock::time_point);
-  Actions handle(const event::VerdictSpoken&, Clock::time_point);
-  Actions handle(const event::CoordinatorLost&, Clock::time_point);
+  Actions handle(const event::Start&);
+  Actions handle(const event::Spawned&);
+  Actions handle(const event::SpawnFailed&);
+  Actions handle(const event::WorkerEnded&);
+  Actions handle(const event::GroupGone&);
+  Actions handle(const event::OnlyStraysLeft&);
+  Actions handle(const event::GraceExpired&);
+  Actions handle(const event::KillExpired&);
+  Actions handle(const event::OutputClosed&);
+  Actions handle(const event::JobTimeout&);
+  Actions handle(const event::EndingSignal&);
+  Actions handle(const event::ParentLost&);
+  Actions handle(const event::SkewExpired&);
+  Actions handle(const event::RoundBegins&);
+  Actions handle(const event::StopOrdered&);
+  Actions handle(const event::VerdictSpoken&);
+  Actions handle(const event::CoordinatorLost&);
 
-  [[nodiscard]] bool alone() const { return authority_ == Authority::here; }
-  /// The workers have ended well, and only what they left behind is being cleared up.
+  /// All workers of the job have ended well, and only what they left behind is being cleared up.
   [[nodiscard]] bool all_went_well() const;
   Actions first_ending_signal(const event::EndingSignal& ending);
   Actions second_ending_signal(const event::EndingSignal& ending);
-  Actions too_late_signal(const event::EndingSignal& ending);
   Actions start_attempt();
   Actions start_skew();
   Actions all_succeeded();
-  /// The attempt is over, and another authority says what follows.
-  Actions attempt_over_in_job();
   Actions finish();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);
   Actions kill();
 
-  RestartPolicy restart_;
-  StopPolicy stop_;
-  std::optional<Milliseconds> exit_skew_;
-  Milliseconds job_limit_;
-  Authority authority_;
-  rendezvous::RestartBudget budget_;
+  Rules rules_;
   int local_world_size_;
 
   State state_ = State::idle;
   int attempt_ = 0;
   std::set<int> running_;  ///< local ranks that have not ended
   std::optional<int> first_failure_;
-  ExitStatus cause_;
+  bool succeeded_ = false;    ///< all workers of this machine have
+  bool only_node_ = false;    ///< of the round: there are no other workers
   bool stop_wanted_ = false;  ///< the attempt is to be taken down once spawning is over
   int stop_signal_ = 0;
-  bool restart_wanted_ = false;
   Verdict verdict_ = Verdict::success;
-  bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself: no restart whatever happens
+  bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself, or the verdict is known
   int ending_signal_ = 0;
   std::string signal_sender_;
   std::string message_;
   int launcher_code_ = exit_codes::launcher_failed;
-
-  // With a coordinator.
-  bool nobody_to_wait_for_ = false;  ///< we have left, or the coordinator has: once all is stopped, finish
+  bool no_verdict_follows_ = false;  ///< this agent has left, or the coordinator is gone: once all is stopped, finish
   bool skew_runs_ = false;
 };
 

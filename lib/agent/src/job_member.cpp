@@ -9,12 +9,33 @@
 
 namespace ddrun::agent {
 
+namespace {
+
+/// That it may restart is assumed.
+rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker) {
+  rendezvous::Failed message;
+  message.round = round;
+  message.rank = worker.rank;
+  message.local_rank = worker.local_rank;
+  message.pid = worker.pid;
+  if (const auto* signaled = std::get_if<Signaled>(&worker.status)) {
+    message.by_signal = true;
+    message.code = signaled->signal;
+    message.core_dumped = signaled->core_dumped;
+  } else {
+    message.code = std::get<Exited>(worker.status).code;
+  }
+  return message;
+}
+
+}  // namespace
+
 JobMember::JobMember(boost::asio::any_io_executor executor, Options options, Dispatch dispatch)
     : executor_(std::move(executor)), options_(std::move(options)), dispatch_(std::move(dispatch)) {}
 
 Result<void> JobMember::open() {
   const LaunchSpec& spec = *options_.spec;
-  rendezvous::JobRendezvousOptions options;
+  rendezvous::RendezvousOptions options;
   options.spec = &spec;
   options.local_world_size = options_.prepared->local_world_size;
   options.host = options_.prepared->hostname;
@@ -23,31 +44,30 @@ Result<void> JobMember::open() {
   options.on_listening = options_.hooks->on_listening;
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);
-  } else if (!spec.rendezvous.insecure) {
+  } else if (several_machines() && !spec.rendezvous.insecure) {
     auto found = rendezvous::find_secret(
         spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
     if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
     options.secret = std::move(*found);
   }
-  rendezvous_ = std::make_unique<rendezvous::JobRendezvous>(executor_, std::move(options), listener());
+  rendezvous_ = rendezvous::make_rendezvous(executor_, std::move(options), listener());
   return rendezvous_->open();
 }
 
-Authority JobMember::authority() const {
-  return rendezvous_->runs_coordinator() ? Authority::coordinator_inside : Authority::coordinator;
-}
-
-rendezvous::JobListener JobMember::listener() {
-  rendezvous::JobListener listener;
+rendezvous::RendezvousListener JobMember::listener() {
+  rendezvous::RendezvousListener listener;
   listener.round_begins = [this](rendezvous::Round round, const RankAssignment& ranks) {
     round_ = round;
     ranks_ = ranks;
+    another_round_ = false;
     options_.record->round_began(round, ranks);
-    dispatch_(event::RoundBegins{ranks.restart_count});
+    dispatch_(event::RoundBegins{ranks.restart_count, ranks.node_count == 1});
   };
   listener.stop = [this](const rendezvous::Stop& stop) {
-    if (stop.another_round && !leaving_) say(Level::notice, stop.why);
+    another_round_ = stop.another_round;
+    // On one machine it is said with the reason, once that is known.
+    if (several_machines() && another_round_follows()) say(Level::notice, stop.why);
     dispatch_(event::StopOrdered{stop.signal});
   };
   listener.verdict = [this](const rendezvous::VerdictMessage& verdict) {
@@ -68,8 +88,11 @@ void JobMember::tell_failed(const WorkerEnd& worker) {
 }
 
 void JobMember::tell(const action::TellStopped&) {
-  // Whoever writes the report has told so with its own options; it is the same line on every machine as a rule.
-  rendezvous_->stopped(options_.record->last_attempt(options_.spec->report_file.has_value()));
+  rendezvous::Stopped message;
+  message.round = round_;
+  // --report is the same on every machine as a rule; on one, all is in the record already.
+  if (several_machines()) message = options_.record->last_attempt(options_.spec->report_file.has_value());
+  rendezvous_->stopped(message);
 }
 
 void JobMember::tell(const action::TellLeave& leave) {
@@ -78,6 +101,7 @@ void JobMember::tell(const action::TellLeave& leave) {
 }
 
 void JobMember::tell(const action::TellAbort& abort) {
+  leaving_ = true;
   rendezvous::Abort message;
   switch (abort.kind) {
     case action::EndKind::cannot_go_on: message.kind = rendezvous::AbortKind::cannot_go_on; break;
@@ -89,20 +113,9 @@ void JobMember::tell(const action::TellAbort& abort) {
   rendezvous_->abort(message);
 }
 
-rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker) {
-  rendezvous::Failed message;
-  message.round = round;
-  message.rank = worker.rank;
-  message.local_rank = worker.local_rank;
-  message.pid = worker.pid;
-  if (const auto* signaled = std::get_if<Signaled>(&worker.status)) {
-    message.by_signal = true;
-    message.code = signaled->signal;
-    message.core_dumped = signaled->core_dumped;
-  } else {
-    message.code = std::get<Exited>(worker.status).code;
-  }
-  return message;
+void JobMember::abandon(const std::string& why) {
+  leaving_ = true;
+  rendezvous_->abandon(why);
 }
 
 }  // namespace ddrun::agent

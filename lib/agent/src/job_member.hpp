@@ -2,21 +2,22 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
-#include "ddrun/rendezvous/job_rendezvous.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "ddrun/rendezvous/rendezvous.hpp"
 #include "group_machine.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
 
 namespace ddrun::agent {
 
-/// This agent as a member of a job on several machines: between the group's state machine, which knows nothing of
-/// messages, and the rendezvous, which knows nothing of workers.
+/// This agent as a member of a job, on one machine or several: between the group's state machine, which knows nothing
+/// of messages, and the rendezvous, which knows nothing of workers.
 class JobMember {
  public:
   struct Options {
@@ -30,17 +31,20 @@ class JobMember {
   };
   using Dispatch = std::function<void(const Event&)>;
 
-  /// `dispatch` is called on the executor, never from within a call.
+  /// `dispatch` is called on the executor, on one machine also from within a call.
   JobMember(boost::asio::any_io_executor executor, Options options, Dispatch dispatch);
 
-  /// As JobRendezvous::open; also fails with `invalid_argument` if there is no secret, and none is not what was asked
+  /// As Rendezvous::open; also fails with `invalid_argument` if there is no secret, and none is not what was asked
   /// for.
   Result<void> open();
 
-  [[nodiscard]] Authority authority() const;
+  [[nodiscard]] bool runs_coordinator() const { return rendezvous_->runs_coordinator(); }
   [[nodiscard]] const std::string& run_id() const { return rendezvous_->run_id(); }
   /// Of the round that RoundBegins was about.
   [[nodiscard]] const RankAssignment& ranks() const { return ranks_; }
+
+  /// The present round is over, and as far as is known here the coordinator will begin another.
+  [[nodiscard]] bool another_round_follows() const { return another_round_ && !leaving_; }
 
   void join() { rendezvous_->join(); }
   void tell_failed(const WorkerEnd& worker);
@@ -48,22 +52,23 @@ class JobMember {
   void tell(const action::TellStopped&);
   void tell(const action::TellLeave& leave);
   void tell(const action::TellAbort& abort);
-  void abandon() { rendezvous_->abandon(); }
+  void abandon(const std::string& why);
+  void stand_still(bool still) { rendezvous_->stand_still(still); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 
  private:
-  [[nodiscard]] rendezvous::JobListener listener();
+  [[nodiscard]] rendezvous::RendezvousListener listener();
+
+  [[nodiscard]] bool several_machines() const { return options_.spec->rendezvous.several_machines(); }
 
   boost::asio::any_io_executor executor_;
   Options options_;
   Dispatch dispatch_;
-  std::unique_ptr<rendezvous::JobRendezvous> rendezvous_;
+  std::shared_ptr<rendezvous::Rendezvous> rendezvous_;
   RankAssignment ranks_;
   rendezvous::Round round_ = 0;
-  bool leaving_ = false;  ///< what the others do is no news for who has left
+  bool another_round_ = false;
+  bool leaving_ = false;  ///< the job ends here, whatever the others do
 };
-
-/// What the rendezvous is told about a worker that failed; that it may restart is assumed.
-[[nodiscard]] rendezvous::Failed failed_message(rendezvous::Round round, const WorkerEnd& worker);
 
 }  // namespace ddrun::agent

@@ -185,9 +185,10 @@ bool JobRecord::writes_logs() const {
 }
 
 void JobRecord::take_verdict(const GroupMachine& machine) {
+  if (!result_.cause) result_.signal_sender = machine.signal_sender();
+  if (verdict_is_known_) return;
   result_.verdict = machine.verdict();
   result_.signal = machine.ending_signal();
-  result_.signal_sender = machine.signal_sender();
   result_.message = machine.message();
   result_.launcher_code = machine.launcher_code();
 }
@@ -219,8 +220,20 @@ bool failed_before(const AttemptResult& attempt) { return attempt.cause && attem
 }  // namespace
 
 void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) {
+  verdict_is_known_ = true;
   result_.verdict = verdict.kind;
   if (result_.verdict == Verdict::stopped_by_signal) result_.signal = verdict.signal;
+  if (spec_.rendezvous.several_machines()) {
+    result_.message = verdict.why;
+    result_.cause = read_cause(verdict, runs_coordinator);
+  } else if (result_.verdict == Verdict::launcher_failed || result_.verdict == Verdict::timed_out) {
+    // Of everything else the record has more than the coordinator was told.
+    result_.message = verdict.why;
+    result_.launcher_code = verdict.exit_code;
+  }
+}
+
+JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) const {
   JobCause cause;
   cause.exit_code = verdict.exit_code;
   cause.host = verdict.host;
@@ -251,8 +264,7 @@ void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool run
       cause.failed_first_host = result_.host;
     }
   }
-  result_.message = verdict.why;
-  result_.cause = std::move(cause);
+  return cause;
 }
 
 void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks) {

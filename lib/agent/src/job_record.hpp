@@ -47,9 +47,9 @@ class JobRecord {
   /// reason that is no complaint about others; else empty.
   [[nodiscard]] std::string describe_own_reason() const;
 
-  /// How the job ended, once that is decided.
+  /// How the job ended for this machine: used unless the coordinator has said it.
   void take_verdict(const GroupMachine& machine);
-  /// The same for a job on several machines, as the coordinator said it; wins over what this machine thought.
+  /// How the job ended, as the coordinator said it.
   void take_verdict(const rendezvous::VerdictMessage& verdict, bool runs_coordinator);
   /// Of the present round: which one it is and how large the job is in it.
   void round_began(rendezvous::Round round, const RankAssignment& ranks);
@@ -72,10 +72,12 @@ class JobRecord {
   void keep_within_bounds();
   void forget_error_files();
   void hand_on_first_error(const Preparation& prepared) const;
+  [[nodiscard]] JobCause read_cause(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) const;
   [[nodiscard]] bool writes_logs() const;
 
   const LaunchSpec& spec_;
   JobResult result_;
+  bool verdict_is_known_ = false;
   Clock::time_point started_at_ = Clock::now();
   rendezvous::Round round_ = 0;
   int node_rank_ = 0;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include "alarm.hpp"
+#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/job_cgroup.hpp"

@@ -268,7 +268,7 @@ std::string Coordinator::State::objection(const Join& join) {
                   "; give both the same --rdzv-id, or this one another endpoint");
   }
   if (join.agent_id.empty()) return "an agent needs an id";
-  if (join.local_world_size == 0 || join.local_world_size > max_workers_of_a_node) {
+  if (join.local_world_size == 0 || (join.local_world_size > max_workers_of_a_node && !options_.only_here)) {
     return concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size);
   }
   if (memory_.settings.empty()) {
@@ -295,7 +295,7 @@ std::string Coordinator::State::objection(const Join& join) {
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
   const JobSettings& job = memory_.meaning;
   Member& member = members_.add(link, join, facts, now);
-  heartbeat_.add(link, now);
+  if (!options_.only_here) heartbeat_.add(link, now);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                      static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id});
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
@@ -441,7 +441,7 @@ void Coordinator::State::begin_round() {
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
   event(event_text::round(memory_.round, memory_.budget.used(), world_size, address_, hosts));
-  opened_until_ = now + time_to_open;
+  if (!options_.only_here) opened_until_ = now + time_to_open;
   members.front()->told = true;
   send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
   if (available.size() == members.size()) return;
@@ -520,7 +520,7 @@ void Coordinator::State::on(Member& member, const Succeeded& message) {
   any_succeeded_ = true;
   if (unsucceeded_ != 0) return;
   skew_until_.reset();
-  stopped_until_ = now + stop_bound(memory_.meaning);
+  if (!options_.only_here) stopped_until_ = now + stop_bound(memory_.meaning);
 }
 
 void Coordinator::State::on(Member& member, const Stopped& message) {
@@ -700,7 +700,7 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   phase_ = Phase::stopping;
   opened_until_.reset();
   skew_until_.reset();
-  stopped_until_ = now + stop_bound(memory_.meaning);
+  if (!options_.only_here) stopped_until_ = now + stop_bound(memory_.meaning);
   cause_details_.clear();
   to_stop_ = 0;
   Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};

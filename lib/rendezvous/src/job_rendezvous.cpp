@@ -1,5 +1,3 @@
-#include "ddrun/rendezvous/job_rendezvous.hpp"
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "agent_link.hpp"
+#include "back_ends.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
@@ -31,35 +30,36 @@ constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
 
-}  // namespace
-
-class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::Impl> {
+/// A job on several machines: finds the coordinator or runs it. PROTOCOL.md is what it speaks.
+class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {
  public:
-  Impl(asio::any_io_executor executor, JobRendezvousOptions options, JobListener listener)
+  JobRendezvous(asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
       : executor_(std::move(executor)),
         options_(std::move(options)),
         listener_(std::move(listener)),
         notice_timer_(executor_),
         close_timer_(executor_) {}
 
-  Result<void> open();
-  void join();
-  void send(const FromAgent& message) {
-    if (link_ && !over_) link_->send(message);
-  }
-  void succeeded() { send(Succeeded{started_}); }
-  void leave(int signal, const std::string& sender);
-  void abort(const Abort& why);
-  void abandon();
-  void async_close(std::function<void()> done);
-
-  [[nodiscard]] bool runs_coordinator() const { return server_ != nullptr; }
-  [[nodiscard]] const std::string& run_id() const { return options_.spec->rendezvous.id; }
+  Result<void> open() override;
+  [[nodiscard]] bool runs_coordinator() const override { return server_ != nullptr; }
+  [[nodiscard]] const std::string& run_id() const override { return options_.spec->rendezvous.id; }
+  void join() override;
+  void failed(const Failed& failure) override { send(failure); }
+  void succeeded() override { send(Succeeded{started_}); }
+  void stopped(const Stopped& stopped) override { send(stopped); }
+  void leave(int signal, const std::string& sender) override;
+  void abort(const Abort& why) override;
+  void abandon(const std::string& why) override;
+  void stand_still(bool /*still*/) override {}  // the others' time goes on
+  void async_close(std::function<void()> done) override;
 
  private:
   Result<void> start_coordinator();
   [[nodiscard]] Join join_message() const;
 
+  void send(const FromAgent& message) {
+    if (link_ && !over_) link_->send(message);
+  }
   void heard(const FromCoordinator& message) {
     std::visit([this](const auto& what) { on(what); }, message);
   }
@@ -91,8 +91,8 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   void close_up();
 
   asio::any_io_executor executor_;
-  JobRendezvousOptions options_;
-  JobListener listener_;
+  RendezvousOptions options_;
+  RendezvousListener listener_;
   CoordinatorLocation location_;
   MachineFacts machine_;
   std::unique_ptr<CoordinatorServer> server_;
@@ -109,7 +109,7 @@ class JobRendezvous::Impl : public std::enable_shared_from_this<JobRendezvous::I
   bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
 };
 
-Result<void> JobRendezvous::Impl::open() {
+Result<void> JobRendezvous::open() {
   machine_ = this_machine();
   auto location = find_coordinator(options_.spec->rendezvous, machine_);
   if (!location) return tl::unexpected(location.error());
@@ -119,7 +119,7 @@ Result<void> JobRendezvous::Impl::open() {
   return location_.is_here ? start_coordinator() : Result<void>();
 }
 
-Result<void> JobRendezvous::Impl::start_coordinator() {
+Result<void> JobRendezvous::start_coordinator() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   CoordinatorServerOptions options;
   if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
@@ -147,7 +147,7 @@ Result<void> JobRendezvous::Impl::start_coordinator() {
   return {};
 }
 
-Join JobRendezvous::Impl::join_message() const {
+Join JobRendezvous::join_message() const {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   Join join;
   join.version = options_.version;
@@ -168,7 +168,7 @@ Join JobRendezvous::Impl::join_message() const {
   return join;
 }
 
-void JobRendezvous::Impl::join() {
+void JobRendezvous::join() {
   AgentLinkOptions options;
   const Milliseconds limit = options_.spec->rendezvous.join_timeout;
   if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
@@ -197,7 +197,7 @@ void JobRendezvous::Impl::join() {
   link_->start();
 }
 
-void JobRendezvous::Impl::tell_later(std::string text) {
+void JobRendezvous::tell_later(std::string text) {
   notice_timer_.expires_after(patience);
   notice_timer_.async_wait([weak = weak_from_this(), text = std::move(text)](const boost::system::error_code& ec) {
     const auto self = weak.lock();
@@ -205,12 +205,12 @@ void JobRendezvous::Impl::tell_later(std::string text) {
   });
 }
 
-void JobRendezvous::Impl::on(const Welcome&) {
+void JobRendezvous::on(const Welcome&) {
   member_ = true;
   notice_timer_.cancel();
 }
 
-void JobRendezvous::Impl::on(const Refused& refused) {
+void JobRendezvous::on(const Refused& refused) {
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::not_needed) {
     listener_.notice(concat("this node was not needed: ", refused.why));
@@ -223,7 +223,7 @@ void JobRendezvous::Impl::on(const Refused& refused) {
   end(verdict);
 }
 
-void JobRendezvous::Impl::on(const Waiting& waiting) {
+void JobRendezvous::on(const Waiting& waiting) {
   const std::string nodes = waiting.min_nodes == waiting.max_nodes
                                 ? std::to_string(waiting.min_nodes)
                                 : concat(waiting.min_nodes, " to ", waiting.max_nodes);
@@ -234,7 +234,7 @@ void JobRendezvous::Impl::on(const Waiting& waiting) {
   else tell_later(text);
 }
 
-void JobRendezvous::Impl::on(const Open& asked) {
+void JobRendezvous::on(const Open& asked) {
   Open order = asked;
   if (order.port == 0) order.port = wanted_store_port();
   const auto port = store_->open(order);
@@ -246,7 +246,7 @@ void JobRendezvous::Impl::on(const Open& asked) {
   send(Opened{order.round, *port});
 }
 
-void JobRendezvous::Impl::on(const Start& start) {
+void JobRendezvous::on(const Start& start) {
   notice_timer_.cancel();
   started_ = start.round;
   if (start.ranks.node_rank != 0) store_->close();
@@ -255,7 +255,7 @@ void JobRendezvous::Impl::on(const Start& start) {
   listener_.round_begins(start.round, ranks);
 }
 
-void JobRendezvous::Impl::on(const Stop& stop) {
+void JobRendezvous::on(const Stop& stop) {
   if (stop.round == started_) {
     listener_.stop(stop);
   } else {
@@ -264,27 +264,27 @@ void JobRendezvous::Impl::on(const Stop& stop) {
   }
 }
 
-void JobRendezvous::Impl::on(const VerdictMessage& verdict) { end(verdict); }
+void JobRendezvous::on(const VerdictMessage& verdict) { end(verdict); }
 
-void JobRendezvous::Impl::end(const VerdictMessage& verdict) {
+void JobRendezvous::end(const VerdictMessage& verdict) {
   over_ = true;
   notice_timer_.cancel();
   listener_.verdict(verdict);
 }
 
-void JobRendezvous::Impl::end_later(VerdictMessage verdict) {
+void JobRendezvous::end_later(VerdictMessage verdict) {
   over_ = true;
   asio::post(executor_, [self = shared_from_this(), verdict = std::move(verdict)] { self->end(verdict); });
 }
 
-void JobRendezvous::Impl::lost(Error error) {
+void JobRendezvous::lost(Error error) {
   over_ = true;
   notice_timer_.cancel();
   link_.reset();  // nothing is left to be delivered
   listener_.coordinator_lost(error.message);
 }
 
-void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
+void JobRendezvous::leave(int signal, const std::string& sender) {
   if (member_) return send(Leave{signal, sender});
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
@@ -296,7 +296,7 @@ void JobRendezvous::Impl::leave(int signal, const std::string& sender) {
   if (!over_) end_later(std::move(verdict));
 }
 
-void JobRendezvous::Impl::abort(const Abort& why) {
+void JobRendezvous::abort(const Abort& why) {
   if (member_) return send(why);
   VerdictMessage verdict;
   verdict.kind = why.kind == AbortKind::cannot_go_on ? VerdictKind::launcher_failed : VerdictKind::timed_out;
@@ -306,14 +306,14 @@ void JobRendezvous::Impl::abort(const Abort& why) {
   if (!over_) end_later(std::move(verdict));
 }
 
-void JobRendezvous::Impl::abandon() {
+void JobRendezvous::abandon(const std::string& /*why*/) {
   over_ = true;
   notice_timer_.cancel();
   link_.reset();
   server_.reset();
 }
 
-void JobRendezvous::Impl::async_close(std::function<void()> done) {
+void JobRendezvous::async_close(std::function<void()> done) {
   over_ = true;
   notice_timer_.cancel();
   close_done_ = std::move(done);
@@ -333,12 +333,12 @@ void JobRendezvous::Impl::async_close(std::function<void()> done) {
   });
 }
 
-void JobRendezvous::Impl::job_done() {
+void JobRendezvous::job_done() {
   job_done_ = true;
   close_up();
 }
 
-void JobRendezvous::Impl::close_up() {
+void JobRendezvous::close_up() {
   if (!close_done_ || !link_closed_ || (server_ && !job_done_)) return;
   close_timer_.cancel();
   asio::post(executor_, [self = shared_from_this()] {
@@ -349,21 +349,11 @@ void JobRendezvous::Impl::close_up() {
   });
 }
 
-JobRendezvous::JobRendezvous(asio::any_io_executor executor, JobRendezvousOptions options, JobListener listener)
-    : impl_(std::make_shared<Impl>(std::move(executor), std::move(options), std::move(listener))) {}
+}  // namespace
 
-JobRendezvous::~JobRendezvous() = default;
-
-Result<void> JobRendezvous::open() { return impl_->open(); }
-bool JobRendezvous::runs_coordinator() const { return impl_->runs_coordinator(); }
-const std::string& JobRendezvous::run_id() const { return impl_->run_id(); }
-void JobRendezvous::join() { impl_->join(); }
-void JobRendezvous::failed(const Failed& failure) { impl_->send(failure); }
-void JobRendezvous::succeeded() { impl_->succeeded(); }
-void JobRendezvous::stopped(const Stopped& stopped) { impl_->send(stopped); }
-void JobRendezvous::leave(int signal, const std::string& sender) { impl_->leave(signal, sender); }
-void JobRendezvous::abort(const Abort& why) { impl_->abort(why); }
-void JobRendezvous::abandon() { impl_->abandon(); }
-void JobRendezvous::async_close(std::function<void()> done) { impl_->async_close(std::move(done)); }
+std::shared_ptr<Rendezvous> make_job_rendezvous(asio::any_io_executor executor, RendezvousOptions options,
+                                                RendezvousListener listener) {
+  return std::make_shared<JobRendezvous>(std::move(executor), std::move(options), std::move(listener));
+}
 
 }  // namespace ddrun::rendezvous

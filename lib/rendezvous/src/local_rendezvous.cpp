@@ -1,10 +1,17 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "back_ends.hpp"
 #include "ddrun/base/address.hpp"
+#include "ddrun/base/alarm.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/rendezvous/assign_ranks.hpp"
+#include "ddrun/rendezvous/coordinator.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "settings.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -66,45 +73,197 @@ Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec) {
   return chosen;
 }
 
-LocalRendezvous::LocalRendezvous(boost::asio::any_io_executor executor, const LaunchSpec& spec, int local_world_size)
-    : executor_(std::move(executor)), spec_(spec), local_world_size_(local_world_size) {}
+namespace {
 
-LocalRendezvous::~LocalRendezvous() = default;
+/// The coordinator's number for this agent.
+constexpr LinkId own_link = 1;
 
-Result<void> LocalRendezvous::open(bool with_store) {
-  auto endpoint = choose_local_endpoint(spec_.rendezvous);
+/// The rendezvous of a job on one machine: a coordinator with this agent as its only member, called directly. What it
+/// says is heard before the call that made it say so returns. The worker store is on the loopback unless the user
+/// named another address of this machine.
+class LocalRendezvous final : public Rendezvous {
+ public:
+  LocalRendezvous(boost::asio::any_io_executor executor, RendezvousOptions options, RendezvousListener listener)
+      : executor_(std::move(executor)),
+        options_(std::move(options)),
+        listener_(std::move(listener)),
+        coordinator_(coordinator_options(options_)),
+        alarm_(executor_) {}
+
+  Result<void> open() override;
+  [[nodiscard]] bool runs_coordinator() const override { return true; }
+  [[nodiscard]] const std::string& run_id() const override { return endpoint_.run_id; }
+  void join() override;
+  void failed(const Failed& failure) override { say(failure); }
+  void succeeded() override { say(Succeeded{round_}); }
+  void stopped(const Stopped& stopped) override { say(stopped); }
+  void leave(int signal, const std::string& sender) override { say(Leave{signal, sender}); }
+  void abort(const Abort& why) override {
+    if (abort_.empty()) abort_ = why.what;
+    say(why);
+  }
+  void abandon(const std::string& why) override { abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, why}); }
+  void stand_still(bool still) override;
+  void async_close(std::function<void()> done) override {
+    alarm_.cancel();
+    done();
+  }
+
+ private:
+  [[nodiscard]] static CoordinatorOptions coordinator_options(const RendezvousOptions& options);
+
+  /// For the coordinator no time passes while this process stands still.
+  [[nodiscard]] Clock::time_point now() const { return still_since_.value_or(Clock::now()) - stood_still_; }
+  void say(const FromAgent& message) {
+    if (over_) return;
+    coordinator_.receive(own_link, message, now());
+    hear();
+  }
+  /// Whatever the coordinator has to say, and when it wants to be woken.
+  void hear();
+  template <class Other>  // for those who wait for others
+  void on(const Other&) {}
+  void on(const Refused& refused);
+  void on(const Open& asked);
+  void on(const Start& start);
+  void on(const Stop& stop);
+  void on(VerdictMessage verdict);
+  void on(const EventLine& event) { listener_.event(event.json); }
+  /// An empty key space, no connection of the round before.
+  Result<void> renew_store();
+
+  boost::asio::any_io_executor executor_;
+  RendezvousOptions options_;
+  RendezvousListener listener_;
+  LocalEndpoint endpoint_;
+  std::unique_ptr<store::TcpServer> store_;
+  std::uint16_t port_ = 0;
+  bool store_is_new_ = true;
+  Coordinator coordinator_;
+  Alarm alarm_;
+  bool hearing_ = false;
+  Round round_ = 0;  ///< that was started
+  std::string abort_;
+  bool over_ = false;
+  std::optional<Clock::time_point> still_since_;
+  Clock::duration stood_still_{};
+};
+
+CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions& options) {
+  CoordinatorOptions mine;
+  mine.host = options.host;
+  mine.only_here = true;
+  return mine;
+}
+
+Result<void> LocalRendezvous::open() {
+  const RendezvousSpec& spec = options_.spec->rendezvous;
+  auto endpoint = choose_local_endpoint(spec);
   if (!endpoint) return tl::unexpected(endpoint.error());
   endpoint_ = std::move(*endpoint);
   store::TcpServerOptions options;
   options.addresses = endpoint_.listen_on;
   options.port = endpoint_.port;
-  options.max_memory = spec_.rendezvous.store_max_memory;
+  options.max_memory = spec.store_max_memory;
   options.on_refusal = warn_on(executor_);
   auto server = store::TcpServer::start(options);
   if (!server) {
     Error error = server.error();
-    if (endpoint_.port != 0) {
-      error.message += spec_.rendezvous.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
-    }
+    if (endpoint_.port != 0) error.message += spec.endpoint.empty() ? " (--master-port)" : " (--rdzv-endpoint)";
     return tl::unexpected(error);
   }
   port_ = (*server)->port();
-  if (with_store) store_ = std::move(*server);
+  if (options_.with_store) store_ = std::move(*server);
   return {};
 }
 
-Result<RankAssignment> LocalRendezvous::next_round(int restart_count) {
-  if (used_ && store_) {
-    if (auto emptied = store_->new_round(); !emptied) return tl::unexpected(emptied.error());
+void LocalRendezvous::join() {
+  Join join;
+  join.version = options_.version;
+  join.job_id = endpoint_.run_id;
+  join.agent_id = random_id();
+  join.host = options_.host;
+  join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
+  join.role = options_.spec->role;
+  join.address = endpoint_.advertised;
+  join.runs_coordinator = true;
+  join.settings = join_settings(*options_.spec);
+  for (auto& [key, value] : join.settings) {
+    if (key == "min_nodes" || key == "max_nodes") value = "1";
   }
-  used_ = true;
-  RankAssignment assignment = assign_ranks({{local_world_size_, spec_.role}}).front();
-  assignment.run_id = endpoint_.run_id;
-  assignment.restart_count = restart_count;
-  assignment.max_restarts = spec_.restart.max_restarts;
-  assignment.master_addr = endpoint_.advertised;
-  assignment.master_port = port_;
-  return assignment;
+  const LinkFacts facts{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
+  coordinator_.join(own_link, join, facts, now());
+  hear();
+}
+
+void LocalRendezvous::hear() {
+  if (std::exchange(hearing_, true)) return;  // what is said in answer is heard by the caller further up
+  for (auto said = coordinator_.take_outputs(); !said.empty(); said = coordinator_.take_outputs()) {
+    for (auto& one : said) {
+      if (one.message && !over_) std::visit([this](auto& what) { on(what); }, *one.message);
+    }
+  }
+  hearing_ = false;
+  const auto wanted = coordinator_.next_deadline();
+  if (over_ || !wanted) return alarm_.cancel();
+  const Clock::duration late = Clock::now() - now();
+  alarm_.set(*wanted + late, [this] {
+    coordinator_.tick(now());
+    hear();
+  });
+}
+
+void LocalRendezvous::on(const Refused& refused) {
+  VerdictMessage verdict;
+  verdict.kind = VerdictKind::launcher_failed;
+  verdict.exit_code = exit_codes::launcher_failed;
+  abort_ = refused.why;
+  on(verdict);
+}
+
+Result<void> LocalRendezvous::renew_store() {
+  if (std::exchange(store_is_new_, false) || !store_) return {};
+  return store_->new_round();
+}
+
+void LocalRendezvous::on(const Open& asked) {
+  if (auto renewed = renew_store(); !renewed) {
+    return abort({AbortKind::cannot_go_on, exit_codes::launcher_failed, renewed.error().message});
+  }
+  say(Opened{asked.round, port_});
+}
+
+void LocalRendezvous::on(const Start& start) {
+  round_ = start.round;
+  RankAssignment ranks = start.ranks;
+  ranks.run_id = endpoint_.run_id;
+  listener_.round_begins(start.round, ranks);
+}
+
+void LocalRendezvous::on(const Stop& stop) {
+  if (stop.round == round_) listener_.stop(stop);
+  else say(Stopped{stop.round, {}, {}});  // its store could not be opened: nothing runs
+}
+
+void LocalRendezvous::on(VerdictMessage verdict) {
+  over_ = true;
+  // There is one machine: it need not be named.
+  if (verdict.kind == VerdictKind::launcher_failed || verdict.kind == VerdictKind::timed_out) verdict.why = abort_;
+  listener_.verdict(verdict);
+}
+
+void LocalRendezvous::stand_still(bool still) {
+  if (still == still_since_.has_value()) return;
+  if (still) still_since_ = Clock::now();
+  else stood_still_ += Clock::now() - *std::exchange(still_since_, std::nullopt);
+  alarm_.stand_still(still);
+}
+
+}  // namespace
+
+std::shared_ptr<Rendezvous> make_local_rendezvous(boost::asio::any_io_executor executor, RendezvousOptions options,
+                                                  RendezvousListener listener) {
+  return std::make_shared<LocalRendezvous>(std::move(executor), std::move(options), std::move(listener));
 }
 
 }  // namespace ddrun::rendezvous

@@ -200,6 +200,7 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
   using Names = std::set<std::string>;
   // lib/rendezvous/PROTOCOL.md, section 8
   const std::map<std::string, Names> known{
+      {"joined", {"time", "event", "host", "address", "local_world_size", "nodes", "spare"}},
       {"round", {"time", "event", "round", "restarts", "nodes", "world_size", "address", "hosts"}},
       {"started", {"time", "event", "round", "restarts", "nodes"}},
       {"ended", {"time", "event", "round", "another_round", "why"}},
@@ -219,16 +220,16 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
       CHECK(keys(event) == known.at(name));
     }
   }
-  CHECK(order == std::vector<std::string>{"round", "started", "failed", "ended", "restart", "round", "started",
-                                          "failed", "ended", "verdict"});
-  REQUIRE(events.size() == 10);
-  CHECK(events[4]["pause_ms"] == 20);
-  CHECK(events[4]["restarts"] == 1);
-  CHECK(events[7]["signal"] == 9);
-  CHECK(events[9]["verdict"] == "worker_failed");
-  CHECK(events[9]["exit_code"] == 137);
-  CHECK(events[9]["signal"] == 9);
-  CHECK(events[9]["rank"] == 1);
+  CHECK(order == std::vector<std::string>{"joined", "round", "started", "failed", "ended", "restart", "round",
+                                          "started", "failed", "ended", "verdict"});
+  REQUIRE(events.size() == 11);
+  CHECK(events[5]["pause_ms"] == 20);
+  CHECK(events[5]["restarts"] == 1);
+  CHECK(events[8]["signal"] == 9);
+  CHECK(events[10]["verdict"] == "worker_failed");
+  CHECK(events[10]["exit_code"] == 137);
+  CHECK(events[10]["signal"] == 9);
+  CHECK(events[10]["rank"] == 1);
 }
 
 TEST_CASE("The rank that raised first is named though its victims end before it") {

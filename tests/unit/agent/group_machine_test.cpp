@@ -11,6 +11,7 @@ using ddrun::test::grace;
 using ddrun::test::restarts;
 using ddrun::test::stop_with_term;
 using ddrun::test::Walk;
+using ddrun::test::words;
 
 namespace {
 
@@ -59,7 +60,7 @@ TEST_CASE("a group that succeeds") {
   CHECK(walk.ended(0, Exited{0}) == stop_with_term);
   CHECK(walk.on(event::GroupGone{}) == "close");
   CHECK(walk.on(event::OutputClosed{}) == "finish");
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
   CHECK_FALSE(walk.machine.first_failure());
 }
 
@@ -70,9 +71,9 @@ TEST_CASE("a group that fails and has no restart left") {
   CHECK(walk.machine.taking_down());
   CHECK(walk.ended(0, Signaled{SIGTERM, false}).empty());
   CHECK(walk.machine.first_failure() == 1);
-  CHECK_FALSE(walk.machine.will_restart());
+  CHECK_FALSE(walk.will_restart());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.verdict() == Verdict::worker_failed);
   CHECK(walk.machine.first_failure() == 1);
 }
 
@@ -82,19 +83,19 @@ TEST_CASE("a group that is restarted as often as it may") {
   for (int attempt = 0; attempt < 2; ++attempt) {
     CHECK(walk.machine.attempt() == attempt);
     CHECK(walk.ended(0, Exited{1}) == stop_with_term);
-    CHECK(walk.machine.will_restart());
+    CHECK(walk.will_restart());
     CHECK(walk.ended(1, Exited{1}).empty());
     CHECK(walk.on(event::GroupGone{}) == "close");
-    CHECK(walk.on(event::OutputClosed{}) == "backoff " + std::to_string(100 << attempt));
-    CHECK(walk.machine.restarts_used() == attempt + 1);
-    CHECK(walk.on(event::BackoffExpired{}) == "spawn " + std::to_string(attempt + 1));
+    CHECK(walk.on(event::OutputClosed{}) == "pause " + std::to_string(100 << attempt));
+    CHECK(walk.restarts_used() == attempt + 1);
+    CHECK(words(walk.pause_ends()) == "spawn " + std::to_string(attempt + 1));
     CHECK_FALSE(walk.machine.first_failure());
     walk.on(event::Spawned{});
   }
   CHECK(walk.ended(0, Exited{1}) == stop_with_term);
-  CHECK_FALSE(walk.machine.will_restart());
+  CHECK_FALSE(walk.will_restart());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.verdict() == Verdict::worker_failed);
   CHECK(walk.machine.attempt() == 2);
 }
 
@@ -108,8 +109,8 @@ TEST_CASE("a restart that helps is a success") {
   walk.ended(0, Exited{0});
   walk.ended(1, Exited{0});
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
-  CHECK(walk.machine.restarts_used() == 1);
+  CHECK(walk.verdict() == Verdict::success);
+  CHECK(walk.restarts_used() == 1);
 }
 
 TEST_CASE("a worker that fails while others are being spawned") {
@@ -118,7 +119,7 @@ TEST_CASE("a worker that fails while others are being spawned") {
   CHECK(walk.ended(0, Exited{1}).empty());
   CHECK(walk.machine.spawn_is_pointless());
   CHECK(walk.on(event::Spawned{}) == stop_with_term);
-  CHECK(walk.machine.will_restart());
+  CHECK(walk.will_restart());
   walk.on(event::GroupGone{});
   CHECK(walk.on(event::OutputClosed{}) == "spawn 1");
   CHECK_FALSE(walk.machine.spawn_is_pointless());
@@ -133,7 +134,7 @@ TEST_CASE("all workers dead before the last was spawned") {
     CHECK_FALSE(walk.machine.spawn_is_pointless());
     CHECK(walk.on(event::Spawned{}) == stop_with_term);
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::success);
+    CHECK(walk.verdict() == Verdict::success);
   }
   SECTION("badly") {
     walk.ended(1, Exited{4});
@@ -141,7 +142,7 @@ TEST_CASE("all workers dead before the last was spawned") {
     CHECK(walk.on(event::Spawned{}) == stop_with_term);
     CHECK(walk.machine.first_failure() == 1);
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::worker_failed);
+    CHECK(walk.verdict() == Verdict::worker_failed);
   }
 }
 
@@ -152,10 +153,10 @@ TEST_CASE("spawning that fails half way ends the job and is not tried again") {
   SECTION("after a worker has failed") { walk.ended(0, Exited{1}); }
   SECTION("after a worker has ended well") { walk.ended(0, Exited{0}); }
   CHECK(walk.on(event::SpawnFailed{"too many processes", 126}) == stop_with_term);
-  CHECK_FALSE(walk.machine.will_restart());
+  CHECK_FALSE(walk.will_restart());
   CHECK(walk.ended(1, Exited{1}).empty());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.verdict() == Verdict::launcher_failed);
   CHECK(walk.machine.message() == "too many processes");
   CHECK(walk.machine.launcher_code() == 126);
 }
@@ -167,7 +168,7 @@ TEST_CASE("an ending signal is passed on and ends the job") {
   CHECK(walk.ended(0, Signaled{SIGHUP, false}).empty());
   CHECK(walk.ended(1, Exited{0}).empty());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  CHECK(walk.verdict() == Verdict::stopped_by_signal);
   CHECK(walk.machine.ending_signal() == SIGHUP);
   CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
 }
@@ -179,7 +180,7 @@ TEST_CASE("an ending signal after the job has failed for good does not change it
   walk.signal(SIGTERM);
   walk.signal(SIGTERM);
   if (state != State::finished) end(walk);
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
 TEST_CASE("an ending signal takes the restart away wherever it comes") {
@@ -195,7 +196,7 @@ TEST_CASE("an ending signal takes the restart away wherever it comes") {
   SECTION("closing") {
     walk.on(event::GroupGone{});
     CHECK(walk.signal(SIGTERM).empty());
-    CHECK_FALSE(walk.machine.will_restart());
+    CHECK_FALSE(walk.will_restart());
     CHECK(walk.on(event::OutputClosed{}) == "finish");
     finished = true;
   }
@@ -203,11 +204,11 @@ TEST_CASE("an ending signal takes the restart away wherever it comes") {
     walk.on(event::GroupGone{});
     walk.on(event::OutputClosed{});
     CHECK(walk.signal(SIGTERM) == "finish");
-    CHECK(walk.on(event::BackoffExpired{}).empty());
+    CHECK(walk.pause_ends().empty());
     finished = true;
   }
   if (!finished) end(walk);
-  CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+  CHECK(walk.verdict() == Verdict::stopped_by_signal);
   CHECK(walk.machine.ending_signal() == SIGTERM);
   CHECK(walk.machine.signal_sender() == "pid 7 (sh)");
 }
@@ -232,7 +233,7 @@ TEST_CASE("the second ending signal kills at once") {
     CHECK(walk.machine.ending_signal() == SIGTERM);
     SECTION("and a third adds nothing") { CHECK(walk.signal(SIGINT).empty()); }
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::stopped_by_signal);
+    CHECK(walk.verdict() == Verdict::stopped_by_signal);
   }
   SECTION("starting: as soon as the spawning is over") {
     Walk walk;
@@ -260,14 +261,14 @@ TEST_CASE("the second ending signal kills at once") {
     CHECK(walk.signal(SIGINT).empty());
     CHECK(walk.signal(SIGINT) == "kill, check");
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::timed_out);
+    CHECK(walk.verdict() == Verdict::timed_out);
   }
   SECTION("clearing up after a success") {
     Walk walk = succeeded_up_to(State::stopping);
     CHECK(walk.signal(SIGTERM).empty());
     CHECK(walk.signal(SIGTERM) == "kill, check");
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::success);
+    CHECK(walk.verdict() == Verdict::success);
   }
 }
 
@@ -275,7 +276,7 @@ TEST_CASE("the first Ctrl-C ends what workers left behind") {
   Walk walk = succeeded_up_to(State::stopping);
   CHECK(walk.signal(SIGINT) == "kill, check");
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("the time limit ends the job wherever it comes") {
@@ -322,8 +323,8 @@ TEST_CASE("the time limit ends the job wherever it comes") {
     finished = true;
   }
   if (!finished) end(walk);
-  CHECK(walk.machine.verdict() == Verdict::timed_out);
-  CHECK_FALSE(walk.machine.will_restart());
+  CHECK(walk.verdict() == Verdict::timed_out);
+  CHECK_FALSE(walk.will_restart());
 }
 
 TEST_CASE("a time limit that comes after all went well changes nothing") {
@@ -332,7 +333,7 @@ TEST_CASE("a time limit that comes after all went well changes nothing") {
   Walk walk = succeeded_up_to(state);
   CHECK(walk.on(event::JobTimeout{}).empty());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("a lost parent after all went well changes nothing") {
@@ -341,7 +342,7 @@ TEST_CASE("a lost parent after all went well changes nothing") {
   Walk walk = succeeded_up_to(state);
   CHECK(walk.on(event::ParentLost{"guard"}).empty());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("a time limit does not hide that a worker has failed for good") {
@@ -350,7 +351,7 @@ TEST_CASE("a time limit does not hide that a worker has failed for good") {
   Walk walk = failed_up_to(state);
   CHECK(walk.on(event::JobTimeout{}).empty());
   if (state != State::finished) end(walk);
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
 TEST_CASE("a lost parent ends the job") {
@@ -384,7 +385,7 @@ TEST_CASE("a lost parent ends the job") {
   }
   CHECK(walk.on(event::ParentLost{"sweeper"}).empty());
   if (!finished) end(walk);
-  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.verdict() == Verdict::launcher_failed);
   CHECK(walk.machine.message() == "guard");
 }
 
@@ -405,7 +406,7 @@ TEST_CASE("what has moved out of the groups gets no grace time") {
   CHECK(walk.on(event::OnlyStraysLeft{}).empty());
   CHECK(walk.on(event::GraceExpired{}).empty());
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("no restart beside processes that cannot be killed") {
@@ -413,12 +414,12 @@ TEST_CASE("no restart beside processes that cannot be killed") {
   walk.run();
   walk.ended(0, Exited{1});
   walk.on(event::GraceExpired{});
-  CHECK(walk.machine.will_restart());
+  CHECK(walk.will_restart());
   CHECK(walk.on(event::KillExpired{}) == "close");
-  CHECK_FALSE(walk.machine.will_restart());
+  CHECK_FALSE(walk.will_restart());
   CHECK(walk.ended(1, Signaled{SIGKILL, false}).empty());
   CHECK(walk.on(event::OutputClosed{}) == "finish");
-  CHECK(walk.machine.verdict() == Verdict::launcher_failed);
+  CHECK(walk.verdict() == Verdict::launcher_failed);
   CHECK(walk.machine.message().find("cannot be killed") != std::string::npos);
 }
 
@@ -426,7 +427,7 @@ TEST_CASE("processes that cannot be killed do not hide the first failure") {
   Walk walk = failed_up_to(State::killing);
   walk.on(event::KillExpired{});
   walk.on(event::OutputClosed{});
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
+  CHECK(walk.verdict() == Verdict::worker_failed);
 }
 
 TEST_CASE("other codes may count as success") {
@@ -437,7 +438,7 @@ TEST_CASE("other codes may count as success") {
   walk.ended(0, Exited{7});
   CHECK(walk.ended(1, Exited{0}) == stop_with_term);
   end(walk);
-  CHECK(walk.machine.verdict() == Verdict::success);
+  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("success-on without 0 makes 0 a failure and a signal never counts") {
@@ -462,18 +463,18 @@ TEST_CASE("a code may forbid the restart") {
   walk.run();
   SECTION("it is the first failure's that counts") {
     walk.ended(0, Exited{2});
-    CHECK_FALSE(walk.machine.will_restart());
+    CHECK_FALSE(walk.will_restart());
     end(walk);
-    CHECK(walk.machine.verdict() == Verdict::worker_failed);
+    CHECK(walk.verdict() == Verdict::worker_failed);
   }
   SECTION("not that of others") {
     walk.ended(0, Exited{1});
     walk.ended(1, Exited{2});
-    CHECK(walk.machine.will_restart());
+    CHECK(walk.will_restart());
   }
   SECTION("nor a signal of the same number") {
     walk.ended(0, Signaled{SIGKILL, false});
-    CHECK(walk.machine.will_restart());
+    CHECK(walk.will_restart());
   }
 }
 
@@ -494,6 +495,6 @@ TEST_CASE("a restart window forgives what is long ago") {
   walk.on(event::Spawned{});
   walk.now += Milliseconds{59'999};
   CHECK(fail_and_close() == "finish");
-  CHECK(walk.machine.verdict() == Verdict::worker_failed);
-  CHECK(walk.machine.restarts_used() == 2);
+  CHECK(walk.verdict() == Verdict::worker_failed);
+  CHECK(walk.restarts_used() == 2);
 }

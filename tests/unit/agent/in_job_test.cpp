@@ -10,17 +10,16 @@ using ddrun::test::Walk;
 
 namespace {
 
-GroupMachine::Rules rules(Authority authority = Authority::coordinator) {
+GroupMachine::Rules rules(bool runs_coordinator = false) {
   GroupMachine::Rules rules;
-  rules.restart = test::restarts(5);  // must play no part
   rules.job_limit = Milliseconds{60'000};
-  rules.authority = authority;
+  rules.runs_coordinator = runs_coordinator;
   return rules;
 }
 
 /// Two workers run in a round.
-Walk running(Authority authority = Authority::coordinator) {
-  Walk walk(rules(authority));
+Walk running(bool runs_coordinator = false) {
+  Walk walk(rules(runs_coordinator));
   REQUIRE(walk.on(event::Start{}) == "join");
   REQUIRE(walk.machine.state() == State::rendezvous);
   REQUIRE(walk.on(event::RoundBegins{0}) == "spawn 0");
@@ -125,7 +124,7 @@ TEST_CASE("told to end, a member leaves") {
 
 TEST_CASE("the agent that runs the coordinator ends last") {
   SECTION("while its workers run") {
-    Walk walk = running(Authority::coordinator_inside);
+    Walk walk = running(true);
     CHECK(walk.signal(SIGINT) == "tell leave 2, signal 2, grace 30000, check");
     CHECK(gone(walk) == "tell stopped");
     CHECK(walk.machine.state() == State::rendezvous);
@@ -133,7 +132,7 @@ TEST_CASE("the agent that runs the coordinator ends last") {
     SECTION("unless it is told again") { CHECK(walk.signal(SIGINT) == "finish"); }
   }
   SECTION("while it waits") {
-    Walk walk(rules(Authority::coordinator_inside));
+    Walk walk(rules(true));
     walk.on(event::Start{});
     CHECK(walk.signal(SIGTERM) == "tell leave 15");
     CHECK(walk.on(event::VerdictSpoken{}) == "finish");
@@ -226,31 +225,61 @@ TEST_CASE("the first success starts the clock for the others") {
     CHECK(walk.machine.message() == "local rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("alone") {
-    with_skew.authority = Authority::here;
     Walk walk(with_skew, 3);
-    walk.run();
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0, true});
+    walk.on(event::Spawned{});
     CHECK(walk.ended(2, Exited{0}) == "skew 5000");
     CHECK(walk.ended(0, Exited{0}).empty());
-    CHECK(walk.on(event::SkewExpired{}) == stop_with_term);
-    CHECK(gone(walk) == "finish");
+    CHECK(walk.on(event::SkewExpired{}) == "tell abort 124, " + stop_with_term);
+    CHECK(gone(walk) == "tell stopped");
     CHECK(walk.machine.verdict() == Verdict::timed_out);
     CHECK(walk.machine.message() == "rank 1 still ran 5.0 s after the first worker had ended well (--exit-skew)");
   }
   SECTION("one that ends before all are spawned") {
-    with_skew.authority = Authority::here;
     Walk walk(with_skew);
     walk.on(event::Start{});
+    walk.on(event::RoundBegins{0, true});
     CHECK(walk.ended(0, Exited{0}).empty());
     CHECK(walk.on(event::Spawned{}) == "skew 5000");
   }
   SECTION("in time") {
-    with_skew.authority = Authority::here;
     Walk walk(with_skew);
-    walk.run();
+    walk.on(event::Start{});
+    walk.on(event::RoundBegins{0, true});
+    walk.on(event::Spawned{});
     walk.ended(0, Exited{0});
-    CHECK(walk.ended(1, Exited{0}) == stop_with_term);
+    CHECK(walk.ended(1, Exited{0}) == "tell succeeded, " + stop_with_term);
     CHECK(walk.on(event::SkewExpired{}).empty());
-    CHECK(gone(walk) == "finish");
+    CHECK(gone(walk) == "tell stopped");
     CHECK(walk.machine.verdict() == Verdict::success);
   }
+}
+
+TEST_CASE("what comes after the only node of a round has succeeded changes nothing") {
+  Walk walk(rules(GENERATE(false, true)));
+  walk.on(event::Start{});
+  walk.on(event::RoundBegins{0, true});
+  walk.on(event::Spawned{});
+  walk.ended(0, Exited{0});
+  walk.ended(1, Exited{0});
+  SECTION("a signal") { CHECK(walk.signal(SIGTERM).empty()); }
+  SECTION("the time limit") { CHECK(walk.on(event::JobTimeout{}).empty()); }
+  SECTION("the loss of the guard") { CHECK(walk.on(event::ParentLost{"guard"}).empty()); }
+  SECTION("processes that cannot be killed") {
+    walk.on(event::OnlyStraysLeft{});
+    CHECK(walk.on(event::KillExpired{}) == "close");
+    CHECK(walk.on(event::OutputClosed{}) == "tell stopped");
+    return;
+  }
+  CHECK(gone(walk) == "tell stopped");
+  CHECK(walk.machine.verdict() == Verdict::success);
+}
+
+TEST_CASE("a second signal while the output is closed kills nothing, and nothing is closed twice") {
+  Walk walk = running();
+  walk.signal(SIGTERM);
+  CHECK(walk.on(event::GroupGone{}) == "close");
+  CHECK(walk.signal(SIGTERM).empty());
+  CHECK(walk.on(event::OutputClosed{}) == "tell stopped, finish");
 }

@@ -2,12 +2,17 @@
 
 #include <signal.h>
 
+#include <deque>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "ddrun/rendezvous/coordinator.hpp"
 #include "group_machine.hpp"
+#include "settings.hpp"
 
 namespace ddrun::test {
 
@@ -29,9 +34,6 @@ inline std::string words(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::KillGroup&) const { return "kill"; }
     std::string operator()(const agent::action::CheckGone&) const { return "check"; }
     std::string operator()(const agent::action::CloseOutput&) const { return "close"; }
-    std::string operator()(const agent::action::StartBackoff& backoff) const {
-      return "backoff " + std::to_string(backoff.duration.count());
-    }
     std::string operator()(const agent::action::StartSkew& skew) const {
       return "skew " + std::to_string(skew.duration.count());
     }
@@ -55,13 +57,126 @@ inline std::string words(const std::vector<agent::Action>& actions) {
   return text;
 }
 
+/// The coordinator of a job on one machine, between the actions of the machine and the events that follow from them.
+class OneMachine {
+ public:
+  OneMachine(const RestartPolicy& restart, const StopPolicy& stop, int workers) : restart_(restart), workers_(workers) {
+    rendezvous::CoordinatorOptions options;
+    options.host = "a";
+    options.only_here = true;
+    coordinator_ = std::make_unique<rendezvous::Coordinator>(options);
+    LaunchSpec spec;
+    spec.restart = restart;
+    spec.stop = stop;
+    join_.agent_id = "1";
+    join_.host = "a";
+    join_.local_world_size = static_cast<std::uint32_t>(workers_);
+    join_.runs_coordinator = true;
+    join_.settings = rendezvous::join_settings(spec);
+  }
+
+  /// False if the action is none of the coordinator's.
+  bool take(const agent::Action& action, Clock::time_point now) {
+    using namespace agent::action;
+    if (std::holds_alternative<Join>(action)) {
+      coordinator_->join(1, join_, {}, now);
+    } else if (const auto* failed = std::get_if<TellFailed>(&action)) {
+      rendezvous::Failed message;
+      message.round = round_;
+      message.local_rank = message.rank = failed->local_rank;
+      message.by_signal = std::holds_alternative<Signaled>(failed->status);
+      message.code =
+          message.by_signal ? std::get<Signaled>(failed->status).signal : std::get<Exited>(failed->status).code;
+      message.may_restart = message.by_signal || restart_.no_restart_on.count(message.code) == 0;
+      coordinator_->receive(1, message, now);
+    } else if (std::holds_alternative<TellSucceeded>(action)) {
+      coordinator_->receive(1, rendezvous::Succeeded{round_}, now);
+    } else if (std::holds_alternative<TellStopped>(action)) {
+      coordinator_->receive(1, rendezvous::Stopped{round_, {}, {}}, now);
+    } else if (const auto* leave = std::get_if<TellLeave>(&action)) {
+      ends_ = true;
+      coordinator_->receive(1, rendezvous::Leave{leave->signal, leave->sender}, now);
+    } else if (const auto* abort = std::get_if<TellAbort>(&action)) {
+      ends_ = true;
+      const auto kind = static_cast<rendezvous::AbortKind>(abort->kind);
+      coordinator_->receive(1, rendezvous::Abort{kind, abort->code, abort->what}, now);
+    } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
+      ends_ = true;
+      coordinator_->receive(1, rendezvous::Abort{{}, exit_codes::launcher_failed, abandon->why}, now);
+    } else {
+      return false;
+    }
+    return true;
+  }
+  void tick(Clock::time_point now) { coordinator_->tick(now); }
+
+  /// What has come of it.
+  std::vector<agent::Event> events(Clock::time_point now) {
+    std::vector<agent::Event> events;
+    for (auto said = coordinator_->take_outputs(); !said.empty(); said = coordinator_->take_outputs()) {
+      for (const auto& one : said) {
+        if (!one.message) continue;
+        if (const auto* open = std::get_if<rendezvous::Open>(&*one.message)) {
+          coordinator_->receive(1, rendezvous::Opened{open->round, 1}, now);
+        } else if (const auto* start = std::get_if<rendezvous::Start>(&*one.message)) {
+          round_ = start->round;
+          another_round_ = false;
+          events.emplace_back(agent::event::RoundBegins{start->ranks.restart_count, true});
+        } else if (const auto* stop = std::get_if<rendezvous::Stop>(&*one.message)) {
+          another_round_ = stop->another_round;
+          events.emplace_back(agent::event::StopOrdered{stop->signal});
+        } else if (const auto* verdict = std::get_if<rendezvous::VerdictMessage>(&*one.message)) {
+          verdict_ = verdict->kind;
+          events.emplace_back(agent::event::VerdictSpoken{});
+        }
+      }
+    }
+    return events;
+  }
+
+  [[nodiscard]] bool will_restart() const { return another_round_ && !ends_; }
+  [[nodiscard]] int restarts_used() const { return coordinator_->restarts(); }
+  [[nodiscard]] std::optional<agent::Verdict> verdict() const { return verdict_; }
+  [[nodiscard]] std::optional<Clock::time_point> next_deadline() const { return coordinator_->next_deadline(); }
+
+ private:
+  RestartPolicy restart_;
+  int workers_;
+  std::unique_ptr<rendezvous::Coordinator> coordinator_;
+  rendezvous::Join join_;
+  rendezvous::Round round_ = 0;
+  bool another_round_ = false;
+  bool ends_ = false;
+  std::optional<agent::Verdict> verdict_;
+};
+
 /// A machine with two workers and a clock that a test moves.
 struct Walk {
-  explicit Walk(RestartPolicy restart = {}, StopPolicy stop = {}, int workers = 2) : machine(restart, stop, workers) {}
-
+  /// On one machine: its coordinator answers.
+  explicit Walk(const RestartPolicy& restart = {}, const StopPolicy& stop = {}, int workers = 2)
+      : machine(one_machine_rules(restart, stop), workers), job(std::make_shared<OneMachine>(restart, stop, workers)) {}
+  /// A test says what the coordinator says.
   explicit Walk(agent::GroupMachine::Rules rules, int workers = 2) : machine(std::move(rules), workers) {}
 
-  std::string on(const agent::Event& event) { return words(machine.on(event, now)); }
+  /// What is to be done that is none of the coordinator's.
+  std::vector<agent::Action> happens(const agent::Event& event) { return carry_out({event}); }
+  /// The pause before a restart is over.
+  std::vector<agent::Action> pause_ends() {
+    now = job->next_deadline().value_or(now);
+    job->tick(now);
+    return carry_out(job->events(now));
+  }
+  /// Before a restart.
+  [[nodiscard]] std::optional<Milliseconds> pause() const {
+    if (!job || machine.state() != agent::State::rendezvous || !job->next_deadline()) return std::nullopt;
+    return std::chrono::duration_cast<Milliseconds>(*job->next_deadline() - now);
+  }
+
+  std::string on(const agent::Event& event) {
+    std::string text = words(happens(event));
+    if (const auto length = pause()) text += (text.empty() ? "pause " : ", pause ") + std::to_string(length->count());
+    return text;
+  }
   std::string ended(int local_rank, const ExitStatus& status) {
     return on(agent::event::WorkerEnded{local_rank, status});
   }
@@ -77,8 +192,39 @@ struct Walk {
     return *this;
   }
 
+  [[nodiscard]] agent::Verdict verdict() const { return job && job->verdict() ? *job->verdict() : machine.verdict(); }
+  [[nodiscard]] bool will_restart() const { return job->will_restart(); }
+  [[nodiscard]] int restarts_used() const { return job->restarts_used(); }
+
   agent::GroupMachine machine;
   Clock::time_point now{std::chrono::hours(1)};
+
+ private:
+  static agent::GroupMachine::Rules one_machine_rules(const RestartPolicy& restart, const StopPolicy& stop) {
+    agent::GroupMachine::Rules rules;
+    rules.restart = restart;
+    rules.stop = stop;
+    rules.runs_coordinator = true;
+    return rules;
+  }
+
+  /// As the agent does: what comes up while actions are carried out is decided at once, its actions wait their turn.
+  std::vector<agent::Action> carry_out(const std::vector<agent::Event>& events) {
+    std::deque<agent::Action> waiting;
+    std::vector<agent::Action> left;
+    const auto decide = [&](const std::vector<agent::Event>& which) {
+      for (const auto& event : which) {
+        for (auto& action : machine.on(event)) waiting.push_back(std::move(action));
+      }
+    };
+    for (decide(events); !waiting.empty(); waiting.pop_front()) {
+      if (job && job->take(waiting.front(), now)) decide(job->events(now));
+      else left.push_back(waiting.front());
+    }
+    return left;
+  }
+
+  std::shared_ptr<OneMachine> job;
 };
 
 inline RestartPolicy restarts(int count, Milliseconds backoff = Milliseconds{0}) {

@@ -15,42 +15,22 @@ namespace {
 class World {
  public:
   World(RestartPolicy restart, StopPolicy stop, int workers)
-      : restart_(restart), workers_(workers), machine_(restart, stop, workers) {}
+      : restart_(restart), workers_(workers), walk_(restart, stop, workers), machine_(walk_.machine) {}
 
-  GroupMachine& machine() { return machine_; }
   [[nodiscard]] int finishes() const { return finishes_; }
 
   void happens(const Event& event) {
-    const State before = machine_.state();
-    const int used_before = machine_.restarts_used();
-    const Verdict verdict_before = machine_.verdict();
-    history_ += std::string(describe(before)) + " " + std::to_string(event.index()) + "; ";
-    INFO(history_);
-    if (before != State::idle) job_is_over_ = job_is_over_ || ends_the_job(event);
-    answer_to(event, before);
-    now_ += Milliseconds{7};
-    const auto actions = machine_.on(event, now_);
-    for (const auto& action : actions) {
-      std::visit([this](const auto& what) { asked(what); }, action);
-    }
-    const State after = machine_.state();
-    if (before == State::finished) {
-      REQUIRE(after == State::finished);
-      REQUIRE(actions.empty());
-      REQUIRE(machine_.verdict() == verdict_before);
-    }
-    REQUIRE(machine_.restarts_used() >= used_before);
-    if (!restart_.window) REQUIRE(machine_.restarts_used() <= restart_.max_restarts);
-    REQUIRE(machine_.attempt() == machine_.restarts_used());
-    REQUIRE(finishes_ == (after == State::finished ? 1 : 0));
-    // Never a state that nothing can end.
-    if (after == State::starting) REQUIRE(spawning_);
-    if (after == State::stopping) REQUIRE((grace_ && check_));
-    if (after == State::killing) REQUIRE(check_);
-    if (after == State::closing) REQUIRE(close_);
-    if (after == State::backing_off) REQUIRE(backoff_);
-    if (after == State::running) REQUIRE((!alive_.empty() || strange_));
+    check(machine_.state(), event.index(), [&] {
+      if (machine_.state() != State::idle) job_is_over_ = job_is_over_ || ends_the_job(event);
+      answer_to(event, machine_.state());
+      return walk_.happens(event);
+    });
   }
+  /// The pause before a restart is over.
+  void pause_ends() {
+    check(machine_.state(), 99, [&] { return walk_.pause_ends(); });
+  }
+  [[nodiscard]] bool pauses() const { return walk_.pause().has_value(); }
 
   /// Something that can happen now.
   Event plausible(std::mt19937& random) {
@@ -73,7 +53,6 @@ class World {
     if (grace_) choice.emplace_back(event::GraceExpired{});
     if (check_ && machine_.state() == State::killing && one_in(random, 6)) choice.emplace_back(event::KillExpired{});
     if (close_) choice.insert(choice.end(), 4, event::OutputClosed{});
-    if (backoff_) choice.insert(choice.end(), 4, event::BackoffExpired{});
     if (one_in(random, 12))
       choice.emplace_back(event::EndingSignal{one_in(random, 2) ? SIGINT : SIGTERM, "pid 1", one_in(random, 2)});
     if (one_in(random, 30)) choice.emplace_back(event::JobTimeout{});
@@ -85,7 +64,7 @@ class World {
   /// Anything, whether it makes sense or not.
   Event strange(std::mt19937& random) {
     strange_ = true;
-    switch (random() % 13) {
+    switch (random() % 12) {
       case 0: return event::Start{};
       case 1: return event::Spawned{};
       case 2: return event::SpawnFailed{"no room", 125};
@@ -95,9 +74,8 @@ class World {
       case 6: return event::GraceExpired{};
       case 7: return event::KillExpired{};
       case 8: return event::OutputClosed{};
-      case 9: return event::BackoffExpired{};
-      case 10: return event::JobTimeout{};
-      case 11: return event::EndingSignal{SIGTERM, "", one_in(random, 2)};
+      case 9: return event::JobTimeout{};
+      case 10: return event::EndingSignal{SIGTERM, "", one_in(random, 2)};
       default: return event::ParentLost{"sweeper"};
     }
   }
@@ -108,7 +86,7 @@ class World {
       if (machine_.state() == State::idle) happens(event::Start{});
       else if (spawning_) happens(event::Spawned{});
       else if (close_) happens(event::OutputClosed{});
-      else if (backoff_) happens(event::BackoffExpired{});
+      else if (pauses()) pause_ends();
       else if (!alive_.empty()) happens(event::WorkerEnded{*alive_.begin(), Exited{0}});
       else if (check_) happens(event::GroupGone{});
       else return false;
@@ -117,6 +95,37 @@ class World {
   }
 
  private:
+  template <class Happen>
+  void check(State before, std::size_t what, const Happen& happen) {
+    const int used_before = walk_.restarts_used();
+    const Verdict verdict_before = walk_.verdict();
+    history_ += std::string(describe(before)) + " " + std::to_string(what) + "; ";
+    INFO(history_);
+    walk_.now += Milliseconds{7};
+    const auto actions = happen();
+    for (const auto& action : actions) {
+      std::visit([this](const auto& what) { asked(what); }, action);
+    }
+    const State after = machine_.state();
+    if (before == State::finished) {
+      REQUIRE(after == State::finished);
+      REQUIRE(actions.empty());
+      REQUIRE(walk_.verdict() == verdict_before);
+    }
+    REQUIRE(walk_.restarts_used() >= used_before);
+    if (!restart_.window) REQUIRE(walk_.restarts_used() <= restart_.max_restarts);
+    // A restart is counted when its pause begins.
+    if (after == State::starting || after == State::running) REQUIRE(machine_.attempt() == walk_.restarts_used());
+    REQUIRE(finishes_ == (after == State::finished ? 1 : 0));
+    // Never a state that nothing can end.
+    if (after == State::starting) REQUIRE(spawning_);
+    if (after == State::stopping) REQUIRE((grace_ && check_));
+    if (after == State::killing) REQUIRE(check_);
+    if (after == State::closing) REQUIRE(close_);
+    if (after == State::rendezvous) REQUIRE(pauses());
+    if (after == State::running) REQUIRE((!alive_.empty() || strange_));
+  }
+
   static bool one_in(std::mt19937& random, unsigned n) { return random() % n == 0; }
 
   static bool ends_the_job(const Event& event) {
@@ -133,7 +142,6 @@ class World {
       if (!alive_.empty()) alive_.erase(std::prev(alive_.end()));
     }
     if (std::holds_alternative<event::OutputClosed>(event) && state == State::closing) close_ = false;
-    if (std::holds_alternative<event::BackoffExpired>(event)) backoff_ = false;
     if (std::holds_alternative<event::GraceExpired>(event)) grace_ = false;
     const bool gone =
         std::holds_alternative<event::GroupGone>(event) || std::holds_alternative<event::KillExpired>(event);
@@ -161,23 +169,16 @@ class World {
     REQUIRE_FALSE(close_);
     close_ = true;
   }
-  void asked(const action::StartBackoff& backoff) {
-    REQUIRE(backoff.duration.count() > 0);
-    backoff_ = true;
-  }
-  template <class Other>  // nothing that a machine alone asks for
+  template <class Other>
   void asked(const Other&) {
-    FAIL("an action that belongs to a job on several machines");
+    FAIL("an action that is the coordinator's");
   }
-  void asked(const action::Finish&) {
-    ++finishes_;
-    backoff_ = false;
-  }
+  void asked(const action::Finish&) { ++finishes_; }
 
   RestartPolicy restart_;
   int workers_;
-  GroupMachine machine_;
-  Clock::time_point now_{std::chrono::hours(1)};
+  test::Walk walk_;
+  GroupMachine& machine_;
   std::string history_;
   std::set<int> alive_;
   int attempts_ = 0;
@@ -186,7 +187,6 @@ class World {
   bool check_ = false;
   bool grace_ = false;
   bool close_ = false;
-  bool backoff_ = false;
   bool job_is_over_ = false;
   bool strange_ = false;  ///< the world has lied: who lives is not known
 };
@@ -206,11 +206,14 @@ TEST_CASE("20000 random lives keep to the rules and come to an end") {
     std::mt19937 random(seed);
     World world = random_world(random);
     const unsigned steps = random() % 60;
-    for (unsigned step = 0; step < steps; ++step) world.happens(world.plausible(random));
+    for (unsigned step = 0; step < steps; ++step) {
+      if (world.pauses() && random() % 2 == 0) world.pause_ends();
+      else world.happens(world.plausible(random));
+    }
     REQUIRE(world.answer_all());
     REQUIRE(world.finishes() == 1);
     // Nothing wakes it again.
-    world.happens(event::BackoffExpired{});
+    world.pause_ends();
     world.happens(event::EndingSignal{SIGTERM, ""});
     world.happens(event::Start{});
   }

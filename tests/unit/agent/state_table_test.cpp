@@ -34,7 +34,6 @@ NamedEvents make_events() {
   add("GraceExpired", event::GraceExpired{});
   add("KillExpired", event::KillExpired{});
   add("OutputClosed", event::OutputClosed{});
-  add("BackoffExpired", event::BackoffExpired{});
   add("JobTimeout", event::JobTimeout{});
   add("EndingSignal", event::EndingSignal{SIGINT, ""});
   add("ParentLost", event::ParentLost{"the guard was killed"});
@@ -51,21 +50,32 @@ const NamedEvents& all_events() {
   return events;
 }
 
-/// A machine in `state`. From `stopping` on, a worker has failed and a restart is wanted.
+GroupMachine::Rules rules(bool runs_coordinator, Milliseconds grace) {
+  GroupMachine::Rules rules;
+  rules.stop = test::grace(grace);
+  rules.exit_skew = Milliseconds{500};
+  rules.runs_coordinator = runs_coordinator;
+  return rules;
+}
+
+/// A machine in `state`. From `stopping` on, a worker has failed.
 Walk in_state(State state) {
-  Walk walk(test::restarts(1, Milliseconds{1000}), test::grace(Milliseconds{30'000}));
+  Walk walk(rules(true, Milliseconds{30'000}));
   const auto go = [&](State reached, const Event& event) {
     if (walk.machine.state() == state) return;
     walk.on(event);
     REQUIRE(walk.machine.state() == reached);
   };
-  go(State::starting, event::Start{});
+  go(State::rendezvous, event::Start{});
+  go(State::starting, event::RoundBegins{0});
   go(State::running, event::Spawned{});
   go(State::stopping, all_events()[4].second);
   go(State::killing, event::GraceExpired{});
   go(State::closing, event::GroupGone{});
-  go(State::backing_off, event::OutputClosed{});
-  go(State::finished, event::JobTimeout{});
+  if (state == State::finished) {
+    go(State::rendezvous, event::OutputClosed{});
+    go(State::finished, event::VerdictSpoken{});
+  }
   REQUIRE(walk.machine.state() == state);
   return walk;
 }
@@ -82,34 +92,53 @@ constexpr std::string_view stop_with_term = "signal 15, grace 30000, check";
 
 /// All that ever happens in these walks. A pair that is not here changes no state and asks for nothing.
 constexpr Done table[] = {
-    {State::idle, "Start", State::starting, "spawn 0"},
-    {State::idle, "JobTimeout", State::finished, "finish"},
-    {State::idle, "EndingSignal", State::finished, "finish"},
-    {State::idle, "ParentLost", State::finished, "finish"},
+    {State::idle, "Start", State::rendezvous, "join"},
+    {State::idle, "JobTimeout", State::finished, "tell abort 124, finish"},
+    {State::idle, "EndingSignal", State::finished, "tell leave 2, finish"},
+    {State::idle, "ParentLost", State::finished, "abandon, finish"},
+    {State::idle, "VerdictSpoken", State::finished, "finish"},
+    {State::idle, "CoordinatorLost", State::finished, "finish"},
+
+    {State::rendezvous, "RoundBegins", State::starting, "spawn 0"},
+    {State::rendezvous, "JobTimeout", State::rendezvous, "tell abort 124"},
+    {State::rendezvous, "EndingSignal", State::rendezvous, "tell leave 2"},
+    {State::rendezvous, "ParentLost", State::finished, "abandon, finish"},
+    {State::rendezvous, "VerdictSpoken", State::finished, "finish"},
+    {State::rendezvous, "CoordinatorLost", State::finished, "finish"},
 
     {State::starting, "Spawned", State::running, ""},
-    {State::starting, "SpawnFailed", State::stopping, stop_with_term},
+    {State::starting, "SpawnFailed", State::stopping, "tell abort 125, signal 15, grace 30000, check"},
+    {State::starting, "WorkerEnded badly", State::starting, "tell failed 1"},
+    {State::starting, "JobTimeout", State::starting, "tell abort 124"},
+    {State::starting, "EndingSignal", State::starting, "tell leave 2"},
+    {State::starting, "ParentLost", State::starting, "abandon"},
 
-    {State::running, "WorkerEnded badly", State::stopping, stop_with_term},
-    {State::running, "JobTimeout", State::stopping, stop_with_term},
-    {State::running, "EndingSignal", State::stopping, "signal 2, grace 30000, check"},
-    {State::running, "ParentLost", State::stopping, stop_with_term},
+    {State::running, "WorkerEnded well", State::running, "skew 500"},
+    {State::running, "WorkerEnded badly", State::stopping, "tell failed 1, signal 15, grace 30000, check"},
+    {State::running, "JobTimeout", State::stopping, "tell abort 124, signal 15, grace 30000, check"},
+    {State::running, "EndingSignal", State::stopping, "tell leave 2, signal 2, grace 30000, check"},
+    {State::running, "ParentLost", State::stopping, "abandon, signal 15, grace 30000, check"},
     {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
+    {State::running, "VerdictSpoken", State::stopping, stop_with_term},
+    {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
     {State::stopping, "OnlyStraysLeft", State::killing, "kill, check"},
     {State::stopping, "GraceExpired", State::killing, "kill, check"},
-    {State::stopping, "EndingSignal", State::stopping, "signal 2"},
+    {State::stopping, "JobTimeout", State::stopping, "tell abort 124"},
+    {State::stopping, "EndingSignal", State::stopping, "tell leave 2, signal 2"},
+    {State::stopping, "ParentLost", State::stopping, "abandon"},
 
     {State::killing, "GroupGone", State::closing, "close"},
-    {State::killing, "KillExpired", State::closing, "close"},
+    {State::killing, "KillExpired", State::closing, "tell abort 125, close"},
+    {State::killing, "JobTimeout", State::killing, "tell abort 124"},
+    {State::killing, "EndingSignal", State::killing, "tell leave 2"},
+    {State::killing, "ParentLost", State::killing, "abandon"},
 
-    {State::closing, "OutputClosed", State::backing_off, "backoff 1000"},
-
-    {State::backing_off, "BackoffExpired", State::starting, "spawn 1"},
-    {State::backing_off, "JobTimeout", State::finished, "finish"},
-    {State::backing_off, "EndingSignal", State::finished, "finish"},
-    {State::backing_off, "ParentLost", State::finished, "finish"},
+    {State::closing, "OutputClosed", State::rendezvous, "tell stopped"},
+    {State::closing, "JobTimeout", State::closing, "tell abort 124"},
+    {State::closing, "EndingSignal", State::closing, "tell leave 2"},
+    {State::closing, "ParentLost", State::closing, "abandon"},
 };
 
 /// Whether the machine's own table has this step, or needs none.
@@ -120,8 +149,8 @@ bool allows(State before, const Event& event, State after, const std::string& ac
   return found == steps.end() ? after == before && actions.empty() : found->may_lead_to(after);
 }
 
-constexpr State all_states[] = {State::idle,    State::starting, State::running,     State::stopping,
-                                State::killing, State::closing,  State::backing_off, State::finished};
+constexpr State all_states[] = {State::idle,     State::rendezvous, State::starting, State::running,
+                                State::stopping, State::killing,    State::closing,  State::finished};
 
 }  // namespace
 
@@ -161,15 +190,11 @@ TEST_CASE("the machine's table has every event, and no pair twice") {
   CHECK(walked == events);
 }
 
-TEST_CASE("with a coordinator only what the table has happens, in any order") {
+TEST_CASE("only what the table has happens, in any order") {
   // Five events after each other; of those that came to the same state by the same last event, one goes on.
-  for (const Authority authority : {Authority::coordinator, Authority::coordinator_inside}) {
+  for (const bool runs_coordinator : {false, true}) {
     for (const Milliseconds grace : {Milliseconds{0}, Milliseconds{30'000}}) {
-      GroupMachine::Rules rules;
-      rules.stop = test::grace(grace);
-      rules.exit_skew = Milliseconds{500};
-      rules.authority = authority;
-      std::vector<Walk> walks{Walk(rules)};
+      std::vector<Walk> walks{Walk(rules(runs_coordinator, grace))};
       for (int depth = 0; depth < 5; ++depth) {
         std::map<std::pair<State, std::string>, Walk> next;
         for (const Walk& before : walks) {
@@ -196,7 +221,9 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
                                                                   {"JobTimeout", stop_with_term},
                                                                   {"EndingSignal", "signal 2, grace 30000, check"},
                                                                   {"ParentLost", stop_with_term},
-                                                                  {"StopOrdered", "signal 2, grace 30000, check"}};
+                                                                  {"StopOrdered", "signal 2, grace 30000, check"},
+                                                                  {"VerdictSpoken", stop_with_term},
+                                                                  {"CoordinatorLost", stop_with_term}};
   for (const auto& [name, event] : all_events()) {
     if (name == "Spawned" || name == "SpawnFailed") continue;
     INFO(name);
@@ -204,7 +231,8 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
     walk.on(event);
     const auto found = held_back.find(name);
     CHECK(walk.machine.spawn_is_pointless() == (found != held_back.end()));
-    CHECK(walk.on(event::Spawned{}) == (found == held_back.end() ? "" : found->second));
+    const std::string_view otherwise = name == "WorkerEnded well" ? "skew 500" : "";
+    CHECK(walk.on(event::Spawned{}) == (found == held_back.end() ? otherwise : found->second));
   }
 }
 
@@ -212,6 +240,5 @@ TEST_CASE("every state has a name of its own") {
   std::set<std::string> names;
   for (const State state : all_states) names.insert(describe(state));
   CHECK(names.size() == std::size(all_states));
-  CHECK(names.count(describe(State::rendezvous)) == 0);
   CHECK(names.count("?") == 0);
 }

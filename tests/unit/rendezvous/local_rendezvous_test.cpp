@@ -1,12 +1,18 @@
-#include "ddrun/rendezvous/local_rendezvous.hpp"
+// The rendezvous of a job on one machine.
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <boost/asio/io_context.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/rendezvous/rendezvous.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"
@@ -50,83 +56,195 @@ bool can_bind(int port) {
   return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
+/// The only member of a job, whose workers fail when a test says so.
+struct Member {
+  explicit Member(const LaunchSpec& spec, int workers = 1, bool with_store = true) {
+    RendezvousOptions options;
+    options.spec = &spec;
+    options.local_world_size = workers;
+    options.host = "a";
+    options.with_store = with_store;
+    RendezvousListener listener;
+    listener.round_begins = [this](Round number, const RankAssignment& ranks) {
+      number_ = number;
+      round = ranks;
+    };
+    listener.stop = [this](const Stop& heard) { stop = heard; };
+    listener.verdict = [this](const VerdictMessage& heard) { verdict = heard; };
+    listener.event = [this](const std::string& line) { events += line + "\n"; };
+    rendezvous = make_rendezvous(io.get_executor(), std::move(options), std::move(listener));
+  }
+  void fail(int code) {
+    round.reset();
+    Failed failed;
+    failed.round = number_;
+    failed.code = code;
+    rendezvous->failed(failed);
+    rendezvous->stopped({number_, {}, {}});
+  }
+  void succeed() {
+    rendezvous->succeeded();
+    rendezvous->stopped({number_, {}, {}});
+  }
+
+  asio::io_context io;
+  std::shared_ptr<Rendezvous> rendezvous;
+  std::optional<RankAssignment> round;
+  std::optional<Stop> stop;
+  std::optional<VerdictMessage> verdict;
+  std::string events;
+
+ private:
+  Round number_ = 0;
+};
+
 }  // namespace
 
 TEST_CASE("a round says all that a worker has to know") {
-  asio::io_context io;
   LaunchSpec spec;
   spec.role = "trainer";
   spec.restart.max_restarts = 3;
-  LocalRendezvous rendezvous(io.get_executor(), spec, 4);
-  REQUIRE(rendezvous.open());
-  const auto round = rendezvous.next_round(2);
-  REQUIRE(round);
-  CHECK(round->run_id == rendezvous.run_id());
-  CHECK_FALSE(round->run_id.empty());
-  CHECK(round->restart_count == 2);
-  CHECK(round->max_restarts == 3);
-  CHECK(round->world_size == 4);
-  CHECK(round->local_world_size == 4);
-  CHECK(round->role_world_size == 4);
-  CHECK(round->node_count == 1);
-  CHECK(round->base_rank == 0);
-  CHECK(round->master_addr == "127.0.0.1");
-  CHECK(round->master_port > 0);
+  Member member(spec, 4);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
+  REQUIRE(member.round);
+  member.fail(1);
+  member.fail(1);
+  REQUIRE(member.round);
+  CHECK(member.round->run_id == member.rendezvous->run_id());
+  CHECK_FALSE(member.round->run_id.empty());
+  CHECK(member.round->restart_count == 2);
+  CHECK(member.round->max_restarts == 3);
+  CHECK(member.round->world_size == 4);
+  CHECK(member.round->local_world_size == 4);
+  CHECK(member.round->role_world_size == 4);
+  CHECK(member.round->node_count == 1);
+  CHECK(member.round->base_rank == 0);
+  CHECK(member.round->master_addr == "127.0.0.1");
+  CHECK(member.round->master_port > 0);
 }
 
 TEST_CASE("every round has an empty store at the same place") {
-  asio::io_context io;
   LaunchSpec spec;
-  LocalRendezvous rendezvous(io.get_executor(), spec, 2);
-  REQUIRE(rendezvous.open());
+  spec.restart.max_restarts = 2;
+  Member member(spec, 2);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
   int port = 0;
   std::unique_ptr<store::TcpClient> old;
   for (int attempt = 0; attempt < 3; ++attempt) {
-    const auto round = rendezvous.next_round(attempt);
-    REQUIRE(round);
+    if (attempt > 0) member.fail(1);
+    REQUIRE(member.round);
     if (attempt > 0) {
-      CHECK(round->master_port == port);
+      CHECK(member.round->master_port == port);
       CHECK_FALSE(old->add("late", 1, soon()));  // who is left of the last round cannot speak in this one
     }
-    port = round->master_port;
-    old = meet(*round);
+    port = member.round->master_port;
+    old = meet(*member.round);
     CHECK(old->num_keys(soon()).value_or(-1) == 0);
     REQUIRE(old->add("stale", 1, soon()));
   }
 }
 
+TEST_CASE("a job on one machine ends with its workers") {
+  LaunchSpec spec;
+  spec.rendezvous.standalone = true;
+  spec.rendezvous.max_nodes = 4;  // as somebody may have left it there
+  Member member(spec);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
+  REQUIRE(member.round);
+  SECTION("well") {
+    member.succeed();
+    REQUIRE(member.verdict);
+    CHECK(member.verdict->kind == VerdictKind::success);
+  }
+  SECTION("badly") {
+    member.fail(7);
+    REQUIRE(member.stop);
+    CHECK_FALSE(member.stop->another_round);
+    REQUIRE(member.verdict);
+    CHECK(member.verdict->kind == VerdictKind::worker_failed);
+    CHECK(member.verdict->exit_code == 7);
+  }
+  SECTION("as the agent says, in its own words") {
+    member.rendezvous->abort({AbortKind::cannot_go_on, 126, "no room"});
+    REQUIRE(member.stop);
+    member.rendezvous->stopped({1, {}, {}});
+    REQUIRE(member.verdict);
+    CHECK(member.verdict->kind == VerdictKind::launcher_failed);
+    CHECK(member.verdict->exit_code == 126);
+    CHECK(member.verdict->why == "no room");
+  }
+  CHECK(member.events.find("\"event\":\"verdict\"") != std::string::npos);
+}
+
+TEST_CASE("a member of this very process may take what time it needs") {
+  LaunchSpec spec;
+  spec.stop.grace = Milliseconds{1};
+  spec.rendezvous.heartbeat_interval = Milliseconds{1};
+  Member member(spec);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
+  REQUIRE(member.round);
+  member.rendezvous->leave(SIGTERM, "");
+  REQUIRE(member.stop);
+  CHECK_FALSE(member.verdict);
+  CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // it waits for nothing
+  member.rendezvous->stopped({1, {}, {}});
+  REQUIRE(member.verdict);
+  CHECK(member.verdict->kind == VerdictKind::stopped_by_signal);
+}
+
+TEST_CASE("no time passes for the pause before a restart while the agent stands still") {
+  LaunchSpec spec;
+  spec.restart.max_restarts = 1;
+  spec.restart.backoff = Milliseconds{50};
+  Member member(spec);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
+  member.fail(1);
+  CHECK_FALSE(member.round);
+  member.rendezvous->stand_still(true);
+  CHECK(member.io.run_for(std::chrono::milliseconds(100)) == 1);  // the timer that was called off
+  CHECK_FALSE(member.round);
+  member.rendezvous->stand_still(false);
+  member.io.restart();
+  REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);
+  CHECK(member.round);
+}
+
 TEST_CASE("a port in use is an error that names it") {
   const Occupied other;
-  asio::io_context io;
   LaunchSpec spec;
   SECTION("as an endpoint") { spec.rendezvous.endpoint = "127.0.0.1:" + std::to_string(other.port); }
   SECTION("as a master port") { spec.rendezvous.master_port = other.port; }
-  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
-  const auto opened = rendezvous.open();
+  Member member(spec);
+  const auto opened = member.rendezvous->open();
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == Errc::unavailable);
   CHECK(opened.error().message.find(std::to_string(other.port)) != std::string::npos);
 }
 
 TEST_CASE("a wrong endpoint is found when opening") {
-  asio::io_context io;
   LaunchSpec spec;
   spec.rendezvous.endpoint = "127.0.0.1:none";
-  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
-  const auto opened = rendezvous.open();
+  Member member(spec);
+  const auto opened = member.rendezvous->open();
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == Errc::invalid_argument);
 }
 
 TEST_CASE("without a store the port is left for a worker to listen on") {
-  asio::io_context io;
   LaunchSpec spec;
-  LocalRendezvous rendezvous(io.get_executor(), spec, 1);
-  REQUIRE(rendezvous.open(false));
+  spec.restart.max_restarts = 1;
+  Member member(spec, 1, false);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const auto round = rendezvous.next_round(attempt);
-    REQUIRE(round);
-    REQUIRE(round->master_port > 0);
-    CHECK(can_bind(round->master_port));
+    if (attempt > 0) member.fail(1);
+    REQUIRE(member.round);
+    REQUIRE(member.round->master_port > 0);
+    CHECK(can_bind(member.round->master_port));
   }
 }

@@ -21,6 +21,9 @@ struct CoordinatorOptions {
   std::vector<IpAddress> own_addresses;  ///< of this machine; loopback need not be among them
   Milliseconds heartbeat_interval{1'000};
   int heartbeat_misses = 3;
+  /// The only member is in this very process and calls this object: it cannot be lost, so it is not asked for signs of
+  /// life, may take what time it needs, and may have any number of workers.
+  bool only_here = false;
 };
 
 /// What the transport knows about a connection.

@@ -7,7 +7,7 @@
 
 #include "ddrun/base/duration.hpp"
 
-namespace ddrun::agent {
+namespace ddrun {
 
 /// One timer whose owner outlives the event loop. Setting it anew replaces what was waited for.
 class Alarm {
@@ -53,4 +53,4 @@ class Alarm {
   Clock::duration left_{};
 };
 
-}  // namespace ddrun::agent
+}  // namespace ddrun
