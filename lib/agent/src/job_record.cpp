@@ -186,6 +186,7 @@ bool JobRecord::writes_logs() const {
 
 void JobRecord::take_verdict(const GroupMachine& machine) {
   if (!result_.cause) result_.signal_sender = machine.signal_sender();
+  if (!result_.cause && result_.verdict == Verdict::timed_out) result_.message = machine.message();
   if (verdict_is_known_) return;
   result_.verdict = machine.verdict();
   result_.signal = machine.ending_signal();
@@ -226,8 +227,8 @@ void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool run
   if (spec_.rendezvous.several_machines()) {
     result_.message = verdict.why;
     result_.cause = read_cause(verdict, runs_coordinator);
-  } else if (result_.verdict == Verdict::launcher_failed || result_.verdict == Verdict::timed_out) {
-    // Of everything else the record has more than the coordinator was told.
+  } else if (result_.verdict == Verdict::launcher_failed) {
+    // Of everything else this machine knows more than it told the coordinator.
     result_.message = verdict.why;
     result_.launcher_code = verdict.exit_code;
   }
