@@ -177,7 +177,7 @@ GroupMachine::Actions GroupMachine::handle(const event::SpawnFailed& failed) {
   message_ = failed.message;
   launcher_code_ = failed.code;
   state_ = State::running;
-  Actions actions{action::TellAbort{action::EndKind::cannot_go_on, failed.code, failed.message}};
+  Actions actions{action::TellAbort{{rendezvous::AbortKind::cannot_go_on, failed.code, failed.message}}};
   for (auto& action : take_down(SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }
@@ -215,7 +215,7 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired&) {
     message_ =
         "workers cannot be killed: they hang inside the kernel (state D) or belong to another user; not restarting "
         "beside them";
-    actions.emplace_back(action::TellAbort{action::EndKind::cannot_go_on, launcher_code_, message_});
+    actions.emplace_back(action::TellAbort{{rendezvous::AbortKind::cannot_go_on, launcher_code_, message_}});
   }
   state_ = State::closing;
   actions.emplace_back(action::CloseOutput{});
@@ -262,7 +262,7 @@ GroupMachine::Actions GroupMachine::handle(const event::JobTimeout&) {
   // All went well: the time is up, but so is the job.
   if (job_is_ending_ || all_went_well()) return {};
   Actions actions{action::TellAbort{
-      action::EndKind::time_is_up, exit_codes::timed_out,
+      rendezvous::AbortKind::time_is_up, exit_codes::timed_out,
       concat("the job ran for ", format_duration(rules_.job_limit), ", the limit set with --timeout")}};
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
   return actions;
@@ -281,7 +281,7 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
       state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
   if (all_went_well()) return ends_leftovers ? kill() : Actions{};  // only clearing up
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
-  Actions actions{action::TellLeave{ending.signal, ending.sender}};
+  Actions actions{action::TellLeave{{ending.signal, ending.sender}}};
   if (!rules_.runs_coordinator) no_verdict_follows_ = true;
   for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
   if (was_taking_down && state_ == State::stopping) {
@@ -321,7 +321,7 @@ GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {
   message_ = concat(only_node_ ? "rank" : "local rank", running_.size() == 1 ? " " : "s ",
                     fold_ranks({running_.begin(), running_.end()}), " still ran ", format_duration(*rules_.exit_skew),
                     " after the first worker had ended well (--exit-skew)");
-  Actions actions{action::TellAbort{action::EndKind::skewed, exit_codes::timed_out, message_}};
+  Actions actions{action::TellAbort{{rendezvous::AbortKind::skewed, exit_codes::timed_out, message_}}};
   for (auto& action : end_job(Verdict::timed_out, SIGTERM)) actions.push_back(std::move(action));
   return actions;
 }

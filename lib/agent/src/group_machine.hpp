@@ -14,6 +14,7 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
@@ -131,14 +132,10 @@ struct TellFailed {
 struct TellSucceeded {};
 struct TellStopped {};
 struct TellLeave {
-  int signal = 0;
-  std::string sender;
+  rendezvous::Leave message;
 };
-enum class EndKind { cannot_go_on, time_is_up, skewed };
 struct TellAbort {
-  EndKind kind = EndKind::cannot_go_on;
-  int code = exit_codes::launcher_failed;
-  std::string what;
+  rendezvous::Abort message;
 };
 struct Abandon {  ///< no more words: for the others this node is lost
   std::string why;

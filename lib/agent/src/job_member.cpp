@@ -97,20 +97,12 @@ void JobMember::tell(const action::TellStopped&) {
 
 void JobMember::tell(const action::TellLeave& leave) {
   leaving_ = true;
-  rendezvous_->leave(leave.signal, leave.sender);
+  rendezvous_->leave(leave.message);
 }
 
 void JobMember::tell(const action::TellAbort& abort) {
   leaving_ = true;
-  rendezvous::Abort message;
-  switch (abort.kind) {
-    case action::EndKind::cannot_go_on: message.kind = rendezvous::AbortKind::cannot_go_on; break;
-    case action::EndKind::time_is_up: message.kind = rendezvous::AbortKind::time_is_up; break;
-    case action::EndKind::skewed: message.kind = rendezvous::AbortKind::skewed; break;
-  }
-  message.exit_code = abort.code;
-  message.what = abort.what;
-  rendezvous_->abort(message);
+  rendezvous_->abort(abort.message);
 }
 
 void JobMember::abandon(const std::string& why) {

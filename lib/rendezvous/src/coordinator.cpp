@@ -16,10 +16,10 @@
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/rendezvous/restart_budget.hpp"
 #include "heartbeat.hpp"
 #include "membership.hpp"
 #include "node_ranks.hpp"
+#include "restart_budget.hpp"
 #include "settings.hpp"
 
 namespace ddrun::rendezvous {

@@ -47,7 +47,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void failed(const Failed& failure) override { send(failure); }
   void succeeded() override { send(Succeeded{started_}); }
   void stopped(const Stopped& stopped) override { send(stopped); }
-  void leave(int signal, const std::string& sender) override;
+  void leave(const Leave& why) override;
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
   void stand_still(bool /*still*/) override {}  // the others' time goes on
@@ -284,14 +284,14 @@ void JobRendezvous::lost(Error error) {
   listener_.coordinator_lost(error.message);
 }
 
-void JobRendezvous::leave(int signal, const std::string& sender) {
-  if (member_) return send(Leave{signal, sender});
+void JobRendezvous::leave(const Leave& why) {
+  if (member_) return send(why);
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = exit_codes::signal_base + signal;
-  verdict.signal = signal;
+  verdict.exit_code = exit_codes::signal_base + why.signal;
+  verdict.signal = why.signal;
   verdict.host = options_.host;
-  verdict.why = concat("stopped by ", signal_name(signal), sender.empty() ? "" : concat(" from ", sender),
+  verdict.why = concat("stopped by ", signal_name(why.signal), why.sender.empty() ? "" : concat(" from ", why.sender),
                        " before the job began");
   if (!over_) end_later(std::move(verdict));
 }

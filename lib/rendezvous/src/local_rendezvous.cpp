@@ -97,7 +97,7 @@ class LocalRendezvous final : public Rendezvous {
   void failed(const Failed& failure) override { say(failure); }
   void succeeded() override { say(Succeeded{round_}); }
   void stopped(const Stopped& stopped) override { say(stopped); }
-  void leave(int signal, const std::string& sender) override { say(Leave{signal, sender}); }
+  void leave(const Leave& why) override { say(why); }
   void abort(const Abort& why) override {
     if (abort_.empty()) abort_ = why.what;
     say(why);

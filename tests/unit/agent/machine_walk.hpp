@@ -45,10 +45,10 @@ inline std::string words(const std::vector<agent::Action>& actions) {
     std::string operator()(const agent::action::TellSucceeded&) const { return "tell succeeded"; }
     std::string operator()(const agent::action::TellStopped&) const { return "tell stopped"; }
     std::string operator()(const agent::action::TellLeave& leave) const {
-      return "tell leave " + std::to_string(leave.signal);
+      return "tell leave " + std::to_string(leave.message.signal);
     }
     std::string operator()(const agent::action::TellAbort& abort) const {
-      return "tell abort " + std::to_string(abort.code);
+      return "tell abort " + std::to_string(abort.message.exit_code);
     }
     std::string operator()(const agent::action::Abandon&) const { return "abandon"; }
   };
@@ -95,11 +95,10 @@ class OneMachine {
       coordinator_->receive(1, rendezvous::Stopped{round_, {}, {}}, now);
     } else if (const auto* leave = std::get_if<TellLeave>(&action)) {
       ends_ = true;
-      coordinator_->receive(1, rendezvous::Leave{leave->signal, leave->sender}, now);
+      coordinator_->receive(1, leave->message, now);
     } else if (const auto* abort = std::get_if<TellAbort>(&action)) {
       ends_ = true;
-      const auto kind = static_cast<rendezvous::AbortKind>(abort->kind);
-      coordinator_->receive(1, rendezvous::Abort{kind, abort->code, abort->what}, now);
+      coordinator_->receive(1, abort->message, now);
     } else if (const auto* abandon = std::get_if<Abandon>(&action)) {
       ends_ = true;
       coordinator_->receive(1, rendezvous::Abort{{}, exit_codes::launcher_failed, abandon->why}, now);

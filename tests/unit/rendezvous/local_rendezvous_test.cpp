@@ -187,7 +187,7 @@ TEST_CASE("a member of this very process may take what time it needs") {
   REQUIRE(member.rendezvous->open());
   member.rendezvous->join();
   REQUIRE(member.round);
-  member.rendezvous->leave(SIGTERM, "");
+  member.rendezvous->leave({SIGTERM, ""});
   REQUIRE(member.stop);
   CHECK_FALSE(member.verdict);
   CHECK(member.io.run_one_for(std::chrono::milliseconds(1)) == 0);  // it waits for nothing

@@ -1,6 +1,4 @@
-#include "ddrun/rendezvous/restart_budget.hpp"
-
-#include <signal.h>
+#include "restart_budget.hpp"
 
 #include "ddrun/test/catch.hpp"
 
@@ -10,7 +8,6 @@ using namespace ddrun::rendezvous;
 namespace {
 
 const Clock::time_point start{std::chrono::hours(1)};
-const ExitStatus failure = Exited{1};
 
 RestartPolicy policy(int restarts, Milliseconds backoff = Milliseconds{0}) {
   RestartPolicy made;
@@ -23,16 +20,16 @@ RestartPolicy policy(int restarts, Milliseconds backoff = Milliseconds{0}) {
 
 TEST_CASE("asking spends nothing and spending counts") {
   RestartBudget budget(policy(2));
-  for (int i = 0; i < 5; ++i) CHECK(budget.allows(failure, start));
+  for (int i = 0; i < 5; ++i) CHECK(budget.any_left(start));
   CHECK(budget.used() == 0);
   budget.spend(start);
-  CHECK(budget.allows(failure, start));
+  CHECK(budget.any_left(start));
   budget.spend(start);
-  CHECK_FALSE(budget.allows(failure, start + std::chrono::hours(24)));
+  CHECK_FALSE(budget.any_left(start + std::chrono::hours(24)));
   CHECK(budget.used() == 2);
 }
 
-TEST_CASE("without restarts nothing is allowed") { CHECK_FALSE(RestartBudget(policy(0)).allows(failure, start)); }
+TEST_CASE("without restarts nothing is allowed") { CHECK_FALSE(RestartBudget(policy(0)).any_left(start)); }
 
 TEST_CASE("the pause doubles up to a minute") {
   RestartBudget budget(policy(1000, Milliseconds{1000}));
@@ -55,11 +52,11 @@ TEST_CASE("within a window only its own restarts count") {
   RestartBudget budget(windowed);
   budget.spend(start);
   budget.spend(start + Milliseconds{4'000});
-  CHECK_FALSE(budget.allows(failure, start + Milliseconds{9'999}));
-  CHECK(budget.allows(failure, start + Milliseconds{10'000}));
+  CHECK_FALSE(budget.any_left(start + Milliseconds{9'999}));
+  CHECK(budget.any_left(start + Milliseconds{10'000}));
   budget.spend(start + Milliseconds{10'000});
-  CHECK_FALSE(budget.allows(failure, start + Milliseconds{13'999}));
-  CHECK(budget.allows(failure, start + Milliseconds{14'000}));
+  CHECK_FALSE(budget.any_left(start + Milliseconds{13'999}));
+  CHECK(budget.any_left(start + Milliseconds{14'000}));
   CHECK(budget.used() == 3);
 }
 
@@ -72,16 +69,4 @@ TEST_CASE("the pause starts anew after a window without a restart") {
   // Not one window since the first, but since the last.
   CHECK(budget.spend(start + Milliseconds{14'000}) == Milliseconds{4'000});
   CHECK(budget.spend(start + Milliseconds{24'000}) == Milliseconds{1'000});
-}
-
-TEST_CASE("codes that are never restarted after are compared with exit codes only") {
-  RestartPolicy named = policy(1);
-  named.no_restart_on = {SIGKILL};
-  RestartBudget budget(named);
-  CHECK_FALSE(budget.allows(Exited{SIGKILL}, start));
-  CHECK(budget.allows(Signaled{SIGKILL, false}, start));
-  CHECK(budget.allows(Exited{128 + SIGKILL}, start));
-  CHECK(budget.any_left(start));
-  budget.spend(start);
-  CHECK_FALSE(budget.any_left(start));
 }

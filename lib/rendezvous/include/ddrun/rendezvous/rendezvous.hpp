@@ -68,7 +68,7 @@ class Rendezvous {
   virtual void failed(const Failed& failure) = 0;
   virtual void succeeded() = 0;
   virtual void stopped(const Stopped& stopped) = 0;
-  virtual void leave(int signal, const std::string& sender) = 0;
+  virtual void leave(const Leave& why) = 0;
   virtual void abort(const Abort& why) = 0;
 
   /// The agent cannot go on and says no more: on several machines this breaks the connection, and for the others this

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::rendezvous {
+
+/// Whether and when a job whose workers failed starts again. Time comes in as an argument.
+class RestartBudget {
+ public:
+  explicit RestartBudget(RestartPolicy policy) : policy_(std::move(policy)) {}
+
+  /// Is a restart left? Does not spend anything.
+  [[nodiscard]] bool any_left(Clock::time_point now) const;
+  /// The pause before the next restart: --restart-backoff, doubled for each restart up to 60 s. With --restart-window
+  /// the doubling starts anew when a whole window has passed without a restart. Does not spend anything.
+  [[nodiscard]] Milliseconds pause(Clock::time_point now) const;
+  /// Takes one restart. Gives the pause before it.
+  Milliseconds spend(Clock::time_point now);
+  /// Restarts in all.
+  [[nodiscard]] int used() const { return used_; }
+
+ private:
+  [[nodiscard]] int counted(Clock::time_point now) const;
+
+  RestartPolicy policy_;
+  int used_ = 0;
+  int doublings_ = 0;
+  std::deque<Clock::time_point> recent_;
+};
+
+inline int RestartBudget::counted(Clock::time_point now) const {
+  if (!policy_.window) return used_;
+  return static_cast<int>(
+      std::count_if(recent_.begin(), recent_.end(), [&](auto at) { return now - at < *policy_.window; }));
+}
+
+inline bool RestartBudget::any_left(Clock::time_point now) const { return counted(now) < policy_.max_restarts; }
+
+inline Milliseconds RestartBudget::pause(Clock::time_point now) const {
+  const int doublings = policy_.window && counted(now) == 0 ? 0 : doublings_;
+  constexpr Milliseconds max_pause{60'000};
+  const Milliseconds pause = std::min<Milliseconds>(policy_.backoff * (1LL << std::min(doublings, 20)), max_pause);
+  // A first pause that was asked to be longer than a minute stays as it was asked for.
+  return std::max(pause, policy_.backoff);
+}
+
+inline Milliseconds RestartBudget::spend(Clock::time_point now) {
+  const Milliseconds before_it = pause(now);
+  if (policy_.window) {
+    while (!recent_.empty() && now - recent_.front() >= *policy_.window) recent_.pop_front();
+    if (recent_.empty()) doublings_ = 0;
+    recent_.push_back(now);
+  }
+  ++used_;
+  ++doublings_;
+  return before_it;
+}
+
+}  // namespace ddrun::rendezvous
