@@ -11,20 +11,6 @@
 
 namespace ddrun::agent {
 
-const char* describe(State state) {
-  switch (state) {
-    case State::idle: return "idle";
-    case State::rendezvous: return "rendezvous";
-    case State::starting: return "starting";
-    case State::running: return "running";
-    case State::stopping: return "stopping";
-    case State::killing: return "killing";
-    case State::closing: return "closing";
-    case State::finished: return "finished";
-  }
-  return "?";
-}
-
 namespace {
 
 template <class Kind, class... States>

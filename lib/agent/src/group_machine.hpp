@@ -33,7 +33,6 @@ enum class State {
   closing,     ///< no process is left; the rest of their output is being written
   finished,
 };
-[[nodiscard]] const char* describe(State state);
 
 // What happens to a group.
 namespace event {

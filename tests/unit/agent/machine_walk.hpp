@@ -14,6 +14,24 @@
 #include "group_machine.hpp"
 #include "settings.hpp"
 
+namespace ddrun::agent {
+
+inline const char* describe(State state) {
+  switch (state) {
+    case State::idle: return "idle";
+    case State::rendezvous: return "rendezvous";
+    case State::starting: return "starting";
+    case State::running: return "running";
+    case State::stopping: return "stopping";
+    case State::killing: return "killing";
+    case State::closing: return "closing";
+    case State::finished: return "finished";
+  }
+  return "?";
+}
+
+}  // namespace ddrun::agent
+
 namespace ddrun::test {
 
 /// What a machine does first that ends its workers.
