@@ -24,7 +24,7 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
-#include "ddrun/topology/bindings.hpp"
+#include "ddrun/topology/cpus.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "group_machine.hpp"
 #include "job_events.hpp"

@@ -5,7 +5,7 @@
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/duration.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
 

@@ -8,7 +8,6 @@
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
 
 namespace ddrun::store {
 class TcpServer;
