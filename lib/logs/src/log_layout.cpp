@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::logs {

@@ -32,8 +32,7 @@
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
 #include "fan_out.hpp"
-#include "frames.hpp"
-#include "orders.hpp"
+#include "protocol.hpp"
 #include "remote_command.hpp"
 
 namespace ddrun::remote {

@@ -30,8 +30,7 @@
 #include "ddrun/process/signals.hpp"
 #include "ddrun/remote/bootstrap.hpp"
 #include "fan_out.hpp"
-#include "frames.hpp"
-#include "orders.hpp"
+#include "protocol.hpp"
 #include "remote_command.hpp"
 
 namespace ddrun::remote {

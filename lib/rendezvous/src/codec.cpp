@@ -1,9 +1,13 @@
 #include "codec.hpp"
 
-#include "bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::rendezvous {
+
+using bytes::put;
+using bytes::put_text;
+using bytes::Reader;
 
 namespace {
 
@@ -41,10 +45,10 @@ void read(Reader& from, Join& join) {
   join.runs_coordinator = from.boolean();
   join.clock_us = from.number<std::int64_t>();
   for (auto left = from.count(8); left > 0; --left) {
-    auto key = from.text();
-    join.settings.emplace_back(std::move(key), from.text());
+    const auto key = from.text();
+    join.settings.emplace_back(key, from.text());
   }
-  for (auto left = from.count(4); left > 0; --left) join.own_addresses.push_back(from.text());
+  for (auto left = from.count(4); left > 0; --left) join.own_addresses.emplace_back(from.text());
   join.agents_expected = from.number<std::uint32_t>();
 }
 
@@ -163,7 +167,7 @@ void read(Reader& from, Open& open) {
   open.round = from.number<Round>();
   open.address = from.text();
   open.port = from.number<std::uint16_t>();
-  for (auto left = from.count(4); left > 0; --left) open.addresses.push_back(from.text());
+  for (auto left = from.count(4); left > 0; --left) open.addresses.emplace_back(from.text());
 }
 
 // Ranks are what the rest of ddrun has as int.

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "describe.hpp"
 #include "exchange.hpp"
