@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/status.hpp"
+#include "ddrun/bench/run.hpp"
 #include "ddrun/store/store.hpp"
 
 namespace ddrun::bench {

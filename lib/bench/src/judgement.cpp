@@ -13,7 +13,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/options.hpp"
 #include "pairs.hpp"
-#include "units.hpp"
+#include "results.hpp"
 
 namespace ddrun::bench {
 
