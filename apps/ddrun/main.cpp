@@ -10,7 +10,6 @@
 #include <variant>
 #include <vector>
 
-#include "cluster_place.hpp"
 #include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/exit_code_table.hpp"

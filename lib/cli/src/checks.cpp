@@ -1,4 +1,4 @@
-#include "checks.hpp"
+#include "settings.hpp"
 
 #include <algorithm>
 #include <array>

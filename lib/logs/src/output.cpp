@@ -27,8 +27,7 @@
 #include "ddrun/logs/line_assembler.hpp"
 #include "ddrun/logs/tail_buffer.hpp"
 #include "line_prefix.hpp"
-#include "log_file.hpp"
-#include "log_layout.hpp"
+#include "log_files.hpp"
 #include "pseudo_terminal.hpp"
 #include "ready_set.hpp"
 
