@@ -14,7 +14,8 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/topology/nproc.hpp"
 
-// What this machine's environment says about the job, and `ddrun env`, which shows it: what was detected, from which variable, what it means, what counts instead.
+// What this machine's environment says about the job, and `ddrun env`, which shows it: what was detected, from which
+// variable, what it means, what counts instead.
 
 namespace ddrun {
 

@@ -106,8 +106,4 @@ class ShmCommunicator final : public Communicator {
   PeerWatch watch_;  ///< last: it ends before what it reports to
 };
 
-/// The row of this back end: where all ranks can reach the same memory.
-[[nodiscard]] Suits suits_shm(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
-
 }  // namespace ddrun::collectives

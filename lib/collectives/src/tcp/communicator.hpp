@@ -65,7 +65,4 @@ class TcpCommunicator final : public Communicator {
   bool failed_ = false;
 };
 
-/// The row of this back end.
-[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
-
 }  // namespace ddrun::collectives
