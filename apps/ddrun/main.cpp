@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
-#include <memory>
 #include <string>
 
 #include "commands.hpp"

@@ -12,7 +12,6 @@
 #include <ctime>
 #include <vector>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 

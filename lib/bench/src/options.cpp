@@ -2,21 +2,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
-#include "ddrun/base/duration.hpp"
-#include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/run.hpp"
 #include "judgement.hpp"

@@ -11,7 +11,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/run.hpp"
 #include "judgement.hpp"
-#include "plot.hpp"
 
 namespace ddrun::bench {
 

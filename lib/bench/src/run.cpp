@@ -10,13 +10,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "benchmark.hpp"
 #include "cases.hpp"
-#include "ddrun/base/text.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"

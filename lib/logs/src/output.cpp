@@ -11,21 +11,13 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/console.hpp"
 #include "ddrun/logs/line_assembler.hpp"
-#include "ddrun/logs/tail_buffer.hpp"
 #include "line_prefix.hpp"
 #include "log_files.hpp"
 #include "pseudo_terminal.hpp"

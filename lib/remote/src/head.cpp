@@ -15,11 +15,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"

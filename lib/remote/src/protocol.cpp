@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "ddrun/base/bytes.hpp"
 #include "ddrun/remote/bootstrap.hpp"
 
 namespace ddrun::remote {

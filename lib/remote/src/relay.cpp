@@ -12,7 +12,6 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,13 +21,11 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
-#include "ddrun/remote/bootstrap.hpp"
 #include "fan_out.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"

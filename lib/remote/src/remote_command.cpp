@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <span>
-#include <string_view>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/remote/bootstrap.hpp"

@@ -2,13 +2,9 @@
 
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <random>
 
 #include "ddrun/base/text.hpp"
 

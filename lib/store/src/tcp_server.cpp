@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
-#include <utility>
 
 #include "connection.hpp"
 #include "ddrun/base/address.hpp"

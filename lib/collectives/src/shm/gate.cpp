@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <climits>
 #include <ctime>
-#include <vector>
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"

@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <map>

@@ -1,9 +1,7 @@
 #include "tcp/algorithms.hpp"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <utility>
 #include <vector>
 
 #include "copy.hpp"

@@ -2,7 +2,6 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/memory.hpp"
 #include "ddrun/store/store.hpp"
 
 namespace ddrun::collectives {

@@ -9,7 +9,6 @@
 // After <sys/socket.h>, and after <time.h>: it uses both.
 #include <linux/errqueue.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>

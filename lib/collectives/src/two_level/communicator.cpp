@@ -7,12 +7,10 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
 #include "ddrun/store/store.hpp"
 #include "describe.hpp"
 #include "exchange.hpp"
-#include "two_level/team.hpp"
 
 namespace ddrun::collectives {
 
