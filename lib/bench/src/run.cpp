@@ -15,6 +15,8 @@
 
 #include "benchmark.hpp"
 #include "cases.hpp"
+#include "ddrun/bench/options.hpp"
+#include "ddrun/bench/place.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
