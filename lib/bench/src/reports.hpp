@@ -96,7 +96,8 @@ void say_shortfall(const Verdict& verdict);
 [[nodiscard]] std::string table_of(const Pairs& pairs);
 
 /// To stdout at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known. If
-/// stdout does not take them (closed, or a full disk), says so and ends the program: no user would see what is measured.
+/// stdout does not take them (closed, or a full disk), says so and ends the program: no user would see what is
+/// measured.
 void print(const std::string& lines);
 
 /// Everything as one JSON object, in UTF-8 (docs/allreduce.md).

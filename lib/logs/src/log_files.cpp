@@ -106,9 +106,9 @@ std::size_t LogFile::fitting(std::string_view bytes) const {
 
 void LogFile::rotate() {
   int err = EEXIST;
-  // Names may be taken, by an earlier run or by anybody.
+  // Names may be taken, by an earlier run or another program.
   while (err == EEXIST) err = rename_to_new(path_, concat(path_, '.', ++rotated_));
-  // Somebody has removed the file: there is nothing to set aside, and a new one is wanted all the more.
+  // Another program has removed the file: there is nothing to set aside, and a new one is wanted all the more.
   if (err != 0 && err != ENOENT) {
     // Better one file that is too big than bytes that are lost.
     rotation_error_ = concat("cannot set ", path_, " aside: ", std::strerror(err));
@@ -169,7 +169,7 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   if (piped) plan.kind = StreamPlan::Kind::piped;
   else if (plan.file) plan.kind = StreamPlan::Kind::direct_file;
   else if (plan.console) plan.kind = StreamPlan::Kind::inherit;
-  // Nobody sees it, but if the worker fails, its last words are wanted.
+  // It is not shown, but if the worker fails, its last words are wanted.
   else plan.kind = stream == StreamId::err ? StreamPlan::Kind::piped : StreamPlan::Kind::discard;
 
   switch (log.pty) {

@@ -79,7 +79,8 @@ struct StreamPlaces {
 };
 
 /// With PtyUse::automatic so many workers of a machine have pseudo-terminals, and in larger groups none. Two of them
-/// take about 0.25 ms to make, the system has 4,096 (kernel.pty.max), and nobody watches the progress bars of hundreds.
+/// take about 0.25 ms to make, the system has 4,096 (kernel.pty.max), and no user watches the progress bars of
+/// hundreds.
 constexpr int most_workers_with_ptys = 64;
 
 [[nodiscard]] StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,

@@ -122,7 +122,7 @@ Result<ClientSocket> ClientSocket::connect(const SocketAddress& server, Deadline
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return failed(error);
   }
-  // Where nobody listens on a port that outgoing connections may use too, the system can connect a socket to itself.
+  // Where no server listens on a port that outgoing connections may use too, the system can connect a socket to itself.
   if (const auto self = local_socket_address(fd.get());
       self && self->size == server.size && self->text() == server.text()) {
     return failed(ECONNREFUSED);
@@ -514,7 +514,7 @@ class TcpClient::Pool {
   void cancel() noexcept {
     cancelled_.store(true, std::memory_order_release);
     const std::uint64_t one = 1;
-    // Never read again: whoever looks at it from now on finds it readable.
+    // Never read again: a thread that looks at it from now on finds it readable.
     while (::write(cancel_event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
     }
   }
@@ -561,7 +561,7 @@ std::unique_ptr<ClientConnection> TcpClient::Pool::next_idle() {
 }
 
 Result<TcpClient::Pool::Lease> TcpClient::Pool::take(Deadline deadline) {
-  // Cancelling wakes nobody here, since a signal handler may not: look again after this time.
+  // Cancelling wakes no thread here, since a signal handler may not: look again after this time.
   constexpr std::chrono::milliseconds look_again{20};
   std::unique_lock lock(mutex_);
   if (user_ == std::thread::id()) user_ = std::this_thread::get_id();
@@ -833,7 +833,8 @@ Result<std::string> TcpClient::queue_pop(std::string_view queue, Deadline deadli
       if (!length) return tl::unexpected(length.error());
       if (*length > 0) return lease->receive_bytes(deadline);
       if (*length < 0) return lease->nonsense(concat(*length, " as the length of a queue"));
-      // Gone to somebody else: wait for the next. Not at once if that happens again: a key of that name ends each wait.
+      // Gone to another client: wait for the next. Not at once if that happens again: a key of that name ends each
+      // wait.
       if (Clock::now() >= deadline) break;
       if (!pool_->sleep(std::min(deadline, Clock::now() + pause))) return cancelled();
       pause = std::min(2 * pause + std::chrono::milliseconds(1), std::chrono::milliseconds(100));

@@ -285,7 +285,7 @@ Result<void> NcclCommunicator::agree_on(const Call& call, Deadline deadline) {
   const auto words = std::as_writable_bytes(std::span(most));
   if (auto done = control_->all_reduce(words, words, DataType::uint64, ReduceOp::max, deadline); !done) return done;
   if (most[0] == ~most[1] && most[2] == ~most[3]) return {};
-  // Everybody knows by now that they differ, and tells its own.
+  // All ranks know by now that they differ, and each tells its own.
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
   all[2 * static_cast<std::size_t>(rank())] = kind;
   all[2 * static_cast<std::size_t>(rank()) + 1] = call.count;

@@ -102,7 +102,7 @@ struct Workspace {
 // elements are reduced is the same on all ranks, or only one of them reduces an element and tells the others, so that
 // all have the same bits. Groups of two or more.
 
-/// Everybody has everything reduced: log2(n) steps in which pairs swap all they have. Returns in `ws.mine` numbers of
+/// All ranks have everything reduced: log2(n) steps in which pairs swap all they have. Returns in `ws.mine` numbers of
 /// Partial; `in` has `count` elements, whatever the call's count is.
 [[nodiscard]] Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& partial, const std::byte* in,
                                               std::size_t count);

@@ -88,7 +88,7 @@ Result<void> LevelWork::run(const Call& call, Deadline deadline) {
   TwoLevelTeam& team = *levels_.team;
   const std::size_t max_count = most(call);
   Piece piece{0, std::min(call.count, max_count)};
-  // Before anybody can know whether it is needed, as the first meeting is the only one where nothing is private.
+  // Before a rank can know whether it is needed, as the first meeting is the only one where nothing is private.
   show(call, piece);
   if (auto met = team.announce(call, deadline); !met) return met;
   const Sharing sharing = look(call);
@@ -97,7 +97,7 @@ Result<void> LevelWork::run(const Call& call, Deadline deadline) {
     if (auto worked = work(call, piece, deadline); !worked) return worked;
     const std::size_t end = piece.begin + piece.count;
     const bool last = end == call.count;
-    // Nobody leaves while others still use its memory.
+    // A rank does not leave while others still use its memory.
     if (any_private || (last && sharing != Sharing::none)) {
       if (auto met = team.meet(deadline); !met) return met;
     }
@@ -590,12 +590,13 @@ Error compare_with_others(Error mine, const Group& group, const Call& call, std:
 }
 
 /// Finds what all ranks are to say about a failure that each of them sees in its own way: some see the cause, others
-/// only that a neighbour has given up. Whoever fails says so, in its team's memory and in the store, before it leaves.
+/// only that a neighbour has given up. A rank that fails says so, in its team's memory and in the store, before it
+/// leaves.
 ///
 /// Of calls that differ, and of ranks that did not come, each rank sees only a part, too: those that have failed tell
 /// each other what they were called for. `call_number` is that of the call, equal on ranks that wait for each other.
-/// `certain`: nobody else can know better. Blocks for a second or two at most. `hang_up` closes this rank's connections
-/// to other hosts.
+/// `certain`: no other rank can know better. Blocks for a second or two at most. `hang_up` closes this rank's
+/// connections to other hosts.
 Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call& call, std::uint64_t call_number,
                   bool certain, const std::function<void()>& hang_up) {
   if (auto known = team.kept()) return *known;
@@ -610,7 +611,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
   if (told && !certain && !is_there(group, key)) {
     bool calls_differ = mine.code == Errc::invalid_argument;
     if (calls_differ) {
-      // Whoever waits for this rank shall fail as well, and know why it was hung up on.
+      // A rank that waits for this one shall fail as well, and know why it was hung up on.
       static_cast<void>(group.store->set(differing, "1", Clock::now() + 1s));
       hang_up();
     } else {
@@ -628,7 +629,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
       if (code && blank != std::string::npos) mine = Error{static_cast<Errc>(*code), first->substr(blank + 1)};
     }
   }
-  if (certain) hang_up();  // whoever waits for this rank finds the reason now
+  if (certain) hang_up();  // a rank that waits for this one finds the reason now
   return team.keep(mine);
 }
 

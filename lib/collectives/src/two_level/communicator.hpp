@@ -140,7 +140,7 @@ class SliceWork final : public LevelWork {
 /// all_gather, gather, scatter, reduce_scatter and all_to_all: the blocks of a host are dealt to its ranks that are in
 /// a column, and each column carries those that it was dealt on every host, all columns at the same time. What belongs
 /// together travels as one message: of all_to_all, all that the ranks of a host have for the ranks of another one that
-/// were dealt to a column. Where a host has fewer ranks than another, its messages have room that nobody reads. Small
+/// were dealt to a column. Where a host has fewer ranks than another, its messages have room that no rank reads. Small
 /// blocks are all carried by the first column.
 class BlockWork final : public LevelWork {
  public:
@@ -194,8 +194,8 @@ class StraightWork final : public LevelWork {
 };
 
 /// send_recv: what comes from a rank of the same host is read from its memory, the rest goes over TCP between the two
-/// ranks, while others of the host do the same. Every rank takes part in the meetings of its host, whoever its partners
-/// are, and sends and receives in one step, so that no order of partners can block.
+/// ranks, while others of the host do the same. Every rank takes part in the meetings of its host, whichever its
+/// partners are, and sends and receives in one step, so that no order of partners can block.
 class MessageWork final : public LevelWork {
  public:
   using LevelWork::LevelWork;

@@ -78,7 +78,7 @@ struct Call {
 /// Whether a call's memory is in place; see Call.
 [[nodiscard]] bool in_place(const Call& call, int rank, int size);
 
-/// A hook for tests of whoever checks results: it stands between one rank and its back end and may make mistakes that
+/// A hook for tests of what checks results: it stands between one rank and its back end and may make mistakes that
 /// a back end could make. Called on the calling thread, for each call but barriers.
 class Tap {
  public:
