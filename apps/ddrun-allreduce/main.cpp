@@ -11,7 +11,6 @@
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/place.hpp"
 #include "ddrun/bench/run.hpp"
-#include "ddrun/bench/status.hpp"
 
 using namespace ddrun;
 using namespace ddrun::bench;

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <signal.h>
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,10 +13,13 @@
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/cli/parse.hpp"
+#include "ddrun/cluster/complete.hpp"
 
 // What the first word of a command line may be, but a program. Each has a file of its name, with its options, its help
-// and what it does; those that only print a text are in commands.cpp.
+// and what it does; those that only print a text are in commands.cpp, with what
+// several of them need.
 
 namespace ddrun {
 
@@ -99,5 +106,33 @@ int run_store(const Parsed& parsed);
 /// Whether `ddrun env WORD ...` is the program env(1), which starts workers, and not `ddrun env`: WORD is an
 /// assignment, a program, or an option that only env(1) has. Empty: there is none.
 [[nodiscard]] bool starts_env_program(std::string_view word);
+
+/// What this machine's environment says about the job (env.cpp).
+struct ClusterPlace {
+  cluster::Detected detected;
+  cluster::Completion completion;
+};
+
+/// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
+/// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
+[[nodiscard]] Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid);
+
+// For commands that serve (commands.cpp).
+
+/// A program that serves until a signal ends it. Make it before anything that has a thread: the thread is to have none
+/// of the signals.
+class Serving {
+ public:
+  Serving();
+  /// Says on stdout where it listens, waits for SIGINT, SIGTERM, SIGHUP or SIGQUIT, and prints `stats` (if there is
+  /// such a function) then and for each SIGUSR1. Returns the exit code.
+  int run(const std::vector<std::string>& addresses, const std::function<std::string()>& stats);
+
+ private:
+  sigset_t signals_;
+};
+
+/// "name number", on a line of its own.
+[[nodiscard]] std::string stats_line(std::string_view name, unsigned long long number);
 
 }  // namespace ddrun

@@ -58,15 +58,15 @@ Result<std::vector<std::pair<std::string, std::string>>> exported_of(const Remot
   return variables;
 }
 
-/// By a name that can mean no other. Somebody else's "user@localhost" is for ssh.
+/// By a name that can mean no other. Another user's "user@localhost" is for ssh.
 bool is_this_machine(std::string_view name) {
   const std::string own = cluster::this_machine().host_name;
   return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own ||
          name == own.substr(0, own.find('.'));
 }
 
-/// Of the signals that end a job in order, the one that workers least likely ignore: of those that ignore SIGHUP nobody
-/// knows, once the connection is lost, that they use up all of the grace time.
+/// Of the signals that end a job in order, the one that workers least likely ignore: those that ignore SIGHUP
+/// use up all of the grace time when the connection is lost, and no user sees why.
 int signal_for_lost(const std::set<int>& ending) {
   for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
     if (ending.count(signal) != 0) return signal;

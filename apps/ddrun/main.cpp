@@ -6,11 +6,9 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
-#include "cluster_place.hpp"
 #include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
@@ -74,7 +72,7 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     };
   }
   const agent::JobResult result = agent::run_job(spec, context, environ, build_info().version, std::move(hooks));
-  // Whoever asked for files, and not where, is told; a report of a failure says it by itself.
+  // A user who asked for files, and not where, is told; a report of a failure says it by itself.
   if (result.verdict == agent::Verdict::success && !result.log_dir.empty() && !spec.log.dir) {
     say(Level::notice, "logs: " + result.log_dir);
   }

@@ -6,13 +6,12 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/parse.hpp"
 #include "ddrun/cli/values.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "serving.hpp"
 
 // `ddrun rendezvous`: a coordinator by itself. It serves until a signal comes.
 

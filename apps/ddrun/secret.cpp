@@ -8,7 +8,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/parse.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 
 // `ddrun secret new`.

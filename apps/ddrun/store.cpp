@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
-#include <memory>
 #include <string>
 
 #include "commands.hpp"
@@ -11,14 +10,13 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/parse.hpp"
 #include "ddrun/cli/values.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/store/prefix_store.hpp"
 #include "ddrun/store/resolve.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
-#include "serving.hpp"
 
 // `ddrun store`: a store by itself, and questions to one.
 

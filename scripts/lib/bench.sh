@@ -17,7 +17,7 @@ bench_helpers() {
       bare | store_load) flags="-O2 -static" ;;
       agents_load)
         flags="-O2 -I$root/lib/base/include -I$root/lib/spec/include -I$root/lib/rendezvous/include -I$root/lib/rendezvous/src"
-        files+=("$root"/lib/rendezvous/src/{codec,frames,handshake,hmac}.cpp "$root"/lib/base/src/random_bytes.cpp)
+        files+=("$root"/lib/rendezvous/src/{codec,frames,handshake,hmac}.cpp "$root"/lib/base/src/bytes.cpp)
         libraries=(-lcrypto)
         ;;
       roofline) flags="-O3 -march=native" ;;

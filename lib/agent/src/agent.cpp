@@ -23,7 +23,7 @@
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
-#include "ddrun/topology/bindings.hpp"
+#include "ddrun/topology/cpus.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
 #include "group_machine.hpp"

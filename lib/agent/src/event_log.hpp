@@ -3,7 +3,7 @@
 #include <string>
 
 #include "ddrun/agent/job_result.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::agent {
 

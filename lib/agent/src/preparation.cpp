@@ -9,7 +9,6 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
-#include "ddrun/worker_env/linked_mpi.hpp"
 #include "ddrun/worker_env/program_path.hpp"
 
 namespace ddrun::agent {

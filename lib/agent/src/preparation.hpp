@@ -6,8 +6,6 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
-#include "ddrun/topology/bindings.hpp"
 #include "ddrun/topology/cpus.hpp"
 
 namespace ddrun::agent {

@@ -17,7 +17,7 @@
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/launcher.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "preparation.hpp"
 #include "stdin_feed.hpp"

@@ -14,7 +14,7 @@ namespace ddrun {
 namespace {
 
 /// An address that stands for its whole family, on a machine that was booted without that family. Any other one that is
-/// not this machine's is a mistake of whoever asked for it.
+/// not this machine's is a mistake of the user.
 bool lacks_family(const SocketAddress& at, int error) {
   return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || (error == EADDRNOTAVAIL && at.stands_for_family());
 }
@@ -138,7 +138,7 @@ Acceptor::Outcome Acceptor::next(const Listener& listener, UniqueFd& connection,
     case ENOMEM: return Outcome::no_room;
     case EAGAIN:
     case EBADF:
-    case EINVAL: return Outcome::nobody;
+    case EINVAL: return Outcome::none;
     default: return Outcome::failed;
   }
 }
@@ -148,8 +148,8 @@ Acceptor::Outcome Acceptor::turn_one_away(int listener) {
   if (!reserve_) return Outcome::no_room;
   reserve_.reset();
   UniqueFd connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  // The system finds out that there is no descriptor before it looks whether anybody waits.
-  const Outcome outcome = connection ? Outcome::turned_away : errno == EAGAIN ? Outcome::nobody : Outcome::no_room;
+  // The system finds out that there is no descriptor before it looks whether a caller waits.
+  const Outcome outcome = connection ? Outcome::turned_away : errno == EAGAIN ? Outcome::none : Outcome::no_room;
   connection.reset();
   reserve_.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   return outcome;

@@ -28,7 +28,7 @@ Result<UniqueFd> duplicate(int fd, int lowest) {
 
 namespace {
 
-/// How long a reader may take nothing where somebody else has made the descriptor non-blocking.
+/// How long a reader may take nothing where another program has made the descriptor non-blocking.
 constexpr int patience_ms = 10'000;
 
 /// Waits until `fd` can be written to; false, with errno set, if it takes nothing for too long.

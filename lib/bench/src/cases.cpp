@@ -4,7 +4,6 @@
 #include <bit>
 #include <fstream>
 #include <limits>
-#include <string>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/cgroup.hpp"

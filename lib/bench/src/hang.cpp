@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/status.hpp"
+#include "ddrun/bench/run.hpp"
 #include "ddrun/store/store.hpp"
 
 namespace ddrun::bench {
@@ -69,7 +69,7 @@ std::optional<std::string> explain(const Error& error, const collectives::Group&
   if (told) told = group.store->set(first_key(group), "1", until);
   const auto all = collect_whereabouts(group, until);
   const auto first = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.has_value(); });
-  // A store that does not answer, because its rank hangs too: everybody says what it knows itself.
+  // A store that does not answer, because its rank hangs too: each rank says what it knows itself.
   if (!told || first == all.end()) return alone_says();
   if (first - all.begin() != group.rank) {
     static_cast<void>(group.store->get(verdict_key(group), until + store_answers));

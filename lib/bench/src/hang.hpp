@@ -7,7 +7,7 @@
 
 namespace ddrun::bench {
 
-/// Whether a call failed because somebody did not come: its time was up here, or a peer left because its time was up.
+/// Whether a call failed because a rank did not come: its time was up here, or a peer left because its time was up.
 [[nodiscard]] bool is_hang(const Error& error, const collectives::Group& group);
 
 /// After that: says on stderr where this rank is, tells the others through the store, and waits (some seconds) for what

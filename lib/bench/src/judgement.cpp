@@ -5,15 +5,12 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <optional>
 #include <utility>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/options.hpp"
 #include "pairs.hpp"
-#include "units.hpp"
 
 namespace ddrun::bench {
 

@@ -12,7 +12,6 @@
 #include <ctime>
 #include <vector>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
@@ -109,7 +108,7 @@ Result<std::uint16_t> ask_port(const std::string& job, int rank, Deadline deadli
         return port;
       }
     }
-    // Nobody can be told when a name comes into being.
+    // No system call tells when a name comes into being.
     const timespec pause{0, 5'000'000};
     nanosleep(&pause, nullptr);
   } while (Clock::now() < deadline);
@@ -119,14 +118,11 @@ Result<std::uint16_t> ask_port(const std::string& job, int rank, Deadline deadli
 namespace {
 
 bool has(pid_t id, const std::string& entry) {
-  // Unreadable: somebody else's, so no wrapper of ours.
+  // Unreadable: of another user, so no wrapper of ours.
   const auto environment = read_small_file(concat("/proc/", id, "/environ"), 16U << 20U);
   if (!environment) return false;
   const std::vector<std::string> entries = split(*environment, '\0');
-  for (const std::string& one : entries) {
-    if (one == entry) return true;
-  }
-  return false;
+  return std::find(entries.begin(), entries.end(), entry) != entries.end();
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "benchmark.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/checker.hpp"
 

@@ -43,7 +43,7 @@ struct Node {
 /// time: players - 1, of an odd number players, as one is left over each time.
 [[nodiscard]] int round_robin_steps(int players);
 
-/// Whom `player` meets at `step`; itself: nobody. Kirkman's schedule of 1850, the circle method.
+/// The one that `player` meets at `step`; itself: none. Kirkman's schedule of 1850, the circle method.
 [[nodiscard]] int round_robin_partner(int player, int players, int step);
 
 }  // namespace ddrun::bench

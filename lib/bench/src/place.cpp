@@ -118,7 +118,7 @@ Result<void> take_started(Place& place, const cluster::StartedRank& started, con
   return {};
 }
 
-/// Serves the store as soon as no other run does at its port; nobody tells when that is.
+/// Serves the store as soon as no other run does at its port; nothing tells when that is.
 Result<std::unique_ptr<store::TcpServer>> serve_after_others(const Place& place, Deadline deadline) {
   while (true) {
     auto server = serve(place);
@@ -128,7 +128,7 @@ Result<std::unique_ptr<store::TcpServer>> serve_after_others(const Place& place,
   }
 }
 
-/// What all ranks can only do wrong together; each says so itself, as nobody else would notice before the time is up.
+/// What all ranks can only do wrong together; each says so itself, as no other would notice before the time is up.
 /// `taken`: this rank has been here already.
 Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline, bool& taken) {
   taken = false;
@@ -209,7 +209,7 @@ Result<Meeting> meet(const Place& asked, Deadline deadline) {
         place.port_is_of_step && place.rank != 0 && (taken || in.error().code == Errc::connection_lost);
     if (!earlier || Clock::now() >= deadline) return tl::unexpected(in.error());
     if (!taken) continue;
-    // The store of the run before, whose rank 0 has not ended yet: nobody ever sets this key.
+    // The store of the run before, whose rank 0 has not ended yet: no rank ever sets this key.
     const auto ended = meeting.client->get(meeting.group.prefix + "the_run_after", deadline);
     if (!ended && ended.error().code == Errc::timeout) return tl::unexpected(in.error());
   }

@@ -22,7 +22,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "units.hpp"
+#include "results.hpp"
 
 namespace ddrun::bench {
 

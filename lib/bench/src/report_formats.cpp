@@ -1,4 +1,4 @@
-#include "report_formats.hpp"
+#include "reports.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "units.hpp"
+#include "results.hpp"
 
 namespace ddrun::bench {
 

@@ -9,11 +9,8 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/bench/status.hpp"
+#include "ddrun/bench/run.hpp"
 #include "judgement.hpp"
-#include "plot.hpp"
-#include "report_formats.hpp"
-#include "table.hpp"
 
 namespace ddrun::bench {
 

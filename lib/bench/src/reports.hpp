@@ -79,4 +79,36 @@ class Reports {
 /// On stderr, in one line: the worst shortfall, and how many there are.
 void say_shortfall(const Verdict& verdict);
 
+// The table, with the columns of nccl-tests, as whole lines.
+[[nodiscard]] std::string header(const Setting& setting, const Options& options);
+/// Above the rows of one collective.
+[[nodiscard]] std::string heading(collectives::Collective collective);
+/// What could not be run, or means nothing, is N/A.
+[[nodiscard]] std::string line(const Row& row);
+/// Below the rows of a case: why something of it was not run, once for each reason; empty: all was. `no_size`: that
+/// no size was as large as an element for each rank.
+[[nodiscard]] std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size);
+[[nodiscard]] std::string footer(const Summary& summary);
+
+/// One line.
+[[nodiscard]] std::string line_of(const Roofline& roofline);
+/// The matrices (of 64 nodes at most) and the worst.
+[[nodiscard]] std::string table_of(const Pairs& pairs);
+
+/// To stdout at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known. If
+/// stdout does not take them (closed, or a full disk), says so and ends the program: no user would see what is
+/// measured.
+void print(const std::string& lines);
+
+/// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
+[[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);
+
+/// A report that `-J` wrote, of this version or an older one. `invalid_argument` if it cannot be read or is something
+/// else; the words begin with `option` and the path.
+[[nodiscard]] Result<Report> read_report(const std::string& option, const std::string& path);
+
+/// One line per measurement below a line of names (docs/allreduce.md), quoted as RFC 4180 says. What was not measured
+/// has empty fields and its reason in the last one.
+[[nodiscard]] std::string csv_of(const Report& report);
+
 }  // namespace ddrun::bench

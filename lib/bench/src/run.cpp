@@ -10,14 +10,13 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "benchmark.hpp"
 #include "cases.hpp"
-#include "ddrun/base/text.hpp"
-#include "ddrun/bench/status.hpp"
+#include "ddrun/bench/options.hpp"
+#include "ddrun/bench/place.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
@@ -25,11 +24,9 @@
 #include "ddrun/topology/cpus.hpp"
 #include "hang.hpp"
 #include "pairs.hpp"
-#include "report_formats.hpp"
 #include "reports.hpp"
 #include "results.hpp"
 #include "roofline.hpp"
-#include "table.hpp"
 
 namespace ddrun::bench {
 

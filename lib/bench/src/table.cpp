@@ -1,4 +1,4 @@
-#include "table.hpp"
+#include "reports.hpp"
 
 #include <unistd.h>
 
@@ -11,9 +11,8 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/bench/status.hpp"
+#include "ddrun/bench/run.hpp"
 #include "results.hpp"
-#include "units.hpp"
 
 namespace ddrun::bench {
 

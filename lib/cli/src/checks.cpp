@@ -1,4 +1,4 @@
-#include "checks.hpp"
+#include "settings.hpp"
 
 #include <algorithm>
 #include <array>
@@ -80,7 +80,7 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
   }
 }
 
-/// torchrun's c10d can meet in a file. One machine has nobody to meet there; several need a port.
+/// torchrun's c10d can meet in a file. A job of one machine needs no rendezvous; several machines need a port.
 Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
   const auto store = rendezvous.conf.find("store_type");
   if (rendezvous.backend != "c10d" || store == rendezvous.conf.end() || store->second != "file") {

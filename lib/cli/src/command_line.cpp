@@ -1,11 +1,10 @@
-#include "command_line.hpp"
+#include "settings.hpp"
 
 #include <algorithm>
 #include <cctype>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
-#include "foreign_options.hpp"
 
 namespace ddrun::cli {
 

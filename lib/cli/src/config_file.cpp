@@ -1,4 +1,4 @@
-#include "config_file.hpp"
+#include "settings.hpp"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cli/values.hpp"
-#include "settings.hpp"
 
 namespace ddrun::cli {
 

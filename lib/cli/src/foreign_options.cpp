@@ -1,9 +1,8 @@
-#include "foreign_options.hpp"
+#include "option_table.hpp"
 
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "option_table.hpp"
 
 namespace ddrun::cli {
 

@@ -4,10 +4,7 @@
 #include <array>
 #include <iterator>
 
-#include "checks.hpp"
-#include "command_line.hpp"
 #include "completion.hpp"
-#include "config_file.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "settings.hpp"

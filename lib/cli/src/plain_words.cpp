@@ -1,4 +1,4 @@
-#include "ddrun/cli/plain_words.hpp"
+#include "ddrun/cli/parse.hpp"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

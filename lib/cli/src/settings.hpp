@@ -1,14 +1,51 @@
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "command_line.hpp"
-#include "config_file.hpp"
 #include "ddrun/base/environment.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/cluster/complete.hpp"
+#include "option_table.hpp"
 
+// What was given on the command line, in a file of settings and by variables; put together; checked.
 namespace ddrun::cli {
+
+struct OptionValues {
+  const Option* option;
+  std::vector<std::string> values;  ///< scalars: the last one; counts: how often; flags: "true" or what was given
+};
+
+/// A command line cut where the program begins. What comes after is the program's and stays as it was typed.
+struct CommandLine {
+  std::vector<OptionValues> options;  ///< each once
+  std::vector<std::string> program;   ///< name and arguments; empty if there is none
+  bool separated = false;             ///< "--" stood before the program
+  const Option* action = nullptr;     ///< --help or --version was met; nothing behind it was looked at
+};
+
+/// Fails on an unknown option (naming the nearest one), a value that is missing or one too many.
+[[nodiscard]] Result<CommandLine> read_command_line(std::span<const std::string> arguments);
+
+struct FileValue {
+  const Option* option;
+  std::vector<std::string> values;  ///< as the option would take them on the command line
+  std::string key;                  ///< as written
+  std::string where;                ///< "FILE:LINE:COLUMN"
+};
+
+struct ConfigFile {
+  std::vector<FileValue> values;  ///< in the order of the file
+  std::vector<std::string> program;
+  std::string program_where;
+};
+
+/// Reads a TOML file of settings. Keys are long option names; `program` (a text or a list) and `args` (a list) name
+/// what is run. Fails with one line, "FILE:LINE:COLUMN: …", on bad syntax, an unknown key or a wrong type; values
+/// themselves are not judged here. Blocks as reading a file does.
+[[nodiscard]] Result<ConfigFile> read_config(const std::string& path);
 
 /// Where a value came from; a later one is stronger.
 enum class Source { standard, file, variable, command_line };
@@ -30,7 +67,7 @@ class Settings {
   void add_variables(const Environment& environment);
   void add_command_line(const std::vector<OptionValues>& values);
 
-  /// What counts for `option`; its source is `standard` if nobody gave it.
+  /// What counts for `option`; its source is `standard` if it was not given.
   [[nodiscard]] const Given& of(const Option& option) const;
   [[nodiscard]] const Given& of(std::string_view name) const;
   /// Given, neither as its default nor switched off (--quiet=0) nor as nothing (--rdzv-id=).
@@ -42,7 +79,7 @@ class Settings {
   /// What was given for `from` counts as `value` for `to`. `from` must have been given.
   void move(std::string_view from, std::string_view to, const std::string& value);
 
-  /// All options that somebody gave as more than nothing, and where, in a word or two: "--nnodes", "PET_NNODES",
+  /// All options that were given as more than nothing, and where, in a word or two: "--nnodes", "PET_NNODES",
   /// "job.toml:3:1".
   [[nodiscard]] cluster::Given given() const;
 
@@ -59,5 +96,27 @@ class Settings {
 
   std::vector<Entry> entries_;
 };
+
+/// `ddrun config show`: a TOML file that would give the same settings, with the origin of each value as a comment.
+[[nodiscard]] std::string config_text(const Draft& draft, const Settings& settings, std::string_view program_origin);
+/// `ddrun config show --json`: by option "value", null if it is not set, and "from".
+[[nodiscard]] std::string config_json(const Draft& draft, const Settings& settings, std::string_view program_origin);
+
+/// Settles options that exclude each other; before values are applied.
+[[nodiscard]] Result<void> settle_exclusions(Settings& settings);
+
+/// Looks at the options together: what contradicts is refused, what has no effect is said in `warnings`, and options
+/// that torchrun names otherwise are translated into ddrun's.
+[[nodiscard]] Result<void> check_together(Draft& draft, Settings& settings, std::vector<std::string>& warnings);
+
+/// For a job without hosts: what -x sets is set for the workers here, as on hosts.
+void export_here(LaunchSpec& spec, const Environment& environment, std::vector<std::string>& warnings);
+
+/// What kind of program it is: a Python script, a module, or something to execute.
+void choose_program_kind(Draft& draft, const Settings& settings, std::vector<std::string>& warnings);
+
+/// Takes a "--" directly behind the program away, as torchrun's parser does where none stood before it; the caller has
+/// seen to that. Behind a program that torchrun would not have executed it is the program's.
+void drop_separator(Draft& draft);
 
 }  // namespace ddrun::cli

@@ -4,11 +4,6 @@
 #include <array>
 
 #include "ddrun/base/text.hpp"
-#include "gloo/backend.hpp"
-#include "gpu/nccl_communicator.hpp"
-#include "shm/communicator.hpp"
-#include "tcp/communicator.hpp"
-#include "two_level/communicator.hpp"
 
 namespace ddrun::collectives {
 

@@ -12,13 +12,13 @@
 
 namespace ddrun::collectives {
 
-/// What every rank knows of all of them before they are connected, so that all decide alike and nobody has to announce
-/// a decision. By rank.
+/// What every rank knows of all of them before they are connected, so that all decide alike and no rank has to
+/// announce a decision. By rank.
 struct Ranks {
   const Group& group;
   CommunicatorOptions options;
   const std::vector<HostIdentity>& hosts;
-  const std::vector<GpuSurvey>& surveys;  ///< empty ones where nobody was asked to look
+  const std::vector<GpuSurvey>& surveys;  ///< empty ones where no rank was asked to look
 };
 
 struct Chosen {
@@ -62,5 +62,29 @@ struct BackEnd {
 
 /// For a back end that needs another one beside it (Connected::control): what `auto` takes without GPUs and buffers.
 [[nodiscard]] Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline);
+
+// The functions of the table's rows, each in the source of its back end.
+
+/// Where there is a GPU for each rank, and NCCL.
+[[nodiscard]] Result<std::string> probe_nccl();
+/// Where NCCL might refuse it is not chosen, but a user who asks for it gets it if NCCL can.
+[[nodiscard]] Suits suits_nccl(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline);
+
+/// Where all ranks can reach the same memory.
+[[nodiscard]] Suits suits_shm(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
+
+/// Several hosts, of which one at least has several ranks.
+[[nodiscard]] Suits suits_two_level(const Ranks& ranks);
+[[nodiscard]] Result<Chosen> connect_two_level(const Ranks& ranks, Deadline deadline);
+
+[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
+
+/// The version of the Gloo that is built in, or `unsupported` with how to get it.
+[[nodiscard]] Result<std::string> probe_gloo();
+/// Collectives by the Gloo library over TCP, as a second opinion. The control communicator knows soon when a peer is
+/// gone; Gloo itself says no more than that something went wrong. It does not notice that ranks make different calls.
+[[nodiscard]] Result<Chosen> connect_gloo(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

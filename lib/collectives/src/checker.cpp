@@ -2,9 +2,6 @@
 
 #include <array>
 
-#include "ddrun/collectives/communicator.hpp"
-#include "ddrun/collectives/pattern.hpp"
-
 namespace ddrun::collectives {
 
 std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uint64_t first) {

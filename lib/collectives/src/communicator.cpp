@@ -132,7 +132,7 @@ Result<void> Communicator::barrier(Deadline deadline) {
 }
 
 Call Communicator::meeting() {
-  // Nobody can know a sum before everybody has given a part of it.
+  // No rank can know a sum before all have given a part of it.
   return {Collective::barrier, DataType::float32, ReduceOp::sum, 1, nothing_.data(), nothing_.data()};
 }
 

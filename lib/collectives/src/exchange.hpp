@@ -17,7 +17,7 @@ namespace ddrun::collectives {
 /// "rank 3 did not come in time", "ranks 1,4-6 did not come in time".
 [[nodiscard]] std::string missing_in_words(const std::vector<int>& ranks);
 
-/// After a step that each rank may fail on its own: everybody gets the first failure by rank, or success.
+/// After a step that each rank may fail on its own: all get the first failure by rank, or success.
 [[nodiscard]] Result<void> agree(const Group& group, std::string_view topic, const Result<void>& mine,
                                  Deadline deadline);
 

@@ -8,7 +8,6 @@
 #include <array>
 #include <bit>
 #include <climits>
-#include <cstdint>
 #include <iterator>
 #include <map>
 #include <thread>

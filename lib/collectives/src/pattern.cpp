@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "ddrun/collectives/reduction.hpp"
 

@@ -221,7 +221,7 @@ void Console::write_failed(int err) {
   if (first_error_.empty()) first_error_ = concat("cannot write to the console: ", std::strerror(err));
   count_lost(queue_.size());
   queue_.consume(queue_.size());
-  // On a full disk there may be room again for what comes next; all else means that nobody reads any more.
+  // On a full disk there may be room again for what comes next; all else means that the reader is gone.
   gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
   reader_left_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
 }

@@ -11,24 +11,15 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
-#include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
-#include <string>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/logs/console.hpp"
 #include "ddrun/logs/line_assembler.hpp"
-#include "ddrun/logs/tail_buffer.hpp"
 #include "line_prefix.hpp"
-#include "log_file.hpp"
-#include "log_layout.hpp"
+#include "log_files.hpp"
 #include "pseudo_terminal.hpp"
 #include "ready_set.hpp"
 
@@ -63,8 +54,8 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   std::unique_ptr<TailBuffer> tail;
   bool held_back = false;
   bool pty = false;        ///< `pipe` is a pseudo-terminal's master
-  bool has_ended = false;  ///< the worker: nobody is left who could be hung up by closing a pseudo-terminal
-  bool silent = false;     ///< nobody has the pseudo-terminal open at present
+  bool has_ended = false;  ///< the worker: no process is left for closing a pseudo-terminal to hang up
+  bool silent = false;     ///< no process has the pseudo-terminal open at present
   bool in_quiet_list = false;
   std::size_t held = 0;  ///< bytes of its unfinished lines, as counted in the total
   int rank = 0;
@@ -72,7 +63,7 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   Deadline quiet_at{};
 };
 
-/// The end of a file that somebody else writes, as far as it was read.
+/// The end of a file that the worker writes, as far as it was read.
 struct FileTail {
   TailBuffer tail;
   off_t read_to = 0;
@@ -180,7 +171,7 @@ class Output::Impl {
   std::size_t open_streams_ = 0;
   std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
   bool said_reader_left_ = false;
-  std::vector<int> held_open_;  ///< ranks whose pipes somebody holds who is not of the job
+  std::vector<int> held_open_;  ///< ranks whose pipes a process holds that is not of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
   std::string scratch_lines_;
@@ -525,7 +516,7 @@ void Output::Impl::finish(Waiter waiter) {
 
 void Output::Impl::async_end_attempt(std::function<void()> done) {
   // Most pipes are at their end by now: seeing that here saves a turn of the loop for each. In the others is all that
-  // there will ever be, unless somebody holds them who is not of the job.
+  // there will ever be, unless a process holds them that is not of the job.
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
       if (!stream) continue;
@@ -685,7 +676,7 @@ void Output::Impl::at_end(WorkerStream& stream) {
   pipes_.only_changes(stream.pipe.get(), &stream);
 }
 
-/// All processes of the job are gone: `rest` more bytes are read from the pipe, whoever else may hold it.
+/// All processes of the job are gone: `rest` more bytes are read from the pipe, whichever process may hold it still.
 void Output::Impl::close_when_read(WorkerStream& stream, std::size_t rest) {
   stream.rest = rest;
   if (rest > 0) return;
@@ -864,7 +855,7 @@ void Output::Impl::give_up(WorkerStream& stream) {
   close_stream(stream);
 }
 
-/// While workers run on: what they write now is for nobody.
+/// While workers run on: what they write now is not read.
 void Output::Impl::say_if_reader_left() {
   const Console& console = *lanes_[0]->console;
   if (said_reader_left_ || !console.reader_left() || console.is_terminal()) return;
@@ -894,12 +885,12 @@ void Output::Impl::console_line(std::string_view text, StreamId id) {
 }
 
 // A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
-// silence. Elsewhere nobody is waiting, and no timer is ever set.
+// silence. Elsewhere no user is waiting, and no timer is ever set.
 
 void Output::Impl::expect_quiet(WorkerStream& stream) {
   if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
   if (stream.lines.continues() && !stream.lane->console->gone()) {
-    // Somebody types behind a question that stands there already, and readline echoes through us: each key at once.
+    // The user types behind a question that stands there already, and readline echoes through us: each key at once.
     const std::string_view prefix = stamped(stream);
     stream.lines.show_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
     return stream.lane->console->flush_soon();

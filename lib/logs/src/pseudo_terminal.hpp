@@ -20,14 +20,14 @@ struct ScreenSize {
 /// is put before "\n", nothing is echoed.
 ///
 /// What was written to the slave can be read from the master also when the slave is closed again, all of it; then a
-/// read fails with EIO, as long as nobody opens the slave. Closing the master hangs the terminal up: whoever leads a
-/// session with it as controlling terminal gets SIGHUP.
+/// read fails with EIO, as long as no process opens the slave. Closing the master hangs the terminal up: a process that
+/// leads a session with it as controlling terminal gets SIGHUP.
 struct PseudoTerminal {
   /// More than a pseudo-terminal holds of what was not yet read (22 KiB in Linux 6). FIONREAD tells only a part of it.
   static constexpr int capacity = 64 << 10;
 
   UniqueFd master;  ///< reads do not wait; kept from children
-  UniqueFd slave;   ///< the worker's; not yet anybody's controlling terminal
+  UniqueFd slave;   ///< the worker's; not yet the controlling terminal of a process
 
   /// Fails with `unavailable`, with the system's error as cause: ENOENT or EACCES where there is no /dev/ptmx, ENOSPC
   /// when all are in use (kernel.pty.max), EMFILE.

@@ -1,7 +1,6 @@
 #include "shared_screen.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "ddrun/base/text.hpp"
 

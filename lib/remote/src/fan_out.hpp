@@ -33,7 +33,7 @@ class FanOut {
   void ping();
   /// This host is not wanted any more; nothing if ddrun runs there already.
   void give_up(std::uint32_t host);
-  /// Everybody ends in order.
+  /// All hosts end in order.
   void hang_up();
   void kill();
   void pause(bool paused);

@@ -15,11 +15,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
@@ -32,8 +28,7 @@
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
 #include "fan_out.hpp"
-#include "frames.hpp"
-#include "orders.hpp"
+#include "protocol.hpp"
 #include "remote_command.hpp"
 
 namespace ddrun::remote {
@@ -51,7 +46,7 @@ constexpr std::chrono::seconds killing_limit{12};
 /// For ssh to end once nothing is left to do, and for the console to take the last lines.
 constexpr std::chrono::seconds closing_limit{5};
 
-/// Reads this process' standard input, which it shares with whoever started it: nothing about it is changed.
+/// Reads this process' standard input, which it shares with the process that started it: nothing about it is changed.
 /// Lives as long as the event loop.
 class HeadInput {
  public:
@@ -162,7 +157,7 @@ class HeadOutput {
   [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
   /// More should not come until some of it is written.
   [[nodiscard]] bool crowded() const { return out_->crowded() || err_->crowded(); }
-  /// Drops what is still queued. Says what was lost, unless it was because nobody wanted to read on.
+  /// Drops what is still queued. Says what was lost, unless it was because the reader has seen enough.
   [[nodiscard]] std::optional<std::string> close();
 
  private:
@@ -396,7 +391,7 @@ class Head {
     host.lost = true;
     output_.finish(host.lines);
     if (!ending_) {
-      // The rest goes on if it can. The first host has the coordinator: without it nobody can.
+      // The rest goes on if it can. The first host has the coordinator: without it no host can.
       const bool enough = index != 0 && all_started() && running() >= options_.min_nodes;
       if (enough) {
         say(Level::warning, concat(why, "; the job goes on without it"));
@@ -491,7 +486,7 @@ class Head {
     want_input();
   }
 
-  /// Then nobody else needs to be let in.
+  /// Then no further host needs to be let in.
   [[nodiscard]] bool all_are_loopback() const {
     return std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) {
       const std::string name = without_user(host.what.name);

@@ -12,7 +12,6 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,16 +21,13 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
-#include "ddrun/remote/bootstrap.hpp"
 #include "fan_out.hpp"
-#include "frames.hpp"
-#include "orders.hpp"
+#include "protocol.hpp"
 #include "remote_command.hpp"
 
 namespace ddrun::remote {
@@ -114,7 +110,7 @@ std::optional<Bootstrap> read_bootstrap(int fd) {
   return std::move(*bootstrap);
 }
 
-// What tells the job's ddrun that nobody at home hears it.
+// What tells the job's ddrun that the user's ddrun does not hear it.
 // One of several hosts is to be missed by the others, not to end the job for all as if the user had said so: a ddrun
 // whose first process is killed stops its workers in order and says nothing more to the coordinator.
 int signal_for_lost(const Bootstrap& part) { return part.node_count > 1 ? SIGKILL : part.ending_signal; }
@@ -349,7 +345,7 @@ class Relay {
     silence_.cancel();
     from_home_.drain();
     to_home_.close();
-    // What is still written has nowhere to go, but must not make anybody wait.
+    // What is still written has nowhere to go, but must not make a worker wait.
     pause_output(false);
     if (fan_out_) fan_out_->hang_up();
     input_.close();
@@ -413,7 +409,7 @@ class Relay {
     if (bytes.empty()) return input_.finish();
     unacknowledged_ += bytes.size();
     input_.write(bytes);
-    // Also when nobody reads any more: then it is dropped.
+    // Also when no worker reads any more: then it is dropped.
     if (input_.queued() == 0) acknowledge_input();
   }
 

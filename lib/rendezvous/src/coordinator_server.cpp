@@ -389,7 +389,7 @@ void CoordinatorServer::Loop::accept_from(Listener& listener) {
       case Acceptor::Outcome::accepted: adopt(std::move(fd), peer); break;
       case Acceptor::Outcome::turned_away: ++stats_.turned_away; break;  // cut off, an agent tries again
       case Acceptor::Outcome::failed: break;
-      case Acceptor::Outcome::nobody: return;
+      case Acceptor::Outcome::none: return;
       case Acceptor::Outcome::no_room: out_of_descriptors_ = true; return;
     }
   }

@@ -1,8 +1,11 @@
 #include "frames.hpp"
 
-#include "bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 
 namespace ddrun::rendezvous {
+
+using bytes::load;
+using bytes::put;
 
 namespace {
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "bytes.hpp"
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 
 namespace ddrun::rendezvous {
+
+using bytes::load;
+using bytes::put;
 
 namespace {
 

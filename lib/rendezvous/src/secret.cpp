@@ -12,8 +12,8 @@
 #include <array>
 #include <utility>
 
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/duration.hpp"
-#include "ddrun/base/random_bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 

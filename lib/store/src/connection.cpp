@@ -14,7 +14,7 @@ namespace {
 
 /// A batch of replies is sent when it has this many bytes, if not earlier by the end of the input.
 constexpr std::size_t full_batch = 1024 * 1024;
-/// Whoever watches keys and does not read what it is told is cut off when so much has gathered.
+/// A client that watches keys and does not read what it is told is cut off when so much has gathered.
 constexpr std::size_t most_news = 64 * 1024 * 1024;
 
 }  // namespace

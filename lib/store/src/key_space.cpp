@@ -72,7 +72,7 @@ void KeySpace::create(std::string_view key, std::string_view value) {
   wake(waits_, key);
 }
 
-/// A key that exists, and therefore has nobody waiting for it.
+/// A key that exists, and which therefore no client waits for.
 void KeySpace::replace(const std::string& key, std::string& value, std::string_view now) {
   if (!watchers_.empty()) tell(KeyChange::updated, key, value, now);
   memory_ += now.size();
@@ -255,7 +255,7 @@ void KeySpace::cancel(Waiter& waiter) {
   if (queue_size(*queue) > 0) wake_one(*queue);
 }
 
-/// Everybody in the list.
+/// All in the list.
 void KeySpace::wake(WaitMap& map, std::string_view key) {
   if (map.empty()) return;
   const auto it = map.find(key);
@@ -270,7 +270,7 @@ void KeySpace::wake(WaitMap& map, std::string_view key) {
   }
 }
 
-/// One element is one consumer's: whoever comes first and has nothing else to wait for.
+/// One element is one consumer's: that of the one which comes first and has nothing else to wait for.
 void KeySpace::wake_one(std::string_view queue) {
   for (;;) {
     const auto it = waits_.find(queue);

@@ -19,8 +19,8 @@ struct WaitNode;
 
 enum class KeyChange : char { updated = 0, created = 1, deleted = 2 };
 
-/// Someone who waits for keys to exist, or is told of each change of some. Must have left() the key space before it is
-/// destroyed. Both calls come in the middle of a change to the key space and must not touch it.
+/// A client that waits for keys to exist, or is told of each change of some. Must have left() the key space before it
+/// is destroyed. Both calls come in the middle of a change to the key space and must not touch it.
 class Waiter {
  public:
   Waiter() = default;
@@ -87,7 +87,7 @@ class KeySpace {
 
   /// Adds at the end, and wakes the one who has waited longest and waits for nothing else.
   void push(std::string_view queue, std::string_view element);
-  /// The oldest element. `by` is whoever fetches it. Nothing if the queue is empty.
+  /// The oldest element. `by` fetches it. Nothing if the queue is empty.
   [[nodiscard]] std::optional<std::string> pop(std::string_view queue, Waiter& by);
   [[nodiscard]] std::size_t queue_size(std::string_view queue) const;
 

@@ -166,7 +166,7 @@ Result<std::string> MemoryStore::queue_pop(std::string_view queue, Deadline dead
     auto element = state_->space.pop(queue, thread);
     state_->space.leave(thread);
     if (element) return std::move(*element);
-    // Gone to somebody else, or a key of that name has come instead.
+    // Gone to another client, or a key of that name has come instead.
     const bool only_a_key = came && state_->space.find(queue) != nullptr;
     if (!came || only_a_key)
       return fail(Errc::timeout, concat("the store's queue of ", describe_keys({&name, 1}), " is empty"));

@@ -60,7 +60,7 @@ Session::Progress Session::handle(std::string_view input, std::string& replies, 
   }
 }
 
-/// False if nobody can tell yet what the client speaks.
+/// False while it cannot be told what the client speaks.
 bool Session::begin(std::string_view input) {
   const auto dialect = tell_dialect(input);
   if (!dialect) return false;

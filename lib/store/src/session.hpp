@@ -22,7 +22,8 @@ struct ServerState {
   std::size_t memory_limit = 0;  ///< of keys, waits and buffers together, bytes; 0 for none
   std::size_t buffered = 0;      ///< what connections hold of unfinished requests and of replies not taken yet, bytes
 
-  /// Why the last client was refused, in words for whoever runs the server; empty if it was no client of ours at all.
+  /// Why the last client was refused, in words for the user who runs the server; empty if it was no client of ours at
+  /// all.
   std::string trouble;
 
   [[nodiscard]] std::size_t memory() const { return space.memory() + buffered; }

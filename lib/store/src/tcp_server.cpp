@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
-#include <utility>
 
 #include "connection.hpp"
 #include "ddrun/base/address.hpp"
@@ -41,18 +39,18 @@ class Peers {
       peers.sorted_.push_back(*address);
     }
     std::sort(peers.sorted_.begin(), peers.sorted_.end());
-    peers.anybody_ = false;
+    peers.all_allowed_ = false;
     return peers;
   }
 
-  [[nodiscard]] bool anybody() const { return anybody_; }
+  [[nodiscard]] bool all_allowed() const { return all_allowed_; }
   [[nodiscard]] bool allow(const IpAddress& address) const {
-    return anybody_ || address.is_loopback() || std::binary_search(sorted_.begin(), sorted_.end(), address);
+    return all_allowed_ || address.is_loopback() || std::binary_search(sorted_.begin(), sorted_.end(), address);
   }
 
  private:
   std::vector<IpAddress> sorted_;
-  bool anybody_ = true;
+  bool all_allowed_ = true;
 };
 
 bool has_several_cpus() {
@@ -193,7 +191,7 @@ void TcpServer::Loop::run() {
     const int count = wait_for_events();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
     send_outbox();
-    // By index: whoever is closed here may wake others, who come at the end.
+    // By index: a client that is closed here may wake others, who come at the end.
     for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
       Connection& connection = *shared_.woken[i];
       if (connection.fd() >= 0) settle(connection, connection.flush());
@@ -293,14 +291,14 @@ void TcpServer::Loop::accept_from(Listener& listener) {
         break;
       case Acceptor::Outcome::turned_away:  // cut off, a client can see that something is wrong
       case Acceptor::Outcome::failed: break;
-      case Acceptor::Outcome::nobody: return;
+      case Acceptor::Outcome::none: return;
       case Acceptor::Outcome::no_room: return pause_listening(true);
     }
   }
 }
 
 bool TcpServer::Loop::is_welcome(const sockaddr_storage& peer) {
-  if (peers_.anybody()) return true;
+  if (peers_.all_allowed()) return true;
   const auto address = IpAddress::of(peer);
   if (address && peers_.allow(*address)) return true;
   ++strangers_;
@@ -332,7 +330,7 @@ void TcpServer::Loop::adopt(UniqueFd fd) {
 
 Result<void> TcpServer::Loop::clear() {
   Result<void> outcome;
-  // The queues first, so that nobody gets in between.
+  // The queues first, so that no client gets in between.
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     thread_.forget(listeners_[i].fd.get());
     if (auto ok = listeners_[i].restart(); !ok) {

@@ -1,18 +1,15 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <string>
 #include <string_view>
 
+#include "ddrun/base/bytes.hpp"
+
 // Numbers of the protocol and how its fields are written; docs/store-protocol.md says what they mean.
 namespace ddrun::store::wire {
-
-static_assert(std::endian::native == std::endian::little,
-              "the wire order is little-endian; add swaps for this machine");
 
 enum class Opcode : std::uint8_t {
   validate = 0x00,
@@ -65,25 +62,10 @@ inline constexpr std::uint64_t max_keys = 131072;
 /// One whole request, one whole reply, one stored value. Ours: the protocol itself sets no bound to their sum.
 inline constexpr std::size_t max_message = 256 * 1024 * 1024;
 
-template <class Integer>
-[[nodiscard]] Integer load(const char* from) {
-  Integer number;
-  std::memcpy(&number, from, sizeof number);
-  return number;
-}
-
-template <class Integer>
-void put(std::string& to, Integer number) {
-  char bytes[sizeof number];
-  std::memcpy(bytes, &number, sizeof number);
-  to.append(bytes, sizeof bytes);
-}
-
+using bytes::load;
+using bytes::put;
 inline void put(std::string& to, Opcode op) { to.push_back(static_cast<char>(op)); }
 
-inline void put_bytes(std::string& to, std::string_view bytes) {
-  put(to, static_cast<std::uint64_t>(bytes.size()));
-  to.append(bytes);
-}
+inline void put_bytes(std::string& to, std::string_view text) { bytes::put_text<std::uint64_t>(to, text); }
 
 }  // namespace ddrun::store::wire

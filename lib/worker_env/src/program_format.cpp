@@ -9,7 +9,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <limits>
+#include <optional>
+#include <vector>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -49,7 +53,7 @@ std::string machine_name(unsigned machine) {
   }
 }
 
-/// Whether the kernel hands foreign formats to somebody (qemu, wine …): then only trying can tell.
+/// Whether the kernel hands foreign formats to an interpreter (qemu, wine …): then only trying can tell.
 bool foreign_formats_are_handled() {
   DIR* dir = ::opendir("/proc/sys/fs/binfmt_misc");
   if (dir == nullptr) return false;
@@ -100,18 +104,36 @@ Result<void> check_script(std::string_view name, std::string_view head, std::str
   return {};
 }
 
+// More than any program has; a file that claims more is not read to the end.
+constexpr std::size_t most_headers = 128;
+constexpr std::size_t most_entries = 4096;
+constexpr std::size_t longest_name = 255;
+
+/// All of `size` bytes, or false.
+bool read_at(int fd, std::uint64_t at, void* to, std::size_t size) {
+  if (at > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - size) return false;
+  return ::pread(fd, to, size, static_cast<off_t>(at)) == static_cast<ssize_t>(size);
+}
+
+/// The program headers of a 64-bit ELF file of our own byte order; none of any other file.
+std::vector<Elf64_Phdr> read_headers(int fd) {
+  Elf64_Ehdr head;
+  if (!read_at(fd, 0, &head, sizeof head) || std::memcmp(head.e_ident, ELFMAG, SELFMAG) != 0) return {};
+  constexpr unsigned char own_order = std::endian::native == std::endian::little ? ELFDATA2LSB : ELFDATA2MSB;
+  if (head.e_ident[EI_CLASS] != ELFCLASS64 || head.e_ident[EI_DATA] != own_order) return {};
+  if (head.e_phentsize != sizeof(Elf64_Phdr)) return {};
+  std::vector<Elf64_Phdr> headers(std::min<std::size_t>(head.e_phnum, most_headers));
+  if (!read_at(fd, head.e_phoff, headers.data(), headers.size() * sizeof(Elf64_Phdr))) return {};
+  return headers;
+}
+
 /// The dynamic loader that a 64-bit ELF file of our own byte order asks for; empty if none or not understood.
-std::string dynamic_loader(int fd, const Elf64_Ehdr& header) {
-  if (header.e_phentsize != sizeof(Elf64_Phdr)) return {};
-  for (unsigned i = 0; i < std::min<unsigned>(header.e_phnum, 128); ++i) {
-    Elf64_Phdr part;
-    const auto at = static_cast<off_t>(header.e_phoff + i * sizeof part);
-    if (::pread(fd, &part, sizeof part, at) != static_cast<ssize_t>(sizeof part)) return {};
+std::string dynamic_loader(int fd) {
+  for (const Elf64_Phdr& part : read_headers(fd)) {
     if (part.p_type != PT_INTERP) continue;
     char text[512] = {};
     const std::size_t size = std::min<std::size_t>(part.p_filesz, sizeof text - 1);
-    if (::pread(fd, text, size, static_cast<off_t>(part.p_offset)) != static_cast<ssize_t>(size)) return {};
-    return text;
+    return read_at(fd, part.p_offset, text, size) ? text : "";
   }
   return {};
 }
@@ -135,10 +157,7 @@ Result<void> check_elf(std::string_view name, int fd, std::string_view head) {
     return cannot_run(name,
                       concat("built for ", machine_name(machine), ", but this machine is ", machine_name(own_machine)));
   }
-  if (!own_order || byte(EI_CLASS) != ELFCLASS64 || head.size() < sizeof(Elf64_Ehdr)) return {};
-  Elf64_Ehdr header;
-  std::memcpy(&header, head.data(), sizeof header);
-  const std::string loader = dynamic_loader(fd, header);
+  const std::string loader = dynamic_loader(fd);
   if (!loader.empty() && loader.front() == '/' && ::access(loader.c_str(), F_OK) != 0) {
     return cannot_run(name, concat("needs the dynamic loader ", loader,
                                    ", which this machine does not have (built for another distribution?)"));
@@ -159,6 +178,12 @@ bool is_compiled_python(std::string_view head) {
 }
 
 }  // namespace
+
+std::string from_directory(std::string_view name, const std::string& cwd) {
+  if (name.starts_with('/')) return std::string(name);
+  if (name.starts_with("./")) name.remove_prefix(2);
+  return concat(cwd, cwd.ends_with('/') ? "" : "/", name);
+}
 
 FileFormat file_format(const std::string& file) {
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
@@ -194,6 +219,60 @@ Result<void> check_program_format(std::string_view name, const std::string& file
   }
   if (foreign_formats_are_handled()) return {};
   return cannot_run(name, "exec format error: neither a program for this machine nor a script");
+}
+
+// ---- which MPI library it is linked with
+
+namespace {
+
+/// Where in the file lies what is loaded to `address`.
+std::optional<std::uint64_t> offset_of(const std::vector<Elf64_Phdr>& headers, std::uint64_t address) {
+  for (const Elf64_Phdr& part : headers) {
+    if (part.p_type != PT_LOAD || address < part.p_vaddr || address - part.p_vaddr >= part.p_filesz) continue;
+    const std::uint64_t inside = address - part.p_vaddr;
+    if (part.p_offset > std::numeric_limits<std::uint64_t>::max() - inside) return std::nullopt;
+    return part.p_offset + inside;
+  }
+  return std::nullopt;
+}
+
+/// Open MPI's and Intel's libmpi.so.40, MPICH's libmpich.so.12, libmpi_cxx.so.40, libmpi_gnu_112.so.12 ...
+bool is_mpi(std::string_view library) {
+  for (const std::string_view start : {"libmpi.so", "libmpich", "libmpi_", "libmpicxx", "libmpifort"}) {
+    if (library.starts_with(start)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string linked_mpi(const std::string& file) {
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return {};
+  const auto headers = read_headers(fd.get());
+  const auto dynamic =
+      std::find_if(headers.begin(), headers.end(), [](const Elf64_Phdr& part) { return part.p_type == PT_DYNAMIC; });
+  if (dynamic == headers.end()) return {};
+  std::vector<Elf64_Dyn> entries(std::min<std::uint64_t>(dynamic->p_filesz / sizeof(Elf64_Dyn), most_entries));
+  if (!read_at(fd.get(), dynamic->p_offset, entries.data(), entries.size() * sizeof(Elf64_Dyn))) return {};
+  entries.erase(
+      std::find_if(entries.begin(), entries.end(), [](const Elf64_Dyn& entry) { return entry.d_tag == DT_NULL; }),
+      entries.end());
+
+  std::uint64_t names_size = 0;
+  std::optional<std::uint64_t> names;
+  for (const Elf64_Dyn& entry : entries) {
+    if (entry.d_tag == DT_STRTAB) names = offset_of(headers, entry.d_un.d_ptr);
+    if (entry.d_tag == DT_STRSZ) names_size = entry.d_un.d_val;
+  }
+  if (!names || *names > std::numeric_limits<std::uint64_t>::max() - names_size) return {};
+  for (const Elf64_Dyn& entry : entries) {
+    if (entry.d_tag != DT_NEEDED || entry.d_un.d_val >= names_size) continue;
+    char name[longest_name + 1] = {};
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(longest_name, names_size - entry.d_un.d_val));
+    if (read_at(fd.get(), *names + entry.d_un.d_val, name, size) && is_mpi(name)) return name;
+  }
+  return {};
 }
 
 }  // namespace ddrun::worker_env

@@ -7,6 +7,9 @@
 
 namespace ddrun::worker_env {
 
+/// `name` with the working directory, or what stands in its place, in front.
+[[nodiscard]] std::string from_directory(std::string_view name, const std::string& cwd);
+
 /// Looks into an executable file as the kernel will: the interpreter of a script, the machine of an ELF file, its
 /// dynamic loader. `name` is what the user called it, `file` is its path. A file that may be executed but not read
 /// passes. Fails with `not_executable`, or `not_found` for what `#!/usr/bin/env` will look for in vain.

@@ -15,7 +15,7 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/processes.hpp"
-#include "frames.hpp"
+#include "protocol.hpp"
 #include "remote_command.hpp"
 
 using namespace ddrun;

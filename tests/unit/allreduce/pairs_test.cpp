@@ -3,7 +3,7 @@
 #include <set>
 
 #include "ddrun/test/catch.hpp"
-#include "table.hpp"
+#include "reports.hpp"
 
 using namespace ddrun;
 using namespace ddrun::bench;

@@ -2,7 +2,7 @@
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
-#include "report_formats.hpp"
+#include "reports.hpp"
 
 using namespace ddrun;
 using namespace ddrun::bench;

@@ -1,4 +1,4 @@
-#include "table.hpp"
+#include "reports.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"

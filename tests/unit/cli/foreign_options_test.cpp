@@ -1,4 +1,3 @@
-#include "foreign_options.hpp"
 
 #include <regex>
 #include <set>

@@ -1,3 +1,5 @@
+#include "two_level/communicator.hpp"
+
 // Threads as ranks of several hosts, which are simulated by what the ranks say of themselves.
 
 #include <algorithm>
@@ -11,8 +13,6 @@
 #include "describe.hpp"
 #include "hosts.hpp"
 #include "ranks.hpp"
-#include "two_level/communicator.hpp"
-#include "two_level/levels.hpp"
 
 using namespace ddrun;
 using namespace ddrun::collectives;

@@ -1,4 +1,4 @@
-#include "log_file.hpp"
+#include "log_files.hpp"
 
 #include <fcntl.h>
 #include <linux/filter.h>

@@ -1,4 +1,4 @@
-#include "log_layout.hpp"
+#include "log_files.hpp"
 
 #include <fnmatch.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "frames.hpp"
+#include "protocol.hpp"
 
 #include <tuple>
 #include <vector>

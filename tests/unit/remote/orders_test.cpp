@@ -1,4 +1,4 @@
-#include "orders.hpp"
+#include "protocol.hpp"
 
 #include <set>
 

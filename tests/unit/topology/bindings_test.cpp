@@ -1,4 +1,4 @@
-#include "ddrun/topology/bindings.hpp"
+#include "ddrun/topology/cpus.hpp"
 
 #include "ddrun/test/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "ddrun/worker_env/linked_mpi.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 
 #include <elf.h>
 

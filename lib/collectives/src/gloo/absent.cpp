@@ -1,4 +1,4 @@
-#include "gloo/backend.hpp"
+#include "back_ends.hpp"
 
 namespace ddrun::collectives {
 

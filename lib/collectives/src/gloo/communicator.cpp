@@ -1,4 +1,4 @@
-#include "gloo/backend.hpp"
+#include "back_ends.hpp"
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>

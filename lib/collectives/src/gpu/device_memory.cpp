@@ -4,14 +4,9 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <memory>
-#include <optional>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/memory.hpp"
 #include "ddrun/collectives/pattern.hpp"
-#include "gpu/cuda.hpp"
-#include "gpu/kernels.hpp"
 
 namespace ddrun::collectives {
 

@@ -1,8 +1,6 @@
 #include "gpu/kernels.hpp"
 
-#include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "../cuda/sequence_walk.hpp"

@@ -83,7 +83,8 @@ namespace {
 constexpr std::chrono::seconds finish_limit{5};
 constexpr std::chrono::seconds abort_limit{10};
 
-/// While NCCL meets, ranks know each other only through the store: whoever fails says so there, and the others look.
+/// While NCCL meets, ranks know each other only through the store: a rank that fails says so there, and the others
+/// look.
 class FailureBoard {
  public:
   explicit FailureBoard(const Group& group)

@@ -103,7 +103,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       places_(pids_.size()) {}
 
 ShmCommunicator::~ShmCommunicator() {
-  // Whoever still waits for this rank waits in vain; whoever has passed the last gate does not look any more.
+  // A rank that still waits for this one waits in vain; one that has passed the last gate does not look any more.
   report_lost(*at<Control>(0), rank());
 }
 
@@ -357,7 +357,7 @@ Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline) {
     segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
     if (segment) announcement = (*segment)->where();
   }
-  // A failure of rank 0 shows in agree(): nobody can open what is not there, and rank 0's words come first.
+  // A failure of rank 0 shows in agree(): no rank can open what is not there, and rank 0's words come first.
   const auto where = exchange(group, "segment", announcement, deadline);
   if (!where) return tl::unexpected(where.error());
   if (group.rank != 0) segment = Segment::open((*where)[0]);

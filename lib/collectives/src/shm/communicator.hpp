@@ -17,14 +17,14 @@ namespace ddrun::collectives {
 
 /// Collectives through memory that every rank of one machine has mapped.
 ///
-/// * Up to 32 bytes travel in the line that announces them, and up to a few KiB in a slot beside it: whoever needs
+/// * Up to 32 bytes travel in the line that announces them, and up to a few KiB in a slot beside it: a rank that needs
 ///   them reads them there, and reduces all ranks' data itself. One gate.
 /// * Larger data that lies in the segment goes from where it is to where it belongs (DirectWork). Two gates, no copy
 ///   on the way.
 /// * Private data goes the same way, across, if it is large enough and all ranks may reach into each other, which they
 ///   try at the start: the system copies it from one process to the other (Mover). A rank whose call fails waits until
-///   nobody works on its memory any more, for a second or two at most. Memory that is not the process's own, a device's
-///   for example, cannot be reached like that: such a call fails on all ranks.
+///   no rank works on its memory any more, for a second or two at most. Memory that is not the process's own, a
+///   device's for example, cannot be reached like that: such a call fails on all ranks.
 /// * Other private data goes through a staging area, part by part (Staging).
 class ShmCommunicator final : public Communicator {
  public:
@@ -74,7 +74,7 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] bool begin_work();
   [[nodiscard]] Result<std::optional<Refusal>> end_work(const std::optional<Mover::Failure>& failure,
                                                         Deadline deadline);
-  /// Sees to it that nobody works on this rank's memory when the caller gets `error`.
+  /// Sees to it that no rank works on this rank's memory when the caller gets `error`.
   [[nodiscard]] tl::unexpected<Error> give_up(Error error);
   [[nodiscard]] std::atomic<std::uint32_t>& working(std::size_t rank) const;
   template <class T = std::byte>
@@ -105,9 +105,5 @@ class ShmCommunicator final : public Communicator {
   std::vector<const std::byte*> places_;
   PeerWatch watch_;  ///< last: it ends before what it reports to
 };
-
-/// The row of this back end: where all ranks can reach the same memory.
-[[nodiscard]] Suits suits_shm(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

@@ -9,24 +9,24 @@ namespace ddrun::collectives {
 namespace {
 
 /// Whose memory the others have to reach.
-enum class Whose { nobodys, the_roots, everybodys };
+enum class Whose { no_rank, root, all_ranks };
 struct Reach {
-  Whose in = Whose::nobodys;
-  Whose out = Whose::nobodys;
+  Whose in = Whose::no_rank;
+  Whose out = Whose::no_rank;
 };
 
 Reach reach_of(Collective collective) {
   switch (collective) {
     case Collective::barrier: return {};
-    case Collective::all_reduce: return {Whose::everybodys, Whose::everybodys};
-    case Collective::broadcast: return {Whose::the_roots, Whose::everybodys};
-    case Collective::reduce: return {Whose::everybodys, Whose::the_roots};
-    case Collective::all_gather: return {Whose::nobodys, Whose::everybodys};
-    case Collective::gather: return {Whose::nobodys, Whose::the_roots};
-    case Collective::scatter: return {Whose::the_roots, Whose::nobodys};
+    case Collective::all_reduce: return {Whose::all_ranks, Whose::all_ranks};
+    case Collective::broadcast: return {Whose::root, Whose::all_ranks};
+    case Collective::reduce: return {Whose::all_ranks, Whose::root};
+    case Collective::all_gather: return {Whose::no_rank, Whose::all_ranks};
+    case Collective::gather: return {Whose::no_rank, Whose::root};
+    case Collective::scatter: return {Whose::root, Whose::no_rank};
     case Collective::reduce_scatter:
     case Collective::all_to_all:
-    case Collective::send_recv: return {Whose::everybodys, Whose::nobodys};
+    case Collective::send_recv: return {Whose::all_ranks, Whose::no_rank};
   }
   return {};
 }
@@ -53,7 +53,7 @@ DirectWork::DirectWork(Mover& mover, int rank, int size)
 bool DirectWork::is_private(const Call& call, int rank, const Seen& seen) {
   if (alone(call, rank, seen)) return false;
   const auto needed = [&](Whose whose) {
-    return whose == Whose::everybodys || (whose == Whose::the_roots && rank == call.root);
+    return whose == Whose::all_ranks || (whose == Whose::root && rank == call.root);
   };
   const Reach reach = reach_of(call.collective);
   return (needed(reach.in) && !seen.shared_in) || (needed(reach.out) && !seen.shared_out);

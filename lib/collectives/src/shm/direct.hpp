@@ -21,7 +21,7 @@ struct Seen {
   [[nodiscard]] bool in_place() const { return in == out; }
 };
 
-/// Collectives whose data goes from where it is to where it belongs, and all ranks share the work. Nobody waits here:
+/// Collectives whose data goes from where it is to where it belongs, and all ranks share the work. No rank waits here:
 /// between two gates, each rank calls work().
 ///
 /// A rank that moves what it reaches only through the system does so from or to its own memory, so that there is one

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <climits>
 #include <ctime>
-#include <vector>
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
@@ -107,7 +106,7 @@ bool Gate::watch(std::chrono::nanoseconds longest) {
   return false;
 }
 
-bool Gate::somebody_needs_this_processor() {
+bool Gate::processor_is_needed() {
   const std::int32_t processor = this_processor();
   for (int rank = first_missing(); rank < size_; ++rank) {
     if (!here(rank) && line(rank, gate_ - 1).processor.load(std::memory_order_relaxed) == processor) return true;
@@ -128,7 +127,7 @@ bool Gate::linger() {
   for (int i = 0; i < min_yields || (!crowded_ && Clock::now() < until); ++i) {
     if (all_here()) return true;
     // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
-    if (crowded_ && !somebody_needs_this_processor() && watch(turn_time)) return true;
+    if (crowded_ && !processor_is_needed() && watch(turn_time)) return true;
     sched_yield();
   }
   return all_here();

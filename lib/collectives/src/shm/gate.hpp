@@ -13,11 +13,11 @@
 
 namespace ddrun::collectives {
 
-/// The meeting point of all ranks in shared memory: nobody passes gate n before everybody has arrived there.
+/// The meeting point of all ranks in shared memory: no rank passes gate n before all have arrived there.
 ///
 /// Waiting starts with watching the peers' lines when every rank can have a processor of its own, goes on with
 /// giving the processor away, and ends asleep on a futex that the last to arrive rings. Where ranks share processors,
-/// one that waits gives its own away at once, unless nobody who is missing was last seen there.
+/// one that waits gives its own away at once, unless none of the missing ones was last seen there.
 class Gate {
  public:
   /// `lines` are two per rank. `crowded`: more ranks than processors; equal on all ranks.
@@ -43,7 +43,7 @@ class Gate {
   [[nodiscard]] int first_missing();
   [[nodiscard]] bool all_here();
   [[nodiscard]] bool watch(std::chrono::nanoseconds longest);
-  [[nodiscard]] bool somebody_needs_this_processor();
+  [[nodiscard]] bool processor_is_needed();
   [[nodiscard]] bool linger();
   [[nodiscard]] Result<void> sleep(Deadline deadline);
   [[nodiscard]] tl::unexpected<Error> too_late() const;
@@ -61,10 +61,10 @@ class Gate {
 /// Wakes every rank that sleeps at a gate.
 void ring(Bell& bell);
 
-/// The rank that was noted as gone first, as an error of whoever needs it.
+/// The rank that was noted as gone first, as an error of a rank that needs it.
 [[nodiscard]] std::optional<Error> lost_rank(const Control& control);
 
-/// Notes that `rank` is gone, unless another went before it, and wakes everybody.
+/// Notes that `rank` is gone, unless another went before it, and wakes all.
 void report_lost(Control& control, int rank);
 
 /// Notices the end of peer processes of this machine: a thread that sleeps on their pidfds, reports the first one

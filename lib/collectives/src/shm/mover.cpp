@@ -66,7 +66,7 @@ int try_process(int pid, const Trial::Note& note) {
       error != 0) {
     return error;
   }
-  // Somebody else's memory, whoever that is.
+  // The memory of another process, not of that rank.
   if (found != note.word) return ESRCH;
   return copy_to_process(pid, there + offsetof(Trial, room), reinterpret_cast<const std::byte*>(&found), sizeof(found));
 }
@@ -111,7 +111,7 @@ Mover::Mover(std::vector<int> pids)
       results_(pids_.size()) {}
 
 std::byte* Mover::scratch(std::size_t number) {
-  // Nobody pays for it whose memory is near.
+  // A rank whose memory is near does not pay for it.
   if (scratch_ == nullptr) scratch_ = std::make_unique<std::byte[]>((pids_.size() + 1) * part_);
   return scratch_.get() + number * part_;
 }

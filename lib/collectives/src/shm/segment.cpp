@@ -8,7 +8,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -146,7 +145,7 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
   if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
     return fail_errno(Errc::unavailable, concat("cannot open rank 0's shared memory at ", path), errno);
   }
-  // The process id may mean somebody else in this rank's container.
+  // The process id may mean another process in this rank's container.
   if (info.st_dev != where->device || info.st_ino != where->inode ||
       static_cast<std::uint64_t>(info.st_size) < where->bytes) {
     return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));

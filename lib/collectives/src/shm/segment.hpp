@@ -20,7 +20,7 @@ inline constexpr std::size_t cache_line = 64;
 /// Neighbouring lines are often fetched in pairs; what different ranks write stays two lines apart.
 inline constexpr std::size_t lines_apart = 2 * cache_line;
 
-/// Whoever cannot go on spinning sleeps on `bell`; `sleepers` spares the others a system call when nobody does.
+/// A rank that cannot go on spinning sleeps on `bell`; `sleepers` spares the others a system call when none does.
 struct Bell {
   std::atomic<std::uint32_t> rings;
   std::atomic<std::uint32_t> sleepers;
@@ -30,7 +30,7 @@ struct Control {
   alignas(lines_apart) Bell bell;
   /// How often any rank arrived at a gate; used when there are more ranks than processors.
   alignas(lines_apart) std::atomic<std::uint32_t> arrivals;
-  /// 1 + the rank that was seen to be gone first; 0: none. Whoever gives up because of it comes later, so the cause
+  /// 1 + the rank that was seen to be gone first; 0: none. A rank that gives up because of it comes later, so the cause
   /// is never mixed up with what followed.
   alignas(lines_apart) std::atomic<std::uint32_t> lost;
   /// Not 0: a rank has given up a call in which others may work on its private memory, and this is that call's number

@@ -2,7 +2,6 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/memory.hpp"
 #include "ddrun/store/store.hpp"
 
 namespace ddrun::collectives {
@@ -83,8 +82,8 @@ Result<void> TcpCommunicator::exchange(const Outgoing& out, const Incoming& in) 
   return {};
 }
 
-/// A rank sees only some of the others. Whoever fails says so in the store before it hangs up, so that the others, who
-/// then see that, know what came first.
+/// A rank sees only some of the others. A rank that fails says so in the store before it hangs up, so that the others,
+/// who then see that, know what came first.
 Error TcpCommunicator::first_failure(Error mine) {
   failed_ = true;
   const std::string words = concat(static_cast<int>(mine.code), ' ', mine.message);

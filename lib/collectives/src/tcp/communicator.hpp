@@ -16,7 +16,7 @@ struct TcpOptions {
   std::size_t buffer_bytes = 0;
   /// Connections of a link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
   int streams = 0;
-  /// Whether more ranks run on this machine than it has processors, so that nobody should wait awake.
+  /// Whether more ranks run on this machine than it has processors, so that none should wait awake.
   bool crowded = true;
   ZeroCopy zero_copy = ZeroCopy::where_it_works;  ///< between machines; inside one only ZeroCopy::always has an effect
   /// Which algorithm for which size, equal on all ranks; chosen by what is measured if there is none.
@@ -64,8 +64,5 @@ class TcpCommunicator final : public Communicator {
   PrivateMemory buffers_;
   bool failed_ = false;
 };
-
-/// The row of this back end.
-[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
 #include "describe.hpp"
 #include "exchange.hpp"
@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t word_letters = 32;
-/// How long somebody may take to say who it is, and how many may do so at a time.
+/// How long a caller may take to say who it is, and how many may do so at a time.
 constexpr auto hello_patience = 2s;
 constexpr std::size_t max_callers = 1024;
 
@@ -81,12 +81,12 @@ Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
   if (!places) return tl::unexpected(places.error());
   links.places_ = std::move(*places);
 
-  // Calling first cannot block anybody: the peer's queue answers before the peer does.
+  // Calling first cannot block a rank: the peer's queue answers before the peer does.
   if (auto called = links.call((group.rank + 1) % group.size, 1, deadline); !called) {
     return tl::unexpected(called.error());
   }
   if (auto called = links.wait_for_previous(deadline); !called) return tl::unexpected(called.error());
-  // Whoever is lost from here on is seen by a connected neighbour.
+  // A rank that is lost from here on is seen by a connected neighbour.
   if (auto all_there = exchange(group, "connected", "yes", deadline); !all_there) {
     return tl::unexpected(all_there.error());
   }
@@ -163,7 +163,7 @@ Result<void> TcpLinks::answer() {
     UniqueFd fd;
     sockaddr_storage who{};
     const auto outcome = acceptor_.next(listener_, fd, who);
-    if (outcome == Acceptor::Outcome::nobody) break;
+    if (outcome == Acceptor::Outcome::none) break;
     if (outcome == Acceptor::Outcome::failed) continue;
     if (outcome != Acceptor::Outcome::accepted) {
       return fail(Errc::unavailable,

@@ -14,10 +14,10 @@
 namespace ddrun::collectives {
 
 /// The connections of one rank. A link has a direction: the sender connects to the receiver, who answers; it has one
-/// or more streams, each a connection. The links of the ring are made at the start, the others when somebody needs
+/// or more streams, each a connection. The links of the ring are made at the start, the others when a rank needs
 /// them, so that a rank has no more descriptors than its calls ask for. All are non-blocking, close-on-exec and
 /// without Nagle's delay. A caller that does not know the random word which was told through the store is hung up on,
-/// and so is one that takes long to say it; neither keeps anybody waiting. No name is ever looked up.
+/// and so is one that takes long to say it; neither keeps a rank waiting. No name is ever looked up.
 class TcpLinks {
  public:
   static constexpr int max_streams = 64;
@@ -30,10 +30,10 @@ class TcpLinks {
   [[nodiscard]] static Result<TcpLinks> connect(const Group& group, Deadline deadline);
 
   /// Makes what is lacking of the first `streams` streams to `peer`. Waits for the peer's machine, not for the peer:
-  /// its queue answers. `connection_lost` if nobody listens there any more.
+  /// its queue answers. `connection_lost` if that rank does not listen any more.
   [[nodiscard]] Result<void> call(int peer, int streams, Deadline deadline);
 
-  /// Answers everybody who calls now; does not wait. `unavailable` when descriptors run out.
+  /// Answers all who call now; does not wait. `unavailable` when descriptors run out.
   [[nodiscard]] Result<void> answer();
   /// Adds what becomes ready when answer() has something to do.
   void poll_for_callers(std::vector<pollfd>& polled) const;
@@ -45,7 +45,7 @@ class TcpLinks {
   /// Whether all ranks listen on the same address.
   [[nodiscard]] bool one_machine() const;
 
-  /// Hangs up on everybody and listens no more. Everybody connected sees it.
+  /// Hangs up on all ranks and listens no more. All that are connected see it.
   void close();
 
  private:
@@ -60,7 +60,7 @@ class TcpLinks {
     std::uint32_t rank;
     std::uint32_t stream;
   };
-  /// Somebody of whom it is not known yet who it is.
+  /// A caller that has not said yet which rank it is.
   struct Caller {
     UniqueFd fd;
     std::array<char, sizeof(Hello)> said;
@@ -106,7 +106,7 @@ class TcpWatch {
 
   /// Tells the rank before which call this is; for who has waited long. Once per call.
   void tell_call(const TcpLinks& links);
-  /// Tells everybody who has a link to this rank that it leaves as it should.
+  /// Tells every rank that has a link to this one that it leaves as it should.
   static void tell_leaving(const TcpLinks& links, int size);
 
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }

@@ -24,14 +24,14 @@ class Arrival {
   virtual void take(std::size_t offset, std::byte* data, std::size_t bytes) = 0;
 };
 
-/// A message to a rank, or to nobody. `data` must stay as it is until the exchange ends.
+/// A message to a rank, or to none. `data` must stay as it is until the exchange ends.
 struct Outgoing {
   int to = no_peer;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-/// A message from a rank, or from nobody: stored at `data`, or handed to `arrival` in pieces of whole elements of
+/// A message from a rank, or from none: stored at `data`, or handed to `arrival` in pieces of whole elements of
 /// `element` bytes.
 struct Incoming {
   int from = no_peer;

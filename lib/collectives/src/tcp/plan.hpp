@@ -40,7 +40,7 @@ struct Plan {
 };
 
 /// The largest power of two up to which `small` takes no longer than `large`; both are functions of a number of bytes
-/// and grow steadily. 0: none. unlimited: up to sizes that nobody has.
+/// and grow steadily. 0: none. unlimited: up to sizes that do not occur.
 template <class Small, class Large>
 std::size_t crossover(const Small& small, const Large& large) {
   std::size_t last = 0;

@@ -9,7 +9,6 @@
 // After <sys/socket.h>, and after <time.h>: it uses both.
 #include <linux/errqueue.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -103,7 +102,7 @@ void TcpTransfer::begin(const Call& call, Deadline deadline) {
 }
 
 void TcpTransfer::leave() {
-  // Also those whom nobody has answered yet.
+  // Also those that no rank has answered yet.
   if (size_ > 1) (void)links_.answer();
   TcpWatch::tell_leaving(links_, size_);
   // What is closed with something unread resets the connection, and with it what has been sent.
@@ -308,7 +307,7 @@ Result<void> TcpTransfer::wait() {
   return now >= next_look_ && !comes ? waited_long() : Result<void>();
 }
 
-/// Somebody may make another call, or may have died before it called this rank, so that no link shows it.
+/// A rank may make another call, or may have died before it called this rank, so that no link shows it.
 Result<void> TcpTransfer::waited_long() {
   watch_.tell_call(links_);
   next_look_ = Clock::now() + long_wait;

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "tcp/links.hpp"
@@ -115,9 +114,9 @@ class TcpTransfer final : public Peers {
   /// Fails if the next rank has died or left, or makes another call than this one made last. Does not block.
   [[nodiscard]] Result<void> look_at_neighbour();
 
-  /// Says that this rank has done its part and needs nobody any more, then close().
+  /// Says that this rank has done its part and needs no other any more, then close().
   void leave();
-  /// Hangs up on everybody, so that all learn that something is wrong here.
+  /// Hangs up on all ranks, so that they learn that something is wrong here.
   void close() { links_.close(); }
 
  private:

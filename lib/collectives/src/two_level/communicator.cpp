@@ -1,19 +1,67 @@
 #include "two_level/communicator.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <ctime>
 #include <functional>
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
 #include "ddrun/store/store.hpp"
 #include "describe.hpp"
 #include "exchange.hpp"
-#include "two_level/team.hpp"
 
 namespace ddrun::collectives {
+
+TwoLevelPlan plan_levels(const Costs& costs, const HostGroups& hosts) {
+  const double a = costs.latency;
+  const double c = costs.per_byte_reduced;
+  double n = 0;
+  for (const auto& ranks : hosts.hosts) n += static_cast<double>(ranks.size());
+  const auto others = static_cast<double>(hosts.hosts.size()) - 1;
+  const double most = hosts.most();
+  const int rounds = (hosts.most() + hosts.columns() - 1) / hosts.columns();
+  const double tree_steps = std::bit_width(static_cast<unsigned>(hosts.hosts.size()) - 1);
+
+  // What has to pass the network is the same either way. A message to or from the root's host costs its handling, about
+  // half a latency; what travels together is copied before and after.
+  TwoLevelPlan plan;
+  plan.rooted = crossover([&](double s) { return tree_steps * a + n * s * c; },
+                          [&](double) { return a + (rounds * others - 1) * a / 2; });
+  plan.all_to_all =
+      crossover([&](double s) { return others * a + 2 * n * s * c; }, [&](double) { return others * most * a; });
+  return plan;
+}
+
+std::string TwoLevelPlan::in_words() const {
+  const auto both = [](std::size_t to) {
+    return in_steps({{"blocks of a host together", to}, {"straight", Plan::unlimited}});
+  };
+  return concat(
+      "all_reduce, reduce, broadcast: slices; all_gather, reduce_scatter: blocks of a host together; gather, scatter: ",
+      both(rooted), "; all_to_all: ", both(all_to_all), "; send_recv: straight");
+}
+
+Result<void> Levels::across(const Call& between, Deadline deadline) const {
+  auto done = column->perform(between, deadline);
+  if (!done) return tl::unexpected(with_ranks(done.error(), column_ranks));
+  return done;
+}
+
+std::optional<Error> Levels::trouble() const {
+  if (auto known = team->trouble()) return known;
+  if (column) {
+    if (auto lost = column->trouble()) return with_ranks(std::move(*lost), column_ranks);
+  }
+  return flat ? flat->trouble() : std::nullopt;
+}
+
+DataType travelling_type(const Call& call) {
+  return reduces(call.collective) ? accumulator_type(call.type) : call.type;
+}
+
+ReduceOp travelling_op(const Call& call) { return call.op == ReduceOp::avg ? ReduceOp::sum : call.op; }
 
 namespace {
 
@@ -40,7 +88,7 @@ Result<void> LevelWork::run(const Call& call, Deadline deadline) {
   TwoLevelTeam& team = *levels_.team;
   const std::size_t max_count = most(call);
   Piece piece{0, std::min(call.count, max_count)};
-  // Before anybody can know whether it is needed, as the first meeting is the only one where nothing is private.
+  // Before a rank can know whether it is needed, as the first meeting is the only one where nothing is private.
   show(call, piece);
   if (auto met = team.announce(call, deadline); !met) return met;
   const Sharing sharing = look(call);
@@ -49,7 +97,7 @@ Result<void> LevelWork::run(const Call& call, Deadline deadline) {
     if (auto worked = work(call, piece, deadline); !worked) return worked;
     const std::size_t end = piece.begin + piece.count;
     const bool last = end == call.count;
-    // Nobody leaves while others still use its memory.
+    // A rank does not leave while others still use its memory.
     if (any_private || (last && sharing != Sharing::none)) {
       if (auto met = team.meet(deadline); !met) return met;
     }
@@ -542,12 +590,13 @@ Error compare_with_others(Error mine, const Group& group, const Call& call, std:
 }
 
 /// Finds what all ranks are to say about a failure that each of them sees in its own way: some see the cause, others
-/// only that a neighbour has given up. Whoever fails says so, in its team's memory and in the store, before it leaves.
+/// only that a neighbour has given up. A rank that fails says so, in its team's memory and in the store, before it
+/// leaves.
 ///
 /// Of calls that differ, and of ranks that did not come, each rank sees only a part, too: those that have failed tell
 /// each other what they were called for. `call_number` is that of the call, equal on ranks that wait for each other.
-/// `certain`: nobody else can know better. Blocks for a second or two at most. `hang_up` closes this rank's connections
-/// to other hosts.
+/// `certain`: no other rank can know better. Blocks for a second or two at most. `hang_up` closes this rank's
+/// connections to other hosts.
 Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call& call, std::uint64_t call_number,
                   bool certain, const std::function<void()>& hang_up) {
   if (auto known = team.kept()) return *known;
@@ -562,7 +611,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
   if (told && !certain && !is_there(group, key)) {
     bool calls_differ = mine.code == Errc::invalid_argument;
     if (calls_differ) {
-      // Whoever waits for this rank shall fail as well, and know why it was hung up on.
+      // A rank that waits for this one shall fail as well, and know why it was hung up on.
       static_cast<void>(group.store->set(differing, "1", Clock::now() + 1s));
       hang_up();
     } else {
@@ -580,7 +629,7 @@ Error first_cause(Error mine, const Group& group, TwoLevelTeam& team, const Call
       if (code && blank != std::string::npos) mine = Error{static_cast<Errc>(*code), first->substr(blank + 1)};
     }
   }
-  if (certain) hang_up();  // whoever waits for this rank finds the reason now
+  if (certain) hang_up();  // a rank that waits for this one finds the reason now
   return team.keep(mine);
 }
 

@@ -4,13 +4,62 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "two_level/levels.hpp"
+#include "hosts.hpp"
+#include "tcp/communicator.hpp"
+#include "tcp/plan.hpp"
+#include "two_level/team.hpp"
 
 namespace ddrun::collectives {
+
+/// Up to how many bytes of a block the blocks of a host travel together (BlockWork); larger ones go straight from rank
+/// to rank (StraightWork). The same on all ranks.
+struct TwoLevelPlan {
+  std::size_t rooted = 0;  ///< gather and scatter
+  std::size_t all_to_all = 0;
+
+  /// "all_reduce, …: a slice of each column; …"
+  [[nodiscard]] std::string in_words() const;
+};
+
+/// The least time by the cost model of plan_for(); `costs` are those between hosts.
+[[nodiscard]] TwoLevelPlan plan_levels(const Costs& costs, const HostGroups& hosts);
+
+/// What a rank of several hosts works with: the ranks of its own host, and its ways to the other hosts.
+struct Levels {
+  HostGroups hosts;
+  int rank = 0;
+  int size = 1;
+  int host = 0;  ///< this rank's
+  std::unique_ptr<TwoLevelTeam> team{};
+  std::vector<int> column_ranks{};            ///< of the whole group, by host
+  std::unique_ptr<TcpCommunicator> column{};  ///< none if this rank is in no column
+  std::unique_ptr<TcpCommunicator> flat{};    ///< all ranks
+  TwoLevelPlan plan{};
+
+  /// The rank of a host that comes at this place among those of its host.
+  [[nodiscard]] int rank_at(int of_host, int local_rank) const {
+    return hosts.hosts[static_cast<std::size_t>(of_host)][static_cast<std::size_t>(local_rank)];
+  }
+  /// A call of this rank's column.
+  [[nodiscard]] Result<void> across(const Call& between, Deadline deadline) const;
+  /// A peer that is known to be gone. Does not wait.
+  [[nodiscard]] std::optional<Error> trouble() const;
+};
+
+/// Up to here a message between hosts takes as long as an empty one.
+inline constexpr std::size_t small_between_hosts = 16 << 10;
+
+/// Pieces begin so far apart: at cache lines.
+inline constexpr std::size_t pieces_apart = 128;
+
+/// What the numbers of a call are between hosts, and how they are added up before the last step.
+[[nodiscard]] DataType travelling_type(const Call& call);
+[[nodiscard]] ReduceOp travelling_op(const Call& call);
 
 /// A collective in two levels. Its data goes piece by piece, the same pieces on every host: of each block the elements
 /// from here to there. Who works for the others of its host reads their inputs and writes their outputs where they are;
@@ -91,7 +140,7 @@ class SliceWork final : public LevelWork {
 /// all_gather, gather, scatter, reduce_scatter and all_to_all: the blocks of a host are dealt to its ranks that are in
 /// a column, and each column carries those that it was dealt on every host, all columns at the same time. What belongs
 /// together travels as one message: of all_to_all, all that the ranks of a host have for the ranks of another one that
-/// were dealt to a column. Where a host has fewer ranks than another, its messages have room that nobody reads. Small
+/// were dealt to a column. Where a host has fewer ranks than another, its messages have room that no rank reads. Small
 /// blocks are all carried by the first column.
 class BlockWork final : public LevelWork {
  public:
@@ -145,8 +194,8 @@ class StraightWork final : public LevelWork {
 };
 
 /// send_recv: what comes from a rank of the same host is read from its memory, the rest goes over TCP between the two
-/// ranks, while others of the host do the same. Every rank takes part in the meetings of its host, whoever its partners
-/// are, and sends and receives in one step, so that no order of partners can block.
+/// ranks, while others of the host do the same. Every rank takes part in the meetings of its host, whichever its
+/// partners are, and sends and receives in one step, so that no order of partners can block.
 class MessageWork final : public LevelWork {
  public:
   using LevelWork::LevelWork;
@@ -208,9 +257,5 @@ class TwoLevelCommunicator final : public Communicator {
   StraightWork straight_;
   MessageWork messages_;
 };
-
-/// The row of this back end: several hosts, of which one at least has several ranks.
-[[nodiscard]] Suits suits_two_level(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_two_level(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

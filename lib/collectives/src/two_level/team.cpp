@@ -141,7 +141,7 @@ std::byte* TwoLevelTeam::results() const { return at(Layout(size(), buffer_bytes
 
 std::optional<Error> TwoLevelTeam::kept() const {
   const Note& note = *at<Note>(Layout(size(), buffer_bytes_).note);
-  // Whoever writes is not waited for: it may have been stopped.
+  // A rank that writes is not waited for: it may have been stopped.
   for (int i = 0; i < 1000 && note.state.load() == Note::being_written; ++i) std::this_thread::yield();
   if (note.state.load() != Note::written) return std::nullopt;
   return Error{note.code, std::string(note.words.data(), note.length)};

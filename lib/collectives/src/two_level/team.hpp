@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
@@ -31,7 +30,7 @@ class TwoLevelTeam {
                                                                    std::size_t buffer_bytes);
   TwoLevelTeam(const TwoLevelTeam&) = delete;
   TwoLevelTeam& operator=(const TwoLevelTeam&) = delete;
-  /// Whoever still waits for this rank learns that it is gone.
+  /// A rank that still waits for this one learns that it is gone.
   ~TwoLevelTeam();
 
   [[nodiscard]] int size() const { return static_cast<int>(ranks_.size()); }

@@ -79,7 +79,7 @@ class IpAddress {
 };
 
 /// Those of all interfaces of this machine that are up, in order and without doubles; empty if the system does not
-/// tell. Looks at interfaces only, asks nobody, and does not wait.
+/// tell. Looks at interfaces only and does not wait.
 [[nodiscard]] std::vector<IpAddress> own_addresses();
 
 }  // namespace ddrun

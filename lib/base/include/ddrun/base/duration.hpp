@@ -24,8 +24,8 @@ using Milliseconds = std::chrono::milliseconds;
 /// "0.35 s", "12.3 s", "2 min 5 s", "3 h 2 min": for people.
 [[nodiscard]] std::string format_duration(std::chrono::nanoseconds duration);
 
-/// What poll(2) takes: whole milliseconds until the deadline, rounded up so that nobody wakes too early for nothing; 0
-/// once it has passed.
+/// What poll(2) takes: whole milliseconds until the deadline, rounded up so that no thread wakes too early for nothing;
+/// 0 once it has passed.
 [[nodiscard]] int poll_timeout(Deadline deadline);
 
 /// "4096", "64K", "10M", "1G", "64KiB", "10MB"; K, M, G, T are powers of 1024, with or without "B" or "iB".

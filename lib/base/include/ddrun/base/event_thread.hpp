@@ -22,7 +22,7 @@ namespace ddrun {
 /// other threads ask of it, so that what it works on needs no lock. The loop itself is its owner's.
 class EventThread {
  public:
-  /// Of the event that says that somebody asks for something; the owner hands it to answer().
+  /// Of the event that says that a thread asks for something; the owner hands it to answer().
   static constexpr std::uint64_t token = 0;
 
   /// Once, before anything else. Fails with errno's words after `what`, as `unavailable`.

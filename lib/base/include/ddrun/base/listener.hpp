@@ -26,7 +26,7 @@ struct Listener {
   UniqueFd fd;
   SocketAddress at;
 
-  /// Drops every connection nobody has accepted yet, finished or half made, and goes on listening on the same port.
+  /// Drops every connection that is not accepted yet, finished or half made, and goes on listening on the same port.
   Result<void> restart();
 };
 
@@ -50,7 +50,7 @@ class Acceptor {
     accepted,
     turned_away,  ///< cut off for want of a descriptor
     failed,       ///< that one's trouble; the next may be well
-    nobody,       ///< nobody waits, or the listener is shut
+    none,         ///< no caller waits, or the listener is shut
     no_room,      ///< and nothing to be done about it: better not to look for a while
   };
   /// The next connection, non-blocking and close-on-exec, and where it comes from. Does not block.

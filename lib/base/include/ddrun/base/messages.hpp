@@ -29,7 +29,7 @@ void set_message_sink(std::function<void(std::string_view line)> sink);
 void say(Level level, std::string_view message);
 inline void say_error(std::string_view message) { say(Level::error, message); }
 
-/// stderr stands in the middle of a line that nobody will finish: what is said next starts on a line of its own.
+/// stderr stands in the middle of a line that will not be finished: what is said next starts on a line of its own.
 void begin_new_line();
 
 /// Text that is already formatted (a report): written as it is, to the same place. False if stderr did not take it.

@@ -6,7 +6,6 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/environment.hpp"
-#include "ddrun/cluster/machine.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"

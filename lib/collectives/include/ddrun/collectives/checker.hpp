@@ -28,7 +28,7 @@ struct Expected {
 /// must leave alone. For calls of one collective, type and operation. Blocks only as long as Memory does.
 class Checker {
  public:
-  /// Behind each output there have to be so many bytes that belong to nobody.
+  /// Behind each output there have to be so many bytes that are no part of it.
   static constexpr std::size_t guard_bytes = 64;
 
   /// `memory` outlives it.

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace ddrun::collectives {
@@ -41,15 +40,15 @@ inline constexpr std::array all_ops{ReduceOp::sum, ReduceOp::prod, ReduceOp::max
 
 /// What a group does together. `count` is that of a Call; n is the number of ranks. Blocks are of `count` elements.
 enum class Collective : unsigned char {
-  barrier,         ///< nobody returns before everybody has called
-  all_reduce,      ///< everybody gets the reduction of all inputs
-  broadcast,       ///< everybody gets the root's input
+  barrier,         ///< no rank returns before all have called
+  all_reduce,      ///< all get the reduction of all inputs
+  broadcast,       ///< all get the root's input
   reduce,          ///< the root gets the reduction of all inputs
-  all_gather,      ///< everybody gets the inputs of all ranks, n blocks by rank
+  all_gather,      ///< all get the inputs of all ranks, n blocks by rank
   reduce_scatter,  ///< rank r gets block r of the reduction of all inputs, which have n blocks
   gather,          ///< the root gets the inputs of all ranks, n blocks by rank
   scatter,         ///< rank r gets block r of the root's input
-  all_to_all,      ///< rank r gets block r of everybody's input, n blocks by rank
+  all_to_all,      ///< rank r gets block r of each input, n blocks by rank
   send_recv,       ///< each rank sends its input to one rank and gets the input of one rank
 };
 

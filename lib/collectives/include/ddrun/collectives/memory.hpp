@@ -78,7 +78,7 @@ class Memory {
   [[nodiscard]] virtual Result<void> read(std::span<std::byte> to, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) = 0;
 
-  /// Measures a device's memory, which outlives it. Null: this is the program's own, and anybody can measure that.
+  /// Measures a device's memory, which outlives it. Null: this is the program's own, which any code can measure.
   [[nodiscard]] virtual std::unique_ptr<MemoryGauge> gauge() { return nullptr; }
 };
 

@@ -79,10 +79,10 @@ class Console : public std::enable_shared_from_this<Console> {
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
   /// The other side has closed: everything is dropped from here on.
   [[nodiscard]] bool gone() const { return gone_; }
-  /// Gone because whoever read has seen enough: the other end of a pipe or a terminal is closed.
+  /// Gone because the reader has seen enough: the other end of a pipe or a terminal is closed.
   [[nodiscard]] bool reader_left() const { return reader_left_; }
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
-  /// How much has been written in all: while it grows, somebody reads.
+  /// How much has been written in all: while it grows, there is a reader.
   [[nodiscard]] std::uint64_t taken_bytes() const { return taken_; }
   /// What the place got last was not a whole line.
   [[nodiscard]] bool in_torn_line() const { return torn_; }
@@ -103,7 +103,7 @@ class Console : public std::enable_shared_from_this<Console> {
     queue_.filled(static_cast<std::size_t>(to - begin));
   }
 
-  /// Queues whole lines that are nobody's.
+  /// Queues whole lines that are no worker's.
   void add_text(std::string_view text);
 
   /// Writes what can be written without waiting, and sees to the rest.
@@ -118,7 +118,7 @@ class Console : public std::enable_shared_from_this<Console> {
   enum class Access {
     own,       ///< a description of our own that never blocks
     socket,    ///< shared with others; asks not to wait with each call
-    direct,    ///< a file: writing does not wait for anybody
+    direct,    ///< a file: writing does not wait for a reader
     cautious,  ///< shared with others and may block: asks first, then writes little
   };
 

@@ -32,7 +32,8 @@ struct OutputOptions {
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
   std::size_t queue_high = std::size_t{1} << 20U;  ///< bytes a console may wait for before workers are held back
   Milliseconds quiet{200};                         ///< on a terminal an unfinished line is shown after this silence
-  /// Told the path of a private directory just before it is made: whoever outlives this process can remove it.
+  /// Told the path of a private directory just before it is made, so that a process which outlives this one can remove
+  /// it.
   std::function<void(const std::string& path)> announce_private_directory;
 };
 
@@ -47,7 +48,7 @@ struct ChildStreams {
 /// What could not be written. The job goes on without it.
 struct LossReport {
   std::uint64_t file_bytes = 0;      ///< missing in log files
-  std::uint64_t console_bytes = 0;   ///< not shown: the disk was full, or nobody read them in time
+  std::uint64_t console_bytes = 0;   ///< not shown: the disk was full, or the reader was too slow
   std::string console_error;         ///< why; empty if all is well
   std::uint64_t unwanted_bytes = 0;  ///< not shown, because the reader has left: that is no loss
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
@@ -57,7 +58,7 @@ struct LossReport {
 ///
 /// Lives on one thread, the one that runs the executor, and never blocks it on a console: what a console does not
 /// take waits in a bounded queue, and while that is full the workers' pipes are not read. Log files are written
-/// directly, as any program writes its files. Nothing runs and no timer is set while nobody writes.
+/// directly, as any program writes its files. Nothing runs and no timer is set while no worker writes.
 /// The process must ignore SIGPIPE and SIGXFSZ.
 class Output {
  public:
@@ -95,8 +96,8 @@ class Output {
   void screen_resized();
 
   /// When all processes of the attempt are gone: calls `done` (never from within) once all that is in the pipes now is
-  /// read and everything is written to files and consoles. Unfinished lines are given out and pipes closed. Whoever
-  /// else still holds a pipe open is not waited for; that it does so is said.
+  /// read and everything is written to files and consoles. Unfinished lines are given out and pipes closed. Another
+  /// process that still holds a pipe open is not waited for; that it does so is said.
   void async_end_attempt(std::function<void()> done);
 
   /// At the end of the job: calls `done` once the consoles have taken everything.

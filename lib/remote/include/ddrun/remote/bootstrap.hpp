@@ -16,7 +16,7 @@ namespace ddrun::remote {
 [[nodiscard]] std::string build_id(const char* version, const char* commit);
 
 /// All that one host must know to take its part in the job, but for the secret. It travels through the ssh connection,
-/// never on a command line, as some of it is long and some of it nobody else's business.
+/// never on a command line, as some of it is long and some of it is for that host alone.
 struct Bootstrap {
   std::vector<std::string> words;  ///< a command line: options as "--name=value", "--", the program and its arguments
   std::string directory;           ///< where the user was

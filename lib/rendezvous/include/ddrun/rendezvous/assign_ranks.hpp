@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ddrun/base/exit_status.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 // What agents and the coordinator tell each other, as plain values: lib/rendezvous/PROTOCOL.md, sections 3 and 4.
 

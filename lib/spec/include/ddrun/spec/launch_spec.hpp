@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -13,7 +12,7 @@
 
 namespace ddrun {
 
-// Everything a user can ask for, as plain data: what `lib/cli` produces and everybody else reads.
+// Everything a user can ask for, as plain data: what `lib/cli` produces and all other modules read.
 // Defaults stand in the initialisers and are the only place where they are written.
 
 /// How the program named on the command line is run.
@@ -45,7 +44,7 @@ enum class Streams : std::uint8_t { none = 0, out = 1, err = 2, both = 3 };
 [[nodiscard]] constexpr bool has_out(Streams s) { return (static_cast<unsigned>(s) & 1U) != 0; }
 [[nodiscard]] constexpr bool has_err(Streams s) { return (static_cast<unsigned>(s) & 2U) != 0; }
 
-/// The value of --redirects or --tee: one digit for everybody, or a digit per local rank (others: none).
+/// The value of --redirects or --tee: one digit for all ranks, or a digit per local rank (others: none).
 struct StreamSelection {
   Streams everyone = Streams::none;
   std::map<int, Streams> by_local_rank;
@@ -147,7 +146,7 @@ struct RendezvousSpec {
   int heartbeat_misses = 3;   ///< silent for so many intervals: lost
   int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
   std::optional<std::string> secret_file;
-  bool insecure = false;  ///< no secret, everybody who reaches the port may join
+  bool insecure = false;  ///< no secret: every host that reaches the port may join
 
   [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
 };
@@ -184,6 +183,26 @@ struct LaunchSpec {
   std::optional<std::uint64_t> seed;
   bool dry_run = false;
   std::string event_log_handler = "null";  ///< "null" or "console"
+};
+
+/// What the members of one round agreed on, as one node sees it. All ranks are dense and start at 0.
+struct RankAssignment {
+  std::string run_id;     ///< TORCHELASTIC_RUN_ID
+  int restart_count = 0;  ///< one number for the whole job
+  int max_restarts = 0;
+  int node_rank = 0;  ///< torchrun's group rank
+  int node_count = 1;
+  int base_rank = 0;  ///< rank of this node's local rank 0
+  int local_world_size = 1;
+  int world_size = 1;
+  int role_base_rank = 0;  ///< rank within the role of this node's local rank 0
+  int role_world_size = 1;
+  std::string master_addr;  ///< an address, not a host name, unless the user gave a name
+  int master_port = 0;
+
+  bool operator==(const RankAssignment&) const = default;
+
+  [[nodiscard]] int rank_of(int local_rank) const { return base_rank + local_rank; }
 };
 
 }  // namespace ddrun

@@ -11,7 +11,7 @@
 // keep it out of ddrun itself, which has addresses at hand.
 namespace ddrun::store {
 
-/// The addresses of `host` in the resolver's order; an address or "localhost" comes back without asking anybody.
+/// The addresses of `host` in the resolver's order; an address or "localhost" comes back without any question.
 /// The system's resolver blocks as long as it likes. Errors: `unavailable`, `invalid_argument` for an empty name.
 [[nodiscard]] Result<std::vector<std::string>> resolve(std::string_view host);
 

@@ -25,7 +25,7 @@ inline constexpr std::size_t max_keys_per_call = 131072;
 ///
 /// Errors of all calls: `invalid_argument` for a key, value or number of keys beyond the limits, `timeout`,
 /// `connection_lost` when the server is gone and `protocol` when it answers nonsense: after these two the object is
-/// of no more use, unless it was told to connect again. `cancelled` when somebody asked for that.
+/// of no more use, unless it was told to connect again. `cancelled` when the program asked for that.
 class Store {
  public:
   virtual ~Store() = default;
@@ -54,7 +54,7 @@ class Store {
   /// Whether there was such a key.
   virtual Result<bool> delete_key(std::string_view key, Deadline deadline) = 0;
 
-  /// All keys of the server, whoever made them and under whatever prefix.
+  /// All keys of the server, of all clients and under every prefix.
   virtual Result<std::int64_t> num_keys(Deadline deadline) = 0;
 
   /// The keys of this store, of a PrefixStore those under its prefix and without it, in no order. Not the queues.

@@ -13,7 +13,7 @@ enum class Reconnect {
   never,
   /// The next call connects again. Calls that may be carried out twice without harm (set, get, wait, check, multi_get,
   /// multi_set, num_keys, list_keys, queue_length) do so themselves, until their deadline; the others fail with
-  /// `connection_lost`, and nobody knows whether the server has carried them out. set() and its like wait for the
+  /// `connection_lost`, and it is not known whether the server has carried them out. set() and its like wait for the
   /// server then, so that nothing is lost silently.
   on_next_call,
 };
@@ -42,8 +42,8 @@ class TcpClient final : public Store {
   /// Another client of the same server, with the same options.
   Result<std::unique_ptr<TcpClient>> clone(Deadline deadline) const;
 
-  /// Ends all calls under way, and fails all later ones, with `cancelled`. For whoever must end a program whose threads
-  /// wait: may be called from any thread, also from a signal handler. Does not block.
+  /// Ends all calls under way, and fails all later ones, with `cancelled`. For a program that must end while its
+  /// threads wait: may be called from any thread, also from a signal handler. Does not block.
   void cancel() noexcept;
 
   /// The server as it was reached: "127.0.0.1:29500", "[::1]:29500".

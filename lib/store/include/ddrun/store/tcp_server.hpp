@@ -21,8 +21,9 @@ struct TcpServerOptions {
   /// What keys, values, queues, waits and the buffers of all clients may take together, bytes; 0 for no limit. A client
   /// whose request does not fit is cut off; the others are served on.
   std::size_t max_memory = 0;
-  /// Called with a sentence for whoever runs the server when a client is cut off for what it asked: limits exceeded, a
-  /// sum with a text. On the server's thread: must not block. Not called for those who never spoke the protocol.
+  /// Called with a sentence for the user who runs the server when a client is cut off for what it asked: limits
+  /// exceeded, a sum with a text. On the server's thread: must not block. Not called for those who never spoke the
+  /// protocol.
   std::function<void(const std::string&)> on_refusal;
   /// IP addresses that clients may come from; empty: any. The loopback and this machine's own addresses, as they are
   /// when the list is given, always may. Others are cut off before anything is read from them.
@@ -65,7 +66,7 @@ class TcpServer {
   [[nodiscard]] std::vector<std::string> addresses() const;
 
   /// Cuts off every client, also those not accepted yet, and forgets all keys; the port stays. Returns when that is
-  /// done: whoever connects afterwards meets an empty store. May be called from any thread.
+  /// done: a client that connects afterwards finds an empty store. May be called from any thread.
   /// Fails with `unavailable` if an address can no longer be listened on; the clients are gone all the same.
   Result<void> new_round();
   /// The same, with another list of those who may connect, as in the options; fails with `invalid_argument`, and

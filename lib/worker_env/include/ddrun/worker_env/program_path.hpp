@@ -21,7 +21,7 @@ namespace ddrun::worker_env {
 [[nodiscard]] Result<std::string> find_script(std::string_view name, const std::string& cwd);
 
 /// Whether a file that cannot be executed is a program for Python all the same: a directory with a __main__.py, a zip
-/// archive, compiled Python, or a script that nobody may execute and whose first line asks for Python. Any other text
+/// archive, compiled Python, or a script without execute permission whose first line asks for Python. Any other text
 /// is not: nothing tells it from a script of a shell. Named as for find_script().
 [[nodiscard]] bool is_python_program(std::string_view name, const std::string& cwd);
 
@@ -30,6 +30,12 @@ namespace ddrun::worker_env {
 /// What the user set but is not there is an error, never skipped: another Python would be a surprise.
 /// Fails like find_program().
 [[nodiscard]] Result<std::string> choose_python(const Environment& environment, const std::string& cwd);
+
+/// The MPI library that a program asks its dynamic loader for, such as "libmpi.so.40". Empty if it asks for none, or
+/// is no 64-bit ELF file of this machine's byte order. `file` may hold anything: what is no good ELF asks for nothing.
+/// Only the program itself is looked at, not the libraries it names. Reads a few hundred bytes; blocks as the file
+/// system does.
+[[nodiscard]] std::string linked_mpi(const std::string& file);
 
 /// PATH where the environment has none.
 inline constexpr std::string_view default_path = "/usr/local/bin:/usr/bin:/bin";

@@ -10,7 +10,6 @@
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "ddrun/spec/rank_assignment.hpp"
 
 namespace ddrun::worker_env {
 

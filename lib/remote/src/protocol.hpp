@@ -1,14 +1,42 @@
 #pragma once
 
+#include <string.h>
+
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "ddrun/base/bytes.hpp"
 #include "ddrun/base/result.hpp"
-#include "wiped.hpp"
 
 namespace ddrun::remote {
+
+/// Memory that is overwritten when it is given back, also when a container grows.
+template <class T>
+struct WipingAllocator {
+  using value_type = T;
+  WipingAllocator() = default;
+  template <class U>
+  WipingAllocator(const WipingAllocator<U>& /*other*/) noexcept {
+  }  // NOLINT(google-explicit-constructor): as containers do
+  T* allocate(std::size_t count) { return std::allocator<T>().allocate(count); }
+  void deallocate(T* memory, std::size_t count) noexcept {
+    ::explicit_bzero(memory, count * sizeof(T));
+    std::allocator<T>().deallocate(memory, count);
+  }
+  bool operator==(const WipingAllocator&) const = default;
+};
+
+/// For texts in which there may be a secret. (One of less than 16 bytes lies in the object itself and is not wiped.)
+using WipedString = std::basic_string<char, std::char_traits<char>, WipingAllocator<char>>;
+
+inline void wipe(std::string& text) {
+  ::explicit_bzero(text.data(), text.size());
+  text.clear();
+}
 
 // What goes through an ssh connection once ddrun runs on both sides: frames of
 //   4 bytes  length of the payload, most significant byte first
@@ -83,13 +111,52 @@ class FrameReader {
 
  private:
   static constexpr std::size_t header_size = 9;
-  [[nodiscard]] std::uint32_t number(std::size_t at) const;
+  [[nodiscard]] std::uint32_t number(std::size_t at) const {
+    return bytes::load<std::uint32_t, std::endian::big>(partial_.data() + at);
+  }
   WipedString partial_;
 };
 
 /// The two sides of a connection let each other know that they are there.
 constexpr std::chrono::seconds ping_interval{5};
-/// Who hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.)
+/// A side that hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.)
 constexpr std::chrono::seconds longest_silence{30};
+
+/// A host and the number by which frames name it.
+struct Target {
+  std::uint32_t index = 0;
+  std::string host;   ///< as ssh gets it
+  bool here = false;  ///< this very machine, which needs no ssh; never in an order
+  bool operator==(const Target&) const = default;
+};
+
+/// The payload of `fan_out`: start these hosts in the way in which you were started.
+struct FanOutOrder {
+  std::vector<Target> targets;
+  std::vector<std::string> ssh;              ///< the command's words
+  std::string program;                       ///< where ddrun lies on the user's machine
+  std::size_t width = 1;                     ///< so many at once; more are reached through those
+  std::chrono::milliseconds start_limit{0};  ///< for each
+};
+
+[[nodiscard]] std::string to_json(const FanOutOrder& order);
+[[nodiscard]] Result<FanOutOrder> fan_out_from_json(std::string_view text);
+
+/// The payload of `hello`.
+struct Hello {
+  std::vector<std::string> addresses;  ///< under which it can be reached, the likeliest first
+};
+
+[[nodiscard]] std::string to_json(const Hello& hello);
+[[nodiscard]] Result<Hello> hello_from_json(std::string_view text);
+
+/// A host and those that it starts itself.
+struct Branch {
+  Target root;
+  std::vector<Target> rest;
+};
+
+/// At most `width` branches of nearly equal size, in order; without more targets than that, each is a branch.
+[[nodiscard]] std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_t width);
 
 }  // namespace ddrun::remote

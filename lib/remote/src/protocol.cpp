@@ -1,4 +1,4 @@
-#include "orders.hpp"
+#include "protocol.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -155,6 +155,13 @@ std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_
     at += share;
   }
   return branches;
+}
+
+void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload) {
+  bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));
+  bytes::put<std::endian::big>(to, host);
+  to += static_cast<char>(type);
+  to += payload;
 }
 
 }  // namespace ddrun::remote

@@ -1,33 +1,55 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 
-// Integers and texts as the control protocol has them: little-endian, a text behind its u32 length.
-namespace ddrun::rendezvous {
+#include "ddrun/base/result.hpp"
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the protocol's integers are copied as they are");
+namespace ddrun {
 
-template <std::integral Integer>
-void put(std::string& to, Integer value) {
+/// Fills `bytes` with what the kernel takes for secret. Waits only on a machine that has just started. Fails with
+/// `unavailable` if the kernel gives nothing; then what is in `bytes` means nothing.
+[[nodiscard]] Result<void> fill_random(std::span<std::byte> bytes);
+
+}  // namespace ddrun
+
+// Integers and texts in the messages of ddrun's protocols: of fixed size, least significant byte first where nothing
+// else is said; a text stands behind its length.
+namespace ddrun::bytes {
+
+template <std::endian order, std::integral Integer>
+[[nodiscard]] Integer in_order(Integer value) {
+  if constexpr (order == std::endian::native) return value;
+  auto* const first = reinterpret_cast<char*>(&value);
+  std::reverse(first, first + sizeof value);
+  return value;
+}
+
+template <std::endian order = std::endian::little, class String, std::integral Integer>
+void put(String& to, Integer value) {
+  value = in_order<order>(value);
   to.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-/// A length that does not fit is not to be had: no text of the protocol is anywhere near.
-inline void put_text(std::string& to, std::string_view text) {
-  put(to, static_cast<std::uint32_t>(text.size()));
+/// The length has to fit into `Length`.
+template <std::unsigned_integral Length = std::uint32_t>
+void put_text(std::string& to, std::string_view text) {
+  put(to, static_cast<Length>(text.size()));
   to.append(text);
 }
 
-template <std::integral Integer>
+template <std::integral Integer, std::endian order = std::endian::little>
 [[nodiscard]] Integer load(const char* from) {
   Integer value;
   std::memcpy(&value, from, sizeof value);
-  return value;
+  return in_order<order>(value);
 }
 
 /// Takes values from the front of what came. Once something does not fit all that follows is 0 and empty, and `ok` is
@@ -52,7 +74,8 @@ class Reader {
     if (value > highest) fail();
     return static_cast<Value>(ok_ ? value : 0);
   }
-  std::string text() { return std::string(take(number<std::uint32_t>())); }
+  /// A part of what came, behind its length of 32 bits.
+  std::string_view text() { return take(number<std::uint32_t>()); }
   /// Of things that take `smallest` bytes each at least: never more than can be there.
   std::uint32_t count(std::size_t smallest) {
     const auto claimed = number<std::uint32_t>();
@@ -77,4 +100,4 @@ class Reader {
   bool ok_ = true;
 };
 
-}  // namespace ddrun::rendezvous
+}  // namespace ddrun::bytes

@@ -1,4 +1,4 @@
-#include "ddrun/base/random_bytes.hpp"
+#include "ddrun/base/bytes.hpp"
 
 #include <sys/random.h>
 
