@@ -33,9 +33,7 @@ int copy_all(Copy copy, int pid, std::byte* here, std::byte* there, std::size_t 
   return 0;
 }
 
-bool restricted_to_ancestors() {
-  return read_number("/proc/sys/kernel/yama/ptrace_scope") == 1;
-}
+bool restricted_to_ancestors() { return read_number("/proc/sys/kernel/yama/ptrace_scope") == 1; }
 
 struct Consent {
   std::mutex mutex;
