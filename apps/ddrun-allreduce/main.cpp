@@ -1,4 +1,4 @@
-// ddrun-allreduce: parse, meet, run the sizes, report.
+// ddrun-allreduce: parse, find the other ranks, run the sizes, report.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -71,7 +71,8 @@ Result<PortTeller> PortTeller::open(const std::string& job) {
   if (!name) return tl::unexpected(name.error());
   UniqueFd listener = make_socket();
   if (!listener || bind(listener.get(), name->get(), name->length) != 0 || listen(listener.get(), SOMAXCONN) != 0) {
-    return fail_errno(Errc::unavailable, concat("cannot meet the other ranks of job ", job, " on this machine"), errno);
+    return fail_errno(Errc::unavailable, concat("no rendezvous with the other ranks of job ", job, " on this machine"),
+                      errno);
   }
   return PortTeller(std::move(listener));
 }

@@ -118,13 +118,12 @@ std::string help_text() {
   for (const Group group : {Group::workers, Group::program, Group::failure, Group::output, Group::launcher,
                             Group::rendezvous, Group::several, Group::remote, Group::torchrun}) {
     text += concat("\n", group_title(group), ":\n");
-    for (const Option* option : all_options()) {
-      if (option->group != group) continue;
-      const std::string left = left_side(*option);
+    for (const Option& option : options_of(group)) {
+      const std::string left = left_side(option);
       text += left;
       text += left.size() + 2 > help_column ? concat("\n", std::string(help_column, ' '))
                                             : std::string(help_column - left.size(), ' ');
-      text += wrapped(explanation(*option, defaults), help_column) + "\n";
+      text += wrapped(explanation(option, defaults), help_column) + "\n";
     }
   }
   text += closing;

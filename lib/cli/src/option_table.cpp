@@ -1,18 +1,48 @@
 #include "option_table.hpp"
 
 #include <algorithm>
+#include <iterator>
 
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::cli {
 
+namespace {
+
+struct OptionGroup {
+  Group group;
+  std::string_view title;
+  std::span<const Option> (*options)();
+};
+
+constexpr OptionGroup groups[] = {
+    {Group::workers, "Workers", worker_options},
+    {Group::program, "Program", program_options},
+    {Group::failure, "Failure, restart and the end", failure_options},
+    {Group::output, "Output", output_options},
+    {Group::launcher, "ddrun itself", launcher_options},
+    {Group::rendezvous, "Rendezvous, as with torchrun", rendezvous_options},
+    {Group::torchrun, "Taken from torchrun command lines", torchrun_options},
+    {Group::several, "Several machines", several_options},
+    {Group::remote, "Other machines, through ssh", remote_options},
+};
+
+const OptionGroup& row_of(Group group) {
+  return *std::find_if(std::begin(groups), std::end(groups),
+                       [&](const OptionGroup& one) { return one.group == group; });
+}
+
+}  // namespace
+
+std::string_view group_title(Group group) { return row_of(group).title; }
+std::span<const Option> options_of(Group group) { return row_of(group).options(); }
+
 std::span<const Option* const> all_options() {
   static const std::vector<const Option*> options = [] {
     std::vector<const Option*> all;
     all.reserve(80);
-    for (const auto part : {worker_options(), failure_options(), output_options(), launcher_options(),
-                            rendezvous_options(), several_options(), remote_options()}) {
-      for (const Option& option : part) all.push_back(&option);
+    for (const OptionGroup& group : groups) {
+      for (const Option& option : group.options()) all.push_back(&option);
     }
     return all;
   }();
@@ -57,21 +87,6 @@ std::vector<std::string> variables_of(const Option& option) {
   if (option.pet) names.push_back(variable_name("PET_", option.name));
   if (!option.other_variable.empty()) names.emplace_back(option.other_variable);
   return names;
-}
-
-std::string_view group_title(Group group) {
-  switch (group) {
-    case Group::workers: return "Workers";
-    case Group::program: return "Program";
-    case Group::failure: return "Failure, restart and the end";
-    case Group::output: return "Output";
-    case Group::launcher: return "ddrun itself";
-    case Group::rendezvous: return "Rendezvous, as with torchrun";
-    case Group::several: return "Several machines";
-    case Group::remote: return "Other machines, through ssh";
-    case Group::torchrun: return "Taken from torchrun command lines";
-  }
-  return {};
 }
 
 }  // namespace ddrun::cli

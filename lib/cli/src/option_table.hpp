@@ -61,7 +61,6 @@ struct Option {
   std::string_view shorts{};   ///< letters: "r" for -r
   std::string_view metavar{};  ///< what --help calls the value; empty if there is none
   std::string_view choices{};  ///< words, separated by blanks
-  Group group = Group::workers;
   Kind kind = Kind::flag;
   bool pet = false;                   ///< read from PET_<NAME>, as torchrun does
   std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
@@ -75,7 +74,7 @@ struct Option {
   [[nodiscard]] bool is_setting() const { return set != nullptr; }
 };
 
-/// All options, in the order of --help.
+/// All options: those of each group behind one another.
 [[nodiscard]] std::span<const Option* const> all_options();
 
 /// By long name, with '-' or '_' between words; null if there is none.
@@ -90,13 +89,16 @@ struct Option {
 [[nodiscard]] std::vector<std::string> variables_of(const Option& option);
 
 [[nodiscard]] std::string_view group_title(Group group);
+[[nodiscard]] std::span<const Option> options_of(Group group);
 
-// The table's parts, one file each.
+// The table's parts; worker_options() is in options_workers.cpp, with program_options(), and so on.
 [[nodiscard]] std::span<const Option> worker_options();
+[[nodiscard]] std::span<const Option> program_options();
 [[nodiscard]] std::span<const Option> failure_options();
 [[nodiscard]] std::span<const Option> output_options();
 [[nodiscard]] std::span<const Option> launcher_options();
 [[nodiscard]] std::span<const Option> rendezvous_options();
+[[nodiscard]] std::span<const Option> torchrun_options();
 [[nodiscard]] std::span<const Option> several_options();
 [[nodiscard]] std::span<const Option> remote_options();
 

@@ -237,12 +237,16 @@ void Link::fail_link(std::string why) {
   if (phase_ == Phase::over) return;
   own_why_ = std::move(why);
   kill();
-  const std::string text = describe_end();
+  boost::asio::post(executor_, [this, text = end()] { events_.on_end(text); });
+}
+
+std::string Link::end() {
+  std::string why = describe_end();
   phase_ = Phase::over;
   to_host_.close();
   timer_.cancel();
   silence_.cancel();
-  boost::asio::post(executor_, [this, text] { events_.on_end(text); });
+  return why;
 }
 
 void Link::take_bytes(std::string_view bytes) {
@@ -364,12 +368,7 @@ bool Link::child_ended(const process::ChildEnd& end) {
 
 void Link::maybe_over() {
   if (!status_ || !output_ended_ || phase_ == Phase::over) return;
-  const std::string why = describe_end();
-  phase_ = Phase::over;
-  to_host_.close();
-  timer_.cancel();
-  silence_.cancel();
-  events_.on_end(why);
+  events_.on_end(end());
 }
 
 std::string Link::describe_end() const {

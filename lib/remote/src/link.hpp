@@ -102,12 +102,10 @@ class Link {
 
   /// Starts ssh. Failures come as on_end.
   void start(process::Launcher& launcher, process::ChildWatcher& watcher);
-  [[nodiscard]] const Target& target() const { return target_; }
   [[nodiscard]] bool is_ready() const { return phase_ == Phase::frames; }
   [[nodiscard]] bool is_over() const { return phase_ == Phase::over; }
   /// Dropped unless ready.
   void send(FrameType type, std::uint32_t host, std::string_view payload);
-  [[nodiscard]] std::size_t queued() const { return to_host_.queued(); }
   /// End-of-file for the other side, which ends in order then.
   void hang_up();
   void kill();
@@ -128,6 +126,8 @@ class Link {
   void await_silence();
   void maybe_over();
   void fail_link(std::string why);
+  /// Takes no part in anything from here on; why, in words.
+  [[nodiscard]] std::string end();
   [[nodiscard]] std::string describe_end() const;
 
   boost::asio::any_io_executor executor_;

@@ -32,7 +32,6 @@ class DeviceMemory final : public Memory {
   /// Kernels compute on a processor. `unsupported` in a build without kernels.
   [[nodiscard]] Result<void> reduce(const std::vector<const std::byte*>& in, std::byte* out, std::size_t count,
                                     DataType type, ReduceOp op);
-  [[nodiscard]] bool has_kernels() const { return kernels_.has_value(); }
 
  private:
   /// A sequence's period as the kernels read it.

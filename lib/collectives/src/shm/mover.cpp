@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <mutex>
 #include <utility>
 
 #include "copy.hpp"
+#include "ddrun/base/proc.hpp"
 #include "shm/segment.hpp"
 
 namespace ddrun::collectives {
@@ -33,11 +33,7 @@ int copy_all(Copy copy, int pid, std::byte* here, std::byte* there, std::size_t 
   return 0;
 }
 
-bool restricted_to_ancestors() {
-  std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
-  int scope = 0;
-  return file >> scope && scope == 1;
-}
+bool restricted_to_ancestors() { return read_number("/proc/sys/kernel/yama/ptrace_scope") == 1; }
 
 struct Consent {
   std::mutex mutex;

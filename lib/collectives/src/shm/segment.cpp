@@ -8,12 +8,11 @@
 
 #include <cerrno>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <vector>
 
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::collectives {
@@ -37,8 +36,7 @@ constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
 /// Whether the system may give large pages to a memfd that has none reserved: "always within_size advise [never] …".
 bool large_pages_allowed() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-  const std::string choices{std::istreambuf_iterator<char>(file), {}};
+  const auto choices = read_small_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or("");
   return choices.find('[') != std::string::npos && choices.find("[never]") == std::string::npos &&
          choices.find("[deny]") == std::string::npos;
 }

@@ -12,7 +12,7 @@
 
 namespace ddrun::bench {
 
-/// Who this process is and where the ranks meet, as a launcher tells its workers.
+/// Who this process is and where the rendezvous of the ranks is, as a launcher tells its workers.
 struct Place {
   bool alone = false;    ///< no launcher: a group of one
   std::string launcher;  ///< of mpirun and srun: "Open MPI", "srun"; empty: RANK and WORLD_SIZE were set
@@ -20,7 +20,7 @@ struct Place {
   int size = 1;
   int local_rank = -1;  ///< among those on this machine; -1: not known
   int local_size = 1;   ///< ranks on this machine, as far as is known
-  /// Where the store is. Empty: all ranks are on this machine, and `job` is where they meet.
+  /// Where the store is. Empty: all ranks are on this machine, and find each other by `job`.
   std::string master_address;
   std::uint16_t master_port = 0;
   /// Words that all ranks know and no other job here has; empty: not known, and not needed.

@@ -33,7 +33,7 @@ inline void say_error(std::string_view message) {
   write_all(STDERR_FILENO, line.data(), line.size());
 }
 
-/// Meets the other ranks, measures what is asked for, and writes table and reports; returns the exit status. Blocks
+/// Finds the other ranks, measures what is asked for, and writes table and reports; returns the exit status. Blocks
 /// until all that is done. Failures are already worded; `invalid_argument` is the user's.
 [[nodiscard]] Result<int> run(const Options& options, const Place& place);
 

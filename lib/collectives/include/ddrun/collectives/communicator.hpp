@@ -44,7 +44,7 @@ enum class Backend : unsigned char {
 /// Whether its buffers are in the memory of GPUs. Of `automatic`: false, though it may choose such a back end.
 [[nodiscard]] bool works_on_gpus(Backend backend);
 
-/// Which ranks act together, and where they meet.
+/// Which ranks act together, and their rendezvous.
 struct Group {
   int rank = 0;
   int size = 1;
