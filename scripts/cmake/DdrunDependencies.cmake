@@ -1,5 +1,5 @@
 # Every outside library, in one place.
-if(NOT DDRUN_LINK STREQUAL "dynamic")
+if(NOT DDRUN_LINK STREQUAL "dynamic" OR NOT DDRUN_WORKER_LINK STREQUAL "dynamic")
   set(Boost_USE_STATIC_LIBS ON)
 endif()
 set(CMAKE_POLICY_DEFAULT_CMP0167 NEW) # Boost's own package files; newer CMake has dropped its module

@@ -100,7 +100,7 @@ void Takedown::check_gone() {
 
 void Takedown::somebody_ended() {
   if (!checking_ || group_.living() > 0) return;
-  if (!process::any_child_left()) {
+  if (!group_.anyone_left()) {
     checking_ = false;
     timer_.cancel();
     dispatch_(event::GroupGone{});

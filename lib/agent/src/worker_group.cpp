@@ -28,13 +28,8 @@ bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 }  // namespace
 
 WorkerGroup::WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
-                         process::Launcher& launcher, process::ChildWatcher& watcher, logs::Output& output)
-    : spec_(spec),
-      prepared_(prepared),
-      launcher_(launcher),
-      watcher_(watcher),
-      output_(output),
-      stdin_feed_(executor) {}
+                         process::Spawner& spawner, process::ChildWatcher& watcher, logs::Output& output)
+    : spec_(spec), prepared_(prepared), spawner_(spawner), watcher_(watcher), output_(output), stdin_feed_(executor) {}
 
 Result<void> WorkerGroup::check_descriptors() {
   std::size_t needed = 0;
@@ -46,7 +41,7 @@ Result<void> WorkerGroup::check_descriptors() {
   const std::size_t available = process::free_descriptors();
   // Those of the last workers are given up first: what their order tells is least likely to be missed.
   pidfds_ = 0;
-  if (launcher_.has_pidfd() && needed + spare_descriptors < available) {
+  if (spawner_.has_pidfd() && needed + spare_descriptors < available) {
     pidfds_ = std::min(count, available - needed - spare_descriptors);
   }
   if (needed + spare_descriptors > available) {
@@ -103,7 +98,7 @@ Result<void> WorkerGroup::begin(int lane_number, Worker& worker, const RankAssig
 
   worker.end.started = std::chrono::system_clock::now();
   worker.started_at = Clock::now();
-  if (auto begun = launcher_.begin(lane_number, plan); !begun) return begun;
+  if (auto begun = spawner_.begin(lane_number, plan); !begun) return begun;
   lane.worker = &worker;
   return {};
 }
@@ -112,7 +107,7 @@ Result<void> WorkerGroup::confirm(int lane_number) {
   Lane& lane = lanes_[static_cast<std::size_t>(lane_number)];
   if (lane.worker == nullptr) return {};
   Worker& worker = *std::exchange(lane.worker, nullptr);
-  auto spawned = launcher_.confirm(lane_number);
+  auto spawned = spawner_.confirm(lane_number);
   if (!spawned) return tl::unexpected(spawned.error());
   worker.child.emplace(std::move(*spawned));
   worker.end.pid = worker.child->pid;
@@ -124,7 +119,7 @@ Result<void> WorkerGroup::confirm(int lane_number) {
 
 Result<void> WorkerGroup::confirm_all() {
   Result<void> first;
-  for (int lane = 0; lane < process::Launcher::lanes; ++lane) {
+  for (int lane = 0; lane < process::Spawner::lanes; ++lane) {
     auto confirmed = confirm(lane);
     if (!confirmed && first) first = confirmed;
   }
@@ -156,7 +151,7 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
       failure = confirm_all();
       if (!failure || pause()) break;
     }
-    const int lane = static_cast<int>(i % process::Launcher::lanes);
+    const int lane = static_cast<int>(i % process::Spawner::lanes);
     failure = confirm(lane);
     if (failure) failure = begin(lane, workers_[i], ranks, environment);
   }

@@ -16,7 +16,7 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/logs/output.hpp"
 #include "ddrun/process/child_watcher.hpp"
-#include "ddrun/process/launcher.hpp"
+#include "ddrun/process/spawner.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "preparation.hpp"
@@ -38,7 +38,7 @@ struct Worker {
 class WorkerGroup {
  public:
   WorkerGroup(boost::asio::any_io_executor executor, const LaunchSpec& spec, const Preparation& prepared,
-              process::Launcher& launcher, process::ChildWatcher& watcher, logs::Output& output);
+              process::Spawner& spawner, process::ChildWatcher& watcher, logs::Output& output);
 
   /// Checks that the descriptors suffice, and gives up pidfds if only so they do. Before the first attempt.
   Result<void> check_descriptors();
@@ -64,13 +64,15 @@ class WorkerGroup {
   void kill_everything();
   /// True if something lives in a worker's process group though all workers have ended.
   [[nodiscard]] bool somebody_in_a_group();
+  /// True while anything descends from the workers, or one of them has not been reaped.
+  [[nodiscard]] bool anyone_left() const { return spawner_.anyone_left(); }
 
   /// The attempt is over and its output is at its end.
   void close_inputs() { stdin_feed_.stop(); }
 
  private:
   Result<UniqueFd> open_stdin(const Worker& worker, bool& inherit);
-  /// What the launcher borrows until a start is confirmed.
+  /// What the spawner borrows until a start is confirmed.
   struct Lane {
     Worker* worker = nullptr;  ///< null: free
     std::vector<std::string> words;
@@ -85,7 +87,7 @@ class WorkerGroup {
 
   const LaunchSpec& spec_;
   const Preparation& prepared_;
-  process::Launcher& launcher_;
+  process::Spawner& spawner_;
   process::ChildWatcher& watcher_;
   logs::Output& output_;
   StdinFeed stdin_feed_;
@@ -94,7 +96,7 @@ class WorkerGroup {
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int living_ = 0;
-  std::array<Lane, process::Launcher::lanes> lanes_;
+  std::array<Lane, process::Spawner::lanes> lanes_;
 };
 
 /// Which rank is which process, for -v when workers start and for who looks into them later:

@@ -24,6 +24,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/helper/run.hpp"
 
 namespace ddrun::cluster {
 
@@ -33,6 +34,7 @@ using Words = std::vector<std::string>;
 
 /// Slurm's commands answer in milliseconds, unless its controller is down.
 constexpr std::chrono::seconds patience{10};
+constexpr std::size_t longest_answer = 16 << 20;
 
 /// Beyond the workers' grace time: what Slurm and the agents need to end.
 constexpr std::chrono::seconds ending_margin{30};
@@ -59,37 +61,9 @@ constexpr const char* mark = "DDRUN_STARTED_BY_SRUN";
 
 /// What a command of Slurm prints; nothing if it fails or takes too long. Blocks for `patience` at most.
 std::optional<std::string> ask(const Words& words) {
-  auto pipe = make_pipe(0);
-  if (!pipe) return std::nullopt;
-  const pid_t child = ::fork();
-  if (child < 0) return std::nullopt;
-  if (child == 0) {
-    const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-    ::dup2(nothing, STDIN_FILENO);
-    ::dup2(pipe->write.get(), STDOUT_FILENO);
-    ::dup2(nothing, STDERR_FILENO);
-    become(words);
-  }
-  pipe->write.reset();
-  std::string text;
-  const auto deadline = Clock::now() + patience;
-  bool in_time = true;
-  while (in_time) {
-    pollfd readable{pipe->read.get(), POLLIN, 0};
-    const int ready = ::poll(&readable, 1, poll_timeout(deadline));
-    if (ready < 0 && errno == EINTR) continue;
-    in_time = ready > 0;
-    std::array<char, 4096> some{};
-    const ssize_t got = in_time ? ::read(pipe->read.get(), some.data(), some.size()) : 0;
-    if (got <= 0) break;
-    text.append(some.data(), static_cast<std::size_t>(got));
-  }
-  if (!in_time) ::kill(child, SIGKILL);
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (!in_time || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return std::nullopt;
-  return text;
+  auto answer = helper::run(words, {patience, longest_answer});
+  if (!answer || !answer->succeeded()) return std::nullopt;
+  return std::move(answer->out);
 }
 
 /// "123.4", by the name that we gave it; empty while it is not there.

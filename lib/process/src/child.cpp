@@ -3,13 +3,7 @@
 // Boost.Process 1.81 forgets this one (asio::detail::throw_error).
 #include <boost/asio/detail/throw_error.hpp>
 #include <boost/process/v2/process.hpp>
-#include <boost/version.hpp>
 #include <utility>
-
-// Up to Boost 1.85, Process v2 has to be compiled by its user: here, once. Later it is a library of its own.
-#if BOOST_VERSION < 108600
-#include <boost/process/v2/src.hpp>
-#endif
 
 namespace ddrun::process {
 

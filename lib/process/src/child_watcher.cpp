@@ -8,6 +8,8 @@
 
 #include <utility>
 
+#include "ddrun/helper/run.hpp"
+
 namespace ddrun::process {
 
 ChildWatcher::ChildWatcher(boost::asio::any_io_executor executor, OnEnd on_end, std::function<void()> on_orphan)
@@ -71,7 +73,7 @@ void ChildWatcher::reap(pid_t first) {
     if (info.si_pid == 0) break;
     const auto found = watched_.find(info.si_pid);
     if (found == watched_.end()) {
-      ::waitpid(info.si_pid, nullptr, WNOHANG);
+      if (!helper::take_end(info.si_pid)) ::waitpid(info.si_pid, nullptr, WNOHANG);
       orphans = true;
       continue;
     }

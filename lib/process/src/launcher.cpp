@@ -16,6 +16,7 @@
 
 #include "clone_child.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/process/process_tree.hpp"
 #include "spawn_order.hpp"
 
 namespace ddrun::process {
@@ -218,5 +219,7 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   if (auto begun = begin(0, plan); !begun) return tl::unexpected(begun.error());
   return confirm(0);
 }
+
+bool Launcher::anyone_left() const { return any_child_left(); }
 
 }  // namespace ddrun::process

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-#include "ddrun/process/launcher.hpp"
+#include "ddrun/process/spawner.hpp"
 
 namespace ddrun::process {
 

@@ -25,6 +25,7 @@ struct ChildEnd {
 /// descriptor to look at, and become ready in the order of the ends. Children without a pidfd, and orphans that this
 /// process adopts as a subreaper, are seen when the owner of SIGCHLD calls reap(). Of those without a pidfd the first
 /// that has ended since the last SIGCHLD is told first, and then the oldest: the kernel keeps no other order.
+/// A helper (ddrun/helper/run.hpp) counts as an orphan here, and its end is told to the one that runs it.
 /// Everything happens on the executor's thread; nothing blocks.
 class ChildWatcher {
  public:

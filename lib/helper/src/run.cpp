@@ -1,0 +1,239 @@
+#include "ddrun/helper/run.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/process/v2/process.hpp>
+#include <boost/version.hpp>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+// Up to Boost 1.85, Process v2 has to be compiled by its user: here, once. Later it is a library of its own.
+#if BOOST_VERSION < 108600
+#include <boost/process/v2/src.hpp>
+#endif
+
+namespace ddrun::helper {
+
+namespace {
+
+using boost::system::error_code;
+
+/// Where there are no pidfds a helper's end is looked for so often.
+constexpr Milliseconds look_again{5};
+
+std::mutex mutex;
+/// The helpers that run, with their wait status if take_end() was first.
+std::map<pid_t, std::optional<int>> running;
+
+/// A standard stream: a file without a name, so that none can fill up as a pipe does, and nothing can be left behind.
+/// Not 0, 1 or 2 if those are closed: that is what it becomes.
+Result<UniqueFd> nameless_file() {
+  UniqueFd file(::memfd_create("ddrun helper", MFD_CLOEXEC));
+  if (!file) {  // a kernel before 3.17, or one that wants to be told that nobody will execute it
+    const std::unique_ptr<FILE, int (*)(FILE*)> temporary(::tmpfile(), ::fclose);
+    if (!temporary) return fail_errno(Errc::unavailable, "no place for what it prints", errno);
+    return duplicate(::fileno(temporary.get()));
+  }
+  if (file.get() > STDERR_FILENO) return file;
+  return duplicate(file.get());
+}
+
+std::string content_of(int file, std::size_t most) {
+  struct stat info {};
+  ::fstat(file, &info);
+  std::string text(std::min(most, static_cast<std::size_t>(info.st_size)), '\0');
+  std::size_t got = 0;
+  ssize_t more;
+  while ((more = ::pread(file, text.data() + got, text.size() - got, static_cast<off_t>(got))) > 0) {
+    got += static_cast<std::size_t>(more);
+  }
+  text.resize(got);
+  return text;
+}
+
+/// Its process id. As a shell would start it, whatever this process ignores or blocks.
+Result<pid_t> spawn(const std::vector<std::string>& words, const UniqueFd (&streams)[3]) {
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  for (int i = 0; i < 3; ++i) ::posix_spawn_file_actions_adddup2(&files, streams[i].get(), i);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = -1;
+  const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
+  const int error = ::posix_spawnp(&pid, argv[0], &files, &attributes, argv.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (error != 0) {
+    return fail_errno(error == ENOENT ? Errc::not_found : Errc::unavailable, concat("cannot start ", words[0]), error);
+  }
+  running[pid];
+  return pid;
+}
+
+}  // namespace
+
+bool take_end(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  const auto found = running.find(pid);
+  if (found == running.end()) return false;
+  int status = 0;
+  if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
+  return true;
+}
+
+class Run::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(const boost::asio::any_io_executor& executor, Limits limits, OnEnd on_end)
+      : limits_(limits), on_end_(std::move(on_end)), time_limit_(executor), again_(executor) {}
+
+  void start(const std::vector<std::string>& argv, const std::string& input) {
+    if (const auto started = try_start(argv, input); !started) {
+      boost::asio::post(time_limit_.get_executor(),
+                        [self = shared_from_this(), error = started.error()] { self->finish(tl::unexpected(error)); });
+      return;
+    }
+    time_limit_.expires_after(limits_.time);
+    time_limit_.async_wait([self = shared_from_this(), name = argv[0]](const error_code& ec) {
+      if (ec || self->pid_ <= 0) return;
+      self->end();
+      self->finish(fail(Errc::timeout, concat(name, " did not end within ", format_duration(self->limits_.time))));
+    });
+    if (!process_) return look_later();
+    process_->async_wait([self = shared_from_this()](const error_code& ec, int) {
+      if (self->pid_ <= 0) return;
+      if (ec) self->ended(std::nullopt);
+      else self->ended(self->process_->native_exit_code());
+    });
+  }
+
+  /// Kills it if it still runs. Nothing is called any more.
+  void give_up() {
+    on_end_ = nullptr;
+    if (pid_ > 0) end();
+  }
+
+ private:
+  Result<void> try_start(const std::vector<std::string>& argv, const std::string& input) {
+    for (UniqueFd& stream : streams_) {
+      auto file = nameless_file();
+      if (!file) return tl::unexpected(file.error());
+      stream = std::move(*file);
+    }
+    if (!write_all(streams_[0].get(), input.data(), input.size()) || ::lseek(streams_[0].get(), 0, SEEK_SET) != 0) {
+      return fail_errno(Errc::unavailable, concat("no place for what ", argv[0], " is to read"), errno);
+    }
+    const auto started = spawn(argv, streams_);
+    if (!started) return tl::unexpected(started.error());
+    pid_ = *started;
+    const rlimit size{limits_.output, limits_.output};
+    ::prlimit(pid_, RLIMIT_FSIZE, &size, nullptr);  // forbidden only where the limit is lower already
+    // Not by Boost's own launchers: they fork, and leave the child behind where there are no pidfds.
+    const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
+    UniqueFd pidfd(wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)) : -1);
+    try {
+      if (pidfd) process_.emplace(time_limit_.get_executor(), pid_, pidfd.get());
+      [[maybe_unused]] const int owned = pidfd.release();
+    } catch (const boost::system::system_error&) {  // no epoll watches left
+    }
+    return {};
+  }
+
+  void look_later() {
+    again_.expires_after(look_again);
+    again_.async_wait([self = shared_from_this()](const error_code&) {
+      if (self->pid_ <= 0) return;
+      int status = 0;
+      const pid_t got = ::waitpid(self->pid_, &status, WNOHANG);
+      if (got == self->pid_) self->ended(status);
+      else if (got < 0 && errno != EINTR) self->ended(std::nullopt);
+      else self->look_later();
+    });
+  }
+
+  /// `status`: nothing if somebody else has waited for it.
+  void ended(std::optional<int> status) {
+    const auto told = forget();
+    // Where the caller ignores SIGCHLD nobody learns of it: what it has printed has to do.
+    if (!status) status = told.value_or(0);
+    finish(Output{exit_status_from_wait(*status), content_of(streams_[1].get(), limits_.output),
+                  content_of(streams_[2].get(), limits_.output)});
+  }
+
+  void end() {
+    const pid_t pid = pid_;
+    // Only while nobody has waited for it the number is surely its own.
+    if (forget() || ::waitpid(pid, nullptr, WNOHANG) != 0) return;
+    ::kill(pid, SIGKILL);
+    while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+
+  /// It is not ours any more. What take_end() has learned, if it was first.
+  std::optional<int> forget() {
+    time_limit_.cancel();
+    again_.cancel();
+    if (process_) process_->detach();  // else Boost would kill who has the number by then
+    const std::lock_guard lock(mutex);
+    return running.extract(std::exchange(pid_, -1)).mapped();
+  }
+
+  void finish(Result<Output> result) {
+    if (const auto on_end = std::exchange(on_end_, nullptr)) on_end(std::move(result));
+  }
+
+  Limits limits_;
+  OnEnd on_end_;
+  boost::asio::steady_timer time_limit_;
+  boost::asio::steady_timer again_;
+  UniqueFd streams_[3];
+  std::optional<boost::process::v2::process> process_;
+  pid_t pid_ = -1;  ///< until we know that it has ended
+};
+
+Run::Run(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits, OnEnd on_end,
+         const std::string& input)
+    : impl_(std::make_shared<Impl>(executor, limits, std::move(on_end))) {
+  impl_->start(argv, input);
+}
+
+Run::~Run() { impl_->give_up(); }
+
+Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {
+  boost::asio::io_context io{1};
+  std::optional<Result<Output>> result;
+  const Run helper(
+      io.get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
+  io.run();
+  return std::move(*result);
+}
+
+}  // namespace ddrun::helper

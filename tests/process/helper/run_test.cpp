@@ -1,0 +1,160 @@
+// Programs that are asked something: what they print, how they fail, and that none is left.
+
+#include "ddrun/helper/run.hpp"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <boost/asio/io_context.hpp>
+#include <cerrno>
+#include <optional>
+
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/process_tree.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr helper::Limits generous{20s};
+
+/// As on a kernel that has no pidfds, or as on one that has.
+class Pidfds {
+ public:
+  explicit Pidfds(bool there) {
+    if (!there) ::setenv("DDRUN_NO_PIDFD", "1", 1);
+  }
+  ~Pidfds() { ::unsetenv("DDRUN_NO_PIDFD"); }
+};
+
+}  // namespace
+
+TEST_CASE("what a helper prints is read, to its end and with its status") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  const Pidfds pidfds(pidfd);
+  const auto said = helper::run({"sh", "-c", "echo out; echo err >&2; exit 3"}, generous);
+  REQUIRE(said);
+  CHECK(said->out == "out\n");
+  CHECK(said->err == "err\n");
+  CHECK(said->status == ExitStatus(Exited{3}));
+  CHECK_FALSE(said->succeeded());
+
+  // More than a pipe holds, both ways.
+  const std::string much(500'000, 'x');
+  const auto copied = helper::run({"cat"}, generous, much);
+  REQUIRE(copied);
+  CHECK(copied->succeeded());
+  CHECK(copied->out == much);
+  CHECK(helper::run({"cat"}, generous)->out.empty());
+  CHECK_FALSE(process::any_child_left());
+}
+
+TEST_CASE("a helper starts as from a shell, whatever this process ignores and blocks") {
+  sigset_t one, before;
+  ::sigemptyset(&one);
+  ::sigaddset(&one, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &one, &before);
+  const auto old = ::signal(SIGTERM, SIG_IGN);
+  const auto said = helper::run({"sh", "-c", "kill -TERM $$; echo alive"}, generous);
+  ::signal(SIGTERM, old);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  REQUIRE(said);
+  CHECK(said->status == ExitStatus(Signaled{SIGTERM, false}));
+  CHECK(said->out.empty());
+}
+
+TEST_CASE("a helper that cannot be started is an error that says why") {
+  const auto missing = helper::run({"ddrun-no-such-program"}, generous);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == Errc::not_found);
+  CHECK(missing.error().message == "cannot start ddrun-no-such-program: No such file or directory");
+  CHECK(missing.error().cause == std::errc::no_such_file_or_directory);
+
+  test::TemporaryDirectory directory;
+  const auto text = helper::run({directory.file("text", "no program")}, generous);
+  REQUIRE_FALSE(text);
+  CHECK(text.error().code == Errc::unavailable);
+  CHECK_FALSE(process::any_child_left());
+}
+
+TEST_CASE("a helper that takes too long is killed") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  const Pidfds pidfds(pidfd);
+  const auto late = helper::run({"sleep", "1000"}, {50ms});
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == Errc::timeout);
+  CHECK(late.error().message == "sleep did not end within 50 ms");
+  CHECK_FALSE(process::any_child_left());
+}
+
+TEST_CASE("a helper that prints too much is ended, and what it printed before is there") {
+  const auto cut = helper::run({"yes"}, {20s, 10'000});
+  REQUIRE(cut);
+  CHECK_FALSE(cut->succeeded());
+  const auto* const signaled = std::get_if<Signaled>(&cut->status);
+  CHECK((signaled != nullptr && signaled->signal == SIGXFSZ));
+  CHECK(cut->out.size() == 10'000);
+  CHECK(cut->out.starts_with("y\ny\n"));
+  CHECK_FALSE(process::any_child_left());
+}
+
+TEST_CASE("a helper runs while its caller goes on, and is gone when the caller drops it") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  const Pidfds pidfds(pidfd);
+  boost::asio::io_context context;
+  int called = 0;
+  std::optional<helper::Run> run;
+  // Called later, even where nothing is started, and from there the next one may be started.
+  run.emplace(context.get_executor(), std::vector<std::string>{"ddrun-no-such-program"}, generous,
+              [&](const auto& got) {
+                CHECK_FALSE(got);
+                ++called;
+                run.emplace(context.get_executor(), std::vector<std::string>{"true"}, generous, [&](const auto& next) {
+                  CHECK((next && next->succeeded()));
+                  ++called;
+                });
+              });
+  CHECK(called == 0);
+  context.run();
+  CHECK(called == 2);
+
+  run.emplace(context.get_executor(), std::vector<std::string>{"sleep", "1000"}, generous,
+              [&](const auto&) { ++called; });
+  context.restart();
+  context.poll();
+  CHECK(process::any_child_left());
+  run.reset();
+  CHECK_FALSE(process::any_child_left());
+  context.run();  // nothing is waited for any more
+  CHECK(called == 2);
+}
+
+TEST_CASE("a helper's end that the watcher of all children meets first is told all the same") {
+  const bool pidfd = GENERATE(true, false);
+  CAPTURE(pidfd);
+  const Pidfds pidfds(pidfd);
+  boost::asio::io_context context;
+  int orphans = 0;
+  process::ChildWatcher watcher{context.get_executor(), [](const process::ChildEnd&) {}, [&] { ++orphans; }};
+  std::optional<Result<helper::Output>> said;
+  const helper::Run run(context.get_executor(), {"sh", "-c", "sleep 0.2; echo out; exit 3"}, generous,
+                        [&](Result<helper::Output> got) { said = std::move(got); });
+  siginfo_t info{};
+  while (::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  watcher.reap();
+  CHECK(orphans == 1);
+  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(said);
+  context.run();
+  REQUIRE((said && *said));
+  CHECK((*said)->status == ExitStatus(Exited{3}));
+  CHECK((*said)->out == "out\n");
+}
