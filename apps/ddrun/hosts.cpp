@@ -11,7 +11,7 @@
 
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/exit_code_table.hpp"
-#include "ddrun/agent/json_report.hpp"
+#include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"

@@ -1,4 +1,4 @@
-#include "ddrun/agent/failure_report.hpp"
+#include "ddrun/agent/report.hpp"
 
 #include <signal.h>
 
@@ -9,7 +9,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "first_cause.hpp"
+#include "evidence.hpp"
 
 namespace ddrun::agent {
 

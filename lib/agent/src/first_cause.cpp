@@ -1,4 +1,4 @@
-#include "first_cause.hpp"
+#include "evidence.hpp"
 
 #include <signal.h>
 
@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "ddrun/base/text.hpp"
-#include "last_words.hpp"
 
 namespace ddrun::agent {
 

@@ -8,9 +8,7 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "error_file.hpp"
-#include "first_cause.hpp"
-#include "last_words.hpp"
+#include "evidence.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {

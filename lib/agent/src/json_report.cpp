@@ -1,4 +1,4 @@
-#include "ddrun/agent/json_report.hpp"
+#include "ddrun/agent/report.hpp"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "ddrun/agent/exit_code_table.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
-#include "first_cause.hpp"
+#include "evidence.hpp"
 #include "worker_json.hpp"
 
 namespace ddrun::agent {

@@ -14,8 +14,8 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
+#include "ddrun/store/tcp_server.hpp"
 #include "node_ranks.hpp"
-#include "round_store.hpp"
 #include "settings.hpp"
 #include "warn_on.hpp"
 
@@ -29,6 +29,65 @@ namespace {
 constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
+
+/// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
+/// machines of the round only, and listening on the address that workers are told and nowhere else.
+class RoundStore {
+ public:
+  /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
+  /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
+  /// looked for and given up again.
+  RoundStore(asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
+             bool with_store)
+      : executor_(std::move(executor)),
+        machine_addresses_(std::move(machine_addresses)),
+        max_memory_(max_memory),
+        with_store_(with_store) {}
+
+  /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
+  /// cannot listen.
+  Result<std::uint16_t> open(const Open& order);
+
+  /// Another node has it now.
+  void close() { server_.reset(); }
+
+ private:
+  asio::any_io_executor executor_;
+  std::vector<IpAddress> machine_addresses_;
+  std::uint64_t max_memory_;
+  bool with_store_;
+  std::vector<std::string> listens_on_;
+  std::unique_ptr<store::TcpServer> server_;
+};
+
+Result<std::uint16_t> RoundStore::open(const Open& order) {
+  std::vector<std::string> addresses{order.address};
+  const auto address = IpAddress::parse(order.address);
+  const bool ours =
+      address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
+                                                machine_addresses_.end());
+  // A name, or an address that something in front of this machine translates: where it arrives here is not known.
+  if (!ours) addresses = {"0.0.0.0", "::"};
+  if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {
+    if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
+    return server_->port();
+  }
+  server_.reset();
+  store::TcpServerOptions options;
+  options.addresses = addresses;
+  options.port = order.port;
+  options.max_memory = max_memory_;
+  options.allowed_peers = order.addresses;
+  options.on_refusal = warn_on(executor_);
+  auto started = store::TcpServer::start(options);
+  if (!started) return tl::unexpected(started.error());
+  const std::uint16_t port = (*started)->port();
+  if (with_store_) {
+    server_ = std::move(*started);
+    listens_on_ = std::move(addresses);
+  }
+  return port;
+}
 
 /// A job on several machines: finds the coordinator or runs it. PROTOCOL.md is what it speaks.
 class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {

@@ -1,4 +1,4 @@
-#include "error_file.hpp"
+#include "evidence.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

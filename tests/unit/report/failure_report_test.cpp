@@ -1,4 +1,4 @@
-#include "ddrun/agent/failure_report.hpp"
+#include "ddrun/agent/report.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"

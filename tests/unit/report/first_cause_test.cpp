@@ -1,4 +1,4 @@
-#include "first_cause.hpp"
+#include "evidence.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"

@@ -1,4 +1,4 @@
-#include "ddrun/agent/json_report.hpp"
+#include "ddrun/agent/report.hpp"
 
 #include <nlohmann/json.hpp>
 

@@ -1,4 +1,4 @@
-#include "last_words.hpp"
+#include "evidence.hpp"
 
 #include "ddrun/test/catch.hpp"
 

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
+
+// What workers have left that says why they ended, and which of them failed first by it.
+
+namespace ddrun::agent {
+
+// ---- first_cause.cpp
+
+/// Finds out which worker of `attempt` failed first by its own evidence: its end, its error file, its last traceback or
+/// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. Sets
+/// `attempt.cause` and `attempt.cause_sign`; leaves them empty if nobody failed.
+///
+/// `stopped_at`: when ddrun had read what workers had written by the time it began to stop them. What came later is no
+/// evidence: workers that are told to end complain, and crash, too.
+void find_first_cause(AttemptResult& attempt, std::chrono::system_clock::time_point stopped_at);
+
+/// Why this worker failed in as few lines as it says it itself: its error file's message or its last words, whichever
+/// is not a complaint about others; else its last line on stderr. Plain text; empty if it said nothing.
+[[nodiscard]] std::vector<std::string> reason_lines(const WorkerEnd& worker);
+
+/// The same, or what the kernel tells, as part of a sentence.
+[[nodiscard]] std::string reason_in_short(const WorkerEnd& worker);
+
+/// Whether its error file's message says what its last words say.
+[[nodiscard]] bool says_the_same(const WorkerError& error, const LastWords& words);
+
+// ---- error_file.cpp
+
+/// What a worker wrote to its TORCHELASTIC_ERROR_FILE, as PyTorch's `record` does:
+///
+///     {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "…", "timestamp": "1795223473"}}}
+///     {"message": "some text", "timestamp": 1795223473}
+///
+/// Nothing if there is no such file or no message in it. A file whose end is missing (its writer was killed) gives
+/// what stands before the break. Reads at most 4 MiB, never blocks on anything but a regular file.
+[[nodiscard]] std::optional<WorkerError> read_error_file(const std::string& path);
+
+/// Copies a worker's error file to `to`, the file that an outer launcher gave to ddrun itself, with the worker's end
+/// added as "errorCode" inside "message" (minus the number for a signal), as torchrun does for outer schedulers.
+/// Fails with `protocol` if `from` holds no complete JSON and with `unavailable` if `to` cannot be written.
+[[nodiscard]] Result<void> hand_on_error_file(const std::string& from, const ExitStatus& status, const std::string& to);
+
+// ---- last_words.cpp
+
+/// Looks for last words in the end of a worker's stderr: Python's tracebacks (chained, groups, of PyTorch with its
+/// "[rank0]:"), faulthandler, C++'s terminate, the C library's aborts and assertions, sanitizers, CUDA, Rust, Go,
+/// Fortran, Julia. What was raised while a failure was handled does not hide that failure if it only complains of
+/// others.
+[[nodiscard]] std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail);
+
+/// Whether a worker's complaint is about others: what the libraries of this field say when a peer, or the store, is
+/// gone or does not answer. Whoever says so is a victim of a failure, as a rule, and not its cause. `text` may have
+/// several lines; escape sequences are taken out.
+[[nodiscard]] bool is_victims_words(std::string_view text);
+
+}  // namespace ddrun::agent
