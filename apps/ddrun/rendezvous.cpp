@@ -48,13 +48,13 @@ Example:
   ddrun --nnodes=2 --rdzv-id=job7 --rdzv-endpoint=node0:29400 ./train
 )";
 
-constexpr cli::PlainOption rendezvous_words[] = {{"--port", true},
-                                                 {"--bind", true},
-                                                 {"--stats", false},
-                                                 {"--secret-file", true},
-                                                 {"--insecure", false},
-                                                 {"--heartbeat-interval", true},
-                                                 {"--heartbeat-misses", true}};
+constexpr PlainOption rendezvous_words[] = {{"--port", true},
+                                            {"--bind", true},
+                                            {"--stats", false},
+                                            {"--secret-file", true},
+                                            {"--insecure", false},
+                                            {"--heartbeat-interval", true},
+                                            {"--heartbeat-misses", true}};
 
 std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
   return stats_line("jobs", stats.jobs) + stats_line("agents", stats.agents) +
@@ -76,7 +76,7 @@ int refuse(const std::string& message, int code) {
 
 Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking) {
   if (has_help(rest)) return cli::answer(std::string(rendezvous_help));
-  const auto typed = cli::read_plain(rendezvous_words, rest);
+  const auto typed = read_plain(rendezvous_words, rest);
   if (!typed) return wrong_usage("rendezvous", concat("ddrun rendezvous: ", typed.error().message));
   if (!typed->words.empty()) {
     return wrong_usage("rendezvous", concat("ddrun rendezvous does not know '", typed->words.front(),

@@ -32,7 +32,7 @@ Exit status: 0; 2 wrong usage, or there is one already; 125 it could not be
 written. A program called secret: ddrun -- secret
 )";
 
-constexpr cli::PlainOption secret_words[] = {{"--print", false}};
+constexpr PlainOption secret_words[] = {{"--print", false}};
 
 int refuse(const Error& error) {
   say_error(error.message);
@@ -58,7 +58,7 @@ bool print_and_wipe(std::string text) {
 
 Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& /*asking*/) {
   if (has_help(rest)) return cli::answer(std::string(secret_help));
-  const auto typed = cli::read_plain(secret_words, rest);
+  const auto typed = read_plain(secret_words, rest);
   if (!typed) return wrong_usage("secret", concat("ddrun secret: ", typed.error().message));
   if (typed->words.size() != 1 || typed->words.front() != "new") {
     return wrong_usage("secret",

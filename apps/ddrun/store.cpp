@@ -89,11 +89,11 @@ Result<void> take_server(StoreAsk& ask, const std::string& text) {
   return {};
 }
 
-constexpr cli::PlainOption store_words[] = {{"--port", true},   {"--bind", true},    {"--max-memory", true},
-                                            {"--server", true}, {"--timeout", true}, {"--prefix", true},
-                                            {"--stats", false}, {"--raw", false}};
+constexpr PlainOption store_words[] = {{"--port", true},   {"--bind", true},    {"--max-memory", true},
+                                       {"--server", true}, {"--timeout", true}, {"--prefix", true},
+                                       {"--stats", false}, {"--raw", false}};
 
-Parsed read_serve(const cli::PlainWords& typed) {
+Parsed read_serve(const PlainWords& typed) {
   if (typed.has("--server") || typed.has("--timeout") || typed.has("--prefix") || typed.has("--raw")) {
     return wrong_usage(
         "store", "--server, --timeout, --prefix and --raw belong to a question: get, set, add, wait, list or del");
@@ -114,7 +114,7 @@ Parsed read_serve(const cli::PlainWords& typed) {
   return serve;
 }
 
-Parsed read_ask(const cli::PlainWords& typed, const Environment& environment) {
+Parsed read_ask(const PlainWords& typed, const Environment& environment) {
   struct Verb {
     What what;
     std::size_t least, most;  ///< words behind it
@@ -338,7 +338,7 @@ Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking)
   if (has_help(rest.first(static_cast<std::size_t>(std::find(rest.begin(), rest.end(), "--") - rest.begin())))) {
     return cli::answer(std::string(store_help));
   }
-  const auto typed = cli::read_plain(store_words, rest);
+  const auto typed = read_plain(store_words, rest);
   if (!typed) return wrong_usage("store", concat("ddrun store: ", typed.error().message));
   return typed->words.empty() ? read_serve(*typed) : read_ask(*typed, asking.environment);
 }

@@ -43,6 +43,16 @@ std::string TwoLevelPlan::in_words() const {
       both(rooted), "; all_to_all: ", both(all_to_all), "; send_recv: straight");
 }
 
+Call Levels::between_hosts(const Call& call, std::size_t count) const {
+  Call between;
+  between.collective = call.collective;
+  between.type = travelling_type(call);
+  between.op = travelling_op(call);
+  between.count = count;
+  between.root = has_root(call.collective) ? hosts.host_of(call.root) : 0;
+  return between;
+}
+
 Result<void> Levels::across(const Call& between, Deadline deadline) const {
   auto done = column->perform(between, deadline);
   if (!done) return tl::unexpected(with_ranks(done.error(), column_ranks));
@@ -247,13 +257,8 @@ void SliceWork::gather_here(const Call& call, const Piece& piece, const Piece& s
 }
 
 Result<void> SliceWork::across(const Call& call, std::size_t count, Deadline deadline) {
-  Call between;
-  between.collective = call.collective;
-  between.type = travelling_type(call);
-  between.op = travelling_op(call);
-  between.count = count;
+  Call between = levels_.between_hosts(call, count);
   between.in = between.out = slice_.data();
-  between.root = has_root(call.collective) ? levels_.hosts.host_of(call.root) : 0;
   return levels_.across(between, deadline);
 }
 
@@ -363,12 +368,7 @@ void BlockWork::pack_all_to_all(const Call& call, const Piece& piece) {
 }
 
 Result<void> BlockWork::across(const Call& call, const Piece& piece, Deadline deadline) {
-  Call between;
-  between.collective = call.collective;
-  between.type = travelling_type(call);
-  between.op = travelling_op(call);
-  between.count = piece.count * index_of(slots_);
-  between.root = has_root(call.collective) ? levels_.hosts.host_of(call.root) : 0;
+  Call between = levels_.between_hosts(call, piece.count * index_of(slots_));
   std::byte* const all = slot(packed_, 0, 0);
   std::byte* const mine = slot(packed_, levels_.host, 0);
   // In place, but for all_to_all.

@@ -45,6 +45,8 @@ struct Levels {
   [[nodiscard]] int rank_at(int of_host, int local_rank) const {
     return hosts.hosts[static_cast<std::size_t>(of_host)][static_cast<std::size_t>(local_rank)];
   }
+  /// The part of a call that goes from host to host, but for its memory.
+  [[nodiscard]] Call between_hosts(const Call& call, std::size_t count) const;
   /// A call of this rank's column.
   [[nodiscard]] Result<void> across(const Call& between, Deadline deadline) const;
   /// A peer that is known to be gone. Does not wait.

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,7 +9,6 @@
 
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/messages.hpp"
-#include "ddrun/base/result.hpp"
 #include "ddrun/cluster/complete.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -78,26 +76,5 @@ extern const std::string_view env_help;
 [[nodiscard]] std::string version_json(const VersionInfo& version);
 /// A completion script; wrong usage for a shell that is not bash, zsh or fish.
 [[nodiscard]] PrintAndExit completion(std::string_view shell);
-
-/// An option of a command that has few of them and no settings.
-struct PlainOption {
-  std::string_view name;  ///< "--port"
-  bool takes_value;
-};
-
-struct PlainWords {
-  std::vector<std::string> words;                               ///< what belongs to no option
-  std::map<std::string_view, std::vector<std::string>> values;  ///< by name; an empty text for each flag
-  [[nodiscard]] bool has(std::string_view name) const { return values.contains(name); }
-  /// The last one given, empty if there is none.
-  [[nodiscard]] std::string last(std::string_view name) const {
-    const auto it = values.find(name);
-    return it == values.end() ? std::string() : it->second.back();
-  }
-};
-
-/// Options, in both spellings, and words in any order; what follows "--" are words. Fails with `invalid_argument` in
-/// CLI11's words.
-[[nodiscard]] Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<const std::string> words);
 
 }  // namespace ddrun::cli
