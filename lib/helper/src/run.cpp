@@ -48,26 +48,19 @@ std::map<pid_t, std::optional<int>> running;
 /// A standard stream: a file without a name, so that none can fill up as a pipe does, and nothing can be left behind.
 /// Not 0, 1 or 2 if those are closed: that is what it becomes.
 Result<UniqueFd> nameless_file() {
-  UniqueFd file(::memfd_create("ddrun helper", MFD_CLOEXEC));
-  if (!file) {  // a kernel before 3.17, or one that wants to be told that nobody will execute it
-    const std::unique_ptr<FILE, int (*)(FILE*)> temporary(::tmpfile(), ::fclose);
-    if (!temporary) return fail_errno(Errc::unavailable, "no place for what it prints", errno);
-    return duplicate(::fileno(temporary.get()));
-  }
-  if (file.get() > STDERR_FILENO) return file;
-  return duplicate(file.get());
+  if (const UniqueFd file(::memfd_create("ddrun helper", MFD_CLOEXEC)); file) return duplicate(file.get());
+  // A kernel before 3.17, or one that allows no file in memory that could be executed.
+  const std::unique_ptr<FILE, int (*)(FILE*)> temporary(::tmpfile(), ::fclose);
+  if (!temporary) return fail_errno(Errc::unavailable, "no place for what it prints", errno);
+  return duplicate(::fileno(temporary.get()));
 }
 
-std::string content_of(int file, std::size_t most) {
+std::string content_of(const UniqueFd& file, std::size_t most) {
   struct stat info {};
-  ::fstat(file, &info);
+  ::fstat(file.get(), &info);
   std::string text(std::min(most, static_cast<std::size_t>(info.st_size)), '\0');
-  std::size_t got = 0;
-  ssize_t more;
-  while ((more = ::pread(file, text.data() + got, text.size() - got, static_cast<off_t>(got))) > 0) {
-    got += static_cast<std::size_t>(more);
-  }
-  text.resize(got);
+  const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;
 }
 
@@ -99,35 +92,21 @@ Result<pid_t> spawn(const std::vector<std::string>& words, const UniqueFd (&stre
   return pid;
 }
 
-}  // namespace
-
-bool take_end(pid_t pid) {
-  const std::lock_guard lock(mutex);
-  const auto found = running.find(pid);
-  if (found == running.end()) return false;
-  int status = 0;
-  if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
-  return true;
-}
-
-class Run::Impl : public std::enable_shared_from_this<Impl> {
+class Helper : public std::enable_shared_from_this<Helper> {
  public:
-  Impl(const boost::asio::any_io_executor& executor, Limits limits, OnEnd on_end)
-      : limits_(limits), on_end_(std::move(on_end)), time_limit_(executor), again_(executor) {}
+  Helper(const boost::asio::any_io_executor& executor, Limits limits, OnEnd on_end)
+      : limits_(limits), on_end_(std::move(on_end)), timer_(executor) {}
 
   void start(const std::vector<std::string>& argv, const std::string& input) {
+    name_ = argv[0];
     if (const auto started = try_start(argv, input); !started) {
-      boost::asio::post(time_limit_.get_executor(),
-                        [self = shared_from_this(), error = started.error()] { self->finish(tl::unexpected(error)); });
-      return;
+      return boost::asio::post(timer_.get_executor(), [self = shared_from_this(), error = started.error()] {
+        self->finish(tl::unexpected(error));
+      });
     }
-    time_limit_.expires_after(limits_.time);
-    time_limit_.async_wait([self = shared_from_this(), name = argv[0]](const error_code& ec) {
-      if (ec || self->pid_ <= 0) return;
-      self->end();
-      self->finish(fail(Errc::timeout, concat(name, " did not end within ", format_duration(self->limits_.time))));
-    });
-    if (!process_) return look_later();
+    deadline_ = Clock::now() + limits_.time;
+    await_deadline();
+    if (!process_) return;
     process_->async_wait([self = shared_from_this()](const error_code& ec, int) {
       if (self->pid_ <= 0) return;
       if (ec) self->ended(std::nullopt);
@@ -160,48 +139,49 @@ class Run::Impl : public std::enable_shared_from_this<Impl> {
     const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
     UniqueFd pidfd(wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)) : -1);
     try {
-      if (pidfd) process_.emplace(time_limit_.get_executor(), pid_, pidfd.get());
+      if (pidfd) process_.emplace(timer_.get_executor(), pid_, pidfd.get());
       [[maybe_unused]] const int owned = pidfd.release();
     } catch (const boost::system::system_error&) {  // no epoll watches left
     }
     return {};
   }
 
-  void look_later() {
-    again_.expires_after(look_again);
-    again_.async_wait([self = shared_from_this()](const error_code&) {
-      if (self->pid_ <= 0) return;
+  void await_deadline() {
+    timer_.expires_at(process_ ? deadline_ : std::min(deadline_, Clock::now() + look_again));
+    timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+      if (ec || self->pid_ <= 0) return;
       int status = 0;
-      const pid_t got = ::waitpid(self->pid_, &status, WNOHANG);
-      if (got == self->pid_) self->ended(status);
-      else if (got < 0 && errno != EINTR) self->ended(std::nullopt);
-      else self->look_later();
+      const pid_t got = self->process_ ? 0 : ::waitpid(self->pid_, &status, WNOHANG);
+      if (got != 0) return self->ended(got > 0 ? std::optional(status) : std::nullopt);
+      if (Clock::now() < self->deadline_) return self->await_deadline();
+      self->end();
+      self->finish(
+          fail(Errc::timeout, concat(self->name_, " did not end within ", format_duration(self->limits_.time))));
     });
   }
 
-  /// `status`: nothing if somebody else has waited for it.
+  /// `status`: nothing if it was waited for elsewhere.
   void ended(std::optional<int> status) {
     const auto told = forget();
-    // Where the caller ignores SIGCHLD nobody learns of it: what it has printed has to do.
+    // Where this process ignores SIGCHLD the kernel tells no status: what the helper has printed has to do.
     if (!status) status = told.value_or(0);
-    finish(Output{exit_status_from_wait(*status), content_of(streams_[1].get(), limits_.output),
-                  content_of(streams_[2].get(), limits_.output)});
+    finish(Output{exit_status_from_wait(*status), content_of(streams_[1], limits_.output),
+                  content_of(streams_[2], limits_.output)});
   }
 
   void end() {
     const pid_t pid = pid_;
-    // Only while nobody has waited for it the number is surely its own.
+    // Once it was waited for, the number may be another's.
     if (forget() || ::waitpid(pid, nullptr, WNOHANG) != 0) return;
     ::kill(pid, SIGKILL);
     while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
 
-  /// It is not ours any more. What take_end() has learned, if it was first.
+  /// The helper is of the past; gives back its wait status if take_end() was first.
   std::optional<int> forget() {
-    time_limit_.cancel();
-    again_.cancel();
-    if (process_) process_->detach();  // else Boost would kill who has the number by then
+    timer_.cancel();
+    if (process_) process_->detach();  // else Boost's destructor would kill whatever has the number by then
     const std::lock_guard lock(mutex);
     return running.extract(std::exchange(pid_, -1)).mapped();
   }
@@ -212,28 +192,39 @@ class Run::Impl : public std::enable_shared_from_this<Impl> {
 
   Limits limits_;
   OnEnd on_end_;
-  boost::asio::steady_timer time_limit_;
-  boost::asio::steady_timer again_;
+  boost::asio::steady_timer timer_;
+  Deadline deadline_;
+  std::string name_;
   UniqueFd streams_[3];
   std::optional<boost::process::v2::process> process_;
   pid_t pid_ = -1;  ///< until we know that it has ended
 };
 
-Run::Run(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits, OnEnd on_end,
-         const std::string& input)
-    : impl_(std::make_shared<Impl>(executor, limits, std::move(on_end))) {
-  impl_->start(argv, input);
-}
+}  // namespace
 
-Run::~Run() { impl_->give_up(); }
+Running start(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits, OnEnd on_end,
+              const std::string& input) {
+  auto helper = std::make_shared<Helper>(executor, limits, std::move(on_end));
+  helper->start(argv, input);
+  return {helper.get(), [helper](void*) { helper->give_up(); }};
+}
 
 Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input) {
   boost::asio::io_context io{1};
   std::optional<Result<Output>> result;
-  const Run helper(
+  const auto helper = start(
       io.get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
   io.run();
   return std::move(*result);
+}
+
+bool take_end(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  const auto found = running.find(pid);
+  if (found == running.end()) return false;
+  int status = 0;
+  if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
+  return true;
 }
 
 }  // namespace ddrun::helper

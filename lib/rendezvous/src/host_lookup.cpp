@@ -13,6 +13,17 @@ namespace {
 /// No more addresses than a host can have.
 constexpr std::size_t longest_answer = 64 * 1024;
 
+/// The first words of the lines, without doubles.
+std::vector<std::string> addresses_in(const std::string& text) {
+  std::vector<std::string> addresses;
+  for (const auto& line : split(text, '\n')) {
+    std::string word = line.substr(0, line.find_first_of(" \t"));
+    if (!IpAddress::parse(word) || std::find(addresses.begin(), addresses.end(), word) != addresses.end()) continue;
+    addresses.push_back(std::move(word));
+  }
+  return addresses;
+}
+
 Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::duration patience,
                                               const Result<helper::Output>& answer) {
   if (!answer) {
@@ -31,22 +42,11 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::du
 
 }  // namespace
 
-std::vector<std::string> addresses_in(const std::string& text) {
-  std::vector<std::string> addresses;
-  for (const auto& line : split(text, '\n')) {
-    std::string word = line.substr(0, line.find_first_of(" \t"));
-    if (!IpAddress::parse(word) || std::find(addresses.begin(), addresses.end(), word) != addresses.end()) continue;
-    addresses.push_back(std::move(word));
-  }
-  return addresses;
-}
-
 void HostLookup::start(const std::string& host, Clock::duration patience, OnFound on_found) {
-  getent_.emplace(executor_, std::vector<std::string>{"getent", "ahosts", "--", host},
-                  helper::Limits{patience, longest_answer},
-                  [host, patience, on_found = std::move(on_found)](const Result<helper::Output>& answer) {
-                    on_found(addresses_of(host, patience, answer));
-                  });
+  getent_ = helper::start(executor_, {"getent", "ahosts", "--", host}, {patience, longest_answer},
+                          [host, patience, on_found = std::move(on_found)](const Result<helper::Output>& answer) {
+                            on_found(addresses_of(host, patience, answer));
+                          });
 }
 
 }  // namespace ddrun::rendezvous

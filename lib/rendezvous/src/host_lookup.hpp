@@ -2,8 +2,8 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
@@ -28,10 +28,7 @@ class HostLookup {
 
  private:
   boost::asio::any_io_executor executor_;
-  std::optional<helper::Run> getent_;
+  helper::Running getent_;
 };
-
-/// The first words of getent's lines, without doubles.
-[[nodiscard]] std::vector<std::string> addresses_in(const std::string& text);
 
 }  // namespace ddrun::rendezvous

@@ -110,23 +110,21 @@ TEST_CASE("a helper runs while its caller goes on, and is gone when the caller d
   const Pidfds pidfds(pidfd);
   boost::asio::io_context context;
   int called = 0;
-  std::optional<helper::Run> run;
-  // Called later, even where nothing is started, and from there the next one may be started.
-  run.emplace(context.get_executor(), std::vector<std::string>{"ddrun-no-such-program"}, generous,
-              [&](const auto& got) {
-                CHECK_FALSE(got);
-                ++called;
-                run.emplace(context.get_executor(), std::vector<std::string>{"true"}, generous, [&](const auto& next) {
-                  CHECK((next && next->succeeded()));
-                  ++called;
-                });
-              });
+  helper::Running run;
+  // It is called later, even where nothing is started, and from there the next one may be started.
+  run = helper::start(context.get_executor(), {"ddrun-no-such-program"}, generous, [&](const auto& got) {
+    CHECK_FALSE(got);
+    ++called;
+    run = helper::start(context.get_executor(), {"true"}, generous, [&](const auto& next) {
+      CHECK((next && next->succeeded()));
+      ++called;
+    });
+  });
   CHECK(called == 0);
   context.run();
   CHECK(called == 2);
 
-  run.emplace(context.get_executor(), std::vector<std::string>{"sleep", "1000"}, generous,
-              [&](const auto&) { ++called; });
+  run = helper::start(context.get_executor(), {"sleep", "1000"}, generous, [&](const auto&) { ++called; });
   context.restart();
   context.poll();
   CHECK(process::any_child_left());
@@ -144,8 +142,12 @@ TEST_CASE("a helper's end that the watcher of all children meets first is told a
   int orphans = 0;
   process::ChildWatcher watcher{context.get_executor(), [](const process::ChildEnd&) {}, [&] { ++orphans; }};
   std::optional<Result<helper::Output>> said;
-  const helper::Run run(context.get_executor(), {"sh", "-c", "sleep 0.2; echo out; exit 3"}, generous,
-                        [&](Result<helper::Output> got) { said = std::move(got); });
+  test::TemporaryDirectory directory;
+  const std::string go = directory.file("go");
+  const auto run = helper::start(context.get_executor(),
+                                 {"sh", "-c", "until [ -e " + go + " ]; do sleep 0.01; done; echo out; exit 3"},
+                                 generous, [&](Result<helper::Output> got) { said = std::move(got); });
+  directory.file("go", "");
   siginfo_t info{};
   while (::waitid(P_ALL, 0, &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
   }

@@ -13,8 +13,7 @@
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/result.hpp"
 
-/// Programs that ddrun asks something, or has something done by: getent, squeue, gnuplot. They live for a moment and
-/// are nobody's workers.
+/// Programs that ddrun asks something, or has something done by: getent, squeue, gnuplot. Workers they are not.
 namespace ddrun::helper {
 
 struct Limits {
@@ -31,32 +30,23 @@ struct Output {
 
 using OnEnd = std::function<void(Result<Output>)>;
 
-/// A helper that runs, with default signal dispositions and nothing blocked, `input` for its stdin and no descriptor of
-/// ours. Blocks for its start and for the end of one that is killed, which is short. Used on the executor's thread.
-///
-/// Its end is waited for here, or taken by who reaps all children of this process and asks take_end() first: never by
-/// both.
-class Run {
- public:
-  /// `argv[0]` is looked for in PATH. Calls `on_end` once, later, on the executor. Errors: `not_found` or `unavailable`
-  /// if it cannot be started (`cause` says why), `timeout`. One that has failed is none: see Output::status.
-  Run(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits, OnEnd on_end,
-      const std::string& input = {});
-  Run(const Run&) = delete;
-  Run& operator=(const Run&) = delete;
-  /// Kills a helper that still runs and waits for it; `on_end` is not called then.
-  ~Run();
+/// A helper that runs. Dropping it kills one that has not ended and waits for that; its `on_end` is not called then.
+using Running = std::shared_ptr<void>;
 
- private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
-};
+/// Starts a helper: default signal dispositions and nothing blocked, `input` for its stdin and no descriptor of ours.
+/// `argv[0]` is looked for in PATH. Blocks for the start only; calls `on_end` once, later, on the executor. Errors:
+/// `not_found` or `unavailable` if it cannot be started (`cause` says why), `timeout`. One that has failed is none: see
+/// Output::status.
+///
+/// This module waits for its end, or the one that reaps all children of this process does so by take_end(); never both.
+[[nodiscard]] Running start(boost::asio::any_io_executor executor, const std::vector<std::string>& argv, Limits limits,
+                            OnEnd on_end, const std::string& input = {});
 
 /// The same, waiting for it.
 [[nodiscard]] Result<Output> run(const std::vector<std::string>& argv, Limits limits, const std::string& input = {});
 
-/// True if `pid`, a child of this process that has ended and that nobody has waited for, is a helper. Its end has then
-/// been taken, for the one that runs it.
+/// True if `pid`, a child of this process that has ended and was not waited for, is a helper: its end has been taken
+/// then, and its `on_end` will tell it.
 bool take_end(pid_t pid);
 
 }  // namespace ddrun::helper
