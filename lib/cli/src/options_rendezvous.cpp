@@ -9,13 +9,16 @@ namespace ddrun::cli {
 
 namespace {
 
+/// Of --rdzv-backend; what each does is a row of lib/rendezvous/src/rendezvous.cpp.
+constexpr const char* back_ends = "static c10d";
+
 Result<void> set_backend(Draft& draft, std::string_view value) {
   if (value == "etcd" || value == "etcd-v2") {
     return fail(Errc::invalid_argument, concat("'", value,
                                                "' needs an etcd server, which this version of ddrun does not "
                                                "use; give static or c10d"));
   }
-  return assign(draft.spec.rendezvous.backend, parse_choice(value, "static c10d"));
+  return assign(draft.spec.rendezvous.backend, parse_choice(value, back_ends));
 }
 
 Result<void> set_endpoint(Draft& draft, std::string_view value) {
@@ -78,7 +81,7 @@ const Option rendezvous_table[] = {
          [](const Draft& d) { return d.spec.rendezvous.node_rank ? shown(*d.spec.rendezvous.node_rank) : Shown{}; }},
     {.name = "rdzv-backend",
      .metavar = "NAME",
-     .choices = "static c10d",
+     .choices = back_ends,
      .kind = Kind::choice,
      .pet = true,
      .help = "static: node ranks as given; c10d: as they come. On one machine they are the same",
