@@ -41,7 +41,7 @@ inline UniqueFd open_for_reader(const std::string& path) {
 
 /// Replaces the file at `path` by one with this text: a reader sees the old file or the new one, never half of it.
 /// A device or pipe is written to as it is, and so is /dev/stdout, also if it is a file: what is in there already
-/// is not ours. A symbolic link stays and its target is replaced. Waits for whoever reads a FIFO, but not without end.
+/// is not ours. A symbolic link stays and its target is replaced. Waits for the reader of a FIFO, but not without end.
 inline Result<void> write_file_atomically(const std::string& path, std::string_view text) {
   const auto failed = [&](int err) { return fail_errno(Errc::unavailable, "cannot write " + path, err); };
   if (const int own = named_descriptor(path); own >= 0) {

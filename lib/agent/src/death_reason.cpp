@@ -21,7 +21,7 @@ namespace {
 
 using topology::SystemRoots;
 
-/// Signals that somebody sends, rather than the kernel because of what the program did.
+/// Signals that a process sends, rather than the kernel because of what the program did.
 bool comes_from_somebody(int signal) {
   return signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
@@ -114,7 +114,7 @@ bool DeathReasons::is_far_below_limit(long max_rss_kib) const {
 
 std::optional<DeathReasons::KillCount> DeathReasons::count_kills() const {
   if (const auto group = topology::own_cgroup("memory", roots_)) {
-    // The kernel counts a kill before it sends the signal, so whoever sees the death sees the count.
+    // The kernel counts a kill before it sends the signal, so a process that sees the death sees the count.
     const std::string file = group->directory + (group->v2 ? "/memory.events" : "/memory.oom_control");
     if (const auto kills = read_keyed_number(file, "oom_kill")) return KillCount{*kills, true};
   }

@@ -76,7 +76,7 @@ class MessagePicker : public nlohmann::json_sax<json> {
   }
   bool enter() {
     keys_.emplace_back();
-    return keys_.size() <= 64;  // nobody's error is nested deeper; a bound for memory
+    return keys_.size() <= 64;  // no error is nested deeper; a bound for memory
   }
   bool leave() {
     keys_.pop_back();
@@ -87,7 +87,7 @@ class MessagePicker : public nlohmann::json_sax<json> {
 };
 
 /// The time in the file has whole seconds. Where the file was written in that second or soon after, that is nearer;
-/// else the second's end, so that nobody is accused by rounding.
+/// else the second's end, so that rounding accuses no worker.
 Time time_of(std::int64_t seconds, const timespec& written) {
   const Time file(std::chrono::duration_cast<Time::duration>(std::chrono::seconds(written.tv_sec) +
                                                              std::chrono::nanoseconds(written.tv_nsec)));

@@ -23,7 +23,7 @@ namespace ddrun::agent {
 namespace {
 
 constexpr std::size_t most_waiting_events = std::size_t{4} << 20U;
-/// At the end somebody may still come to read, or to read on.
+/// At the end a reader may still come, or to read on.
 constexpr std::chrono::seconds events_patience{2};
 
 }  // namespace

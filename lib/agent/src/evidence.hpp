@@ -18,7 +18,7 @@ namespace ddrun::agent {
 
 /// Finds out which worker of `attempt` failed first by its own evidence: its end, its error file, its last traceback or
 /// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. Sets
-/// `attempt.cause` and `attempt.cause_sign`; leaves them empty if nobody failed.
+/// `attempt.cause` and `attempt.cause_sign`; leaves them empty if no worker failed.
 ///
 /// `stopped_at`: when ddrun had read what workers had written by the time it began to stop them. What came later is no
 /// evidence: workers that are told to end complain, and crash, too.
@@ -59,8 +59,8 @@ void find_first_cause(AttemptResult& attempt, std::chrono::system_clock::time_po
 [[nodiscard]] std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail);
 
 /// Whether a worker's complaint is about others: what the libraries of this field say when a peer, or the store, is
-/// gone or does not answer. Whoever says so is a victim of a failure, as a rule, and not its cause. `text` may have
-/// several lines; escape sequences are taken out.
+/// gone or does not answer. A worker that says so is a victim of a failure, as a rule, and not its cause. `text` may
+/// have several lines; escape sequences are taken out.
 [[nodiscard]] bool is_victims_words(std::string_view text);
 
 }  // namespace ddrun::agent

@@ -135,7 +135,7 @@ std::string why(const WorkerEnd& worker) {
   return text;
 }
 
-/// Known last words that say nothing to whoever does not know them.
+/// Known last words that say nothing to a user who does not know them.
 std::string known_meaning(const WorkerEnd& worker) {
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   if (signaled == nullptr || signaled->signal != SIGABRT) return {};
@@ -185,7 +185,7 @@ std::vector<std::string> trace_lines(const std::vector<std::string>& text) {
   return lines;
 }
 
-/// What the worker said on stderr: all of its last words if nobody has seen them or their place is far above, else
+/// What the worker said on stderr: all of its last words if they were not shown or their place is far above, else
 /// what they come to, unless the message has said so.
 std::vector<std::string> last_words(const WorkerEnd& worker) {
   const bool in_sight = worker.stderr_was_shown && worker.lines_since <= far_above;

@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds same{1};
 
 bool failed_itself(const WorkerEnd& worker) { return worker.pid != 0 && !worker.success && !worker.stopped_by_ddrun; }
 
-/// Sent by somebody, so that what the worker wrote before says nothing about it.
+/// Sent by a process, so that what the worker wrote before says nothing about it.
 bool was_sent(const WorkerEnd& worker) {
   const auto* signaled = std::get_if<Signaled>(&worker.status);
   if (signaled == nullptr) return false;

@@ -262,7 +262,7 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
   ending_signal_ = ending.signal;
   signal_sender_ = ending.sender;
   const bool was_taking_down = taking_down();
-  // Nobody is left whose work is worth waiting for: Ctrl-C ends what the workers have left behind.
+  // No worker is left whose work is worth waiting for: Ctrl-C ends what the workers have left behind.
   const bool ends_leftovers =
       state_ == State::stopping && running_.empty() && (ending.signal == SIGINT || ending.signal == SIGQUIT);
   if (all_went_well()) return ends_leftovers ? kill() : Actions{};  // only clearing up

@@ -47,7 +47,7 @@ struct WorkerEnded {
   ExitStatus status;
 };
 struct GroupGone {};       ///< no worker and nothing that a worker started is left
-struct OnlyStraysLeft {};  ///< no worker and nobody in a worker's process group is left, only what moved out of them
+struct OnlyStraysLeft {};  ///< no worker and no process of a worker's group is left, only what moved out of them
 struct GraceExpired {};
 struct KillExpired {};  ///< SIGKILL has not helped for long: processes hang in the kernel
 struct OutputClosed {};

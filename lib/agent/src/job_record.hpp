@@ -32,7 +32,7 @@ class JobRecord {
   void stop_begins();
   [[nodiscard]] bool stop_has_begun() const { return stop_began_.has_value(); }
   /// The attempt is over and its output is closed: take down how its workers ended, and who failed first. Reads error
-  /// files, and the kernel's counters if somebody was killed.
+  /// files, and the kernel's counters if a worker was killed.
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 

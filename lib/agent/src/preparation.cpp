@@ -105,7 +105,7 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
   return {};
 }
 
-/// Each worker of an MPI program that nobody tells otherwise is rank 0 of 1: a wrong result, and no failure.
+/// Each worker of an MPI program that is not told otherwise is rank 0 of 1: a wrong result, and no failure.
 void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
   const bool several = prepared.local_world_size > 1 || rendezvous.several_machines();

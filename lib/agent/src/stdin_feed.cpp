@@ -70,8 +70,8 @@ void StdinFeed::stop() {
 }
 
 bool StdinFeed::open_input() {
-  // stdin is shared with whoever started us, such as the user's shell: that reads must not block may be set only on a
-  // view of our own. Where none can be had (sockets, a terminal of another user) nothing is set.
+  // stdin is shared with the process that started us, such as the user's shell: that reads must not block may be set
+  // only on a view of our own. Where none can be had (sockets, a terminal of another user) nothing is set.
   input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!input_) {
     auto copy = duplicate(STDIN_FILENO);

@@ -42,7 +42,7 @@ class StdinFeed {
   /// Gives it what there is for it, as far as that goes without waiting; it may be erased.
   void push(std::list<Reader>::iterator reader);
   void push_all();
-  /// Forgets what all have got, and reads on if somebody wants more and there is room.
+  /// Forgets what all have got, and reads on if a worker wants more and there is room.
   void go_on();
   [[nodiscard]] std::uint64_t slowest() const;
   void watch_slowest();

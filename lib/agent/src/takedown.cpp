@@ -20,7 +20,7 @@ namespace {
 constexpr Milliseconds resweep{50};
 /// A process that survives SIGKILL for this long hangs in the kernel.
 constexpr std::chrono::seconds kill_limit{10};
-/// Whoever keeps ddrun for longer, though all workers have ended, is named.
+/// A process that keeps ddrun for longer, though all workers have ended, is named.
 constexpr std::chrono::seconds naming_time{1};
 constexpr std::size_t most_named = 5;
 
@@ -82,7 +82,7 @@ void Takedown::kill_everything() {
 void Takedown::check_gone() {
   checking_ = true;
   if (machine_.state() == State::killing) {
-    // Whoever was born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
+    // A process born while we looked is found in the next turn; a death comes first as a rule, and ends the wait.
     timer_.set(Clock::now() + resweep, [this] {
       if (machine_.state() != State::killing) return;
       if (Clock::now() >= kill_deadline_) {

@@ -53,7 +53,7 @@ class Takedown {
   [[nodiscard]] bool was_cause_of(const ExitStatus& status) const;
 
  private:
-  /// Before the group hears of its end from us: whoever is dead by now has ended by itself.
+  /// Before the group hears of its end from us: a worker that is dead by now has ended by itself.
   void take_those_who_died_unasked();
   void kill_everything();
   /// Who is still there though all workers have ended.

@@ -74,7 +74,7 @@ class TimerTable {
 [[nodiscard]] std::optional<std::string> wanted_timer_file(const LaunchSpec& spec, const Environment& parent);
 
 /// The server of PyTorch's file timers: workers write into a FIFO by when they will be through with something, and
-/// whoever is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.
+/// a worker that is not through by then is reported. Harmed by nothing that is written there; what it keeps is bounded.
 class FileTimer {
  public:
   /// `on_expiry` gets one timer for each process that is late and still there; all that are late at the same time.
@@ -88,7 +88,7 @@ class FileTimer {
   void forget() { table_.clear(); }
   /// While it stands still no timer expires; afterwards each has as much time left as before.
   void stand_still(bool still);
-  /// Removes the FIFO, unless somebody has put another one there.
+  /// Removes the FIFO, unless another one was put there.
   void close();
 
  private:
@@ -126,7 +126,7 @@ class Watchdog {
   /// A new attempt begins.
   void forget() { timer_.forget(); }
   void close() { timer_.close(); }
-  /// While the workers are stopped nobody is late.
+  /// While the workers are stopped none is late.
   void stand_still(bool still) { timer_.stand_still(still); }
 
  private:

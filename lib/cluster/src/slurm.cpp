@@ -43,8 +43,8 @@ class Slurm {
  public:
   explicit Slurm(const Surroundings& around) : variables_(around.variables), around_(around) {
     const auto step = slurm_step(variables_);
-    // A shell in a terminal of its own (srun --pty bash) is a step too, but whoever types there means the job. If ddrun
-    // itself is the task, that terminal is only for its output.
+    // A shell in a terminal of its own (srun --pty bash) is a step too, but a user who types there means the job. If
+    // ddrun itself is the task, that terminal is only for its output.
     const auto task = variables_.get("SLURM_TASK_PID");
     const bool shell = variables_.get("SLURM_PTY_PORT") && task != std::to_string(around.machine.pid);
     in_own_step_ = step.has_value();

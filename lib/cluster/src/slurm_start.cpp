@@ -88,7 +88,7 @@ bool slurm_has_told_all(const std::string& job, pid_t sender) {
 
 Words srun_words(const StdinSpec& input, const SlurmScript& script, std::string_view name) {
   const std::string nodes = std::to_string(script.nodes);
-  // One task on each node with all that the job has there, whatever its own tasks are; nobody is killed because another
+  // One task on each node with all that the job has there, whatever its own tasks are; none is killed because another
   // has gone: that the agents decide.
   Words words = {"srun",
                  concat("--nodes=", nodes),

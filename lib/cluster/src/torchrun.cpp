@@ -104,7 +104,7 @@ Found find_torchrun(const Surroundings& around) {
 
 Found find_plain(const Surroundings& around) {
   const Environment& variables = around.variables;
-  // With a local rank somebody has started ranks, and these variables are theirs.
+  // With a local rank a launcher has started ranks, and these variables are theirs.
   if (!variables.get("MASTER_ADDR") || variables.get("LOCAL_RANK") ||
       !any_set(variables, {"NODE_RANK", "GROUP_RANK"})) {
     return std::optional<Detected>{};

@@ -26,7 +26,7 @@ Child& Child::operator=(Child&& other) noexcept {
 }
 
 Child::~Child() {
-  // Boost's destructor kills and waits. By now the process id may be somebody else's.
+  // Boost's destructor kills and waits. By now the process id may be another's.
   if (handle_) handle_->process.detach();
 }
 

@@ -48,11 +48,11 @@ pid_t sender_of(const siginfo_t& info) {
   return info.si_code <= 0 ? info.si_pid : 0;
 }
 
-/// Who stops must be sure that somebody continues it. (Process 1 of a container cannot even stop.)
+/// A process that stops must be sure that another continues it. (Process 1 of a container cannot even stop.)
 bool may_stop() { return ::getpid() != 1 && !own_group_is_orphaned(); }
 
 /// The process that the user started, where the guard is a child of it: passes all signals on, and ends as the guard
-/// does. What else it has for children was there before ddrun, and nobody's business.
+/// does. What else it has for children was there before ddrun, and none of its business.
 class Doorman {
  public:
   explicit Doorman(pid_t guard) : guard_(guard) {}
@@ -149,7 +149,7 @@ class Guard {
       heard_ |= signal_bit(signal);
       const EndingMessage ending{static_cast<unsigned char>(heard ? 0 : signal), message.at_once};
       n = ::write(to_sweeper_.get(), &ending, sizeof ending);
-      if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // somebody may have stopped it
+      if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // it may have been stopped
     }
     return {exit_code_, signal_of(exit_code_)};
   }
@@ -231,7 +231,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   // Closed pipes and full files are values that writes return.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  // Whoever started us may ignore it; then no end of a child would ever be told.
+  // The process that started us may ignore it; then no end of a child would ever be told.
   ::signal(SIGCHLD, SIG_DFL);
   block_handled_signals();
   AgentContext context;

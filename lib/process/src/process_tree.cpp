@@ -111,7 +111,7 @@ std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_
     pid_t reaped;
     while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0 || (reaped < 0 && errno == EINTR)) {
     }
-    if (reaped < 0) {  // ECHILD: nobody is left
+    if (reaped < 0) {  // ECHILD: no child is left
       left = 0;
       break;
     }

@@ -45,8 +45,8 @@ struct KernelSigaction {
   unsigned long mask;
 };
 
-/// Makes a terminal the controlling one, with nobody in its foreground. That takes a group which is in this session and
-/// then is no more: the kernel also takes the pid of a process that leads no group.
+/// Makes a terminal the controlling one, with no process in its foreground. That takes a group which is in this session
+/// and then is no more: the kernel also takes the pid of a process that leads no group.
 __attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline void be_controlled_by(
     int terminal) {
   if (raw_syscall(SYS_ioctl, terminal, TIOCSCTTY, 0) < 0) return;
@@ -79,7 +79,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
   // Own session and process group: Ctrl-C reaches only ddrun, and a signal to the group reaches what the worker starts.
   if ((result = raw_syscall(SYS_setsid)) < 0) give_up(start, SpawnStep::session, result);
 
-  // It dies with the agent. The agent may be gone already: then nobody is left to send that signal.
+  // It dies with the agent. The agent may be gone already: then no process is left to send that signal.
   if ((result = raw_syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL)) < 0) {
     give_up(start, SpawnStep::parent_death, result);
   }

@@ -18,7 +18,7 @@ struct ChildStart {
   SpawnPlan plan;
   pid_t parent;
   int slots[3];             ///< descriptors parked low for 0, 1, 2; -1: keep ours
-  unsigned first_unused;    ///< descriptors from here on are nobody's business in the child
+  unsigned first_unused;    ///< descriptors from here on are not for the child
   bool shared_descriptors;  ///< cloned with CLONE_FILES: unshare before anything is changed
   bool has_close_range;
   const rlimit* descriptor_limit;  ///< what the user had before we raised ours; null: unchanged

@@ -68,7 +68,7 @@ class Sweeper {
       const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
       if (reaped == agent_) return status;
       if (reaped < 0 && errno != EINTR)
-        return W_EXITCODE(exit_codes::launcher_failed, 0);  // somebody else has waited for it
+        return W_EXITCODE(exit_codes::launcher_failed, 0);  // it was waited for elsewhere
       if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
       wait_for_event();
     }
@@ -91,7 +91,7 @@ class Sweeper {
     }
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-      // Somebody has aimed at this process: the agent knows what to do.
+      // A signal was aimed at this process: the agent knows what to do.
       if (info.ssi_signo != SIGCHLD) ::kill(agent_, static_cast<int>(info.ssi_signo));
     }
     if (guard_pipe_ && fds[1].revents != 0) read_guard_pipe();
@@ -131,7 +131,7 @@ class Sweeper {
   std::optional<Clock::time_point> kill_at_;
 };
 
-/// True if nobody is left who could write into this pipe.
+/// True if no process is left that could write into this pipe.
 bool is_at_its_end(int pipe) {
   pollfd end{pipe, POLLIN, 0};
   return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;

@@ -272,7 +272,8 @@ void AgentLink::Impl::connect(const tcp::endpoint& target) {
 }
 
 void AgentLink::Impl::on_connected() {
-  // Where nobody listens on a port that outgoing connections may use too, the system can connect a socket to itself.
+  // Where no process listens on a port that outgoing connections may use too, the system can connect a socket to
+  // itself.
   error_code ec;
   if (socket_.local_endpoint(ec) == target_) return attempt_failed(concat("nobody listens on ", target_text()));
   stage_ = Stage::greeting;

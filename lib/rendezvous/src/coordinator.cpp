@@ -210,7 +210,7 @@ class Coordinator::State {
 
   std::uint32_t pings_ = 0;
   std::vector<Output> outputs_;
-  std::deque<std::string> early_events_;  ///< of which nobody could be told yet
+  std::deque<std::string> early_events_;  ///< that no agent could be told yet
 };
 
 Coordinator::State::State(CoordinatorOptions options)
@@ -224,7 +224,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     lost(link, "it sent a second JOIN");
     return;
   }
-  // Nobody is there and nothing has run: it is the newcomer's job.
+  // No member is there and nothing has run: it is the newcomer's job.
   if (members_.empty() && !memory_.started && !memory_.verdict) {
     memory_.settings.clear();
     memory_.job_id.clear();
@@ -777,7 +777,7 @@ void Coordinator::State::leave_out(const std::string& host) {
     if (member == nullptr) continue;
     event(event_text::excluded(memory_.round, member->node(), failures));
     if (member->runs_coordinator) {
-      // Without it nobody would be coordinated: it stays, but only looks on.
+      // Without it the job would have no coordinator: it stays, but only looks on.
       members_.set_benched(*member);
       tell_waiting(*member, true, concat("the others, since the workers of ", host, " failed ", failures, " times"));
     } else {
@@ -796,7 +796,7 @@ void Coordinator::State::end(VerdictMessage verdict) {
     deadline->reset();
   }
   verdict_until_ = now + time_to_read_the_verdict;
-  // Whom a signal has ended, or who never was enough for a round, has waited for nobody; the others of a job that was
+  // A job that a signal ended, or that never had enough for a round, has waited for none; the others of a job that was
   // over soon may still be on their way, and would look for its coordinator in vain.
   const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
   if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
@@ -817,7 +817,7 @@ void Coordinator::State::end(VerdictMessage verdict) {
   }
 }
 
-/// Those who took no part in a success were not needed; every other end is everybody's.
+/// A member that took no part in a success was not needed; every other end is told to all.
 void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
   if (memory_.verdict->kind == VerdictKind::success && !took_part) {
     send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});

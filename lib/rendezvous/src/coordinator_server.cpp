@@ -41,7 +41,7 @@ using std::chrono::seconds;
 /// For an agent to take what it was told last.
 constexpr seconds time_to_be_told{5};
 constexpr seconds time_to_stop{1};
-/// As long as so many events wait, everybody is heard before anybody is found to be silent, for so long.
+/// As long as so many events wait, all are heard before one is found to be silent, for so long.
 constexpr milliseconds max_without_tick{100};
 
 // PROTOCOL.md, section 1.
@@ -395,7 +395,7 @@ void CoordinatorServer::Loop::accept_from(Listener& listener) {
   }
 }
 
-/// While there is no room nobody is taken out of the system's queue.
+/// While there is no room no connection is taken out of the system's queue.
 void CoordinatorServer::Loop::listen(bool wanted) {
   if (stopping_) return;
   listening_ = wanted;
@@ -509,7 +509,7 @@ void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
   }
   if (got == 0) return lose(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
-  if (link.state == Link::State::closing) return;  // nobody wants to know any more
+  if (link.state == Link::State::closing) return;  // its job wants to know no more
   take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
 }
 
@@ -669,7 +669,7 @@ void CoordinatorServer::Loop::forget(LinkId id) {
   if (job->links == 0) forget_jobs();
 }
 
-/// Those of many jobs that nobody is there for, nor expected any more.
+/// Those of many jobs that have no member, and expect none any more.
 void CoordinatorServer::Loop::forget_jobs() {
   if (!options_.many_jobs) return;
   std::erase_if(jobs_, [](const auto& entry) {

@@ -16,7 +16,8 @@ constexpr std::string_view magic = "DDRUN-RV";
 constexpr std::string_view key_label = "ddrun rendezvous 1";
 constexpr std::string_view agent_proof = "ddrun agent";
 constexpr std::string_view coordinator_proof = "ddrun coordinator";
-/// In place of the coordinator's proof. Without it nobody could tell a wrong secret from a greeting that took too long.
+/// In place of the coordinator's proof. Without it no agent could tell a wrong secret from a greeting that took too
+/// long.
 const std::string no_entry(sizeof(Digest), '\0');
 constexpr std::string_view agent_frames = "agent to coordinator";
 constexpr std::string_view coordinator_frames = "coordinator to agent";
@@ -57,7 +58,7 @@ std::string_view Handshake::gather(std::string_view& bytes, std::size_t size) {
   return {buffer_.data(), size};
 }
 
-/// As soon as it shows: whoever speaks another protocol may wait for an answer after less than a hello.
+/// As soon as it shows: a peer that speaks another protocol may wait for an answer after less than a hello.
 bool Handshake::is_stranger(std::string_view& bytes) const {
   const auto expected = magic.substr(std::min<std::size_t>(gathered_, magic.size()));
   const auto length = std::min(expected.size(), bytes.size());

@@ -93,7 +93,7 @@ class CoordinatorHandshake : public Handshake {
   /// As the agent's. With any state but going_on and done: what is in `out` is still to be sent, then close.
   Greeting feed(std::string_view& bytes, std::string& out);
   [[nodiscard]] SessionKeys keys() const;
-  /// What is to be sent to somebody for whom there is no room; then close.
+  /// What is to be sent to a peer for which there is no room; then close.
   [[nodiscard]] static std::string busy_reply();
 };
 

@@ -50,8 +50,8 @@ void Heartbeat::visit(std::vector<LinkId>& slot, Clock::time_point now, const La
 
 Heartbeat::Due Heartbeat::due(Clock::time_point now, const LastHeard& last_heard) {
   Due due;
-  // If nobody asked for longer than an interval, it was this machine that stood still: what came meanwhile may still be
-  // unread, so nobody is blamed for it.
+  // If due() was not called for longer than an interval, it was this machine that stood still: what came meanwhile may
+  // still be unread, so no member is blamed for it.
   if (const auto wanted = next(); wanted && now - *wanted > interval_) {
     blind_until_ = now;
     turn_at_ = now;

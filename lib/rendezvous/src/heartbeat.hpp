@@ -48,7 +48,7 @@ class Heartbeat {
   Clock::time_point turn_at_;  ///< and when
   std::size_t entries_ = 0;
   std::set<std::pair<Clock::time_point, LinkId>> suspects_;  ///< will be silent for too long before their next turn
-  Clock::time_point blind_until_;                            ///< nobody looked before: silence counts from here
+  Clock::time_point blind_until_;                            ///< due() was not called before: silence counts from here
 };
 
 }  // namespace ddrun::rendezvous

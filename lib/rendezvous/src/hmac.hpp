@@ -35,7 +35,7 @@ class HmacKey {
 /// Takes as long whatever they hold. Of different sizes: false.
 [[nodiscard]] bool equal_in_constant_time(std::string_view one, std::string_view other);
 
-/// Overwrites what nobody is to find in memory.
+/// Overwrites what must not be found in memory.
 void wipe(void* data, std::size_t size);
 
 }  // namespace ddrun::rendezvous

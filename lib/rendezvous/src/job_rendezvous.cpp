@@ -25,9 +25,9 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// Whoever waits longer than this is told what for.
+/// A user who waits longer than this is told what for.
 constexpr std::chrono::seconds patience{2};
-/// How long a coordinator waits until everybody has heard the verdict: it gives those who are late 5 s by itself.
+/// How long a coordinator waits until all agents have heard the verdict: it gives late ones 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
 
 /// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
@@ -162,7 +162,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   Round started_ = 0;
   bool member_ = false;  ///< Welcome was heard
   bool told_of_retry_ = false;
-  bool job_done_ = false;  ///< of the coordinator here: everybody has heard the verdict
+  bool job_done_ = false;  ///< of the coordinator here: all agents have heard the verdict
   bool link_closed_ = false;
   std::function<void()> close_done_;
   bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard

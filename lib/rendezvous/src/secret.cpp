@@ -21,8 +21,8 @@ namespace ddrun::rendezvous {
 
 namespace {
 
-/// Kubernetes mounts a Secret as a tmpfs of root's that cannot be written, with files that everybody may read (0644 by
-/// default): whoever can see that mount is in the container.
+/// Kubernetes mounts a Secret as a tmpfs of root's that cannot be written, with files that every user may read (0644 by
+/// default): a process that sees that mount is in the container.
 bool is_mounted_secret(int fd, const struct stat& info) {
   struct statfs kind {};
   struct statvfs mount {};

@@ -153,7 +153,7 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
   std::vector<std::string> differences;
   const auto note = [&](std::string_view name, const std::string& other, const std::string& value) {
     std::string difference = concat(name, " is ", other, ", but ", value, " there");
-    // The two of --nnodes are one to whoever typed it.
+    // The two of --nnodes are one to the user who typed it.
     if (differences.empty() || differences.back() != difference) differences.push_back(std::move(difference));
   };
   for (const Setting& setting : table) {

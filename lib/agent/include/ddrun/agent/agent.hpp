@@ -13,7 +13,7 @@
 
 namespace ddrun::agent {
 
-/// What whoever starts an agent may know or want to know.
+/// What the caller of an agent may know or want to know.
 struct JobHooks {
   /// Called once, with the same that run_job returns, when nothing of the job is left here. On several machines the
   /// coordinator waits until it has returned on the others, so that of files with one name its machine's is the last.

@@ -27,7 +27,7 @@ class EventsFile {
   EventsFile(const EventsFile&) = delete;
   EventsFile& operator=(const EventsFile&) = delete;
 
-  /// Fails with `unavailable` if the file cannot be opened for appending. A FIFO is opened when somebody reads it.
+  /// Fails with `unavailable` if the file cannot be opened for appending. A FIFO is opened when it has a reader.
   Result<void> open(const std::string& path);
 
   /// Whether `fd` leads to the same place. Two writers of one place would tear each other's lines.

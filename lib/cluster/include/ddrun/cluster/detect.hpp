@@ -22,7 +22,7 @@ enum class Shape {
   agents,        ///< one on each machine: what ddrun wants
   ranks,         ///< one for each worker: each would start a group of its own
   slurm_script,  ///< one, on the first machine of a Slurm job; srun starts more
-  script,        ///< perhaps only one, on the first machine; somebody must start the others
+  script,        ///< perhaps only one, on the first machine; ddrun or the user must start the others
 };
 
 /// A value and the variable that it was taken from.

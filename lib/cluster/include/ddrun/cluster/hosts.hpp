@@ -18,7 +18,7 @@ inline constexpr std::size_t max_hosts = 65'536;
 /// are kept; text may follow a group. Fails for what is not a host list, and for more than `limit` names.
 [[nodiscard]] Result<std::vector<std::string>> expand_hostlist(std::string_view text, std::size_t limit = max_hosts);
 
-/// A machine that somebody named.
+/// A machine that the user named.
 struct Host {
   std::string name;  ///< as written, perhaps "user@name"; an IPv6 address without its brackets
   int slots = 0;     ///< processes it is meant for; 0: not said

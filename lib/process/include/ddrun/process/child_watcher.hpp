@@ -39,8 +39,8 @@ class ChildWatcher {
   /// From now on the end of this child is reported, in the order in which children with a pidfd end. `pidfd` (-1: none)
   /// must stay open until that report.
   void watch(pid_t pid, int pidfd);
-  /// SIGCHLD has come: reap whoever has ended. `first`: whose end it told of, if known; when SIGCHLD comes for several
-  /// ends at once, that is the first of them.
+  /// SIGCHLD has come: reap the children that have ended. `first`: whose end it told of, if known; when SIGCHLD comes
+  /// for several ends at once, that is the first of them.
   void reap(pid_t first = 0);
 
  private:

@@ -59,7 +59,7 @@ struct SharedState {
   std::atomic<bool> agent_has_listened{false};
   /// All that the agent has to stop stands still. It sends the guard SIGCHLD then, so that this one looks.
   std::atomic<bool> suspended{false};
-  /// The agent has nothing left to do but end, and no child: nobody needs to wait for it before ending too.
+  /// The agent has nothing left to do but end, and no child: no process needs to wait for it before ending too.
   std::atomic<bool> agent_done{false};
   /// Its exit code, once it is done.
   std::atomic<int> agent_code{exit_codes::launcher_failed};

@@ -21,15 +21,15 @@ class JobCgroup {
   JobCgroup() = default;
   /// One that is there; an empty path for none.
   explicit JobCgroup(std::string path) : path_(std::move(path)) {}
-  /// Its path is left in `path` (empty if there is none), already when it is being made: whoever outlives a sweeper
-  /// that is killed meanwhile can remove it.
+  /// Its path is left in `path` (empty if there is none), already when it is being made: a process that outlives a
+  /// sweeper that is killed meanwhile can remove it.
   static JobCgroup create_if_delegated(char* path, std::size_t size);
 
   [[nodiscard]] const std::string& path() const { return path_; }
   /// Its directory, for being born there (CLONE_INTO_CGROUP); empty if there is none.
   [[nodiscard]] UniqueFd open_directory() const;
-  /// SIGKILL to everything in it, at once. Nobody should be born in it afterwards without a renew(): Linux 6.18 kills
-  /// whoever is cloned from outside into a cgroup that has been killed (it compares `kill_seq` of two different
+  /// SIGKILL to everything in it, at once. No process should be born in it afterwards without a renew(): Linux 6.18
+  /// kills what is cloned from outside into a cgroup that has been killed (it compares `kill_seq` of two different
   /// cgroups).
   void kill();
   /// Once it is empty: if it has been killed, replaces it by a new one of the same name. Where that fails there is none
@@ -37,7 +37,7 @@ class JobCgroup {
   void renew();
   /// Removes it if it is empty. True if there is none any more.
   bool remove();
-  /// The same for whoever is the last that can: tries again while it is busy, for a fifth of a second at most. Linux
+  /// The same for the last process that can: tries again while it is busy, for a fifth of a second at most. Linux
   /// 6.18 counts a process as there until its last turn on a CPU, which may come after its parent has waited for it.
   bool remove_soon();
 
@@ -49,7 +49,7 @@ class JobCgroup {
 /// For the sweeper: makes the job's cgroup and tells the agent.
 JobCgroup provide_job_cgroup(SharedState& shared);
 /// For the agent: the job's cgroup once the sweeper has made it, or decided that there is none. Blocks until then, for
-/// a second at most (somebody may have stopped the sweeper); then there is none.
+/// a second at most (the sweeper may have been stopped); then there is none.
 [[nodiscard]] JobCgroup await_job_cgroup(SharedState& shared);
 
 }  // namespace ddrun::process

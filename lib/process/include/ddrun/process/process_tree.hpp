@@ -19,7 +19,7 @@ struct ProcessInfo {
 };
 
 /// All that descend from `root` now, `root` itself left out, parents before their children. Reads /proc once; a process
-/// that is born meanwhile may be missing, so whoever kills has to look again. Zombies are included.
+/// that is born meanwhile may be missing, so a caller that kills has to look again. Zombies are included.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root);
 
 /// Sends a signal to one of this process's descendants, as they were found a moment ago. Where it is not a child, whose
@@ -27,8 +27,9 @@ struct ProcessInfo {
 /// waited for it, and the number be another's by now. False if it is gone.
 bool signal_descendant(const ProcessInfo& info, int signal);
 
-/// True if nobody is there who could continue this process's group once it has been stopped: no member has a parent in
-/// another group of the session. The kernel then lets SIGTSTP stop nobody. True as well where /proc does not tell.
+/// True if no process is there that could continue this process's group once it has been stopped: no member has a
+/// parent in another group of the session. The kernel then lets SIGTSTP stop none. True as well where /proc does not
+/// tell.
 [[nodiscard]] bool own_group_is_orphaned();
 
 /// True while this process has any child, dead or alive.

@@ -88,11 +88,11 @@ class SignalsHeard {
   /// `context` is borrowed; its descriptors are taken. The listener is called on the executor.
   SignalsHeard(boost::asio::any_io_executor executor, AgentContext& context, Listener listener);
 
-  /// From now on all that comes is told, and guard and sweeper know that somebody listens: which signals end the job,
+  /// From now on all that comes is told, and guard and sweeper know that the agent listens: which signals end the job,
   /// and how long an orderly end may take. The sources must have been blocked before: see SignalSource. Fails with
   /// `unavailable`.
   Result<void> open(const std::set<int>& ending_signals, Milliseconds grace);
-  /// Guard and sweeper may know that nobody listens any more.
+  /// Guard and sweeper may know that the agent listens no more.
   void close();
 
  private:

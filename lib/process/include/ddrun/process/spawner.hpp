@@ -23,7 +23,7 @@ struct SpawnPlan {
   int standard_err = -1;
   /// 1 or 2: that standard stream, a terminal that controls no session yet, becomes the controlling terminal, so that
   /// /dev/tty can be opened. -1: none. None of its processes is in the terminal's foreground, and so: the process's end
-  /// is no SIGHUP for what it has started; reading from /dev/tty fails at once with EIO instead of waiting for somebody
+  /// is no SIGHUP for what it has started; reading from /dev/tty fails at once with EIO instead of waiting for a user
   /// to type; and no key and no new size of the terminal is a signal. Where a sandbox forbids it there is none.
   int controlling_terminal = -1;
   const unsigned long* cpu_mask = nullptr;  ///< as for sched_setaffinity; null: ours
@@ -51,7 +51,7 @@ class Spawner {
   virtual Result<void> begin(int lane, const SpawnPlan& plan) = 0;
   /// Waits until the program of this lane is being executed, or has failed to be; the lane is free then. Errors name
   /// the step that failed (`not_found`, `not_executable` for exec, else `unavailable`); that child has been reaped.
-  /// Until this has returned, nobody else may reap the child.
+  /// Until this has returned, no other code may reap the child.
   virtual Result<Spawned> confirm(int lane) = 0;
 
   /// Whether what it starts comes with a pidfd, if one is wanted.

@@ -33,7 +33,7 @@ struct LinkFacts {
 };
 
 /// Decides for one job: who takes part in which round, with which ranks, when a round is over and how the job ends
-/// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: whoever owns it says what happens and when, carries
+/// (lib/rendezvous/PROTOCOL.md, section 5). A pure state machine: its owner says what happens and when, carries
 /// out what it wants, and calls `tick` at `next_deadline`. It has no clock, no sockets and no threads, never blocks and
 /// never fails; memory grows with the number of members only.
 class Coordinator {

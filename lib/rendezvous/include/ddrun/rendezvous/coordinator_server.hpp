@@ -27,8 +27,8 @@ struct CoordinatorServerOptions {
   /// One coordinator for each job id that agents come with, gone with its last agent; `coordinator.job_id` is ignored.
   /// Otherwise there is one job.
   bool many_jobs = false;
-  /// A sentence for whoever runs the job: somebody has been turned away. A few only, then fewer and fewer of the same
-  /// kind. On the server's thread: must not block.
+  /// A sentence for the user who runs the job: a peer has been turned away. A few only, then fewer and fewer of the
+  /// same kind. On the server's thread: must not block.
   std::function<void(const std::string&)> on_notice;
   /// Once the only job has ended and every agent has been told. On the server's thread: must not block.
   std::function<void()> on_done;
@@ -59,8 +59,8 @@ struct CoordinatorServerStats {
 /// all signals and never looks up a name. All descriptors are close-on-exec. What strangers can cost is bounded
 /// (PROTOCOL.md, section 1), and what they do disturbs no agent.
 ///
-/// If the whole process was stopped for a while, time stands still for its jobs: nobody is taken for lost because this
-/// side was not listening.
+/// If the whole process was stopped for a while, time stands still for its jobs: no agent is taken for lost because
+/// this side was not listening.
 class CoordinatorServer {
  public:
   /// Binds here, so that a port in use is this call's error, then serves. Does not block. Errors: `unavailable` for

@@ -28,7 +28,7 @@ struct CoordinatorLocation {
   std::vector<Endpoint> candidates;  ///< never empty; each with a port
   bool is_here = false;              ///< this agent is to run it
   bool is_certain = false;           ///< said by the user or by node rank: if the port is taken, that is an error
-  bool loopback_only = false;        ///< nobody outside this machine is meant
+  bool loopback_only = false;        ///< only agents of this machine are meant
   std::vector<std::uint16_t> ports;  ///< if it is here: to be tried in this order
 };
 

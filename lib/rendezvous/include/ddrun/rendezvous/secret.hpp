@@ -10,8 +10,8 @@
 
 namespace ddrun::rendezvous {
 
-/// What all agents of a job know and nobody else: any 16 to 4096 bytes. Never printed, overwritten when destroyed.
-/// Move only, so that there is one copy of it unless somebody makes one on purpose.
+/// What only the agents of a job know: any 16 to 4096 bytes. Never printed, overwritten when destroyed.
+/// Move only, so that there is one copy of it unless the caller makes one on purpose.
 class Secret {
  public:
   static constexpr std::size_t min_size = 16;
@@ -41,9 +41,9 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 /// The secret of `spec.secret_file`, else of the variable DDRUN_SECRET, else of the file secret_path(). Nothing if none
 /// of them is there: the caller decides whether the job needs one (no_secret_message()).
 ///
-/// A file must be a regular one of this user that nobody else may read or write. The one exception is a file of root on
-/// a read-only tmpfs, which is how Kubernetes mounts a Secret: only the container's own processes see that file system,
-/// whatever the mode says. One newline at the end is dropped. Reads a file; does not block on a FIFO.
+/// A file must be a regular one of this user that no other user may read or write. The one exception is a file of root
+/// on a read-only tmpfs, which is how Kubernetes mounts a Secret: only the container's own processes see that file
+/// system, whatever the mode says. One newline at the end is dropped. Reads a file; does not block on a FIFO.
 ///
 /// Fails with `invalid_argument` for a secret that is too short, too long, or that others can read, and if secret_file
 /// names nothing; with `unavailable` if a file cannot be read.
