@@ -140,13 +140,12 @@ bool EventsFile::same_place(int fd) const {
 }
 
 void EventsFile::write_line(const std::string& json) {
-  if (json.size() < 2 || json.front() != '{') return;
+  if ((!file_ && !feed_) || json.size() < 2 || json.front() != '{') return;
   const bool empty = json == "{}";
   write(concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n"));
 }
 
 void EventsFile::write(std::string_view lines) {
-  if (!file_ && !feed_) return;
   if (console_) return console_(lines);
   if (file_) return write_to_file(lines);
   if (feed_->add(lines) || std::exchange(complained_, true)) return;
