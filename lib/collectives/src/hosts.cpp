@@ -1,6 +1,5 @@
 #include "hosts.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -13,19 +12,12 @@
 #include <thread>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::collectives {
 
 namespace {
-
-std::string read_line(const char* path) {
-  const UniqueFd file(open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 256> text{};
-  const ssize_t got = file ? read(file.get(), text.data(), text.size()) : -1;
-  return got > 0 ? std::string(trim({text.data(), static_cast<std::size_t>(got)})) : std::string();
-}
 
 std::string read_link(const char* path) {
   std::array<char, 256> text{};
@@ -64,7 +56,7 @@ HostIdentity HostIdentity::mine() {
   if (me.host.empty() || me.host.find(' ') != std::string::npos) me.host = "unknown";
   me.pid = getpid();
   me.processors = usable_processors();
-  const std::string boot = read_line("/proc/sys/kernel/random/boot_id");
+  const std::string boot = read_small_file("/proc/sys/kernel/random/boot_id").value_or("");
   const std::string pids = read_link("/proc/self/ns/pid");
   const std::string users = read_link("/proc/self/ns/user");
   if (!boot.empty() && !pids.empty()) me.place = concat(boot, ',', pids, ',', users, ',', geteuid());

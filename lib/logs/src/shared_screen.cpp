@@ -1,6 +1,7 @@
 #include "shared_screen.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "ddrun/base/text.hpp"
 

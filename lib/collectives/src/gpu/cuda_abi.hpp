@@ -45,9 +45,7 @@ inline constexpr int relaxed_capture = 2;
 // CUdevice_attribute
 inline constexpr int attribute_multiprocessors = 16;
 inline constexpr int attribute_memory_kilohertz = 36;
-inline constexpr int attribute_memory_bits = 37;  ///< that the memory's bus is wide
-inline constexpr int attribute_compute_major = 75;
-inline constexpr int attribute_compute_minor = 76;
+inline constexpr int attribute_memory_bits = 37;        ///< that the memory's bus is wide
 inline constexpr int attribute_max_shared_memory = 97;  ///< bytes of a block that asks for more than usual
 // CUfunction_attribute
 inline constexpr int attribute_dynamic_shared_memory = 8;
