@@ -1,6 +1,5 @@
 #include "ddrun/helper/run.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
