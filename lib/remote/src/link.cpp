@@ -211,8 +211,8 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   plan.standard_err = err->write.get();
   auto spawned = launcher.spawn(plan);
   if (!spawned) return fail_link(concat("cannot start ", words[0], ": ", spawned.error().message));
-  child_ = std::make_unique<process::Child>(executor_, std::move(*spawned));
-  watcher.watch(child_->pid(), child_->pidfd());
+  child_ = std::move(*spawned);
+  watcher.watch(child_->pid, child_->pidfd.get());
 
   to_host_.on_empty([this] {
     if (phase_ == Phase::copying) copy_more();
@@ -346,11 +346,11 @@ void Link::hang_up() {
 
 void Link::kill() {
   // Its number is its own as long as it was not reaped.
-  if (child_ && !status_) ::kill(child_->pid(), SIGKILL);
+  if (child_ && !status_) ::kill(child_->pid, SIGKILL);
 }
 
 bool Link::child_ended(const process::ChildEnd& end) {
-  if (!child_ || status_ || end.pid != child_->pid()) return false;
+  if (!child_ || status_ || end.pid != child_->pid) return false;
   status_ = end.status;
   errors_from_host_.drain();
   if (!output_ended_) {

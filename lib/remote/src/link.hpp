@@ -13,7 +13,6 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/unique_fd.hpp"
-#include "ddrun/process/child.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "protocol.hpp"
@@ -137,7 +136,7 @@ class Link {
   Phase phase_ = Phase::greeting;
   bool was_copied_ = false;
   bool was_ready_ = false;
-  std::unique_ptr<process::Child> child_;
+  std::optional<process::Spawned> child_;
   std::optional<ExitStatus> status_;
   bool output_ended_ = false;
   ByteWriter to_host_;

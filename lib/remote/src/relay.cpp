@@ -21,7 +21,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/process/child.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/child_watcher.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/launcher.hpp"
@@ -195,9 +195,8 @@ class Relay {
     launcher_ = std::make_unique<process::Launcher>(std::move(*launcher));
     if (auto opened = watcher_.open(); !opened) return opened;
     if (auto opened = signals_.open(); !opened) return opened;
-    process::Spawned spawned{node_.pid, pidfd_of(node_.pid)};
-    child_ = std::make_unique<process::Child>(io_.get_executor(), std::move(spawned));
-    watcher_.watch(child_->pid(), child_->pidfd());
+    child_ = {node_.pid, pidfd_of(node_.pid)};
+    watcher_.watch(child_.pid, child_.pidfd.get());
 
     to_home_.on_broken([this] { lost_home(); });
     to_home_.on_empty([this] { pause_output(false); });
@@ -472,7 +471,7 @@ class Relay {
   std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
   process::SignalSource signals_;
-  std::unique_ptr<process::Child> child_;
+  process::Spawned child_;
   std::unique_ptr<FanOut> fan_out_;
   std::set<std::uint32_t> others_;
   ByteReader from_home_;
