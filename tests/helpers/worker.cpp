@@ -130,17 +130,21 @@ void await_file(const std::string& path) {
 std::string number(uint64_t value) { return {reinterpret_cast<const char*>(&value), sizeof value}; }
 std::string greeting() { return {"\x00\xce\xf7\x85\x3c", 5}; }
 
-/// A connection to the store, by hand: a worker that knows nothing of ddrun.
+/// A connection to the store, by hand: a worker that knows nothing of ddrun. Agents that meet on the loopback may have
+/// met by IPv6.
 int connect_to_store() {
   const char* address = ::getenv("MASTER_ADDR");
   const char* port = ::getenv("MASTER_PORT");
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(::atoi(port != nullptr ? port : "0")));
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (address == nullptr || ::inet_pton(AF_INET, address, &to.sin_addr) != 1 ||
-      ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) {
-    std::fprintf(stderr, "test worker: cannot reach the store\n");
+  const auto number = htons(static_cast<uint16_t>(::atoi(port != nullptr ? port : "0")));
+  sockaddr_in v4{AF_INET, number, {}, {}};
+  sockaddr_in6 v6{AF_INET6, number, 0, {}, 0};
+  const bool is_v6 = address != nullptr && ::inet_pton(AF_INET6, address, &v6.sin6_addr) == 1;
+  const auto* to = is_v6 ? reinterpret_cast<sockaddr*>(&v6) : reinterpret_cast<sockaddr*>(&v4);
+  const int fd = ::socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (address == nullptr || (!is_v6 && ::inet_pton(AF_INET, address, &v4.sin_addr) != 1) ||
+      ::connect(fd, to, is_v6 ? sizeof v6 : sizeof v4) != 0) {
+    ::fprintf(stderr, "test worker: cannot reach the store at %s, port %s: %s\n", address != nullptr ? address : "?",
+              port != nullptr ? port : "?", ::strerror(errno));
     ::_exit(97);
   }
   return fd;
