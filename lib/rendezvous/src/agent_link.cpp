@@ -49,8 +49,7 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
         callbacks_(std::move(callbacks)),
         socket_(executor),
         timer_(executor),
-        silence_(executor),
-        lookup_(std::make_shared<HostLookup>(executor)) {
+        silence_(executor) {
     if (options_.secret) secret_.emplace(*options_.secret);
     options_.secret.reset();  // the caller's
     for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
@@ -137,7 +136,7 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
   tcp::socket socket_;
   boost::asio::steady_timer timer_;    // of the attempt in hand, or the pause before the next one
   boost::asio::steady_timer silence_;  // the coordinator's
-  std::shared_ptr<HostLookup> lookup_;
+  helper::Running lookup_;
   std::vector<Candidate> candidates_;
   std::size_t candidate_ = 0;
   std::vector<tcp::endpoint> targets_;  // addresses of the candidate that have not been tried, the next one last
@@ -191,9 +190,9 @@ void AgentLink::Impl::next_candidate() {
   if (!literals.empty()) return found(literals);
   stage_ = Stage::looking;
   const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
-  lookup_->start(
-      host, patience,
-      [this, self = weak_from_this(), attempt = attempt_, found](Result<std::vector<std::string>> addresses) {
+  lookup_ = look_up_host(
+      socket_.get_executor(), host, patience,
+      [this, self = weak_from_this(), attempt = attempt_, found](const Result<std::vector<std::string>>& addresses) {
         const auto alive = self.lock();
         if (!alive || attempt != attempt_) return;
         if (addresses) return found(*addresses);
@@ -540,7 +539,7 @@ void AgentLink::Impl::hang_up() {
   error_code ignored;
   timer_.cancel();
   silence_.cancel();
-  lookup_->cancel();
+  lookup_.reset();
   if (socket_.is_open()) {
     // At once, even if a child that was just cloned still holds a copy of the descriptor.
     socket_.shutdown(tcp::socket::shutdown_both, ignored);

@@ -3,7 +3,6 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -24,14 +23,7 @@ constexpr std::uint16_t c10d_port = 29400;
 constexpr std::chrono::seconds resolver_limit{5};
 
 std::vector<std::string> resolve_name(const std::string& name) {
-  boost::asio::io_context io{1};
-  std::vector<std::string> addresses;
-  const auto lookup = std::make_shared<HostLookup>(io.get_executor());
-  lookup->start(name, resolver_limit, [&](Result<std::vector<std::string>> found) {
-    if (found) addresses = std::move(*found);
-  });
-  io.run();
-  return addresses;
+  return look_up_host(name, resolver_limit).value_or(std::vector<std::string>());
 }
 
 std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }

@@ -40,13 +40,20 @@ Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::du
   return addresses;
 }
 
+std::vector<std::string> question(const std::string& host) { return {"getent", "ahosts", "--", host}; }
+
 }  // namespace
 
-void HostLookup::start(const std::string& host, Clock::duration patience, OnFound on_found) {
-  getent_ = helper::start(executor_, {"getent", "ahosts", "--", host}, {patience, longest_answer},
-                          [host, patience, on_found = std::move(on_found)](const Result<helper::Output>& answer) {
-                            on_found(addresses_of(host, patience, answer));
-                          });
+helper::Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration patience,
+                             OnFound on_found) {
+  return helper::start(std::move(executor), question(host), {patience, longest_answer},
+                       [host, patience, on_found = std::move(on_found)](const Result<helper::Output>& answer) {
+                         on_found(addresses_of(host, patience, answer));
+                       });
+}
+
+Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration patience) {
+  return addresses_of(host, patience, helper::run(question(host), {patience, longest_answer}));
 }
 
 }  // namespace ddrun::rendezvous

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 
@@ -67,32 +66,6 @@ std::optional<Cgroup> own_cgroup(std::string_view controller, const SystemRoots&
     if (exists(mount + "/cgroup.procs")) return located(true, mount, *unified);
   }
   return std::nullopt;
-}
-
-std::optional<double> cpu_quota(const SystemRoots& roots) {
-  const auto group = own_cgroup("cpu", roots);
-  if (!group) return std::nullopt;
-  std::optional<double> least;
-  for (const std::string& level : group->levels()) {
-    std::optional<double> quota;
-    std::optional<double> period;
-    const auto number = [](std::string_view word) -> std::optional<double> {
-      const auto value = parse_integer(word, 1, 1'000'000'000'000);
-      return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
-    };
-    if (group->v2) {
-      const auto words = split(read_small_file(level + "/cpu.max").value_or(""), ' ');  // "max 100000"
-      if (words.size() == 2) {
-        quota = number(words[0]);
-        period = number(words[1]);
-      }
-    } else {
-      quota = number(read_small_file(level + "/cpu.cfs_quota_us").value_or(""));  // -1: none
-      period = number(read_small_file(level + "/cpu.cfs_period_us").value_or(""));
-    }
-    if (quota && period) least = std::min(least.value_or(*quota / *period), *quota / *period);
-  }
-  return least;
 }
 
 std::optional<MemoryLimit> memory_limit(const SystemRoots& roots) {

@@ -26,13 +26,9 @@ struct Cgroup {
   [[nodiscard]] std::vector<std::string> levels() const;
 };
 
-/// `controller`: "memory", "cpu" … Version 1 where that controller still is there, else version 2. In a container
+/// `controller`: "memory", "pids" … Version 1 where that controller still is there, else version 2. In a container
 /// that sees only its own part of the tree, that part. Nothing where no cgroup file system is mounted.
 [[nodiscard]] std::optional<Cgroup> own_cgroup(std::string_view controller, const SystemRoots& roots = {});
-
-/// CPUs' worth of time that our cgroups let us use (2.5: two and a half CPUs); nothing if there is no limit.
-/// Information only: it says nothing about how many CPUs are seen, and --nproc-per-node=cpu does not use it.
-[[nodiscard]] std::optional<double> cpu_quota(const SystemRoots& roots = {});
 
 /// The lowest memory limit on the way up.
 struct MemoryLimit {
