@@ -122,7 +122,12 @@ class Coordinator::State {
   void send(LinkId link, FromCoordinator message);
   void close(LinkId link);
   void refuse(LinkId link, RefusalKind kind, const std::string& why);
-  void event(std::string json);
+  /// Tells what `make` of event_text makes of these.
+  template <class Make, class... Given>
+  void event(Make make, const Given&... given) {
+    if (options_.with_events) keep_event(make(given...));
+  }
+  void keep_event(std::string json);
   void flush_events();
   [[nodiscard]] std::optional<LinkId> observer() const;
   std::uint32_t ping(LinkId link);
@@ -235,7 +240,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     answered_ = expected_ = 0;
   }
   if (const std::string why = objection(join); !why.empty()) {
-    event(event_text::refused(join.host, facts.peer_address.text(), why));
+    event(event_text::refused, join.host, facts.peer_address.text(), why);
     const bool other_job = join.job_id != job_id(join);
     refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
     if (!other_job) count_answered(join);
@@ -302,7 +307,7 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
                          members_.available() <= job.max_nodes;
   const bool spare = !joins_now && (!in_time || members_.available() > job.max_nodes);
-  event(event_text::joined(member.node(), member.local_world_size, members_.available(), spare));
+  event(event_text::joined, member.node(), member.local_world_size, members_.available(), spare);
   if (phase_ == Phase::gathering) {
     gather();
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
@@ -440,7 +445,7 @@ void Coordinator::State::begin_round() {
   }
   round_size_ = members.size();
   address_ = address_of_node_rank_0(seen, options_.own_addresses);
-  event(event_text::round(memory_.round, memory_.budget.used(), world_size, address_, hosts));
+  event(event_text::round, memory_.round, memory_.budget.used(), world_size, address_, hosts);
   if (!options_.only_here) opened_until_ = now + time_to_open;
   members.front()->told = true;
   send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
@@ -473,7 +478,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     ranks[rank].master_port = port;
     send(round_links_[rank], Start{memory_.round, std::move(ranks[rank])});
   }
-  event(event_text::started(memory_.round, memory_.budget.used(), static_cast<int>(round_size_)));
+  event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
 }
 
 // ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
@@ -505,7 +510,7 @@ void Coordinator::State::on(Member& member, const Failed& message) {
   // Once a round is being stopped its workers fail because others are gone: the first one is the cause.
   if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || member.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, member);
-  event(event_text::failed(message, member.node(), cause.why));
+  event(event_text::failed, message, member.node(), cause.why);
   stop_after(std::move(cause), member, message.may_restart);
 }
 
@@ -514,7 +519,7 @@ void Coordinator::State::on(Member& member, const Succeeded& message) {
   if (member.succeeded || member.stopped) return;
   member.succeeded = true;
   --unsucceeded_;
-  event(event_text::succeeded(memory_.round, member.node()));
+  event(event_text::succeeded, memory_.round, member.node());
   const auto& skew = memory_.meaning.exit_skew;
   if (!any_succeeded_ && skew) skew_until_ = now + *skew;
   any_succeeded_ = true;
@@ -553,7 +558,7 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   if (member.leaving) return;
   VerdictMessage cause = causes::left(member, message);
   members_.set_leaving(member, cause.signal);
-  event(event_text::left(memory_.round, member.node(), cause.why));
+  event(event_text::left, memory_.round, member.node(), cause.why);
   const JobSettings& job = memory_.meaning;
   const bool in_round = member.in_round;
   const bool over = member.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
@@ -599,7 +604,7 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   members_.remove(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::for_good, cause.why);
-  event(event_text::lost(memory_.round, gone.node(), cause.why));
+  event(event_text::lost, memory_.round, gone.node(), cause.why);
   // One that had finished is not missed, unless the store was with it.
   const bool missed = gone.in_round && !(gone.finished() && gone.node_rank != 0);
   switch (phase_) {
@@ -709,7 +714,7 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
                        memory_.meaning.restart.max_restarts, ")");
   }
   ending_ = std::move(ending);
-  event(event_text::ended(memory_.round, stop.another_round, stop.why));
+  event(event_text::ended, memory_.round, stop.another_round, stop.why);
   for (const LinkId link : round_links_) {
     const Member* member = members_.find(link);
     if (member == nullptr || !member->told) continue;
@@ -744,8 +749,8 @@ void Coordinator::State::all_stopped() {
   if (ending.uses_restart) {
     const Milliseconds pause = memory_.budget.spend(now);
     if (pause.count() > 0) pause_until_ = now + pause;
-    event(event_text::restart(memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
-                              ending.cause.why));
+    event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
+          ending.cause.why);
   }
   last_cause_ = ending.cause;
   last_cause_->cause = cause_details_.text();
@@ -759,7 +764,7 @@ void Coordinator::State::all_stopped() {
   if (phase_ != Phase::gathering || here >= memory_.meaning.min_nodes) return;
   const std::string what_for =
       concat(causes::more_nodes(memory_.meaning.min_nodes - here), ", after ", ending.cause.why);
-  event(event_text::waiting(here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for));
+  event(event_text::waiting, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
   for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
 }
 
@@ -775,7 +780,7 @@ void Coordinator::State::leave_out(const std::string& host) {
   for (const LinkId link : offenders) {
     Member* member = members_.find(link);
     if (member == nullptr) continue;
-    event(event_text::excluded(memory_.round, member->node(), failures));
+    event(event_text::excluded, memory_.round, member->node(), failures);
     if (member->runs_coordinator) {
       // Without it the job would have no coordinator: it stays, but only looks on.
       members_.set_benched(*member);
@@ -800,7 +805,7 @@ void Coordinator::State::end(VerdictMessage verdict) {
   // over soon may still be on their way, and would look for its coordinator in vain.
   const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
   if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
-  event(event_text::verdict(memory_.round, *memory_.verdict));
+  event(event_text::verdict, memory_.round, *memory_.verdict);
   std::vector<LinkId> released;
   for (const auto& [link, member] : members_.all()) {
     const bool took_part = member.in_round;
@@ -954,7 +959,7 @@ std::optional<LinkId> Coordinator::State::observer() const {
   return first->link;
 }
 
-void Coordinator::State::event(std::string json) {
+void Coordinator::State::keep_event(std::string json) {
   if (const auto to = observer()) {
     flush_events();
     send(*to, EventLine{std::move(json)});

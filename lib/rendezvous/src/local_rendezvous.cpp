@@ -153,6 +153,7 @@ CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions&
   CoordinatorOptions mine;
   mine.host = options.host;
   mine.only_here = true;
+  mine.with_events = options.spec->events_file.has_value();
   return mine;
 }
 

@@ -150,6 +150,7 @@ TEST_CASE("a job on one machine ends with its workers") {
   LaunchSpec spec;
   spec.rendezvous.standalone = true;
   spec.rendezvous.max_nodes = 4;  // as somebody may have left it there
+  spec.events_file = "events";
   Member member(spec);
   REQUIRE(member.rendezvous->open());
   member.rendezvous->join();

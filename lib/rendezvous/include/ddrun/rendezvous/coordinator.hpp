@@ -24,6 +24,7 @@ struct CoordinatorOptions {
   /// The only member is in this very process and calls this object: it cannot be lost, so it is not asked for signs of
   /// life, may take what time it needs, and may have any number of workers.
   bool only_here = false;
+  bool with_events = true;  ///< EventLine is sent
 };
 
 /// What the transport knows about a connection.
