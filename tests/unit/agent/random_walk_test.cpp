@@ -104,7 +104,7 @@ class World {
     walk_.now += Milliseconds{7};
     const auto actions = happen();
     for (const auto& action : actions) {
-      std::visit([this](const auto& what) { asked(what); }, action);
+      std::visit([this](const auto& what) { this->asked(what); }, action);
     }
     const State after = machine_.state();
     if (before == State::finished) {
