@@ -191,6 +191,7 @@ void LocalRendezvous::join() {
   join.settings = join_settings(*options_.spec);
   for (auto& [key, value] : join.settings) {
     if (key == "min_nodes" || key == "max_nodes") value = "1";
+    if (key == "node_max_failures") value = "0";  // there is no other machine to go on with
   }
   const LinkFacts facts{*IpAddress::parse("127.0.0.1"), *IpAddress::parse("127.0.0.1")};
   coordinator_.join(own_link, join, facts, now());

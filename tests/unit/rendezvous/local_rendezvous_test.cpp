@@ -180,6 +180,22 @@ TEST_CASE("a job on one machine ends with its workers") {
   CHECK(member.events.find("\"event\":\"verdict\"") != std::string::npos);
 }
 
+TEST_CASE("the only machine is never left out") {
+  LaunchSpec spec;
+  spec.restart.max_restarts = 2;
+  spec.rendezvous.node_max_failures = 1;
+  Member member(spec);
+  REQUIRE(member.rendezvous->open());
+  member.rendezvous->join();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    member.fail(1);
+    CHECK(member.round);
+  }
+  member.fail(1);
+  REQUIRE(member.verdict);
+  CHECK(member.verdict->kind == VerdictKind::worker_failed);
+}
+
 TEST_CASE("a member of this very process may take what time it needs") {
   LaunchSpec spec;
   spec.stop.grace = Milliseconds{1};
