@@ -267,10 +267,13 @@ TEST_CASE("A worker's block of lines is drawn in place and never over lines of o
   OnTerminal on;
   const TemporaryDirectory dir;
   const std::string draws =
-      "test $RANK = 1 && { while [ ! -e " + dir.file("drawn") + " ]; do sleep 0.02; done; echo other; : >" +
-      dir.file("said") + "; exit 0; }; printf 'a\\nb\\n'; printf '\\033[2A\\033[2Kc\\nd\\n'; : >" + dir.file("drawn") +
-      "; while [ ! -e " + dir.file("said") + " ]; do sleep 0.02; done; sleep 0.3; printf '\\033[2Ae\\033[?25l\\n'";
+      "test $RANK = 1 && { while [ ! -e " + dir.file("drawn") +
+      " ]; do sleep 0.02; done; echo other; exit 0; }; printf 'a\\nb\\n'; printf '\\033[2A\\033[2Kc\\nd\\n'; : >" +
+      dir.file("drawn") + "; while [ ! -e " + dir.file("said") +
+      " ]; do sleep 0.02; done; printf '\\033[2Ae\\033[?25l\\n'";
   Run run(command({"-n", "2", "/bin/sh", "-c", draws}), on.options);
+  REQUIRE(on.wait_for("[1] other\r\n"));
+  write_file(dir.file("said"), "");
   CHECK(run.wait().code() == 0);
   CHECK(run.all_gone());
   CHECK(has(on.screen(), "[0] a\r\n[0] b\r\n[0] \033[2A\r[0] \033[Kc\r\n[0] d\r\n"));

@@ -82,6 +82,7 @@ class OneMachine {
     rendezvous::CoordinatorOptions options;
     options.host = "a";
     options.only_here = true;
+    options.with_events = false;
     coordinator_ = std::make_unique<rendezvous::Coordinator>(options);
     LaunchSpec spec;
     spec.restart = restart;
