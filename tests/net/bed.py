@@ -277,6 +277,16 @@ class Host:
     def block_all_but(self, *ports):
         self._tell("block", "but", *ports)
 
+    def reset(self):
+        """False where the kernel cannot do it."""
+        try:
+            self._tell("reset")
+        except AssertionError as error:
+            if "could be reset" in str(error):
+                return False
+            raise
+        return True
+
     def open(self):
         self._tell("open")
 

@@ -12,6 +12,8 @@
 #   hosts.sh rate HOST RATE   it sends no faster, e.g. 1mbit; 0 as fast as it can
 #   hosts.sh delay HOST MS    what it sends arrives later; needs CONFIG_NET_SCH_NETEM in the kernel; 0 at once
 #   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT…": all but to these
+#   hosts.sh reset HOST       its connections are reset, as a box on the way does that has forgotten them; needs
+#                             CONFIG_INET_DIAG_DESTROY in the kernel
 #   hosts.sh open HOST        undo deaf, mute, loss, block
 #   hosts.sh crash HOST       power cut: first the wire, then every process of it
 #   hosts.sh boot HOST        it is back, with nothing on it
@@ -266,6 +268,7 @@ case "$cmd" in
       tables "$1" -A INPUT ! -i lo -p tcp --dport "$2" -j DROP
     fi
     ;;
+  reset) [ -n "$(enter "$1" ss -H -K -tn state established)" ] || die "no connection of $1 could be reset" ;;
   open) tables "$1" -F ;;
   crash)
     first=$(init_of "$1")

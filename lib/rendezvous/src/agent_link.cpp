@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
+#include <boost/asio/execution.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/prefer.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,10 +26,12 @@
 
 #include "codec.hpp"
 #include "ddrun/base/address.hpp"
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
 #include "host_lookup.hpp"
+#include "outbox.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -32,6 +40,9 @@ namespace asio = boost::asio;
 namespace {
 
 constexpr Milliseconds max_pause{1000};
+/// Where connections are refused for so long, and nothing else is heard, the coordinator's process has ended: packets
+/// that only something on the way refuses are a matter of moments.
+constexpr Milliseconds time_to_believe_a_refusal{500};
 /// For a connection to be made: a packet that is lost is sent again after one second, then after two more.
 constexpr std::chrono::seconds time_to_connect{5};
 constexpr std::chrono::seconds time_to_greet{5};
@@ -39,20 +50,31 @@ constexpr std::chrono::seconds time_to_look_up{10};
 
 }  // namespace
 
-class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
+/// The owner's side of a link; touched on the owner's thread only.
+struct AgentLink::Owner {
+  AgentLinkCallbacks callbacks;
+  std::function<void()> on_closed;
+};
+
+/// All of a link that happens on its thread.
+class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Connection> {
  public:
   using tcp = boost::asio::ip::tcp;
   using error_code = boost::system::error_code;
 
-  Impl(boost::asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
-      : options_(std::move(options)),
-        callbacks_(std::move(callbacks)),
-        socket_(executor),
-        timer_(executor),
-        silence_(executor) {
-    if (options_.secret) secret_.emplace(*options_.secret);
-    options_.secret.reset();  // the caller's
+  Connection(asio::io_context& context, boost::asio::any_io_executor owners_executor, std::weak_ptr<Owner> owner,
+             AgentLinkOptions options)
+      : context_(context),
+        owners_executor_(asio::prefer(std::move(owners_executor), asio::execution::outstanding_work.tracked)),
+        owner_(std::move(owner)),
+        options_(std::move(options)) {
     for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
+  }
+
+  /// For the owner's thread: `what` is done on this one.
+  template <class Action>
+  void post(Action what) {
+    asio::post(context_, [self = shared_from_this(), what = std::move(what)]() mutable { what(*self); });
   }
 
   void start() {
@@ -60,11 +82,9 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
     later([this] { begin_pass(); });
   }
   void send(FromAgent message);
-  void close(std::function<void()> on_closed, Milliseconds patience);
+  void close(Milliseconds patience);
+  /// Hangs up at once; the thread ends.
   void abandon();
-  [[nodiscard]] std::string local_address() const;
-  [[nodiscard]] std::string peer_address() const;
-  [[nodiscard]] std::string coordinator() const { return socket_.is_open() ? where_text() : ""; }
 
  private:
   enum class Stage {
@@ -72,7 +92,7 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
     looking,     ///< for an address, or a pause before the next attempt
     connecting,  ///< to target_
     greeting,
-    joining,  ///< JOIN is said
+    joining,  ///< JOIN is said, or RESUME
     joined,
     closing,
     over,
@@ -93,6 +113,9 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
   void on_connected();
   void attempt_failed(const std::string& why, std::optional<Errc> for_good = std::nullopt);
   void give_up();
+  [[nodiscard]] bool is_gone() const {
+    return refused_since_ && Clock::now() - *refused_since_ >= time_to_believe_a_refusal;
+  }
   [[nodiscard]] Candidate& candidate() { return candidates_[candidate_]; }
   [[nodiscard]] const Candidate& candidate() const { return candidates_[candidate_]; }
   [[nodiscard]] std::string where_text() const;
@@ -107,18 +130,34 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
   void take_frames(std::string_view bytes);
   void on_message(const FromCoordinator& message);
   [[nodiscard]] bool elsewhere(const Refused& refused);
+  void answer(const Ping& ping);
+  [[nodiscard]] std::uint32_t owner_stands_still_for();
   void put(FromAgent message);
+  void seal(std::uint8_t type, std::string_view payload);
   void write();
   void on_written();
   void watch_for_silence();
-  void lost(Errc code, const std::string& why);
+  void lost(Errc code, const std::string& why, bool unreachable = false);
   void hang_up();
   void closed();
 
-  /// Runs `action` on the executor unless another attempt has begun, or all is over, by then.
+  // A connection that broke is made again.
+  void begin_resuming(const std::string& how);
+  void resume_attempt_failed(const std::string& why, std::optional<Errc> for_good);
+  void on_resumed(const Resumed& resumed);
+
+  /// Hands it to the owner, unless that has no more use for it by then.
+  template <class Action>
+  void tell_owner(Action tell) {
+    asio::post(owners_executor_, [owner = owner_, tell = std::move(tell)] {
+      if (const auto alive = owner.lock()) tell(*alive);
+    });
+  }
+
+  /// Runs `action` in the next turn unless another attempt has begun, or all is over, by then.
   template <class Action>
   void later(Action action) {
-    boost::asio::post(socket_.get_executor(), [self = shared_from_this(), attempt = attempt_, action] {
+    asio::post(context_, [self = shared_from_this(), attempt = attempt_, action] {
       if (attempt == self->attempt_) action();
     });
   }
@@ -130,12 +169,13 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
     });
   }
 
+  asio::io_context& context_;
+  asio::any_io_executor owners_executor_;
+  std::weak_ptr<Owner> owner_;
   AgentLinkOptions options_;
-  AgentLinkCallbacks callbacks_;
-  std::optional<HmacKey> secret_;
-  tcp::socket socket_;
-  boost::asio::steady_timer timer_;    // of the attempt in hand, or the pause before the next one
-  boost::asio::steady_timer silence_;  // the coordinator's
+  tcp::socket socket_{context_};
+  asio::steady_timer timer_{context_};    // of the attempt in hand, or the pause before the next one
+  asio::steady_timer silence_{context_};  // the coordinator's
   helper::Running lookup_;
   std::vector<Candidate> candidates_;
   std::size_t candidate_ = 0;
@@ -159,18 +199,30 @@ class AgentLink::Impl : public std::enable_shared_from_this<AgentLink::Impl> {
   Milliseconds heartbeat_{0};  // not known yet
   Clock::duration patience_{};
   Clock::time_point heard_{};
-  std::function<void()> on_closed_;
+
+  // What makes it one session over several connections.
+  std::string session_;
+  std::uint64_t heard_count_ = 0;  // messages that count
+  Outbox outbox_;
+  bool resuming_ = false;
+  std::string how_it_broke_;
+  Clock::time_point resume_by_{};
+  std::optional<Clock::time_point> refused_since_;  // nobody listens where it was
+
+  /// Whether the owner's thread has come round since it was asked last.
+  std::shared_ptr<std::atomic<bool>> owner_was_asked_ = std::make_shared<std::atomic<bool>>(false);
+  Clock::time_point owner_asked_at_{};
 };
 
 // ---- looking for the coordinator, until a connection is there to be greeted
 
-void AgentLink::Impl::begin_pass() {
+void AgentLink::Connection::begin_pass() {
   if (Clock::now() >= options_.connect_by) return give_up();
   candidate_ = 0;
   next_candidate();
 }
 
-void AgentLink::Impl::next_candidate() {
+void AgentLink::Connection::next_candidate() {
   while (candidate_ < candidates_.size() && candidate().for_good) ++candidate_;
   if (candidate_ == candidates_.size()) return end_pass();
   const auto& [host, port] = candidate().endpoint;
@@ -191,7 +243,7 @@ void AgentLink::Impl::next_candidate() {
   stage_ = Stage::looking;
   const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
   lookup_ = look_up_host(
-      socket_.get_executor(), host, patience,
+      context_.get_executor(), host, patience,
       [this, self = weak_from_this(), attempt = attempt_, found](const Result<std::vector<std::string>>& addresses) {
         const auto alive = self.lock();
         if (!alive || attempt != attempt_) return;
@@ -201,7 +253,7 @@ void AgentLink::Impl::next_candidate() {
       });
 }
 
-void AgentLink::Impl::next_target() {
+void AgentLink::Connection::next_target() {
   if (targets_.empty() || candidate().for_good) {
     ++candidate_;
     return next_candidate();
@@ -212,33 +264,33 @@ void AgentLink::Impl::next_target() {
   connect(target_);
 }
 
-void AgentLink::Impl::end_pass() {
+void AgentLink::Connection::end_pass() {
   const bool hopeless =
       std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
-  if (hopeless) return give_up();
+  if (hopeless || (options_.was_there && is_gone())) return give_up();
   stage_ = Stage::looking;
   after(pause_, [this] { begin_pass(); });
   pause_ = std::min(2 * pause_, max_pause);
 }
 
 /// As the user gave it: "node0:29400".
-std::string AgentLink::Impl::where_text() const {
+std::string AgentLink::Connection::where_text() const {
   return host_port_text(candidate().endpoint.host, candidate().endpoint.port);
 }
 
-std::string AgentLink::Impl::address_text(const tcp::endpoint& endpoint) {
+std::string AgentLink::Connection::address_text(const tcp::endpoint& endpoint) {
   const auto address = IpAddress::parse(endpoint.address().to_string());
   return address ? address->text() : endpoint.address().to_string();
 }
 
 /// "node0:29400 (10.0.0.7)", or only what the user gave if that says the same.
-std::string AgentLink::Impl::target_text() const {
+std::string AgentLink::Connection::target_text() const {
   const auto named = where_text();
   const auto address = address_text(target_);
   return candidate().endpoint.host == address ? named : concat(named, " (", address, ")");
 }
 
-void AgentLink::Impl::connect(const tcp::endpoint& target) {
+void AgentLink::Connection::connect(const tcp::endpoint& target) {
   // By hand: Asio's own sockets would be inherited by every worker.
   const auto protocol = target.protocol();
   const int fd = ::socket(protocol.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -258,19 +310,23 @@ void AgentLink::Impl::connect(const tcp::endpoint& target) {
     if (ec) return attempt_failed(concat("cannot connect from ", options_.local_address, ": ", ec.message()));
   }
   stage_ = Stage::connecting;
-  after(time_to_connect,
-        [this] { attempt_failed(concat(target_text(), " does not answer; is there a firewall in between?")); });
+  after(time_to_connect, [this] {
+    refused_since_.reset();
+    attempt_failed(concat(target_text(), " does not answer; is there a firewall in between?"));
+  });
   socket_.async_connect(target, [self = shared_from_this(), attempt = attempt_](const error_code& result) {
     if (attempt != self->attempt_) return;
+    if (result != asio::error::connection_refused) self->refused_since_.reset();
     if (!result) return self->on_connected();
     if (result == asio::error::connection_refused) {
+      if (!self->refused_since_) self->refused_since_ = Clock::now();
       return self->attempt_failed(concat("nobody listens on ", self->target_text()));
     }
     self->attempt_failed(concat(self->target_text(), " cannot be reached: ", result.message()));
   });
 }
 
-void AgentLink::Impl::on_connected() {
+void AgentLink::Connection::on_connected() {
   // Where no process listens on a port that outgoing connections may use too, the system can connect a socket to
   // itself.
   error_code ec;
@@ -280,27 +336,26 @@ void AgentLink::Impl::on_connected() {
   out_.clear();
   after(time_to_greet,
         [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
-  handshake_.emplace(secret_ ? &*secret_ : nullptr, random_nonce());
+  handshake_.emplace(options_.secret ? &*options_.secret : nullptr, random_nonce());
   out_ = handshake_->begin();
   write();
   read();
 }
 
 /// Of one address; the others follow, unless all would end the same.
-void AgentLink::Impl::attempt_failed(const std::string& why, std::optional<Errc> for_good) {
+void AgentLink::Connection::attempt_failed(const std::string& why, std::optional<Errc> for_good) {
   hang_up();
+  if (resuming_) return resume_attempt_failed(why, for_good);
   candidate().trouble = why;
   candidate().for_good = for_good;
-  later([this, why] {
-    const auto on_retry = callbacks_.on_retry;
-    const auto self = shared_from_this();
-    const auto attempt = attempt_;
+  tell_owner([why](const Owner& owner) {
+    const auto on_retry = owner.callbacks.on_retry;
     if (on_retry) on_retry(why);
-    if (attempt == attempt_) next_target();
   });
+  later([this] { next_target(); });
 }
 
-void AgentLink::Impl::give_up() {
+void AgentLink::Connection::give_up() {
   std::string troubles;
   Errc code = Errc::timeout;
   for (const auto& one : candidates_) {
@@ -319,7 +374,7 @@ void AgentLink::Impl::give_up() {
 
 // ---- the connection
 
-void AgentLink::Impl::read() {
+void AgentLink::Connection::read() {
   socket_.async_read_some(asio::buffer(buffer_),
                           [self = shared_from_this(), attempt = attempt_](const error_code& ec, std::size_t got) {
                             if (attempt != self->attempt_) return;
@@ -329,7 +384,7 @@ void AgentLink::Impl::read() {
                           });
 }
 
-void AgentLink::Impl::on_bytes(std::string_view bytes) {
+void AgentLink::Connection::on_bytes(std::string_view bytes) {
   heard_ = Clock::now();
   if (stage_ == Stage::closing) return;
   if (stage_ == Stage::greeting) {
@@ -339,7 +394,7 @@ void AgentLink::Impl::on_bytes(std::string_view bytes) {
   if (!bytes.empty()) take_frames(bytes);
 }
 
-void AgentLink::Impl::on_greeting(std::string_view& bytes) {
+void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   const auto where = target_text();
   switch (handshake_->feed(bytes, out_)) {
     case Greeting::going_on: return write();
@@ -377,17 +432,20 @@ void AgentLink::Impl::on_greeting(std::string_view& bytes) {
   }
   keys_.emplace(handshake_->keys());
   stage_ = Stage::joining;
-  after(Clock::duration::max(), [this] {
+  after(options_.answer_within, [this] {
     attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
   });
-  put(options_.join);
+  const auto type = encode(resuming_ ? FromAgent(Resume{session_, heard_count_}) : FromAgent(options_.join), payload_);
+  seal(type, payload_);
 }
 
-void AgentLink::Impl::on_end(const error_code& ec) {
+void AgentLink::Connection::on_end(const error_code& ec) {
   const std::string how = ec == asio::error::eof ? "connection closed" : ec.message();
   switch (stage_) {
     case Stage::closing: return closed();
     case Stage::joined:
+      // Closed in order: by its process, or by the system as that has ended.
+      if (ec != asio::error::eof && !session_.empty()) return begin_resuming(how);
       return lost(Errc::connection_lost,
                   concat("the connection to the coordinator", coordinator_host_.empty() ? "" : " on ",
                          coordinator_host_, " (", target_text(), ") broke: ", how));
@@ -401,7 +459,7 @@ void AgentLink::Impl::on_end(const error_code& ec) {
   }
 }
 
-void AgentLink::Impl::take_frames(std::string_view bytes) {
+void AgentLink::Connection::take_frames(std::string_view bytes) {
   const bool gathered = !in_.empty();
   if (gathered) {
     in_.append(bytes);
@@ -434,26 +492,55 @@ void AgentLink::Impl::take_frames(std::string_view bytes) {
   }
 }
 
-void AgentLink::Impl::on_message(const FromCoordinator& message) {
+void AgentLink::Connection::on_message(const FromCoordinator& message) {
+  if (const auto* resumed = std::get_if<Resumed>(&message)) return on_resumed(*resumed);
+  if (const auto* ping = std::get_if<Ping>(&message)) return answer(*ping);
+  ++heard_count_;
   if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && elsewhere(*refused)) return;
   if (stage_ == Stage::joining) {
     stage_ = Stage::joined;
     timer_.cancel();
+    options_.connect_by = Deadline::max();
+    resuming_ = false;
     for (auto& waiting : std::exchange(queued_, {})) put(std::move(waiting));
   }
-  if (const auto* ping = std::get_if<Ping>(&message)) return put(Pong{ping->number});
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     coordinator_host_ = welcome->coordinator_host;
+    session_ = welcome->session;
     heartbeat_ = Milliseconds(std::clamp<std::uint32_t>(welcome->heartbeat_ms, 1, 3'600'000));
     patience_ = heartbeat_ * std::int64_t{std::clamp<std::uint32_t>(welcome->heartbeat_misses, 1, 1'000'000)};
     watch_for_silence();
   }
-  const auto on_message = callbacks_.on_message;  // which may end this object
-  if (on_message) on_message(message);
+  tell_owner([message](const Owner& owner) {
+    const auto on_message = owner.callbacks.on_message;  // which may end the link
+    if (on_message) on_message(message);
+  });
+}
+
+void AgentLink::Connection::answer(const Ping& ping) {
+  if (stage_ != Stage::joined) return;
+  if (!outbox_.confirm(ping.heard)) {
+    return lost(Errc::protocol, concat("the connection to the coordinator on ", target_text(),
+                                       " cannot be used: it has heard ", ping.heard, " messages, it says"));
+  }
+  put(Pong{ping.number, owner_stands_still_for(), heard_count_});
+}
+
+/// The owner's thread is asked at each ping; one that does not even get so far waits for something else: a file, or a
+/// terminal that takes nothing.
+std::uint32_t AgentLink::Connection::owner_stands_still_for() {
+  const auto now = Clock::now();
+  if (!owner_was_asked_->exchange(true)) {
+    owner_asked_at_ = now;
+    asio::post(owners_executor_, [asked = owner_was_asked_] { *asked = false; });
+    return 0;
+  }
+  const auto still = std::chrono::duration_cast<Milliseconds>(now - owner_asked_at_);
+  return static_cast<std::uint32_t>(std::min<std::int64_t>(still.count(), std::numeric_limits<std::uint32_t>::max()));
 }
 
 /// Another job has its coordinator here; ours may be at one of the other places.
-bool AgentLink::Impl::elsewhere(const Refused& refused) {
+bool AgentLink::Connection::elsewhere(const Refused& refused) {
   if (refused.kind != RefusalKind::other_job) return false;
   const auto left =
       std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.for_good; });
@@ -462,26 +549,34 @@ bool AgentLink::Impl::elsewhere(const Refused& refused) {
   return true;
 }
 
-void AgentLink::Impl::send(FromAgent message) {
+void AgentLink::Connection::send(FromAgent message) {
   switch (stage_) {
     case Stage::joined: return put(std::move(message));
     case Stage::closing:
     case Stage::over: return;
-    default: queued_.push_back(std::move(message));
+    default:
+      if (resuming_) put(std::move(message));
+      else queued_.push_back(std::move(message));
   }
 }
 
-void AgentLink::Impl::put(FromAgent message) {
+void AgentLink::Connection::put(FromAgent message) {
   auto type = encode(message, payload_);
   if (payload_.size() > max_payload) {
     shorten(message, max_payload);
     type = encode(message, payload_);
   }
-  // One that is too long even so, such as a join with millions of settings, the coordinator is not to be bothered with.
-  if (keys_->sealer.seal(type, payload_, out_)) write();
+  // One that is too long even so the coordinator is not to be bothered with.
+  if (payload_.size() > max_payload) return;
+  if (counts(type)) outbox_.keep(type, payload_);
+  if (stage_ == Stage::joined) seal(type, payload_);
 }
 
-void AgentLink::Impl::write() {
+void AgentLink::Connection::seal(std::uint8_t type, std::string_view payload) {
+  if (keys_->sealer.seal(type, payload, out_)) write();
+}
+
+void AgentLink::Connection::write() {
   if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
   // At once, as far as it goes: the way through the event loop would come later than it needs to.
   error_code ec;
@@ -503,7 +598,7 @@ void AgentLink::Impl::write() {
   });
 }
 
-void AgentLink::Impl::on_written() {
+void AgentLink::Connection::on_written() {
   if (stage_ != Stage::closing || !sending_.empty() || !out_.empty()) return;
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -511,30 +606,35 @@ void AgentLink::Impl::on_written() {
 
 /// Looks again when the time since the last word would be too long. A look that itself comes late says that this
 /// process did not run, and that what the coordinator has said may still wait to be read.
-void AgentLink::Impl::watch_for_silence() {
+void AgentLink::Connection::watch_for_silence() {
+  if (options_.is_here) return;
   const auto due = heard_ + patience_;
   silence_.expires_at(due);
   silence_.async_wait([self = shared_from_this(), attempt = attempt_, due](const error_code& ec) {
     if (ec || attempt != self->attempt_ || self->stage_ != Stage::joined) return;
     const auto now = Clock::now();
-    if (now - due > self->heartbeat_) self->heard_ = now - self->patience_ + self->heartbeat_;
+    error_code unread;
+    if (now - due > self->heartbeat_ || self->socket_.available(unread) > 0)
+      self->heard_ = now - self->patience_ + self->heartbeat_;
     if (self->heard_ + self->patience_ > now) return self->watch_for_silence();
-    self->lost(Errc::connection_lost, concat("nothing was heard from the coordinator on ", self->coordinator_host_,
-                                             " (", self->target_text(), ") for ", format_duration(self->patience_)));
+    self->lost(Errc::connection_lost,
+               concat("nothing was heard from the coordinator on ", self->coordinator_host_, " (", self->target_text(),
+                      ") for ", format_duration(self->patience_)),
+               true);
   });
 }
 
-void AgentLink::Impl::lost(Errc code, const std::string& why) {
+void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
   hang_up();
   stage_ = Stage::over;
-  later([this, code, why] {
-    const auto on_lost = std::exchange(callbacks_, {}).on_lost;
-    if (on_lost) on_lost(Error{code, why, {}});
+  tell_owner([loss = LinkLoss{Error{code, why, {}}, unreachable}](Owner& owner) {
+    const auto on_lost = std::exchange(owner.callbacks, {}).on_lost;
+    if (on_lost) on_lost(loss);
   });
 }
 
 /// Ends the attempt in hand.
-void AgentLink::Impl::hang_up() {
+void AgentLink::Connection::hang_up() {
   ++attempt_;
   error_code ignored;
   timer_.cancel();
@@ -552,9 +652,7 @@ void AgentLink::Impl::hang_up() {
   sending_.clear();
 }
 
-void AgentLink::Impl::close(std::function<void()> on_closed, Milliseconds patience) {
-  callbacks_ = {};
-  on_closed_ = std::move(on_closed);
+void AgentLink::Connection::close(Milliseconds patience) {
   if (stage_ != Stage::joined) return closed();
   stage_ = Stage::closing;
   options_.connect_by = Deadline::max();
@@ -562,47 +660,98 @@ void AgentLink::Impl::close(std::function<void()> on_closed, Milliseconds patien
   write();
 }
 
-void AgentLink::Impl::closed() {
+void AgentLink::Connection::closed() {
   hang_up();
   stage_ = Stage::over;
-  later([this] {
-    const auto on_closed = std::exchange(on_closed_, {});
+  tell_owner([](Owner& owner) {
+    const auto on_closed = std::exchange(owner.on_closed, {});
     if (on_closed) on_closed();
   });
 }
 
-void AgentLink::Impl::abandon() {
-  callbacks_ = {};
-  on_closed_ = {};
+void AgentLink::Connection::abandon() {
   hang_up();
   stage_ = Stage::over;
+  context_.stop();
 }
 
-std::string AgentLink::Impl::local_address() const {
-  error_code ec;
-  const auto endpoint = socket_.local_endpoint(ec);
-  return ec ? std::string() : address_text(endpoint);
+// ---- a connection that broke is made again: no message is lost and none comes twice
+
+/// The coordinator holds this agent's place for as long as it would wait for one that is silent.
+void AgentLink::Connection::begin_resuming(const std::string& how) {
+  hang_up();
+  resuming_ = true;
+  how_it_broke_ = how;
+  refused_since_.reset();
+  pause_ = first_pause;
+  resume_by_ = heard_ + patience_;
+  options_.connect_by = resume_by_;
+  connect(target_);
 }
 
-std::string AgentLink::Impl::peer_address() const {
-  error_code ec;
-  const auto endpoint = socket_.remote_endpoint(ec);
-  return ec ? std::string() : address_text(endpoint);
+void AgentLink::Connection::resume_attempt_failed(const std::string& why, std::optional<Errc> for_good) {
+  const auto now = Clock::now();
+  const bool gone = is_gone();
+  if (for_good || gone || now >= resume_by_) {
+    return lost(Errc::connection_lost,
+                concat("the connection to the coordinator on ", coordinator_host_, " (", target_text(),
+                       ") broke: ", how_it_broke_, "; it could not be made again: ", why),
+                !gone && !for_good);
+  }
+  stage_ = Stage::looking;
+  after(pause_, [this] { connect(target_); });
+  pause_ = std::min<Milliseconds>(2 * pause_, Milliseconds{200});
+}
+
+void AgentLink::Connection::on_resumed(const Resumed& resumed) {
+  if (stage_ != Stage::joining || !resuming_ || !outbox_.confirm(resumed.heard)) {
+    return lost(Errc::protocol,
+                concat("the connection to the coordinator on ", target_text(), " cannot be used: it says RESUMED"));
+  }
+  stage_ = Stage::joined;
+  resuming_ = false;
+  timer_.cancel();
+  options_.connect_by = Deadline::max();
+  for (const auto& [type, payload] : outbox_.unconfirmed()) seal(type, payload);
+  watch_for_silence();
 }
 
 // ---- the class that others see
 
 AgentLink::AgentLink(asio::any_io_executor executor, AgentLinkOptions options, AgentLinkCallbacks callbacks)
-    : impl_(std::make_shared<Impl>(std::move(executor), std::move(options), std::move(callbacks))) {}
-AgentLink::~AgentLink() { impl_->abandon(); }
+    : owner_(std::make_shared<Owner>(Owner{std::move(callbacks), {}})),
+      context_(std::make_unique<asio::io_context>(1)),
+      connection_(std::make_shared<Connection>(*context_, std::move(executor), owner_, std::move(options))) {}
 
-void AgentLink::start() { impl_->start(); }
-void AgentLink::send(FromAgent message) { impl_->send(std::move(message)); }
-void AgentLink::close(std::function<void()> on_closed, Milliseconds patience) {
-  impl_->close(std::move(on_closed), patience);
+AgentLink::~AgentLink() {
+  owner_.reset();
+  if (!thread_.joinable()) return;
+  connection_->post([](Connection& connection) { connection.abandon(); });
+  thread_.join();
+  connection_.reset();  // what still waits in the context has it, too
 }
-std::string AgentLink::local_address() const { return impl_->local_address(); }
-std::string AgentLink::peer_address() const { return impl_->peer_address(); }
-std::string AgentLink::coordinator() const { return impl_->coordinator(); }
+
+Result<void> AgentLink::start() {
+  auto thread = start_quiet_thread("ddrun-link", [context = context_.get()] {
+    const auto work = asio::make_work_guard(*context);
+    context->run();
+  });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread_ = std::move(*thread);
+  connection_->post([](Connection& connection) { connection.start(); });
+  return {};
+}
+
+void AgentLink::send(FromAgent message) {
+  connection_->post(
+      [message = std::move(message)](Connection& connection) mutable { connection.send(std::move(message)); });
+}
+
+void AgentLink::close(std::function<void()> on_closed, Milliseconds patience) {
+  owner_->callbacks = {};
+  owner_->on_closed = std::move(on_closed);
+  if (!thread_.joinable()) return connection_->close(patience);  // it was never started
+  connection_->post([patience](Connection& connection) { connection.close(patience); });
+}
 
 }  // namespace ddrun::rendezvous

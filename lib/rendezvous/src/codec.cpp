@@ -32,10 +32,11 @@ void fields(auto& walk, Is<Succeeded> auto& succeeded) { walk(succeeded.round); 
 void fields(auto& walk, Is<Stopped> auto& stopped) { walk(stopped.round, stopped.cause, stopped.workers); }
 void fields(auto& walk, Is<Leave> auto& leave) { walk(leave.signal, leave.sender); }
 void fields(auto& walk, Is<Abort> auto& abort) { walk(abort.kind, abort.exit_code, abort.what); }
-void fields(auto& walk, Is<Pong> auto& pong) { walk(pong.number); }
+void fields(auto& walk, Is<Pong> auto& pong) { walk(pong.number, pong.stalled_ms, pong.heard); }
+void fields(auto& walk, Is<Resume> auto& resume) { walk(resume.session, resume.heard); }
 
 void fields(auto& walk, Is<Welcome> auto& welcome) {
-  walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id);
+  walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session);
 }
 void fields(auto& walk, Is<Refused> auto& refused) { walk(refused.kind, refused.why); }
 void fields(auto& walk, Is<Waiting> auto& waiting) {
@@ -58,8 +59,10 @@ void fields(auto& walk, Is<VerdictMessage> auto& verdict) {
 void fields(auto& walk, Is<NodeReport> auto& report) {
   walk(report.round, report.node_rank, report.host, report.workers);
 }
-void fields(auto& walk, Is<Ping> auto& ping) { walk(ping.number); }
+void fields(auto& walk, Is<Ping> auto& ping) { walk(ping.number, ping.heard); }
 void fields(auto& walk, Is<EventLine> auto& event) { walk(event.json); }
+void fields(auto& walk, Is<Resumed> auto& resumed) { walk(resumed.heard); }
+void fields(auto& walk, Is<Notice> auto& notice) { walk(notice.text); }
 
 using KeyAndValue = Settings::value_type;
 
@@ -83,7 +86,7 @@ struct WriteFields {
 };
 
 constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
-constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::other_job; }
+constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::given_up; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
 struct ReadFields {
@@ -112,9 +115,19 @@ struct ReadFields {
 // Types are numbered in the order in which the variants list them.
 constexpr std::uint8_t first_from_agent = join_type;
 constexpr std::uint8_t first_from_coordinator = 65;
-constexpr const char* agent_names[] = {"JOIN", "OPENED", "FAILED", "SUCCEEDED", "STOPPED", "LEAVE", "ABORT", "PONG"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING",     "OPEN", "START",
-                                             "STOP",    "VERDICT", "NODE_REPORT", "PING", "EVENT"};
+constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED", "STOPPED",
+                                       "LEAVE", "ABORT",  "PONG",   "RESUME"};
+constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED",     "WAITING", "OPEN",  "START",   "STOP",
+                                             "VERDICT", "NODE_REPORT", "PING",    "EVENT", "RESUMED", "NOTICE"};
+template <class Message, class Of, std::size_t index = 0>
+constexpr std::size_t place_in() {
+  if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return index;
+  else return place_in<Message, Of, index + 1>();
+}
+static_assert(first_from_agent + place_in<Pong, FromAgent>() == pong_type);
+static_assert(first_from_agent + place_in<Resume, FromAgent>() == resume_type);
+static_assert(first_from_coordinator + place_in<Ping, FromCoordinator>() == ping_type);
+static_assert(first_from_coordinator + place_in<Resumed, FromCoordinator>() == resumed_type);
 static_assert(std::size(agent_names) == std::variant_size_v<FromAgent>);
 static_assert(std::size(coordinator_names) == std::variant_size_v<FromCoordinator>);
 
@@ -154,6 +167,7 @@ struct Spare {
   void operator()(Stop& stop) { texts = {&stop.why}; }
   void operator()(Refused& refused) { texts = {&refused.why}; }
   void operator()(EventLine& event) { texts = {&event.json}; }
+  void operator()(Notice& notice) { texts = {&notice.text}; }
   template <class Other>
   void operator()(Other& /*other*/) {}
 };
@@ -191,6 +205,10 @@ Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload)
 
 Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload) {
   return decode_any<FromCoordinator>(type, first_from_coordinator, payload);
+}
+
+bool counts(std::uint8_t type) {
+  return type != join_type && type != pong_type && type != resume_type && type != ping_type && type != resumed_type;
 }
 
 const char* type_name(std::uint8_t type) {

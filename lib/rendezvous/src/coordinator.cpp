@@ -32,6 +32,8 @@ constexpr std::uint32_t max_workers_of_a_node = 16'384;
 constexpr Milliseconds time_to_open{30'000};
 constexpr Milliseconds time_to_read_the_verdict{5'000};
 constexpr Milliseconds time_for_latecomers{5'000};
+/// People hear of an agent whose main thread has not come round for so long.
+constexpr Milliseconds worth_telling_of_a_stall{10'000};
 
 /// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
 /// grace time, and their output may be slow to write.
@@ -79,6 +81,8 @@ class Coordinator::State {
 
   void join(LinkId link, const Join& join, const LinkFacts& facts);
   void receive(LinkId link, const FromAgent& message);
+  void heard(LinkId link);
+  void broke(LinkId link, const std::string& how);
   void lost(LinkId link, const std::string& how);
   void tick();
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
@@ -129,6 +133,7 @@ class Coordinator::State {
   }
   void keep_event(std::string json);
   void flush_events();
+  void notice(const std::string& text);
   [[nodiscard]] std::optional<LinkId> observer() const;
   std::uint32_t ping(LinkId link);
 
@@ -160,6 +165,9 @@ class Coordinator::State {
   void on(Member& member, const Stopped& message);
   void on(Member& member, const Leave& message);
   void on(Member& member, const Abort& message);
+  void note_stall(Member& member, Milliseconds stalled);
+  [[nodiscard]] std::string stall_text(const Member& member) const;
+  [[nodiscard]] std::optional<Clock::time_point> stalled_until(const std::vector<Member*>& late) const;
   void check_finished();
 
   // Losing members.
@@ -302,7 +310,8 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   Member& member = members_.add(link, join, facts, now);
   if (!options_.only_here) heartbeat_.add(link, now);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id});
+                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id,
+                     ""});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
                          members_.available() <= job.max_nodes;
@@ -486,12 +495,13 @@ void Coordinator::State::start_round(std::uint16_t port) {
 void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   Member* member = members_.find(link);
   if (member == nullptr) return;
-  member->last_heard = now;
+  heard(link);
   if (std::holds_alternative<Join>(message)) {
     close(link);
     lost(link, "it sent a second JOIN");
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
     settle_by_pong(*member, pong->number);
+    note_stall(*member, Milliseconds{pong->stalled_ms});
   } else if (phase_ != Phase::ended) {
     std::visit(
         [&](const auto& said) {
@@ -588,7 +598,58 @@ void Coordinator::State::on(Member& member, const Abort& message) {
   stop_for_good(causes::aborted(member, message), &member, 0);
 }
 
+/// An agent that answers lives: it is given up much later than a silent one.
+void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
+  if (phase_ == Phase::ended) return;
+  if (stalled.count() == 0) {
+    if (!member.stalled_since) return;
+    const Milliseconds took = std::chrono::duration_cast<Milliseconds>(now - *member.stalled_since);
+    member.stalled_since.reset();
+    if (std::exchange(member.stall_told, false)) {
+      event(event_text::recovered, memory_.round, member.node(), took);
+      notice(concat(describe_with_rank(member), " goes on after ", causes::seconds_text(took)));
+    }
+    // It could not do what it was told meanwhile.
+    if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_bound(memory_.meaning));
+    return;
+  }
+  member.stalled_since = now - stalled;
+  if (stalled >= memory_.meaning.stall_timeout) return lose(member, stall_text(member), *member.stalled_since, false);
+  if (stalled < worth_telling_of_a_stall || std::exchange(member.stall_told, true)) return;
+  event(event_text::stalled, memory_.round, member.node(), stalled);
+  notice(concat(describe_with_rank(member), " answers, but its ddrun waits for something, a disk or a terminal, since ",
+                causes::seconds_text(stalled), "; its workers run on; it is given up after ",
+                causes::seconds_text(memory_.meaning.stall_timeout)));
+}
+
+std::string Coordinator::State::stall_text(const Member& member) const {
+  return concat("its ddrun answers, but has not come round for ", causes::seconds_text(now - *member.stalled_since),
+                ": it waits for a disk, or a terminal");
+}
+
+/// When the first of `late` members whose agents answer will have been stalled for too long; unset: none of them is.
+std::optional<Clock::time_point> Coordinator::State::stalled_until(const std::vector<Member*>& late) const {
+  std::optional<Clock::time_point> until;
+  for (const Member* member : late) {
+    if (!member->stalled_since) continue;
+    const auto bound = *member->stalled_since + memory_.meaning.stall_timeout;
+    if (!until || bound < *until) until = bound;
+  }
+  return until;
+}
+
 // ---- losing members
+
+void Coordinator::State::heard(LinkId link) {
+  Member* member = members_.find(link);
+  if (member == nullptr) return;
+  member->last_heard = now;
+  member->broken.clear();
+}
+
+void Coordinator::State::broke(LinkId link, const std::string& how) {
+  if (Member* member = members_.find(link)) member->broken = how;
+}
 
 void Coordinator::State::lost(LinkId link, const std::string& how) {
   if (drop_claim(link)) return;
@@ -603,8 +664,16 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   const Member gone = member;
   members_.remove(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
-  if (!broken) refuse(gone.link, RefusalKind::for_good, cause.why);
+  if (!broken) refuse(gone.link, RefusalKind::given_up, cause.why);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
+  if (gone.runs_coordinator && phase_ != Phase::ended) {
+    // This very process: the others are to hear of it while it can still tell them.
+    const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.told && !gone.stopped;
+    stop_for_good(std::move(cause), nullptr, 0);
+    if (waited_for && phase_ == Phase::stopping) one_less_to_stop();
+    settle_by_loss(gone.link);
+    return;
+  }
   // One that had finished is not missed, unless the store was with it.
   const bool missed = gone.in_round && !(gone.finished() && gone.node_rank != 0);
   switch (phase_) {
@@ -887,25 +956,36 @@ void Coordinator::State::tick() {
   });
   for (const LinkId link : due.ping) ping(link);
   for (const LinkId link : due.silent) {
-    if (Member* member = members_.find(link); member != nullptr && phase_ != Phase::ended) {
-      lose(*member, concat("nothing was heard from it for ", causes::seconds_text(heartbeat_.bound())),
-           member->last_heard, false);
-    }
+    Member* member = members_.find(link);
+    // The coordinator's own agent is in this very process: it is busy, not lost.
+    if (member == nullptr || phase_ == Phase::ended || member->runs_coordinator) continue;
+    const std::string bound = causes::seconds_text(heartbeat_.bound());
+    lose(*member,
+         member->broken.empty()
+             ? concat("nothing was heard from it for ", bound)
+             : concat("the connection broke: ", member->broken, "; it did not come back within ", bound),
+         member->last_heard, false);
   }
   settle_by_time();
   if (over(opened_until_)) {
     Member* first = members_.find(round_links_.front());
-    lose(*first, "it did not open the store in time", now, false);
+    if (const auto until = stalled_until({first}); until && *until > now) opened_until_ = until;
+    else lose(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
     stopped_until_.reset();
     const std::string how =
         concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
+    std::vector<Member*> stalled;
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Member* member = members_.find(link);
-      if (member != nullptr && member->told && !member->stopped) lose(*member, how, now, false);
+      if (member == nullptr || !member->told || member->stopped) continue;
+      if (const auto until = stalled_until({member}); until && *until > now) stalled.push_back(member);
+      else lose(*member, member->stalled_since ? stall_text(*member) : how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
+    const bool still_waits = phase_ == Phase::running || phase_ == Phase::stopping;
+    if (still_waits && !stopped_until_) stopped_until_ = stalled_until(stalled);
   }
   if (over(skew_until_)) {
     std::vector<const Member*> late;
@@ -970,6 +1050,11 @@ void Coordinator::State::keep_event(std::string json) {
   while (early_events_.size() > max_early) early_events_.pop_front();
 }
 
+/// For the people who watch the job.
+void Coordinator::State::notice(const std::string& text) {
+  if (const auto to = observer()) send(*to, Notice{text});
+}
+
 void Coordinator::State::flush_events() {
   const auto to = observer();
   if (!to) return;
@@ -997,6 +1082,13 @@ void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point no
   state_->now = now;
   state_->lost(link, how);
 }
+
+void Coordinator::heard(LinkId link, Clock::time_point now) {
+  state_->now = now;
+  state_->heard(link);
+}
+
+void Coordinator::broke(LinkId link, const std::string& how) { state_->broke(link, how); }
 
 void Coordinator::tick(Clock::time_point now) {
   state_->now = now;

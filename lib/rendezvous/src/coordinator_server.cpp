@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,9 +28,11 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/secret.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
 #include "hmac.hpp"
+#include "outbox.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -101,6 +104,7 @@ class CoordinatorServer::Loop {
     enum class State {
       new_here,  ///< has not said Join
       joined,
+      broken,   ///< joined; its agent may come back by another connection
       closing,  ///< the coordinator has said its last word
       gone,     ///< broken; to be forgotten at the end of this turn
     };
@@ -118,6 +122,9 @@ class CoordinatorServer::Loop {
     std::string out;  ///< not yet taken by the system, from out_begin on
     std::size_t out_begin = 0;
     std::string how_lost;
+    std::string session;      ///< its number, and what only its agent knows
+    std::uint64_t heard = 0;  ///< messages that count
+    Outbox outbox;
   };
 
   static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
@@ -150,10 +157,15 @@ class CoordinatorServer::Loop {
   void take_frames(LinkId id, Link& link, std::string_view bytes);
   void on_frame(LinkId id, Link& link, const FrameOpener::Frame& frame);
   void on_join(LinkId id, Link& link, const Join& join);
+  void on_resume(LinkId id, Link& link, const Resume& resume, std::string rest);
+  [[nodiscard]] LinkId session_of(const std::string& session) const;
   void carry_out(Coordinator& coordinator);
   void send(LinkId id, Link& link, FromCoordinator message);
   void flush(LinkId id, Link& link);
   void hang_up(LinkId id, Link& link);
+  void seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload);
+  void disconnect(Link& link);
+  void connection_broke(LinkId id, Link& link, const std::string& how);
   void lose(LinkId id, Link& link, std::string how);
   void cut_off(LinkId id, Link& link, const std::string& why);
   void forget(LinkId id);
@@ -496,20 +508,22 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
 // ---- who is here: what agents say and are told, until they are gone
 
 void CoordinatorServer::Loop::on_link(LinkId id, Link& link, std::uint32_t events) {
-  if (link.state == Link::State::gone) return;
-  if ((events & ~std::uint32_t{EPOLLOUT}) != 0) receive(id, link);
-  if ((events & EPOLLOUT) != 0 && link.state != Link::State::gone) flush(id, link);
+  if (link.fd && (events & ~std::uint32_t{EPOLLOUT}) != 0) receive(id, link);
+  if (link.fd && (events & EPOLLOUT) != 0) flush(id, link);
 }
 
 void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
   const ssize_t got = ::recv(link.fd.get(), buffer_.get(), buffer_size, MSG_DONTWAIT);
   if (got < 0) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return;
-    return lose(id, link, std::generic_category().message(errno));
+    return connection_broke(id, link, std::generic_category().message(errno));
   }
+  // By the agent, or by the system as its process has ended.
   if (got == 0) return lose(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
   if (link.state == Link::State::closing) return;  // its job wants to know no more
+  // A part of a long message is a sign of life, too.
+  if (link.state == Link::State::joined) link.job->coordinator.heard(id, now());
   take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
 }
 
@@ -529,6 +543,11 @@ void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_vie
     }
     if (status == FrameOpener::Status::incomplete) break;
     ++stats_.messages_in;
+    if (link.state == Link::State::new_here && frame.type == resume_type) {
+      const auto resume = decode_from_agent(frame.type, frame.payload);
+      if (!resume) return cut_off(id, link, resume.error().message);
+      return on_resume(id, link, std::get<Resume>(*resume), std::string(bytes.substr(frame.size)));
+    }
     on_frame(id, link, frame);
     bytes.remove_prefix(frame.size);
   }
@@ -546,6 +565,10 @@ void CoordinatorServer::Loop::on_frame(LinkId id, Link& link, const FrameOpener:
   const auto message = decode_from_agent(frame.type, frame.payload);
   if (!message) return cut_off(id, link, message.error().message);
   if (link.state == Link::State::joined) {
+    if (counts(frame.type)) ++link.heard;
+    if (const auto* pong = std::get_if<Pong>(&*message); pong != nullptr && !link.outbox.confirm(pong->heard)) {
+      return cut_off(id, link, concat("it has heard ", pong->heard, " messages, it says"));
+    }
     link.job->coordinator.receive(id, *message, now());
     return carry_out(link.job->coordinator);
   }
@@ -565,12 +588,57 @@ void CoordinatorServer::Loop::on_join(LinkId id, Link& link, const Join& join) {
     link.job = &jobs_.begin()->second;
   }
   link.state = Link::State::joined;
+  link.session = concat(id, '.', random_id());
   --new_links_;
   ++link.job->links;
   ++stats_.joined;
   stats_.peak_agents = std::max<std::uint64_t>(stats_.peak_agents, links_.size() - new_links_);
   link.job->coordinator.join(id, join, {link.address, reached.value_or(IpAddress())}, now());
   carry_out(link.job->coordinator);
+}
+
+/// The link that a session of this name is of; 0: of none that is here.
+LinkId CoordinatorServer::Loop::session_of(const std::string& session) const {
+  const auto id = parse_integer(session.substr(0, session.find('.')), 1, std::numeric_limits<long long>::max());
+  const auto found = id ? links_.find(static_cast<LinkId>(*id)) : links_.end();
+  if (found == links_.end()) return 0;
+  const Link& link = found->second;
+  const bool here = link.state == Link::State::joined || link.state == Link::State::broken;
+  return here && equal_in_constant_time(link.session, session) ? found->first : 0;
+}
+
+/// `link` is a new connection of an agent that is here already: its member goes on with it.
+void CoordinatorServer::Loop::on_resume(LinkId id, Link& link, const Resume& resume, std::string rest) {
+  const LinkId resumed = session_of(resume.session);
+  if (resumed == 0) {
+    link.state = Link::State::joined;  // no member of any job: it only has to be told
+    --new_links_;
+    seal(id, link, encode(FromCoordinator(Refused{RefusalKind::given_up, "it was given up meanwhile"}), payload_),
+         payload_);
+    return hang_up(id, link);
+  }
+  Link& member = links_.find(resumed)->second;
+  if (!member.outbox.confirm(resume.heard)) {
+    return cut_off(id, link, concat("it has heard ", resume.heard, " messages, it says"));
+  }
+  disconnect(member);
+  thread_.forget(link.fd.get());
+  member.fd = std::move(link.fd);
+  member.address = link.address;
+  member.sealer = std::move(link.sealer);
+  member.opener = std::move(link.opener);
+  member.state = Link::State::joined;
+  --new_links_;
+  link.state = Link::State::gone;
+  gone_.push_back(id);
+  ++stats_.resumed;
+  if (!thread_.watch(EPOLL_CTL_ADD, member.fd.get(), EPOLLIN, token_of(resumed))) {
+    return lose(resumed, member, "it cannot be watched");
+  }
+  seal(resumed, member, encode(FromCoordinator(Resumed{member.heard}), payload_), payload_);
+  for (const auto& [type, payload] : member.outbox.unconfirmed()) seal(resumed, member, type, payload);
+  member.job->coordinator.heard(resumed, now());
+  if (!rest.empty()) take_frames(resumed, member, rest);
 }
 
 void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
@@ -586,26 +654,35 @@ void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
 }
 
 void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
-  if (link.state != Link::State::joined) return;
+  if (link.state != Link::State::joined && link.state != Link::State::broken) return;
+  if (auto* welcome = std::get_if<Welcome>(&message)) welcome->session = link.session;
+  else if (auto* ping = std::get_if<Ping>(&message)) ping->heard = link.heard;
   auto type = encode(message, payload_);
   if (payload_.size() > max_payload) {
     if (!shorten(message, max_payload)) return lose(id, link, "a message to it is longer than any may be");
     type = encode(message, payload_);
   }
-  if (link.out.size() - link.out_begin > max_unsent) return cut_off(id, link, "it does not read what it is told");
-  link.sealer.seal(type, payload_, link.out);
+  if (link.out.size() - link.out_begin + link.outbox.bytes() > max_unsent) {
+    return cut_off(id, link, "it does not read what it is told");
+  }
+  if (counts(type)) link.outbox.keep(type, payload_);
   ++stats_.messages_out;
+  if (link.state == Link::State::joined) seal(id, link, type, payload_);
+}
+
+void CoordinatorServer::Loop::seal(LinkId id, Link& link, std::uint8_t type, std::string_view payload) {
+  link.sealer.seal(type, payload, link.out);
   if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
 }
 
 void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
-  if (link.state == Link::State::gone) return;
+  if (!link.fd || link.state == Link::State::gone) return;
   while (link.out_begin < link.out.size()) {
     const ssize_t sent = ::send(link.fd.get(), link.out.data() + link.out_begin, link.out.size() - link.out_begin,
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (sent < 0) return lose(id, link, std::generic_category().message(errno));
+    if (sent < 0) return connection_broke(id, link, std::generic_category().message(errno));
     link.out_begin += static_cast<std::size_t>(sent);
     stats_.bytes_out += static_cast<std::size_t>(sent);
   }
@@ -633,6 +710,7 @@ void CoordinatorServer::Loop::flush(LinkId id, Link& link) {
 void CoordinatorServer::Loop::hang_up(LinkId id, Link& link) {
   if (link.state == Link::State::gone || link.state == Link::State::closing) return;
   if (link.state == Link::State::new_here) --new_links_;
+  if (link.state == Link::State::broken) return lose(id, link, "");  // there is no way to tell it
   link.state = Link::State::closing;
   to_leave_by_.emplace_back(now() + time_to_hang_up, id);
   if (!std::exchange(link.to_be_flushed, true)) to_flush_.push_back(id);
@@ -643,11 +721,33 @@ void CoordinatorServer::Loop::cut_off(LinkId id, Link& link, const std::string& 
   lose(id, link, why);
 }
 
+void CoordinatorServer::Loop::disconnect(Link& link) {
+  if (link.fd) {
+    // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+    thread_.forget(link.fd.get());
+    ::shutdown(link.fd.get(), SHUT_RDWR);
+    link.fd.reset();
+  }
+  empty_buffer(link.in);
+  empty_buffer(link.out);
+  link.out_begin = 0;
+  link.watched_for_out = false;
+}
+
+/// Not by its agent: that may come back by another one. What it is told meanwhile waits; a silent one the coordinator
+/// gives up.
+void CoordinatorServer::Loop::connection_broke(LinkId id, Link& link, const std::string& how) {
+  if (link.state != Link::State::joined || stopping_) return lose(id, link, how);
+  disconnect(link);
+  link.state = Link::State::broken;
+  link.job->coordinator.broke(id, how);
+}
+
 void CoordinatorServer::Loop::lose(LinkId id, Link& link, std::string how) {
   if (link.state == Link::State::gone) return;
   if (link.state == Link::State::new_here) --new_links_;
   // Whom the coordinator has dismissed it need not be told of.
-  if (link.state == Link::State::joined) link.how_lost = std::move(how);
+  if (link.state == Link::State::joined || link.state == Link::State::broken) link.how_lost = std::move(how);
   else link.how_lost.clear();
   link.state = Link::State::gone;
   gone_.push_back(id);
@@ -657,8 +757,7 @@ void CoordinatorServer::Loop::forget(LinkId id) {
   const auto found = links_.find(id);
   Job* const job = found->second.job;
   const std::string how = std::move(found->second.how_lost);
-  thread_.forget(found->second.fd.get());
-  ::shutdown(found->second.fd.get(), SHUT_RDWR);
+  disconnect(found->second);
   links_.erase(found);
   if (job == nullptr) return;
   --job->links;

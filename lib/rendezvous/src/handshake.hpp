@@ -13,7 +13,7 @@
 // out.
 namespace ddrun::rendezvous {
 
-inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t hello_size = 48;
 using Nonce = std::array<std::uint8_t, 32>;
 

@@ -15,6 +15,7 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "hmac.hpp"
 #include "node_ranks.hpp"
 #include "settings.hpp"
 #include "warn_on.hpp"
@@ -29,6 +30,8 @@ namespace {
 constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until all agents have heard the verdict: it gives late ones 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
+/// For an answer to JOIN, beyond what a silent member is given.
+constexpr Milliseconds time_to_answer{10'000};
 
 /// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
 /// machines of the round only, and listening on the address that workers are told and nowhere else.
@@ -105,7 +108,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void join() override;
   void failed(const Failed& failure) override { send(failure); }
   void succeeded() override { send(Succeeded{started_}); }
-  void stopped(const Stopped& stopped) override { send(stopped); }
+  void stopped(const Stopped& stopped) override;
   void leave(const Leave& why) override;
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
@@ -130,8 +133,15 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on(const Stop& stop);
   void on(const VerdictMessage& verdict);
   void on(const NodeReport& report) { listener_.node_report(report); }
-  void on(const Ping&) {}  // the link answers
+  void on(const Ping&) {}     // the link answers
+  void on(const Resumed&) {}  // is the link's, too
   void on(const EventLine& event) { listener_.event(event.json); }
+  void on(const Notice& notice) { listener_.notice(notice.text); }
+
+  /// For a sentence about what happened while this node was no member.
+  [[nodiscard]] const char* outside() const {
+    return why_it_comes_back_.empty() ? " before the job began" : " while this node was not part of it";
+  }
 
   /// Where a firewall lets only some ports through. Without an endpoint --master-port is the coordinator's.
   [[nodiscard]] std::uint16_t wanted_store_port() const {
@@ -142,7 +152,9 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
     return rendezvous.endpoint.empty() || is_coordinators ? std::uint16_t{0} : port;
   }
 
-  void lost(Error error);
+  void lost(const LinkLoss& loss);
+  void come_back(const std::string& why);
+  void join_by(Deadline deadline);
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
   void tell_later(std::string text);
@@ -164,6 +176,11 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool told_of_retry_ = false;
   bool job_done_ = false;  ///< of the coordinator here: all agents have heard the verdict
   bool link_closed_ = false;
+  bool has_workers_ = false;  ///< was given START and has not said STOPPED
+  /// This node is to join again, as a newcomer, once its workers are stopped.
+  bool coming_back_ = false;
+  std::string why_it_comes_back_;  ///< empty: it has not been a member before
+  std::optional<HmacKey> key_;     ///< of the job's secret
   std::function<void()> close_done_;
   bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
 };
@@ -227,24 +244,34 @@ Join JobRendezvous::join_message() const {
   return join;
 }
 
-void JobRendezvous::join() {
+void JobRendezvous::join() { join_by(Clock::now() + options_.spec->rendezvous.join_timeout); }
+
+void JobRendezvous::join_by(Deadline deadline) {
+  const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   AgentLinkOptions options;
-  const Milliseconds limit = options_.spec->rendezvous.join_timeout;
   if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
   else options.coordinators = location_.candidates;
-  if (options_.secret) options.secret = options_.secret->bytes();
+  // Nothing else remembers the secret.
+  if (options_.secret) key_.emplace(options_.secret->bytes());
+  options_.secret.reset();
+  options.secret = key_;
+  options.is_here = server_ != nullptr;
+  options.was_there = !why_it_comes_back_.empty();
   options.join = join_message();
-  options.connect_by = Clock::now() + limit;
-  if (const auto& local = options_.spec->rendezvous.local_addr; local && IpAddress::parse(*local) && !server_) {
+  options.connect_by = deadline;
+  // A place that is disputed takes the coordinator as long as it waits for one that is silent.
+  options.answer_within = rendezvous.heartbeat_interval * rendezvous.heartbeat_misses + time_to_answer;
+  if (const auto& local = rendezvous.local_addr; local && IpAddress::parse(*local) && !server_) {
     options.local_address = *local;
   }
   AgentLinkCallbacks callbacks;
   callbacks.on_message = [weak = weak_from_this()](const FromCoordinator& message) {
     if (const auto self = weak.lock(); self && !self->over_) self->heard(message);
   };
-  callbacks.on_lost = [weak = weak_from_this()](const Error& error) {
-    if (const auto self = weak.lock(); self && !self->over_) self->lost(error);
+  callbacks.on_lost = [weak = weak_from_this()](const LinkLoss& loss) {
+    if (const auto self = weak.lock(); self && !self->over_) self->lost(loss);
   };
+  const auto limit = std::chrono::round<Milliseconds>(deadline - Clock::now());
   callbacks.on_retry = [weak = weak_from_this(), until = format_duration(limit)](const std::string& why) {
     const auto self = weak.lock();
     if (self && !self->over_ && !std::exchange(self->told_of_retry_, true)) {
@@ -252,8 +279,11 @@ void JobRendezvous::join() {
     }
   };
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
-  options_.secret.reset();  // coordinator and link have made their keys of it
-  link_->start();
+  if (auto started = link_->start(); !started) {
+    asio::post(executor_, [self = shared_from_this(), error = started.error()] {
+      if (!self->over_) self->lost({error, false});
+    });
+  }
 }
 
 void JobRendezvous::tell_later(std::string text) {
@@ -270,6 +300,7 @@ void JobRendezvous::on(const Welcome&) {
 }
 
 void JobRendezvous::on(const Refused& refused) {
+  if (refused.kind == RefusalKind::given_up && member_ && !server_) return come_back(refused.why);
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::not_needed) {
     listener_.notice(concat("this node was not needed: ", refused.why));
@@ -308,6 +339,7 @@ void JobRendezvous::on(const Open& asked) {
 void JobRendezvous::on(const Start& start) {
   notice_timer_.cancel();
   started_ = start.round;
+  has_workers_ = true;
   if (start.ranks.node_rank != 0) store_->close();
   RankAssignment ranks = start.ranks;
   ranks.run_id = run_id();
@@ -333,14 +365,39 @@ void JobRendezvous::end(const VerdictMessage& verdict) {
 
 void JobRendezvous::end_later(VerdictMessage verdict) {
   over_ = true;
+  coming_back_ = false;
   asio::post(executor_, [self = shared_from_this(), verdict = std::move(verdict)] { self->end(verdict); });
 }
 
-void JobRendezvous::lost(Error error) {
+void JobRendezvous::stopped(const Stopped& stopped) {
+  has_workers_ = false;
+  if (std::exchange(coming_back_, false)) return join_by(Clock::now() + options_.spec->rendezvous.coordinator_timeout);
+  send(stopped);
+}
+
+void JobRendezvous::lost(const LinkLoss& loss) {
+  // What has been a member, and lost sight of a coordinator that may live, looks for it again.
+  if (member_ && loss.unreachable && !server_) return come_back(loss.error.message);
   over_ = true;
   notice_timer_.cancel();
   link_.reset();  // nothing is left to be delivered
-  listener_.coordinator_lost(error.message);
+  const std::string before = why_it_comes_back_.empty() || member_ ? "" : concat(why_it_comes_back_, "; then ");
+  listener_.coordinator_lost(concat(before, loss.error.message));
+}
+
+/// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped.
+void JobRendezvous::come_back(const std::string& why) {
+  why_it_comes_back_ = why;
+  member_ = false;
+  told_of_retry_ = false;
+  link_.reset();
+  store_->close();
+  if (!has_workers_) {
+    listener_.notice(concat(why, "; joining again"));
+    return join_by(Clock::now() + options_.spec->rendezvous.coordinator_timeout);
+  }
+  coming_back_ = true;
+  listener_.stop(Stop{started_, true, concat(why, "; stopping the workers, to join again"), 0});
 }
 
 void JobRendezvous::leave(const Leave& why) {
@@ -350,8 +407,8 @@ void JobRendezvous::leave(const Leave& why) {
   verdict.exit_code = exit_codes::signal_base + why.signal;
   verdict.signal = why.signal;
   verdict.host = options_.host;
-  verdict.why = concat("stopped by ", signal_name(why.signal), why.sender.empty() ? "" : concat(" from ", why.sender),
-                       " before the job began");
+  verdict.why =
+      concat("stopped by ", signal_name(why.signal), why.sender.empty() ? "" : concat(" from ", why.sender), outside());
   if (!over_) end_later(std::move(verdict));
 }
 
@@ -361,7 +418,7 @@ void JobRendezvous::abort(const Abort& why) {
   verdict.kind = why.kind == AbortKind::cannot_go_on ? VerdictKind::launcher_failed : VerdictKind::timed_out;
   verdict.exit_code = why.exit_code;
   verdict.host = options_.host;
-  verdict.why = concat(why.what, ", before the job began");
+  verdict.why = concat(why.what, ",", outside());
   if (!over_) end_later(std::move(verdict));
 }
 

@@ -46,6 +46,10 @@ struct Member {
   bool stopped = false;    ///< of this round
 
   Clock::time_point last_heard;
+  std::string broken;  ///< how its connection broke, until it is heard again
+  /// Its agent answers, but the agent's main thread has not come round since then; unset: it does.
+  std::optional<Clock::time_point> stalled_since;
+  bool stall_told = false;
 
   [[nodiscard]] bool available() const { return !leaving && !benched; }
   [[nodiscard]] bool finished() const { return succeeded && stopped; }

@@ -56,6 +56,8 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, max_int},
     {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
      [](JobSettings& j) -> Field { return &j.grace; }},
+    {"stall_timeout_ms", "--stall-timeout", [](Spec s) -> Value { return s.rendezvous.stall_timeout; },
+     [](JobSettings& j) -> Field { return &j.stall_timeout; }},
 };
 
 std::string text_of(int number) { return std::to_string(number); }

@@ -23,6 +23,7 @@ struct JobSettings {
   std::optional<Milliseconds> exit_skew;
   int node_max_failures = 0;  ///< 0: no limit
   Milliseconds grace{30'000};
+  Milliseconds stall_timeout{300'000};
 
   [[nodiscard]] bool fixed_size() const { return min_nodes == max_nodes; }
 };

@@ -54,6 +54,14 @@ class Agents {
   std::vector<std::unique_ptr<Run>> runs_;
 };
 
+/// Two agents with a worker each that run until they are stopped; the first one runs the coordinator.
+inline void start_two(Agents& agents, const Words& verbs = {"print", "up", "pause"}) {
+  Run& first = agents.start({"--node-rank=0"}, verbs);
+  Run& second = agents.start({"--node-rank=1"}, verbs);
+  REQUIRE(first.wait_for_out("up"));
+  REQUIRE(second.wait_for_out("up"));
+}
+
 /// All that was written, for a failed check.
 inline std::string shown(const std::vector<Outcome>& outcomes) {
   std::string text;

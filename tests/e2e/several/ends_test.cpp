@@ -8,18 +8,6 @@
 
 using namespace ddrun::test;
 
-namespace {
-
-/// Two agents with a worker each that run until they are stopped; the first one runs the coordinator.
-void start_two(Agents& agents, const Words& verbs = {"print", "up", "pause"}) {
-  Run& first = agents.start({"--node-rank=0"}, verbs);
-  Run& second = agents.start({"--node-rank=1"}, verbs);
-  REQUIRE(first.wait_for_out("up"));
-  REQUIRE(second.wait_for_out("up"));
-}
-
-}  // namespace
-
 TEST_CASE("A signal to one of a fixed number of agents ends the job everywhere") {
   for (const std::size_t told : {0U, 1U}) {
     Agents agents({"--nnodes=2"});
@@ -101,15 +89,16 @@ TEST_CASE("An agent that does not answer is lost") {
   CHECK(agents[1].all_gone());
 }
 
-TEST_CASE("A coordinator that does not answer is lost") {
-  Agents agents({"--nnodes=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+TEST_CASE("A coordinator that does not answer is lost, once it was looked for in vain") {
+  Agents agents({"--nnodes=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10", "--coordinator-timeout=1"});
   start_two(agents);
   const pid_t agent = Agents::agent_of(agents[0]);
   REQUIRE(agents[0].signal(agent, SIGSTOP));
   const auto second = agents[1].wait();
   INFO(second.err);
   CHECK(second.code() == 125);
-  CHECK(has(second.err, "coordinator on "));
+  CHECK(has(second.err, "nothing was heard from the coordinator on "));
+  CHECK(has(second.err, "; then the coordinator could not be reached in time"));
   REQUIRE(agents[0].signal(agent, SIGCONT));
   const auto first = agents[0].wait();
   INFO(first.err);

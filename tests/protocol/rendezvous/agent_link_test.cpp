@@ -1,7 +1,9 @@
 // The agent's side of the connections, against a real server, and against what else may listen on a port.
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
+#include <numeric>
 
 #include "agent_link.hpp"
 #include "ddrun/test/catch.hpp"
@@ -20,14 +22,17 @@ struct Agent {
                  std::chrono::milliseconds patience = 20s, const std::string& job = "job") {
     AgentLinkOptions options;
     options.coordinators = std::move(coordinators);
-    if (!secret.empty()) options.secret = secret;
+    if (!secret.empty()) options.secret.emplace(secret);
     options.join.host = "linked";
     options.join.job_id = job;
     options.join.agent_id = "linked";
     options.connect_by = Clock::now() + patience;
     AgentLinkCallbacks callbacks;
     callbacks.on_message = [this](const FromCoordinator& message) { messages.push_back(message); };
-    callbacks.on_lost = [this](const Error& error) { lost = error; };
+    callbacks.on_lost = [this](const LinkLoss& loss) {
+      lost = loss.error;
+      unreachable = loss.unreachable;
+    };
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
     link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
   }
@@ -63,6 +68,7 @@ struct Agent {
   std::size_t taken = 0;
   std::vector<std::string> retries;
   std::optional<Error> lost;
+  bool unreachable = false;
   std::optional<AgentLink> link;
 };
 
@@ -83,6 +89,75 @@ struct Listener {
   std::uint16_t port;
 };
 
+/// Something between agent and coordinator that passes bytes on, until it resets the connections that go through it.
+class Wire {
+ public:
+  explicit Wire(std::uint16_t to) : to_(to), thread_([this] { run(); }) {}
+  ~Wire() {
+    over_ = true;
+    thread_.join();
+  }
+  [[nodiscard]] std::uint16_t port() const { return listener_.port; }
+  /// As a box on the way does that has forgotten its connections. Returns when it is done.
+  void reset() {
+    cut_ = true;
+    while (cut_) ::usleep(100);
+  }
+  /// From now on every new connection is reset, too.
+  void refuse() { refused_ = true; }
+
+ private:
+  static void reset(int fd) {
+    const linger at_once{1, 0};
+    ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    ::close(fd);
+  }
+  void run() {
+    int ends[2] = {-1, -1};
+    while (!over_) {
+      if (cut_) {
+        for (int& fd : ends) {
+          if (fd >= 0) reset(std::exchange(fd, -1));
+        }
+        cut_ = false;
+      }
+      pollfd waiting[3] = {{listener_.fd, POLLIN, 0}, {ends[0], POLLIN, 0}, {ends[1], POLLIN, 0}};
+      ::poll(waiting, 3, 2);
+      if ((waiting[0].revents & POLLIN) != 0) {
+        const int fd = ::accept(listener_.fd, nullptr, nullptr);
+        if (refused_ || ends[0] >= 0) {
+          reset(fd);
+          continue;
+        }
+        ends[0] = fd;
+        ends[1] = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        sockaddr_in address{};
+        address.sin_family = AF_INET;
+        address.sin_port = htons(to_);
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        (void)::connect(ends[1], reinterpret_cast<sockaddr*>(&address), sizeof address);
+        continue;
+      }
+      for (int i = 0; i < 2; ++i) {
+        if (ends[i] < 0 || waiting[i + 1].revents == 0) continue;
+        char buffer[4096];
+        const ssize_t got = ::recv(ends[i], buffer, sizeof buffer, 0);
+        if (got > 0) (void)::send(ends[1 - i], buffer, static_cast<std::size_t>(got), MSG_NOSIGNAL);
+        else if (got == 0) ::shutdown(ends[1 - i], SHUT_WR);
+        if (got <= 0) ::usleep(1000);
+      }
+    }
+    for (const int fd : ends) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+
+  std::uint16_t to_;
+  Listener listener_;
+  std::atomic<bool> cut_ = false, refused_ = false, over_ = false;
+  std::thread thread_;
+};
+
 bool has(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return true;
   UNSCOPED_INFO("'" << part << "' is not in: " << text);
@@ -96,14 +171,11 @@ TEST_CASE("an agent finds its coordinator, joins and is heard") {
     Fixture f(Fixture::unhurried(), secret);
     Agent agent({{"127.0.0.1", f.server->port()}}, secret);
     agent.link->send(Opened{5, 1});  // before there is a connection
-    agent.link->start();
+    REQUIRE(agent.link->start());
     REQUIRE(agent.hear_of<Welcome>());
     CHECK(agent.hear_of<Start>().value_or(Start{}).round == 5);
     agent.link->send(Opened{6, 1});
     CHECK(agent.hear_of<Start>().value_or(Start{}).round == 6);
-    CHECK(agent.link->local_address() == "127.0.0.1");
-    CHECK(agent.link->peer_address() == "127.0.0.1");
-    CHECK(agent.link->coordinator() == concat("127.0.0.1:", f.server->port()));
     CHECK_FALSE(agent.lost);
     f.check_unharmed();
   }
@@ -113,7 +185,7 @@ TEST_CASE("an agent finds its coordinator by name and by IPv6") {
   Fixture f;
   for (const char* host : {"localhost", "::1"}) {
     Agent agent({{host, f.server->port()}});
-    agent.link->start();
+    REQUIRE(agent.link->start());
     CHECK(agent.hear_of<Welcome>());
   }
 }
@@ -122,12 +194,12 @@ TEST_CASE("an agent comes from the address that it was given") {
   Fixture f;
   AgentLinkOptions options;
   options.coordinators = {{"127.0.0.1", f.server->port()}};
-  options.secret = the_secret;
+  options.secret.emplace(the_secret);
   options.join.host = "bound";
   options.local_address = "127.0.0.9";
   boost::asio::io_context context;
   AgentLink link(context.get_executor(), std::move(options), {});
-  link.start();
+  REQUIRE(link.start());
   std::thread thread([&] { context.run_for(20s); });
   CHECK(coordinator_has_logged("join bound 127.0.0.9 "));
   context.stop();
@@ -144,7 +216,7 @@ TEST_CASE("an agent waits for a coordinator that comes later, at one of several 
     port = (*started)->port();
   }
   Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", port}});
-  agent.link->start();
+  REQUIRE(agent.link->start());
   REQUIRE(agent.run_until([&] { return agent.retries.size() >= 4; }));
   CHECK(has(agent.retries[0], "nobody listens on 127.0.0.1:1"));
   CHECK(has(agent.retries[1], concat("nobody listens on 127.0.0.1:", port)));
@@ -157,7 +229,7 @@ TEST_CASE("an agent waits for a coordinator that comes later, at one of several 
 TEST_CASE("an agent that finds nobody says where it looked and why that failed") {
   Agent agent({{"127.0.0.1", 1}, {"no-such-host.invalid", 29400}}, the_secret, 700ms);
   const auto begin = Clock::now();
-  agent.link->start();
+  REQUIRE(agent.link->start());
   const auto end = agent.end();
   CHECK(agent.lost->code == Errc::timeout);
   CHECK(has(end, "nobody listens on 127.0.0.1:1"));
@@ -169,7 +241,7 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
   {
     Fixture f;
     Agent agent({{"localhost", f.server->port()}}, "another secret than theirs");
-    agent.link->start();
+    REQUIRE(agent.link->start());
     CHECK(has(agent.end(), concat("coordinator on localhost:", f.server->port(), " (127.0.0.1)")));
     CHECK(has(agent.end(), "another secret"));
     CHECK(has(agent.end(), "--secret-file"));
@@ -178,13 +250,13 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
   {
     Fixture f;
     Agent agent({{"127.0.0.1", f.server->port()}}, "");
-    agent.link->start();
+    REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "asks for a secret"));
   }
   {
     Fixture f(Fixture::unhurried(), "");
     Agent agent({{"127.0.0.1", f.server->port()}});
-    agent.link->start();
+    REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "--insecure"));
   }
 }
@@ -192,15 +264,15 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
 TEST_CASE("an agent tries elsewhere where it is not let in") {
   Fixture other(Fixture::unhurried(), "the secret of another job"), f;
   Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}});
-  agent.link->start();
+  REQUIRE(agent.link->start());
   CHECK(agent.hear_of<Welcome>());
-  CHECK(agent.link->coordinator() == concat("127.0.0.1:", f.server->port()));
+  CHECK(f.server->stats().agents == 3);
 }
 
 TEST_CASE("an agent that meets another job's coordinator looks on, and is told if there is nowhere else") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}, {"localhost", f.server->port()}}, the_secret, 20s, "elsewhere");
-  agent.link->start();
+  REQUIRE(agent.link->start());
   const auto refused = agent.hear_of<Refused>();
   REQUIRE(refused);
   CHECK(refused->kind == RefusalKind::other_job);
@@ -211,7 +283,7 @@ TEST_CASE("an agent notices who is not a coordinator") {
   const auto answer = [](const std::string& bytes) {
     Listener listener;
     Agent agent({{"127.0.0.1", listener.port}}, the_secret, 3s);
-    agent.link->start();
+    REQUIRE(agent.link->start());
     std::thread peer([&] {
       const int fd = ::accept(listener.fd, nullptr, nullptr);
       (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -228,7 +300,7 @@ TEST_CASE("an agent notices who is not a coordinator") {
   CHECK(has(answer("DDRUN-RV" + unhex("0700 0100 00000000") + std::string(32, 'n')), "speaks version 7"));
   // It has not the secret, but pretends.
   CHECK(
-      has(answer("DDRUN-RV" + unhex("0100 0000 00000000") + std::string(64, 'n')), "does not know this job's secret"));
+      has(answer("DDRUN-RV" + unhex("0200 0000 00000000") + std::string(64, 'n')), "does not know this job's secret"));
 }
 
 TEST_CASE("an agent tries again where somebody hangs up or has no time") {
@@ -241,7 +313,7 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
       before_hanging_up(fd);
       ::close(fd);
     });
-    agent.link->start();
+    REQUIRE(agent.link->start());
     CHECK(agent.hear_of<Welcome>());
     peer.join();
     return agent.retries;
@@ -254,7 +326,7 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
   {
     // As a coordinator does for which the proof comes too late: packets may have been lost on the way.
     const auto later = retries([](int fd) {
-      const auto answer = "DDRUN-RV" + unhex("0100 0000 00000000") + std::string(32, 'n');
+      const auto answer = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
       (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
       char greeting[48 + 32];
       (void)::recv(fd, greeting, sizeof greeting, MSG_WAITALL);
@@ -270,7 +342,7 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   options.coordinator.heartbeat_misses = 10;
   auto f = std::make_unique<Fixture>(options);
   Agent agent({{"127.0.0.1", f->server->port()}});
-  agent.link->start();
+  REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
   // For longer than silence would be borne: pings come and are answered.
   const auto until = Clock::now() + 2500ms;
@@ -299,7 +371,7 @@ TEST_CASE("an agent notices that nothing is heard any more") {
     }
     auto keys = handshake.keys();
     std::string payload, out;
-    Welcome welcome{"a host", 100, 3, "job"};
+    Welcome welcome{"a host", 100, 3, "job", ""};
     const auto type = encode(FromCoordinator(welcome), payload);
     keys.sealer.seal(type, payload, out);
     (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
@@ -307,7 +379,7 @@ TEST_CASE("an agent notices that nothing is heard any more") {
     }
     ::close(fd);
   });
-  agent.link->start();
+  REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
   CHECK(has(agent.end(), "nothing was heard from the coordinator on a host"));
   peer.join();
@@ -316,7 +388,7 @@ TEST_CASE("an agent notices that nothing is heard any more") {
 TEST_CASE("a link that is closed in order delivers what is queued") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});
-  agent.link->start();
+  REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
   bool closed = false;
   for (int i = 0; i < 300; ++i) agent.link->send(Stopped{1, "", std::string(100'000, 'w')});
@@ -332,7 +404,7 @@ TEST_CASE("a link may be closed or destroyed at any time") {
   Fixture f;
   for (int i = 0; i < 30; ++i) {
     Agent agent({{i % 2 == 0 ? "127.0.0.1" : "localhost", f.server->port()}});
-    if (i > 3) agent.link->start();
+    if (i > 3) REQUIRE(agent.link->start());
     agent.run_until([&, turns = 0]() mutable { return ++turns > i / 3; });
     bool closed = false;
     if (i % 3 == 0) {
@@ -347,9 +419,94 @@ TEST_CASE("a link may be closed or destroyed at any time") {
 TEST_CASE("a message that is longer than any may be loses what it can do without") {
   Fixture f;
   Agent agent({{"127.0.0.1", f.server->port()}});
-  agent.link->start();
+  REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
   agent.link->send(Stopped{1, "cause", std::string(5'000'000, 'w')});
   agent.link->send(Opened{8, 1});
   CHECK(agent.hear_of<Start>().value_or(Start{}).round == 8);
+}
+
+TEST_CASE("a connection that is reset is made again, no message is lost and none comes twice") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(50);
+  options.coordinator.heartbeat_misses = 400;
+  Fixture f(options);
+  Wire wire(f.server->port());
+  Agent agent({{"127.0.0.1", wire.port()}});
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  constexpr Round rounds = 600;
+  std::thread box([&] {
+    for (int i = 0; i < 12; ++i) {
+      ::usleep(20'000);
+      wire.reset();
+    }
+  });
+  for (Round round = 1; round <= rounds; ++round) {
+    agent.link->send(Opened{round, 1});
+    if (round % 10 == 0) agent.run_until([&, turns = 0]() mutable { return ++turns > 3; });
+  }
+  const auto starts = [&] {
+    std::vector<Round> heard;
+    for (const auto& message : agent.messages) {
+      if (const auto* start = std::get_if<Start>(&message)) heard.push_back(start->round);
+    }
+    return heard;
+  };
+  CHECK(agent.run_until([&] { return starts().size() >= rounds || agent.lost; }));
+  box.join();
+  // Nothing comes behind the last one.
+  agent.link->send(Opened{rounds + 1, 1});
+  CHECK(agent.run_until([&] { return (!starts().empty() && starts().back() == rounds + 1) || agent.lost; }));
+  INFO((agent.lost ? agent.lost->message : "not lost"));
+  std::vector<Round> expected(rounds + 1);
+  std::iota(expected.begin(), expected.end(), 1);
+  CHECK(starts() == expected);
+  CHECK(f.server->stats().resumed > 0);
+  for (const auto& line : coordinator_log()) CHECK(line.find("lost linked") == std::string::npos);
+}
+
+TEST_CASE("a connection that cannot be made again in time is lost, on both sides") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(100);
+  options.coordinator.heartbeat_misses = 5;
+  Fixture f(options);
+  Wire wire(f.server->port());
+  Agent agent({{"127.0.0.1", wire.port()}});
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  wire.refuse();
+  wire.reset();
+  CHECK(has(agent.end(), "; it could not be made again: "));
+  CHECK(has(agent.end(), "coordinator's host"));
+  CHECK(agent.unreachable);
+  CHECK(coordinator_has_logged("broke linked"));
+  CHECK(coordinator_has_logged("silent linked"));
+}
+
+TEST_CASE("a coordinator whose process has ended is not waited for") {
+  auto f = std::make_unique<Fixture>();
+  Agent agent({{"127.0.0.1", f->server->port()}});
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  f.reset();
+  CHECK(has(agent.end(), "broke: connection closed"));
+  CHECK_FALSE(agent.unreachable);
+}
+
+TEST_CASE("an agent whose own thread stands still is not lost, and says so") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(50);
+  options.coordinator.heartbeat_misses = 20;
+  Fixture f(options);
+  Agent agent({{"127.0.0.1", f.server->port()}});
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  // This thread, which would run its callbacks, does something else for longer than silence would be borne.
+  const auto until = Clock::now() + 2s;
+  while (Clock::now() < until) ::usleep(10'000);
+  CHECK(coordinator_has_logged("stalled linked"));
+  agent.link->send(Opened{5, 1});
+  CHECK(agent.hear_of<Start>().value_or(Start{}).round == 5);
+  CHECK_FALSE(agent.lost);
 }

@@ -100,10 +100,10 @@ TEST_CASE("without a secret, or with one where none is wanted, the reason is tol
 
 TEST_CASE("another version of the protocol is told ours") {
   Fixture f;
-  const auto answer = answer_to(f, hello("0200 0100 00000000"));
-  CHECK(answer.substr(0, 12) == "DDRUN-RV" + unhex("0100 0100"));
+  const auto answer = answer_to(f, hello("0300 0100 00000000"));
+  CHECK(answer.substr(0, 12) == "DDRUN-RV" + unhex("0200 0100"));
   CHECK(answer.size() == hello_size);
-  CHECK(f.has_noticed("version 2 of ddrun's protocol, and this ddrun version 1"));
+  CHECK(f.has_noticed("version 3 of ddrun's protocol, and this ddrun version 2"));
   f.check_unharmed();
 }
 
@@ -154,8 +154,8 @@ TEST_CASE("a greeting that takes too long is ended") {
   const auto begin = Clock::now();
   std::vector<RawAgent> slow;
   for (int i = 0; i < 4; ++i) slow.emplace_back(f.server->port());
-  REQUIRE(slow[1].send(hello("0100 0100 00000000").substr(0, 47)));
-  REQUIRE(slow[2].send(hello("0100 0100 00000000")));
+  REQUIRE(slow[1].send(hello("0200 0100 00000000").substr(0, 47)));
+  REQUIRE(slow[2].send(hello("0200 0100 00000000")));
   REQUIRE(slow[3].greet() == Greeting::done);  // and does not join
   for (auto& one : slow) one.receive_all();
   CHECK(Clock::now() - begin > 4s);
@@ -239,8 +239,8 @@ TEST_CASE("with authentication, too, messages must make sense") {
     return open.notices().back();
   };
   CHECK(notice_after(unhex("00000000 63")).find("unknown type 99") != std::string::npos);
-  CHECK(notice_after(unhex("04000000 08 01000000")).find("its first message is not JOIN but PONG") !=
-        std::string::npos);
+  CHECK(notice_after(unhex("10000000 08 01000000 00000000 0000000000000000"))
+            .find("its first message is not JOIN but PONG") != std::string::npos);
   CHECK(notice_after(unhex("04000000 01 ffffffff")).find("JOIN with a payload of 4 bytes") != std::string::npos);
   CHECK(notice_after(unhex("01000100 01")).find("longer than any may be") != std::string::npos);  // 64 KiB and one
 }
@@ -299,7 +299,7 @@ TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
   int greeted = 0, cut_off = 0;
   for (const int fd : sockets) {
     REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    const auto bytes = hello("0100 0100 00000000");
+    const auto bytes = hello("0200 0100 00000000");
     (void)::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     char reply[hello_size];
     pollfd entry{fd, POLLIN, 0};
@@ -312,5 +312,37 @@ TEST_CASE("without descriptors newcomers are cut off and the job goes on") {
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &old) == 0);
   for (const int fd : sockets) ::close(fd);
   auto later = joined(f, "later");
+  f.check_unharmed();
+}
+
+TEST_CASE("a session that there is not cannot be resumed, and another's cannot be guessed") {
+  Fixture f;
+  for (const char* session :
+       {"", ".", "1", "1.", "2.0123456789abcdef0123456789abcdef", "99999999999999999999.a", "-1.a"}) {
+    RawAgent guest(f.server->port());
+    REQUIRE(guest.greet() == Greeting::done);
+    REQUIRE(guest.say(Resume{session, 0}));
+    const auto refused = guest.hear_of<Refused>();
+    REQUIRE(refused);
+    CHECK(refused->kind == RefusalKind::given_up);
+    CHECK(guest.receive_all().empty());
+  }
+  f.check_unharmed();
+}
+
+TEST_CASE("who resumes and counts wrong is cut off, and the member goes on as it was") {
+  Fixture f;
+  RawAgent member(f.server->port());
+  REQUIRE(member.greet() == Greeting::done);
+  REQUIRE(member.join("counted"));
+  const auto welcome = member.hear_of<Welcome>();
+  REQUIRE(welcome);
+  RawAgent again(f.server->port());
+  REQUIRE(again.greet() == Greeting::done);
+  REQUIRE(again.say(Resume{welcome->session, 1000}));
+  CHECK(again.receive_all().empty());
+  CHECK(f.has_noticed("it has heard 1000 messages, it says"));
+  REQUIRE(member.say(Opened{3, 1}));
+  CHECK(member.hear_of<Start>().value_or(Start{}).round == 3);
   f.check_unharmed();
 }

@@ -91,6 +91,9 @@ void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Cl
 void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_point now) {
   auto& state = *state_;
   state.seats[link].heard = now;
+  if (const auto* pong = std::get_if<Pong>(&message); pong != nullptr && pong->stalled_ms > 0) {
+    log(concat("stalled ", state.seats[link].host));
+  }
   if (const auto* opened = std::get_if<Opened>(&message)) {
     Start start;
     start.round = opened->round;
@@ -108,6 +111,16 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     for (const auto& [other, seat] : state.seats) state.tell(other, VerdictMessage{});
     state.done = true;
   }
+}
+
+void Coordinator::heard(LinkId link, Clock::time_point now) {
+  const auto seat = state_->seats.find(link);
+  if (seat != state_->seats.end()) seat->second.heard = now;
+}
+
+void Coordinator::broke(LinkId link, const std::string& /*how*/) {
+  const auto seat = state_->seats.find(link);
+  if (seat != state_->seats.end()) log(concat("broke ", seat->second.host));
 }
 
 void Coordinator::lost(LinkId link, const std::string& how, Clock::time_point /*now*/) {

@@ -15,7 +15,7 @@
 namespace ddrun::test {
 
 /// All that it was told, in order: "join node7 10.0.0.1 job", "node7 has 10.0.0.1 fd00::1", "lost node7: connection
-/// closed", "silent node7", "Failed".
+/// closed", "broke node7", "silent node7", "stalled node7", "Failed".
 [[nodiscard]] std::vector<std::string> coordinator_log();
 void clear_coordinator_log();
 /// Waits until the log has that line; false after 20 s.

@@ -149,7 +149,8 @@ TEST_CASE("many jobs are kept apart, and gone with their last agent") {
   CHECK(coordinator_has_logged("join other1 127.0.0.1 other"));
   CHECK(f.server->stats().jobs == 2);
   REQUIRE(others[0].say(Failed{.round = 77}));
-  CHECK(others[1].hear_of<Stop>().value_or(Stop{}).round == 77);
+  // Both read it: a connection that is closed with something unread is reset, as one is on its way.
+  for (auto& other : others) CHECK(other.hear_of<Stop>().value_or(Stop{}).round == 77);
   f.check_unharmed();  // and has not heard of 77
   others.clear();
   CHECK(comes_true([&] { return f.server->stats().jobs == 1; }));

@@ -59,8 +59,21 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "09000000"
         "00"
         "01");
-  CHECK(encode(FromAgent(Pong{3}), payload) == 8);
-  CHECK(hex(payload) == "03000000");
+  CHECK(encode(FromAgent(Pong{3, 4, 5}), payload) == 8);
+  CHECK(hex(payload) ==
+        "03000000"
+        "04000000"
+        "0500000000000000");
+  CHECK(encode(FromAgent(Resume{"1.a", 5}), payload) == 9);
+  CHECK(hex(payload) ==
+        "03000000312e61"
+        "0500000000000000");
+  CHECK(encode(FromCoordinator(Ping{3, 5}), payload) == 73);
+  CHECK(hex(payload) ==
+        "03000000"
+        "0500000000000000");
+  CHECK(encode(FromCoordinator(Resumed{5}), payload) == 75);
+  CHECK(encode(FromCoordinator(Notice{"a"}), payload) == 76);
   Join join;
   join.version = "v";
   join.settings = {{"k", "w"}};
@@ -124,10 +137,10 @@ TEST_CASE("values that mean nothing are refused") {
   CHECK(coordinator(70, "0100000000000000 01 00000000 00000000"));
   CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000"));  // neither true nor false
   CHECK_FALSE(agent(0, ""));
-  CHECK_FALSE(agent(9, "00000000"));
+  CHECK_FALSE(agent(10, "00000000"));
   CHECK_FALSE(agent(73, "00000000"));  // the coordinator's
   CHECK_FALSE(coordinator(8, "00000000"));
-  CHECK_FALSE(coordinator(75, "00000000"));
+  CHECK_FALSE(coordinator(77, "00000000"));
 }
 
 TEST_CASE("lengths and counts are believed only as far as there are bytes") {

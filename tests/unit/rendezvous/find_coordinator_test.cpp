@@ -148,5 +148,6 @@ TEST_CASE("what agents must agree upon is sorted and has every key once") {
                              {"min_nodes", "2"},
                              {"node_max_failures", "0"},
                              {"restart_backoff_ms", "0"},
-                             {"restart_window_ms", "1500"}});
+                             {"restart_window_ms", "1500"},
+                             {"stall_timeout_ms", "300000"}});
 }

@@ -14,7 +14,8 @@ ScriptedJob::ScriptedJob(int min_nodes, int max_nodes, Settings changed) {
                                             {"join_timeout_ms", "600000"},
                                             {"exit_skew_ms", ""},
                                             {"node_max_failures", "0"},
-                                            {"grace_ms", "10000"}};
+                                            {"grace_ms", "10000"},
+                                            {"stall_timeout_ms", "300000"}};
   for (auto& [key, value] : changed) all[key] = value;
   settings.assign(all.begin(), all.end());
   options.host = "a";
@@ -124,7 +125,12 @@ void ScriptedJob::deliver() {
       }
       ++counts_[output.link][output.message->index()];
       if (const auto* ping = std::get_if<Ping>(&*output.message)) {
-        if (silent_.count(output.link) == 0) coordinator().receive(output.link, Pong{ping->number}, now);
+        if (silent_.count(output.link) != 0) continue;
+        Pong pong{ping->number};
+        if (const auto since = still_since_.find(output.link); since != still_since_.end()) {
+          pong.stalled_ms = static_cast<std::uint32_t>((now - since->second) / Milliseconds{1});
+        }
+        coordinator().receive(output.link, pong, now);
       } else if (const auto* event = std::get_if<EventLine>(&*output.message)) {
         events_.push_back(event->json);
       } else {

@@ -35,6 +35,9 @@ class ScriptedJob {
   void breaks(LinkId link, const std::string& how = "connection reset by peer");
   void goes_silent(LinkId link) { silent_[link] = true; }
   void speaks_again(LinkId link) { silent_.erase(link); }
+  /// Its agent's main thread waits for a disk from now on; the agent answers.
+  void stands_still(LinkId link) { still_since_[link] = now; }
+  void goes_on(LinkId link) { still_since_.erase(link); }
 
   /// The usual answers, for the present round.
   void opens(std::uint16_t port = 29500);
@@ -88,6 +91,7 @@ class ScriptedJob {
   std::map<LinkId, std::map<std::size_t, int>> counts_;
   std::map<LinkId, bool> closed_;
   std::map<LinkId, bool> silent_;
+  std::map<LinkId, Clock::time_point> still_since_;
   std::vector<std::string> events_;
 };
 

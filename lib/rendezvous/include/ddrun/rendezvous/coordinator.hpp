@@ -48,7 +48,12 @@ class Coordinator {
   void join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
   /// Any later message. One that makes no sense at this point is ignored; a second Join ends the link.
   void receive(LinkId link, const FromAgent& message, Clock::time_point now);
-  /// The connection broke or was closed; `how` is for people ("connection reset by peer").
+  /// Something came from it that is not a whole message yet.
+  void heard(LinkId link, Clock::time_point now);
+  /// The connection broke, and another one may take its place under the same number: the member has as long for that as
+  /// a silent one. `how` is for people ("connection reset by peer").
+  void broke(LinkId link, const std::string& how);
+  /// The agent has closed the connection, or its process has ended.
   void lost(LinkId link, const std::string& how, Clock::time_point now);
   /// Time has passed.
   void tick(Clock::time_point now);

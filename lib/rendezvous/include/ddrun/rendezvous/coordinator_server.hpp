@@ -42,6 +42,7 @@ struct CoordinatorServerStats {
   std::uint64_t greeting = 0;        ///< connections that have not joined, now
   std::uint64_t accepted = 0;        ///< connections
   std::uint64_t joined = 0;          ///< connections that have said JOIN
+  std::uint64_t resumed = 0;         ///< connections that took the place of one that broke
   std::uint64_t strangers = 0;       ///< that did not speak the protocol
   std::uint64_t other_versions = 0;  ///< that spoke another version of it
   std::uint64_t wrong_secrets = 0;   ///< with another secret, or with one where none is wanted, or the other way

@@ -76,9 +76,16 @@ struct Abort {
 };
 struct Pong {
   std::uint32_t number = 0;
+  std::uint32_t stalled_ms = 0;  ///< for how long the agent's main thread has not come round; 0: it does
+  std::uint64_t heard = 0;       ///< messages from the coordinator that count, so far
   bool operator==(const Pong&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong>;
+struct Resume {  ///< the first message of a new connection, in place of Join: an old one broke
+  std::string session;
+  std::uint64_t heard = 0;
+  bool operator==(const Resume&) const = default;
+};
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong, Resume>;
 
 // From the coordinator.
 struct Welcome {
@@ -86,9 +93,15 @@ struct Welcome {
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t heartbeat_misses = 3;
   std::string job_id;
+  std::string session;  ///< for Resume; a secret between these two
   bool operator==(const Welcome&) const = default;
 };
-enum class RefusalKind : std::uint8_t { for_good = 0, not_needed = 1, other_job = 2 };
+enum class RefusalKind : std::uint8_t {
+  for_good = 0,
+  not_needed = 1,
+  other_job = 2,
+  given_up = 3,  ///< it was taken for lost; it may come back as a newcomer
+};
 struct Refused {
   RefusalKind kind = RefusalKind::for_good;
   std::string why;
@@ -151,13 +164,22 @@ struct NodeReport {
 };
 struct Ping {
   std::uint32_t number = 0;
+  std::uint64_t heard = 0;  ///< messages from the agent that count, so far
   bool operator==(const Ping&) const = default;
 };
 struct EventLine {
   std::string json;
   bool operator==(const EventLine&) const = default;
 };
-using FromCoordinator =
-    std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping, EventLine>;
+struct Resumed {
+  std::uint64_t heard = 0;
+  bool operator==(const Resumed&) const = default;
+};
+struct Notice {
+  std::string text;  ///< one sentence for the people who watch the job
+  bool operator==(const Notice&) const = default;
+};
+using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping,
+                                     EventLine, Resumed, Notice>;
 
 }  // namespace ddrun::rendezvous

@@ -143,8 +143,10 @@ struct RendezvousSpec {
   Milliseconds last_call{30'000};      ///< from MIN nodes until the first round; not if MIN is MAX
   Milliseconds join_timeout{600'000};  ///< until enough nodes are there
   Milliseconds heartbeat_interval{1'000};
-  int heartbeat_misses = 3;   ///< silent for so many intervals: lost
-  int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
+  int heartbeat_misses = 3;                  ///< silent for so many intervals: lost
+  Milliseconds stall_timeout{300'000};       ///< an agent that answers, but whose main thread does not come round: lost
+  Milliseconds coordinator_timeout{30'000};  ///< an agent that lost its coordinator looks for it so long
+  int node_max_failures = 0;                 ///< of a host's workers, then it is left out; 0: no limit
   std::optional<std::string> secret_file;
   bool insecure = false;  ///< no secret: every host that reaches the port may join
 

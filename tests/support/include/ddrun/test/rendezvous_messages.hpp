@@ -29,7 +29,8 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
       Stopped{3, R"({"rank":9})", R"([{"rank":8},{"rank":9}])"},
       Leave{2, "pid 17 (bash) of user 1000"},
       Abort{AbortKind::skewed, 124, "rank 3 still runs"},
-      Pong{4'000'000'000},
+      Pong{4'000'000'000, 33'000, 1'000'000'000'000},
+      Resume{"17.a1b2", 12},
   };
 }
 
@@ -50,7 +51,7 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
                  .master_addr = "fd00::7",
                  .master_port = 65535};
   return {
-      Welcome{"node0", 500, 4, "job"},
+      Welcome{"node0", 500, 4, "job", "17.a1b2"},
       Refused{RefusalKind::not_needed, "all have finished"},
       Waiting{1, 2, 4, true, "a place"},
       Open{5, "10.0.0.1", 29500, {"10.0.0.1", "", "fd00::7"}},
@@ -58,8 +59,10 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
       Stop{5, true, "node7 joins", 10},
       VerdictMessage{VerdictKind::node_lost, 125, 9, "node7", 2, 16, "node7 is silent", "{}", 3},
       NodeReport{5, 2, "node7", "[]"},
-      Ping{4'000'000'000},
+      Ping{4'000'000'000, 1'000'000'000'000},
       EventLine{R"({"event":"joined"})"},
+      Resumed{12},
+      Notice{"node7 waits for a disk"},
   };
 }
 

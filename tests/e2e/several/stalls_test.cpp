@@ -1,0 +1,129 @@
+// Agents that are well, only slow or silent for a while: none of them is given up too early, and one that was comes
+// back.
+
+#include <signal.h>
+
+#include <optional>
+
+#include "agents.hpp"
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/held_thread.hpp"
+
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// A second of silence is too long.
+const Words impatient{"--heartbeat-interval=0.1", "--heartbeat-misses=10"};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// Lets time pass in which something else must not happen.
+void let_pass(std::chrono::milliseconds time) {
+  for (const auto until = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < until;) {
+    ::usleep(10'000);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("An agent whose main thread waits for a disk is not lost, the coordinator's own is not either") {
+  const std::size_t held = GENERATE(0U, 1U);
+  CAPTURE(held);
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents(with({"--nnodes=2", "--max-restarts=3"}, impatient));
+  start_two(agents, {"env", "TORCHELASTIC_RESTART_COUNT", "print", "up", "await", end});
+  {
+    const HeldThread disk(Agents::agent_of(agents[held]));
+    let_pass(3s);  // three times as long as silence would be borne
+  }
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT") == 1);
+    CHECK_FALSE(has(outcome.err, "lost"));
+  }
+}
+
+TEST_CASE("An agent whose main thread waits for longer than --stall-timeout is lost, and comes back") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents(with({"--nnodes=2", "--max-restarts=1", "--stall-timeout=2"}, impatient));
+  start_two(agents, {"env", "TORCHELASTIC_RESTART_COUNT", "print", "up", "await", end});
+  {
+    const HeldThread disk(Agents::agent_of(agents[1]));
+    REQUIRE(agents[0].wait_for_err("its ddrun answers, but has not come round for 2"));
+  }
+  REQUIRE(agents[1].wait_for_err("; stopping the workers, to join again"));
+  REQUIRE(agents[0].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT=1") == 1);
+  }
+}
+
+TEST_CASE("An agent that was given up for its silence comes back, and the job goes on with it") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  const bool elastic = GENERATE(false, true);
+  CAPTURE(elastic);
+  Agents agents(with({elastic ? "--nnodes=1:2" : "--nnodes=2", "--last-call=60", "--max-restarts=1"}, impatient));
+  start_two(agents, {"env", "WORLD_SIZE", "print", "up", "await", end});
+  const pid_t agent = Agents::agent_of(agents[1]);
+  REQUIRE(agents[1].signal(agent, SIGSTOP));
+  REQUIRE(agents[0].wait_for_err("was lost: nothing was heard from it for 1"));
+  if (elastic) REQUIRE(agents[0].wait_for_out("WORLD_SIZE=1"));
+  REQUIRE(agents[1].signal(agent, SIGCONT));
+  REQUIRE(agents[1].wait_for_err("; stopping the workers, to join again"));
+  REQUIRE(wait_until([&] { return count(agents[1].out(), "WORLD_SIZE=2") == 2; }));
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "WORLD_SIZE=2") == 2);
+  }
+}
+
+TEST_CASE("An agent finds a coordinator again that was silent for a while") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents(with({"--nnodes=2", "--max-restarts=1"}, impatient));
+  start_two(agents, {"env", "TORCHELASTIC_RESTART_COUNT", "print", "up", "await", end});
+  const pid_t agent = Agents::agent_of(agents[0]);
+  REQUIRE(agents[0].signal(agent, SIGSTOP));
+  REQUIRE(agents[1].wait_for_err("nothing was heard from the coordinator on "));
+  REQUIRE(agents[0].signal(agent, SIGCONT));
+  const bool found = agents[1].wait_for_out("TORCHELASTIC_RESTART_COUNT=1");
+  INFO(agents[0].err() << agents[1].err());
+  REQUIRE(found);
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("An agent that is told to end while it comes back ends with that signal") {
+  Agents agents(with({"--nnodes=2", "--shutdown-timeout=2"}, impatient));
+  start_two(agents, {"ignore", "TERM", "print", "up", "pause"});
+  REQUIRE(agents[0].signal(Agents::agent_of(agents[0]), SIGSTOP));
+  REQUIRE(agents[1].wait_for_err("nothing was heard from the coordinator on "));
+  agents[1].signal(SIGINT);
+  const auto second = agents[1].wait();
+  INFO(second.err);
+  CHECK(second.code() == -SIGINT);
+  CHECK(agents[1].all_gone());
+  REQUIRE(agents[0].signal(Agents::agent_of(agents[0]), SIGCONT));
+  CHECK(agents[0].wait().code() == 125);
+  CHECK(agents[0].all_gone());
+}

@@ -1,0 +1,184 @@
+// Members that live, and are not to be given up: an agent whose main thread waits for a disk, a connection that broke
+// and is made again, a long message on a slow link, the coordinator's own agent.
+
+#include <algorithm>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+/// "a" runs the coordinator; both have workers.
+struct RunningPair {
+  explicit RunningPair(const ddrun::rendezvous::Settings& changed = {}, int min_nodes = 2)
+      : job(min_nodes, 2, changed) {
+    Join own = job.join_of("a");
+    own.runs_coordinator = true;
+    a = job.joins(own);
+    b = job.joins("b");
+    job.opens();
+    job.forget_all();
+  }
+  [[nodiscard]] bool both_run() const {
+    const auto members = const_cast<ScriptedJob&>(job).coordinator().members();
+    return members.size() == 2 &&
+           std::all_of(members.begin(), members.end(), [](const auto& member) { return member.node_rank >= 0; });
+  }
+  [[nodiscard]] std::size_t events_of(const std::string& name) const {
+    const auto& events = job.events();
+    return static_cast<std::size_t>(std::count_if(events.begin(), events.end(), [&](const std::string& line) {
+      return line.find("\"event\":\"" + name + "\"") != std::string::npos;
+    }));
+  }
+  ScriptedJob job;
+  LinkId a = 0;
+  LinkId b = 0;
+};
+
+}  // namespace
+
+TEST_CASE("an agent that waits for a disk for a minute and a half is not lost, and people hear of it") {
+  RunningPair pair;
+  pair.job.stands_still(pair.b);
+  pair.job.wait(Milliseconds{9'000});
+  CHECK_FALSE(pair.job.has<Notice>(pair.a));
+  pair.job.wait(Milliseconds{81'000});
+  CHECK(pair.both_run());
+  CHECK(pair.job.next<Notice>(pair.a).text.find("b (10.0.0.2, node rank 1) answers, but its ddrun waits") == 0);
+  CHECK_FALSE(pair.job.has<Notice>(pair.a));  // once
+  CHECK(pair.events_of("stalled") == 1);
+  pair.job.goes_on(pair.b);
+  pair.job.wait(Milliseconds{2'000});
+  CHECK(pair.job.next<Notice>(pair.a).text.find("b (10.0.0.2, node rank 1) goes on after 9") == 0);
+  CHECK(pair.events_of("recovered") == 1);
+  CHECK(pair.job.coordinator().restarts() == 0);
+}
+
+TEST_CASE("a short wait for a disk is not worth a word") {
+  RunningPair pair;
+  pair.job.stands_still(pair.b);
+  pair.job.wait(Milliseconds{8'000});
+  pair.job.goes_on(pair.b);
+  pair.job.wait(Milliseconds{2'000});
+  CHECK(pair.events_of("stalled") + pair.events_of("recovered") == 0);
+}
+
+TEST_CASE("an agent that waits for a disk for longer than --stall-timeout is lost, with that reason") {
+  RunningPair pair(ddrun::rendezvous::Settings{{"stall_timeout_ms", "60000"}});
+  pair.job.stands_still(pair.b);
+  pair.job.wait(Milliseconds{58'000});
+  CHECK(pair.both_run());
+  pair.job.wait(Milliseconds{4'000});
+  CHECK(pair.job.next<Refused>(pair.b).kind == RefusalKind::given_up);
+  const Stop stop = pair.job.next<Stop>(pair.a);
+  CHECK(stop.why.find("b (10.0.0.2, node rank 1) was lost: its ddrun answers, but has not come round for 60") == 0);
+  CHECK(stop.another_round);
+}
+
+TEST_CASE("an agent that waits for a disk is not given up for not stopping its workers, and gets its time afterwards") {
+  RunningPair pair(ddrun::rendezvous::Settings{{"grace_ms", "1000"}});
+  pair.job.stands_still(pair.b);
+  pair.job.wait(Milliseconds{2'000});
+  pair.job.fails(pair.a, 0, 1);
+  pair.job.stops(pair.a);
+  pair.job.wait(Milliseconds{80'000});  // the grace and 30 s are over
+  CHECK(pair.both_run());
+  pair.job.goes_on(pair.b);
+  pair.job.wait(Milliseconds{20'000});
+  CHECK(pair.both_run());
+  pair.job.stops(pair.b);
+  CHECK(pair.job.coordinator().round() == 2);
+  SECTION("one that only never stops is") {
+    pair.job.opens();
+    pair.job.fails(pair.a, 0, 1);
+    pair.job.stops(pair.a);
+    pair.job.wait(Milliseconds{32'000});
+    CHECK(pair.job.closed(pair.b));
+  }
+}
+
+TEST_CASE("one that never recovers is waited for no longer than --stall-timeout, also while a round ends") {
+  RunningPair pair({{"grace_ms", "1000"}, {"stall_timeout_ms", "100000"}});
+  pair.job.stands_still(pair.b);
+  pair.job.wait(Milliseconds{2'000});
+  pair.job.fails(pair.a, 0, 1);
+  pair.job.stops(pair.a);
+  pair.job.wait(Milliseconds{95'000});
+  CHECK_FALSE(pair.job.closed(pair.b));
+  pair.job.wait(Milliseconds{5'000});
+  CHECK(pair.job.closed(pair.b));
+}
+
+TEST_CASE("node rank 0 that waits for a disk opens the store late") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  const LinkId b = job.joins("b");
+  job.stands_still(a);
+  job.wait(Milliseconds{60'000});
+  CHECK_FALSE(job.closed(a));
+  job.goes_on(a);
+  job.opens();
+  CHECK(job.has<Start>(b));
+}
+
+TEST_CASE("a connection that broke has as long as a silent one to be made again") {
+  RunningPair pair;
+  pair.job.wait(Milliseconds{500});
+  pair.job.goes_silent(pair.b);
+  pair.job.coordinator().broke(pair.b, "Connection reset by peer");
+  pair.job.wait(Milliseconds{1'500});
+  CHECK(pair.both_run());
+  SECTION("it is") {
+    pair.job.coordinator().heard(pair.b, pair.job.now);
+    pair.job.speaks_again(pair.b);
+    pair.job.wait(Milliseconds{10'000});
+    CHECK(pair.both_run());
+  }
+  SECTION("it is not") {
+    pair.job.wait(Milliseconds{2'000});
+    const Stop stop = pair.job.next<Stop>(pair.a);
+    CHECK(stop.why.find("b (10.0.0.2, node rank 1) was lost: the connection broke: Connection reset by peer; "
+                        "it did not come back within 3 s") == 0);
+  }
+}
+
+TEST_CASE("a part of a long message is a sign of life") {
+  RunningPair pair;
+  pair.job.goes_silent(pair.b);
+  for (int i = 0; i < 30; ++i) {
+    pair.job.wait(Milliseconds{1'000});
+    pair.job.coordinator().heard(pair.b, pair.job.now);
+  }
+  CHECK(pair.both_run());
+}
+
+TEST_CASE("the coordinator never loses its own agent by silence") {
+  RunningPair pair;
+  pair.job.goes_silent(pair.a);
+  pair.job.wait(Milliseconds{60'000});
+  CHECK(pair.both_run());
+}
+
+TEST_CASE("a coordinator whose own agent stands still for too long ends the job, and tells everyone why") {
+  const bool stopping = GENERATE(false, true);
+  CAPTURE(stopping);
+  RunningPair pair({{"stall_timeout_ms", "60000"}, {"grace_ms", "1000"}}, 1);
+  pair.job.stands_still(pair.a);
+  pair.job.wait(Milliseconds{2'000});
+  if (stopping) {
+    pair.job.fails(pair.b, 2, 1);
+    pair.job.stops(pair.b);
+  }
+  pair.job.wait(Milliseconds{60'000});
+  if (!stopping) {
+    CHECK_FALSE(pair.job.next<Stop>(pair.b).another_round);
+    pair.job.stops(pair.b);
+  }
+  const VerdictMessage verdict = pair.job.next<VerdictMessage>(pair.b);
+  CHECK(verdict.kind == VerdictKind::node_lost);
+  CHECK(verdict.why.find("a (10.0.0.1, node rank 0) was lost: its ddrun answers, but has not come round") == 0);
+}
