@@ -131,7 +131,7 @@ int run_rendezvous(const Parsed& parsed) {
     if (!found) return refuse(found.error().message, agent::exit_code(found.error().code));
     if (!*found) return refuse(rendezvous::no_secret_message(), exit_codes::usage);
     secret = std::move(*found);
-    options.secret = secret->bytes();
+    options.secret.emplace(secret->bytes());
   }
   const auto server = rendezvous::CoordinatorServer::start(options);
   if (!server) return refuse(server.error().message, agent::exit_code(server.error().code));

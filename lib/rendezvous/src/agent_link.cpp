@@ -247,7 +247,13 @@ void AgentLink::Connection::next_candidate() {
       [this, self = weak_from_this(), attempt = attempt_, found](const Result<std::vector<std::string>>& addresses) {
         const auto alive = self.lock();
         if (!alive || attempt != attempt_) return;
-        if (addresses) return found(*addresses);
+        if (addresses) {
+          tell_owner([addresses = *addresses](const Owner& owner) {
+            const auto on_looked_up = owner.callbacks.on_looked_up;  // which may end the link
+            if (on_looked_up) on_looked_up(addresses);
+          });
+          return found(*addresses);
+        }
         targets_.clear();
         attempt_failed(addresses.error().message);
       });

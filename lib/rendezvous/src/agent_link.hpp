@@ -11,9 +11,9 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "hmac.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -50,6 +50,8 @@ struct AgentLinkCallbacks {
   std::function<void(const LinkLoss&)> on_lost;
   /// Why an attempt has come to nothing; there will be another. May be empty.
   std::function<void(const std::string&)> on_retry;
+  /// The name of a candidate has these addresses now, and will be tried there. May be empty.
+  std::function<void(const std::vector<std::string>&)> on_looked_up;
 };
 
 /// An agent's connection to its coordinator (lib/rendezvous/PROTOCOL.md): finds it, greets it, says JOIN, carries

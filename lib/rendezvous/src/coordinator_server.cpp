@@ -28,10 +28,10 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
-#include "hmac.hpp"
 #include "outbox.hpp"
 
 namespace ddrun::rendezvous {
@@ -64,8 +64,6 @@ class CoordinatorServer::Loop {
  public:
   Loop(std::vector<Listener> listeners, const CoordinatorServerOptions& options)
       : listeners_(std::move(listeners)), options_(options) {
-    if (options.secret) secret_.emplace(*options.secret);
-    options_.secret.reset();  // the caller's
     if (options_.coordinator.own_addresses.empty()) options_.coordinator.own_addresses = own_addresses();
   }
   ~Loop();
@@ -178,7 +176,6 @@ class CoordinatorServer::Loop {
   // Given to the thread by start().
   std::vector<Listener> listeners_;
   CoordinatorServerOptions options_;
-  std::optional<HmacKey> secret_;
   std::uint16_t port_ = 0;
   EventThread thread_;
 
@@ -432,7 +429,7 @@ void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
   }
   const LinkId id = ++last_id_;
   if (!thread_.watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
-  newcomers_.try_emplace(id, std::move(fd), *address, secret_ ? &*secret_ : nullptr);
+  newcomers_.try_emplace(id, std::move(fd), *address, options_.secret ? &*options_.secret : nullptr);
   to_join_by_.emplace_back(now() + time_to_join, id);
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "hmac.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 
 // Frames: lib/rendezvous/PROTOCOL.md, section 2. No sockets here: bytes in, bytes out.
 namespace ddrun::rendezvous {

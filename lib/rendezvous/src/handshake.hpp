@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ddrun/rendezvous/hmac.hpp"
 #include "frames.hpp"
-#include "hmac.hpp"
 
 // The greeting: lib/rendezvous/PROTOCOL.md, section 1. No sockets, no clock, no source of randomness: bytes in, bytes
 // out.

@@ -1,4 +1,4 @@
-#include "hmac.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 
 // The functions for SHA-256 alone have been on OpenSSL's list of things to go since 3.0, which still has them, as does
 // its next version: what they compute will not change, and what is to replace them costs a launcher its quick start.

@@ -14,8 +14,8 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/store/tcp_server.hpp"
-#include "hmac.hpp"
 #include "node_ranks.hpp"
 #include "settings.hpp"
 #include "warn_on.hpp"
@@ -155,6 +155,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void lost(const LinkLoss& loss);
   void come_back(const std::string& why);
   void join_by(Deadline deadline);
+  void ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline);
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
   void tell_later(std::string text);
@@ -180,12 +181,15 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   /// This node is to join again, as a newcomer, once its workers are stopped.
   bool coming_back_ = false;
   std::string why_it_comes_back_;  ///< empty: it has not been a member before
-  std::optional<HmacKey> key_;     ///< of the job's secret
+  std::optional<HmacKey> key_;     ///< of the job's secret; none: --insecure
   std::function<void()> close_done_;
   bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
 };
 
 Result<void> JobRendezvous::open() {
+  // All that is remembered of the secret.
+  if (options_.secret) key_.emplace(options_.secret->bytes());
+  options_.secret.reset();
   machine_ = this_machine();
   auto location = find_coordinator(options_.spec->rendezvous, machine_);
   if (!location) return tl::unexpected(location.error());
@@ -200,7 +204,7 @@ Result<void> JobRendezvous::start_coordinator() {
   CoordinatorServerOptions options;
   if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
   options.ports = location_.ports;
-  if (options_.secret) options.secret = options_.secret->bytes();
+  options.secret = key_;
   options.coordinator.host = options_.host;
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
@@ -251,9 +255,6 @@ void JobRendezvous::join_by(Deadline deadline) {
   AgentLinkOptions options;
   if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
   else options.coordinators = location_.candidates;
-  // Nothing else remembers the secret.
-  if (options_.secret) key_.emplace(options_.secret->bytes());
-  options_.secret.reset();
   options.secret = key_;
   options.is_here = server_ != nullptr;
   options.was_there = !why_it_comes_back_.empty();
@@ -278,12 +279,27 @@ void JobRendezvous::join_by(Deadline deadline) {
       self->tell_later(concat(why, "; trying for ", until));
     }
   };
+  callbacks.on_looked_up = [weak = weak_from_this(), deadline](const std::vector<std::string>& addresses) {
+    if (const auto self = weak.lock(); self && !self->over_) self->ask_again_who_runs_it(addresses, deadline);
+  };
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) {
     asio::post(executor_, [self = shared_from_this(), error = started.error()] {
       if (!self->over_) self->lost({error, false});
     });
   }
+}
+
+/// The endpoint's name may have had no address when this agent began, or another's: whose it is now decides.
+void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline) {
+  if (member_ || server_ || location_.is_certain) return;
+  MachineFacts machine = machine_;
+  machine.resolve = [&](const std::string&) { return addresses; };
+  const auto location = find_coordinator(options_.spec->rendezvous, machine);
+  if (!location) return lost({location.error(), false});
+  if (!location->is_here || !start_coordinator() || !server_) return;
+  link_.reset();
+  join_by(deadline);
 }
 
 void JobRendezvous::tell_later(std::string text) {

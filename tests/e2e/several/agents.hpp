@@ -1,5 +1,8 @@
 #pragma once
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -18,15 +21,21 @@ class Agents {
  public:
   explicit Agents(Words common) : common_(std::move(common)), port_(free_port()) {}
 
+  /// Its standard output goes to `stdout_file`, if one is named.
   /// "ddrun --rdzv-endpoint=… common… own… -- worker verbs…"
   Run& start(const Words& own, const Words& verbs, const std::string& secret = job_secret,
-             const std::map<std::string, std::string>& variables = {}) {
+             const std::map<std::string, std::string>& variables = {}, const std::string& stdout_file = {}) {
     Words options{"--rdzv-endpoint=127.0.0.1:" + std::to_string(port_)};
     options.insert(options.end(), common_.begin(), common_.end());
     options.insert(options.end(), own.begin(), own.end());
     RunOptions run;
     run.env = {{"DDRUN_SECRET", secret}, {"XDG_CONFIG_HOME", "/nonexistent"}};
     run.env.insert(run.env.end(), variables.begin(), variables.end());
+    if (!stdout_file.empty()) {
+      run.in_child = [stdout_file] {
+        ::dup2(::open(stdout_file.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDOUT_FILENO);
+      };
+    }
     runs_.push_back(std::make_unique<Run>(job(options, verbs), run));
     return *runs_.back();
   }

@@ -2,6 +2,7 @@
 // go.
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -227,4 +228,23 @@ TEST_CASE("The report and the events of a job are about all of its machines") {
     CHECK(std::count(names.begin(), names.end(), name) >= 1);
   }
   CHECK(names.back() == "verdict");
+}
+
+TEST_CASE("A name that means nobody yet is looked up again, and the machine that it means then runs the coordinator") {
+  const TemporaryDirectory directory;
+  const std::string known = directory.file("known");
+  write_file(directory.file("getent"), "#!/bin/sh\n[ -e " + known + " ] && echo '127.0.0.1 STREAM node0.example'\n");
+  REQUIRE(::chmod(directory.file("getent").c_str(), 0700) == 0);
+  const std::map<std::string, std::string> variables{
+      {"PATH", directory.path() + ":" + std::string(::getenv("PATH") != nullptr ? ::getenv("PATH") : "/bin")}};
+  Agents agents({"--nnodes=2"});
+  const Words own{"--rdzv-endpoint=node0.example:" + std::to_string(agents.port())};
+  Run& first = agents.start(own, {"count", "met"}, job_secret, variables);
+  REQUIRE(first.wait_for_err("host 'node0.example' is not known"));
+  agents.start(own, {"count", "met"}, job_secret, variables);
+  write_file(known, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  CHECK(has(outcomes[0].out + outcomes[1].out, "met=2"));
 }

@@ -2,6 +2,7 @@
 // back.
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <optional>
 
@@ -48,6 +49,58 @@ TEST_CASE("An agent whose main thread waits for a disk is not lost, the coordina
   for (const auto& outcome : outcomes) {
     CHECK(outcome.code() == 0);
     CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT") == 1);
+    CHECK_FALSE(has(outcome.err, "lost"));
+  }
+}
+
+TEST_CASE("A disk that takes nothing for a while is no lost node, whatever file lies on it") {
+#ifdef DDRUN_SANITIZED
+  skip("a library cannot be loaded before a sanitizer's own");
+#endif
+  if (DDRUN_TEST_LINK == std::string_view("static")) skip("a static program loads no library that is slow");
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  const std::string slow = directory.file("slow/");
+  REQUIRE(::mkdir(slow.c_str(), 0700) == 0);
+  // Only the agent with the coordinator writes events and the report.
+  using Kind = std::pair<std::string, std::size_t>;
+  const auto [kind, held] =
+      GENERATE(values<Kind>({{"logs", 0}, {"logs", 1}, {"events", 0}, {"report", 0}, {"stdout", 0}, {"stdout", 1}}));
+  const std::map<std::string, Words> options_of{{"logs", {"--log-dir=" + slow, "--tee=3", "--log-rotate=1M"}},
+                                                {"events", {"--events=" + slow + "events"}},
+                                                {"report", {"--report=" + slow + "report"}},
+                                                {"stdout", {}}};
+  CAPTURE(kind, held);
+  Agents agents(with({"--nnodes=2", "--max-restarts=3"}, impatient));
+  const std::string mark = directory.file("mark");
+  for (const std::size_t agent : {0U, 1U}) {
+    Words options = with({"--node-rank=" + std::to_string(agent)}, agent == held ? options_of.at(kind) : Words{});
+    std::map<std::string, std::string> variables;
+    if (agent == held) {
+      variables = {{"LD_PRELOAD", DDRUN_TEST_SLOW_DISK},
+                   {"DDRUN_TEST_SLOW_PATH", slow},
+                   {"DDRUN_TEST_SLOW_MARK", mark},
+                   {"DDRUN_TEST_SLOW_MS", "3000"}};
+    }
+    const bool to_file = agent == held && kind == "stdout";
+    agents.start(options, {"env", "TORCHELASTIC_RESTART_COUNT", "print", "up", "await", end}, job_secret, variables,
+                 to_file ? slow + "out" : "");
+    if (agent == 0) REQUIRE(agents[0].wait_for_err("waiting for 1 more node"));
+  }
+  const bool at_the_end = kind == "report";
+  if (at_the_end) write_file(end, "");
+  const bool begun = wait_until([&] { return ::access(mark.c_str(), F_OK) == 0; });
+  INFO(agents[0].out() << agents[0].err() << agents[1].out() << agents[1].err());
+  REQUIRE(begun);
+  if (!at_the_end) {
+    let_pass(3s);
+    write_file(end, "");
+  }
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT=1") == 0);
     CHECK_FALSE(has(outcome.err, "lost"));
   }
 }

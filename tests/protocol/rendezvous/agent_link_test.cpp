@@ -208,7 +208,7 @@ TEST_CASE("an agent comes from the address that it was given") {
 
 TEST_CASE("an agent waits for a coordinator that comes later, at one of several places") {
   CoordinatorServerOptions options;
-  options.secret = the_secret;
+  options.secret.emplace(the_secret);
   std::uint16_t port = 0;
   {
     const auto started = CoordinatorServer::start(options);

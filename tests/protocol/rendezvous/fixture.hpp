@@ -15,7 +15,7 @@ namespace ddrun::test {
 struct Fixture {
   explicit Fixture(rendezvous::CoordinatorServerOptions options = unhurried(), const std::string& secret = the_secret) {
     clear_coordinator_log();
-    if (!secret.empty()) options.secret = secret;
+    if (!secret.empty()) options.secret.emplace(secret);
     options.on_notice = [this](const std::string& text) {
       const std::lock_guard lock(mutex);
       told.push_back(text);

@@ -62,7 +62,7 @@ TEST_CASE("agents come by IPv6 as well") {
 TEST_CASE("a port in use is named, and the next candidate is taken") {
   Fixture f;
   CoordinatorServerOptions options;
-  options.secret = the_secret;
+  options.secret.emplace(the_secret);
   options.ports = {f.server->port()};
   const auto refused = CoordinatorServer::start(options);
   REQUIRE_FALSE(refused);
@@ -187,7 +187,7 @@ TEST_CASE("after the whole process stood still nobody is taken for lost") {
   const pid_t server = ::fork();
   if (server == 0) {
     clear_coordinator_log();
-    options.secret = the_secret;
+    options.secret.emplace(the_secret);
     const auto started = CoordinatorServer::start(options);
     const std::uint16_t port = started ? (*started)->port() : 0;
     (void)!::write(ports[1], &port, sizeof port);

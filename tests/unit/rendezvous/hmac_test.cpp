@@ -1,4 +1,4 @@
-#include "hmac.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"

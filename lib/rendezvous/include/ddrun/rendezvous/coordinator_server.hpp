@@ -5,12 +5,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -20,8 +20,8 @@ struct CoordinatorServerOptions {
   std::vector<std::string> addresses;
   /// The first that is free on all addresses; 0 takes any.
   std::vector<std::uint16_t> ports{0};
-  /// What agents must know; none: anybody may join (--insecure). Copied, in a form that cannot be turned back.
-  std::optional<std::string_view> secret;
+  /// Of what agents must know; none: anybody may join (--insecure).
+  std::optional<HmacKey> secret;
   /// Of each job. `own_addresses` is looked up if it is empty.
   CoordinatorOptions coordinator;
   /// One coordinator for each job id that agents come with, gone with its last agent; `coordinator.job_id` is ignored.
