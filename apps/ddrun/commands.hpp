@@ -1,6 +1,5 @@
 #pragma once
 
-#include <signal.h>
 #include <sys/types.h>
 
 #include <cstdint>
@@ -138,23 +137,5 @@ struct ClusterPlace {
 /// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
 /// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
 [[nodiscard]] Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid);
-
-// For commands that serve (commands.cpp).
-
-/// A program that serves until a signal ends it. Make it before anything that has a thread: the thread is to have none
-/// of the signals.
-class Serving {
- public:
-  Serving();
-  /// Says on stdout where it listens, waits for SIGINT, SIGTERM, SIGHUP or SIGQUIT, and prints `stats` (if there is
-  /// such a function) then and for each SIGUSR1. Returns the exit code.
-  int run(const std::vector<std::string>& addresses, const std::function<std::string()>& stats);
-
- private:
-  sigset_t signals_;
-};
-
-/// "name number", on a line of its own.
-[[nodiscard]] std::string stats_line(std::string_view name, unsigned long long number);
 
 }  // namespace ddrun

@@ -12,6 +12,7 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "serving.hpp"
 
 // `ddrun rendezvous`: a coordinator by itself. It serves until a signal comes.
 
@@ -122,7 +123,7 @@ int run_rendezvous(const Parsed& parsed) {
   options.coordinator.host = rendezvous::this_machine().host_name;
   options.coordinator.heartbeat_interval = command.heartbeat_interval;
   options.coordinator.heartbeat_misses = command.heartbeat_misses;
-  options.on_notice = [](const std::string& text) { say(Level::warning, text); };
+  options.on_notice = serving.warn();
   std::optional<rendezvous::Secret> secret;
   if (!command.insecure) {
     RendezvousSpec spec;

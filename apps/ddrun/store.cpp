@@ -17,6 +17,7 @@
 #include "ddrun/store/resolve.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "serving.hpp"
 
 // `ddrun store`: a store by itself, and questions to one.
 
@@ -322,7 +323,7 @@ int serve_store(const StoreServe& command) {
   options.addresses = command.addresses;
   options.port = command.port;
   options.max_memory = command.max_memory;
-  options.on_refusal = [](const std::string& text) { say(Level::warning, text); };
+  options.on_refusal = serving.warn();
   const auto server = store::TcpServer::start(options);
   if (!server) {
     say_error(server.error().message);

@@ -11,6 +11,7 @@
 
 #include "../job.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/full_pipe.hpp"
 
 using namespace ddrun::test;
 
@@ -29,17 +30,8 @@ TEST_CASE("A hundred workers do not fit into 64 descriptors and the message says
 TEST_CASE("A signal ends a ddrun that cannot say why it did not start") {
   RunOptions options;
   options.descriptor_limit = 64;
-  // A pipe that is full, and that somebody could read.
-  options.in_child = [] {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) ::_exit(95);
-    ::fcntl(ends[0], F_DUPFD, 10);
-    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    while (::write(ends[1], "x", 1) == 1) {
-    }
-    ::fcntl(ends[1], F_SETFL, 0);
-    ::dup2(ends[1], 2);
-  };
+  const FullPipe full;
+  options.in_child = [&full] { ::dup2(full.write_end(), STDERR_FILENO); };
   Run run(job({"-n", "100"}, {"print", "started"}), options);
   const bool stuck = wait_until(
       [&] {

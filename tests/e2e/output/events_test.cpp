@@ -5,6 +5,7 @@
 
 #include "../job.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/full_pipe.hpp"
 
 using namespace ddrun::test;
 
@@ -46,18 +47,8 @@ TEST_CASE("A FIFO has all events for a reader that comes late") {
 TEST_CASE("Events to a pipe that is full do not keep ddrun from a signal") {
   const TemporaryDirectory dir;
   RunOptions options;
-  // Descriptor 9 is a pipe that is full and that nobody reads, though somebody could: its other end stays open.
-  options.in_child = [] {
-    int ends[2];
-    if (::pipe(ends) != 0) return;
-    ::fcntl(ends[0], F_DUPFD, 10);  // either end may be descriptor 9 itself
-    ::fcntl(ends[1], F_SETFL, O_NONBLOCK);
-    char byte = 'x';
-    while (::write(ends[1], &byte, 1) == 1) {
-    }
-    ::fcntl(ends[1], F_SETFL, 0);
-    ::dup2(ends[1], 9);
-  };
+  const FullPipe full;
+  options.in_child = [&full] { ::dup2(::fcntl(full.write_end(), F_DUPFD, 10), 9); };  // it may be 9 itself
   Run run(job({"-n", "2", "--events=/dev/fd/9"}, {"print", "ready", "forever"}), options);
   REQUIRE(run.wait_for_out("[1] ready"));
   run.signal(SIGTERM);

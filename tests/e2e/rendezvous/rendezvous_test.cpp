@@ -1,7 +1,11 @@
 // `ddrun rendezvous`: a coordinator by itself, which many jobs use and none ends.
+#include <unistd.h>
+
 #include <csignal>
 
 #include "../job.hpp"
+#include "ddrun/test/full_pipe.hpp"
+#include "ddrun/test/store_wire.hpp"
 
 using namespace ddrun::test;
 
@@ -121,4 +125,38 @@ TEST_CASE("Without a secret only if that is said") {
   Run other(coordinator.node("job", "exit 0", {"--insecure"}), without);
   CHECK(one.wait().code() == 0);
   CHECK(other.wait().code() == 0);
+}
+
+TEST_CASE("A stderr that takes nothing does not keep a coordinator from its agents") {
+  FullPipe full;
+  RunOptions options = knowing(secret);
+  options.in_child = [&full] { ::dup2(full.write_end(), STDERR_FILENO); };
+  Coordinator coordinator({}, options);
+  RawClient stranger(static_cast<std::uint16_t>(std::stoi(coordinator.port())));
+  REQUIRE(stranger.send("GET / HTTP/1.0\r\n\r\n"));
+  stranger.receive(4096);  // until it is hung up on
+  Run one(coordinator.node("job", "exit 0", {"--join-timeout=15s"}), knowing(secret));
+  Run other(coordinator.node("job", "exit 0", {"--join-timeout=15s"}), knowing(secret));
+  for (Run* run : {&one, &other}) {
+    const auto outcome = run->wait();
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 0);
+  }
+  CHECK(full.wait_for("ddrun: warning: "));
+  coordinator.run().signal(SIGTERM);
+  CHECK(coordinator.run().wait().code() == 0);
+}
+
+TEST_CASE("A signal ends a coordinator whose stderr takes nothing") {
+  FullPipe full;
+  RunOptions options = knowing(secret);
+  options.in_child = [&full] { ::dup2(full.write_end(), STDERR_FILENO); };
+  Coordinator coordinator({"--stats"}, options);
+  RawClient stranger(static_cast<std::uint16_t>(std::stoi(coordinator.port())));
+  REQUIRE(stranger.send("GET / HTTP/1.0\r\n\r\n"));
+  stranger.receive(4096);  // until it is hung up on
+  coordinator.run().signal(SIGTERM);
+  const auto outcome = coordinator.run().wait();
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, "strangers 1\n"));
 }

@@ -1,7 +1,10 @@
 // `ddrun store`: a store by itself, and questions to one.
+#include <unistd.h>
+
 #include <csignal>
 
 #include "../job.hpp"
+#include "ddrun/test/full_pipe.hpp"
 
 using namespace ddrun::test;
 
@@ -10,7 +13,7 @@ namespace {
 /// A store on a free port of the loopback.
 class Store {
  public:
-  explicit Store(Words options = {}) : run_(with(std::move(options))) {
+  explicit Store(Words options = {}, RunOptions run = {}) : run_(with(std::move(options)), std::move(run)) {
     REQUIRE(run_.wait_for_out("listening on 127.0.0.1:"));
     const std::string out = run_.out();
     const auto at = out.find("127.0.0.1:");
@@ -117,6 +120,18 @@ TEST_CASE("A client that wants more than the store may take is cut off and named
   CHECK(store.answer({"add", "n"}) == "1\n");
   REQUIRE(store.run().wait_for_err("for which there is no room"));
   CHECK(has(store.run().err(), "has cut off its client 127.0.0.1:"));
+}
+
+TEST_CASE("A stderr that takes nothing does not keep a store from its clients") {
+  FullPipe full;
+  RunOptions options;
+  options.in_child = [&full] { ::dup2(full.write_end(), STDERR_FILENO); };
+  Store store({"--max-memory=1M"}, options);
+  CHECK(store.ask({"set", "big", "-"}, std::string(2'000'000, 'v')).code() == 125);
+  CHECK(store.answer({"add", "n"}) == "1\n");
+  CHECK(full.wait_for("for which there is no room"));
+  store.run().signal(SIGTERM);
+  CHECK(store.run().wait().code() == 0);
 }
 
 TEST_CASE("A job says why the store has cut off a worker") {
