@@ -28,18 +28,58 @@ std::vector<std::string> resolve_name(const std::string& name) {
 
 std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }
 
-bool names_machine(const std::string& host, const MachineFacts& machine) {
-  if (host == "localhost" || host == machine.host_name) return true;
-  const auto is_ours = [&](const std::optional<IpAddress>& address) {
-    return address && (address->is_loopback() || std::find(machine.addresses.begin(), machine.addresses.end(),
-                                                           *address) != machine.addresses.end());
-  };
-  if (const auto address = IpAddress::parse(host)) return is_ours(address);
-  // A short name that is ours is us, whatever a name server makes of it.
-  if (host.find('.') == std::string::npos && host == short_name(machine.host_name)) return true;
-  const auto addresses = machine.resolve(host);
-  return std::any_of(addresses.begin(), addresses.end(),
-                     [&](const std::string& text) { return is_ours(IpAddress::parse(text)); });
+/// Whom the host of an endpoint means, as seen from this machine.
+struct Meaning {
+  enum class Who { us, another, several };
+  Who who = Who::another;
+  std::vector<std::string> addresses;  ///< of the name, where it was asked for
+  bool is_our_name = false;            ///< though it may have another machine's address
+
+  [[nodiscard]] std::string addresses_text() const {
+    std::string text;
+    for (const std::string& address : addresses) text += (text.empty() ? "" : ", ") + address;
+    return text;
+  }
+};
+
+bool is_ours(const std::optional<IpAddress>& address, const MachineFacts& machine) {
+  return address && (address->is_loopback() || std::find(machine.addresses.begin(), machine.addresses.end(),
+                                                         *address) != machine.addresses.end());
+}
+
+Meaning meaning_of(const std::string& host, const MachineFacts& machine) {
+  using Who = Meaning::Who;
+  if (host == "localhost") return {Who::us, {}, true};
+  if (const auto address = IpAddress::parse(host)) return {is_ours(address, machine) ? Who::us : Who::another, {}};
+  Meaning meaning;
+  meaning.is_our_name =
+      host == machine.host_name || (host.find('.') == std::string::npos && host == short_name(machine.host_name));
+  meaning.addresses = machine.resolve(host);
+  const auto ours = std::count_if(meaning.addresses.begin(), meaning.addresses.end(),
+                                  [&](const std::string& text) { return is_ours(IpAddress::parse(text), machine); });
+  if (ours == static_cast<std::ptrdiff_t>(meaning.addresses.size())) {
+    // No address at all: our own name needs none. With addresses all of them count, as machines that were copied from
+    // one image have one name.
+    meaning.who = ours > 0 || meaning.is_our_name ? Who::us : Who::another;
+  } else if (ours > 0) {
+    meaning.who = Who::several;
+  }
+  return meaning;
+}
+
+/// Each machine that has one of the addresses would run a coordinator of its own.
+tl::unexpected<Error> several_machines(const std::string& host, const Meaning& meaning, const RendezvousSpec& spec) {
+  return fail(Errc::invalid_argument,
+              concat("the endpoint's name ", host, " has several addresses (", meaning.addresses_text(),
+                     "), and not all are this machine's: name one machine, or say which one runs the coordinator: ",
+                     spec.backend == "static" ? "--node-rank=0 there, --node-rank=N elsewhere"
+                                              : "--rdzv-conf=is_host=true there, is_host=false elsewhere"));
+}
+
+std::string another_machine(const std::string& host, const Meaning& meaning) {
+  return concat(
+      "this machine is called ", host, ", but that name means ", meaning.addresses_text(),
+      ", which it does not have: it does not run the coordinator (--rdzv-conf=is_host=true says that it does)");
 }
 
 Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
@@ -101,11 +141,14 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
     location.is_here = *spec.node_rank == 0;
     location.is_certain = true;
   } else {
-    std::string last_asked;
-    bool last_answer = false;
+    std::optional<std::string> asked;
     for (const Endpoint& endpoint : location.candidates) {  // Slurm's differ in their ports only
-      if (endpoint.host != last_asked) last_answer = names_machine(last_asked = endpoint.host, machine);
-      if (last_answer) location.is_here = true;
+      if (asked == endpoint.host) continue;
+      asked = endpoint.host;
+      const Meaning meaning = meaning_of(endpoint.host, machine);
+      if (meaning.who == Meaning::Who::several) return several_machines(endpoint.host, meaning, spec);
+      if (meaning.who == Meaning::Who::us) location.is_here = true;
+      else if (meaning.is_our_name) location.warning = another_machine(endpoint.host, meaning);
     }
   }
   for (const Endpoint& endpoint : location.candidates) {

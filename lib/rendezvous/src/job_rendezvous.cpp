@@ -194,6 +194,7 @@ Result<void> JobRendezvous::open() {
   auto location = find_coordinator(options_.spec->rendezvous, machine_);
   if (!location) return tl::unexpected(location.error());
   location_ = std::move(*location);
+  if (!location_.warning.empty()) say(Level::warning, location_.warning);
   store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, options_.spec->rendezvous.store_max_memory,
                                         options_.with_store);
   return location_.is_here ? start_coordinator() : Result<void>();

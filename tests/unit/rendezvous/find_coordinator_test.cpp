@@ -21,7 +21,13 @@ struct Machine {
     facts.resolve = [this](const std::string& name) {
       ++questions;
       static const std::map<std::string, std::vector<std::string>> known{
-          {"node3-ib", {"192.168.7.3", "10.0.0.3"}}, {"node4", {"10.0.0.4"}}, {"here", {"127.0.1.1"}}};
+          {"node3-ib", {"fd00::3", "10.0.0.3"}},
+          {"node4", {"10.0.0.4"}},
+          {"here", {"127.0.1.1"}},
+          {"here-too", {"127.0.1.1", "10.0.0.3", "fd00::3"}},
+          {"headless", {"10.0.0.4", "10.0.0.3", "10.0.0.5"}},
+          {"others", {"10.0.0.4", "10.0.0.5"}},
+          {"dual", {"10.0.0.3", "fd00::4"}}};
       const auto found = known.find(name);
       return found == known.end() ? std::vector<std::string>() : found->second;
     };
@@ -53,14 +59,14 @@ std::string refusal(const RendezvousSpec& spec) {
 
 TEST_CASE("the agent whose machine the endpoint names runs the coordinator") {
   for (const char* ours : {"node3", "node3.cluster", "node3-ib", "localhost", "127.0.0.1", "127.0.0.9", "10.0.0.3",
-                           "[fd00::3]", "[fd00:0::3]", "[::ffff:10.0.0.3]", "[::1]", "here"}) {
+                           "[fd00::3]", "[fd00:0::3]", "[::ffff:10.0.0.3]", "[::1]", "here", "here-too"}) {
     INFO(ours);
     const auto place = found(at(std::string(ours) + ":29400"));
     CHECK(place.is_here);
     CHECK_FALSE(place.is_certain);
     CHECK(place.ports == std::vector<std::uint16_t>{29400});
   }
-  for (const char* other : {"node4", "node33", "node3.elsewhere", "10.0.0.33", "[fd00::4]", "unknown"}) {
+  for (const char* other : {"node4", "node33", "node3.elsewhere", "10.0.0.33", "[fd00::4]", "unknown", "others"}) {
     INFO(other);
     CHECK_FALSE(found(at(std::string(other) + ":29400")).is_here);
   }
@@ -69,7 +75,7 @@ TEST_CASE("the agent whose machine the endpoint names runs the coordinator") {
 TEST_CASE("an address is compared without asking for a name, and a name is asked for once") {
   Machine machine;
   CHECK(find_coordinator(at("10.0.0.9:1"), machine.facts));
-  CHECK(find_coordinator(at("node3:1"), machine.facts));
+  CHECK(find_coordinator(at("localhost:1"), machine.facts));
   CHECK(machine.questions == 0);
   RendezvousSpec spec;
   spec.coordinators = {{"node4", 1}, {"node4", 2}, {"node4", 3}};
@@ -77,6 +83,49 @@ TEST_CASE("an address is compared without asking for a name, and a name is asked
   REQUIRE(place);
   CHECK(machine.questions == 1);
   CHECK(place->ports == std::vector<std::uint16_t>{1, 2, 3});
+}
+
+TEST_CASE("a name that is this machine's and another's is refused, as each would run a coordinator") {
+  const std::string c10d = refusal(at("headless:1"));
+  CHECK(c10d ==
+        "the endpoint's name headless has several addresses (10.0.0.4, 10.0.0.3, 10.0.0.5), and not all are this "
+        "machine's: name one machine, or say which one runs the coordinator: --rdzv-conf=is_host=true there, "
+        "is_host=false elsewhere");
+  CHECK(refusal(at("dual:1")).find("(10.0.0.3, fd00::4)") != std::string::npos);
+  CHECK(refusal(at("headless:1", "static")).find("--node-rank=0 there") != std::string::npos);
+  RendezvousSpec spec = at("headless:1");
+  for (const bool host : {true, false}) {
+    spec.is_host = host;
+    CHECK(found(spec).is_here == host);
+  }
+  spec = at("headless:1", "static");
+  for (const int rank : {0, 1}) {
+    spec.node_rank = rank;
+    CHECK(found(spec).is_here == (rank == 0));
+  }
+}
+
+TEST_CASE("our own name is another machine if a name server says so, and us if it says nothing") {
+  for (const char* name : {"node3", "node3.cluster"}) {
+    INFO(name);
+    const auto looked_up = [&](std::vector<std::string> addresses) {
+      Machine machine;
+      machine.facts.resolve = [&](const std::string&) { return addresses; };
+      return find_coordinator(at(std::string(name) + ":1"), machine.facts);
+    };
+    CHECK(looked_up({})->is_here);
+    CHECK(looked_up({"127.0.1.1"})->is_here);
+    CHECK(looked_up({"10.0.0.3", "fd00::3", "127.0.1.1"})->is_here);
+    CHECK(looked_up({"10.0.0.3"})->warning.empty());
+    CHECK_FALSE(looked_up({"10.0.0.3", "10.0.0.9"}));
+    const auto copied = looked_up({"10.0.0.9"});
+    REQUIRE(copied);
+    CHECK_FALSE(copied->is_here);
+    CHECK(copied->warning == std::string("this machine is called ") + name +
+                                 ", but that name means 10.0.0.9, which it does not have: it does not run the "
+                                 "coordinator (--rdzv-conf=is_host=true says that it does)");
+  }
+  CHECK(found(at("node4:1")).warning.empty());
 }
 
 TEST_CASE("who is told to run the coordinator does") {

@@ -30,12 +30,15 @@ struct CoordinatorLocation {
   bool is_certain = false;           ///< said by the user or by node rank: if the port is taken, that is an error
   bool loopback_only = false;        ///< only agents of this machine are meant
   std::vector<std::uint16_t> ports;  ///< if it is here: to be tried in this order
+  std::string warning;               ///< what a user should know about the place; mostly empty
 };
 
 /// From the options alone but for names, which `machine` resolves. An agent runs the coordinator if it was told so
-/// (--rdzv-conf is_host, a scheduler); in static mode if its node rank is 0; else if an endpoint is this machine: its
-/// name, localhost, or an address of one of its interfaces. A name is asked for at most once.
-/// Fails with `invalid_argument` if nothing says where the coordinator is.
+/// (--rdzv-conf is_host, a scheduler); in static mode if its node rank is 0; else if an endpoint is this machine:
+/// localhost, an address of one of its interfaces, or a name all of whose addresses are that, or this machine's own
+/// name where it has no address at all. A name is asked for at most once. Fails with `invalid_argument` if nothing says
+/// where the coordinator is, or if the name has an address of this machine and one of another, as each of them would
+/// run a coordinator.
 [[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
 
 }  // namespace ddrun::rendezvous
