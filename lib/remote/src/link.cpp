@@ -191,7 +191,8 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
   if (target_.here) words = {"/bin/sh", "-c"};
   else words.push_back(target_.host);
-  words.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size)));
+  words.push_back(remote_command(settings_.build_id, settings_.program, static_cast<std::uint64_t>(info.st_size),
+                                 settings_.start_limit));
 
   auto in = make_pipe();
   auto out = make_pipe();

@@ -52,14 +52,41 @@ Result<std::vector<std::string>> split_command(std::string_view text) {
 std::string frames_marker(std::string_view build_id) { return concat("ddrun-agent-", build_id, "-runs\n"); }
 std::string copy_marker(std::string_view build_id) { return concat("ddrun-agent-", build_id, "-missing\n"); }
 
-std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size) {
-  std::string script = concat("i=", build_id, "; n=", size, "; for p in ");
+// What follows is read by any login shell within single quotes, so it has none of ' \ ! and no newlines; /bin/sh may be
+// dash, bash, busybox or ksh.
+
+namespace {
+
+/// "trusted NAME" makes the path of that program `p`, and is false unless root or this user owns it and each directory
+/// above it and no other user may write there. Another user could put a program of his own there else, which would run
+/// as this user. A sticky directory such as /tmp is fine above what belongs to those two: nobody else can replace it.
+/// So is a group that by its number is the user's own.
+constexpr std::string_view trusted =
+    "o=$(id -u); x=$(id -g); [ \"$x\" = \"$o\" ] || x=none; "
+    "trusted() { p=$(command -v \"$1\") && p=$(readlink -f \"$p\") || return 1; "
+    "case $p in /*) ;; *) return 1;; esac; "
+    "set --; q=$p; until [ -z \"$q\" ]; do set -- \"$q\" \"$@\"; q=${q%/*}; done; "
+    "ls -ldn / \"$@\" 2>/dev/null | (while read m l u g r; do "
+    "case $u in 0|$o) ;; *) exit 1;; esac; "
+    "case $m in d????????[tT]*) ;; ????????w*) exit 1;; ?????w*) [ \"$g\" = \"$x\" ] || exit 1;; esac; "
+    "done); }; ";
+
+}  // namespace
+
+std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
+                           std::chrono::milliseconds limit) {
+  std::string script =
+      concat("i=", build_id, "; n=", size, "; s=", std::chrono::ceil<std::chrono::seconds>(limit).count(), "; ",
+             trusted, "for p in ");
   if (is_plain(program)) script += concat("\"", program, "\" ");
   script +=
-      "ddrun; do if \"$p\" relay --check=$i </dev/null >/dev/null 2>&1; then exec \"$p\" relay; fi; done; umask 077; "
+      "ddrun; do if trusted \"$p\" && \"$p\" relay --check=$i </dev/null >/dev/null 2>&1; "
+      "then exec \"$p\" relay; fi; done; umask 077; "
       "t=\"${TMPDIR:-/tmp}\"; d=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || exit 1; c() { rm -rf \"$d\"; }; "
       "trap c EXIT; trap \"exit 1\" HUP INT TERM PIPE; echo ddrun-agent-$i-missing; "
-      "if head -c $n >\"$d/ddrun\" && [ $(wc -c <\"$d/ddrun\") -eq $n ] && chmod 700 \"$d/ddrun\"; then "
+      // Where the wire falls silent sshd may wait for days. (Old busybox has a timeout that is used otherwise.)
+      "b=; timeout 1 true 2>/dev/null && b=\"timeout $s\"; "
+      "if $b head -c $n >\"$d/ddrun\" && [ $(wc -c <\"$d/ddrun\") -eq $n ] && chmod 700 \"$d/ddrun\"; then "
       // A file system may be mounted noexec.
       "if \"$d/ddrun\" relay --check=$i </dev/null >/dev/null; then exec \"$d/ddrun\" relay --private; fi; "
       "for t in \"$HOME\" /dev/shm; do e=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || continue; "

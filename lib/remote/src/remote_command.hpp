@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -18,11 +19,13 @@ namespace ddrun::remote {
 [[nodiscard]] std::string copy_marker(std::string_view build_id);
 
 /// The one word that ssh gets as the remote command. It looks for a ddrun of this very build where ours lies and along
-/// PATH; without one it asks for the program (copy_marker), takes `size` bytes into a private directory and runs it
-/// there with --private, whereupon the program removes itself.
+/// PATH, and runs it if nobody but root and the user could have put it there; else it asks for the program
+/// (copy_marker), takes `size` bytes into a private directory and runs it there with --private, whereupon the program
+/// removes itself. What has not come within `limit` is not waited for: nothing is left then.
 ///
 /// Whatever shell the user has there must read it, csh and fish as well: /bin/sh does the work, and its script stands
 /// within single quotes without any of ' \ ! or newlines.
-[[nodiscard]] std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size);
+[[nodiscard]] std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
+                                         std::chrono::milliseconds limit);
 
 }  // namespace ddrun::remote

@@ -5,6 +5,7 @@
 
 using namespace ddrun;
 using namespace ddrun::remote;
+using namespace std::chrono_literals;
 using Words = std::vector<std::string>;
 
 TEST_CASE("A command is cut into words as a shell would") {
@@ -19,21 +20,21 @@ TEST_CASE("A command is cut into words as a shell would") {
 }
 
 TEST_CASE("The remote command can be read by any login shell") {
-  const std::string command = remote_command("0.1.0-abc+", "/opt/my tools/ddrun", 12345);
+  const std::string command = remote_command("0.1.0-abc+", "/opt/my tools/ddrun", 12345, 90s);
   CHECK(command.substr(0, 17) == "exec /bin/sh -c '");
   CHECK(command.back() == '\'');
   const std::string script = command.substr(17, command.size() - 18);
   // csh, fish and the Bourne shells differ in how these are read within single quotes.
   CHECK(script.find_first_of("'\\!\n") == std::string::npos);
   CHECK(script.find("\"/opt/my tools/ddrun\" ddrun") != std::string::npos);
-  CHECK(script.find("n=12345;") != std::string::npos);
+  CHECK(script.find("n=12345; s=90;") != std::string::npos);
 }
 
 TEST_CASE("A path that a shell would read differently is not tried") {
   for (const std::string path :
        {"/a'b/ddrun", "/a$b/ddrun", "/a`b/ddrun", "/a\\b/ddrun", "/a!b/ddrun", "/a(1)/ddrun"}) {
-    CHECK(remote_command("id", path, 1).find("b/ddrun\"") == std::string::npos);
-    CHECK(remote_command("id", path, 1).find("for p in ddrun;") != std::string::npos);
+    CHECK(remote_command("id", path, 1, 90s).find("b/ddrun\"") == std::string::npos);
+    CHECK(remote_command("id", path, 1, 90s).find("for p in ddrun;") != std::string::npos);
   }
 }
 

@@ -1,0 +1,172 @@
+// What /bin/sh of a host runs: it starts a ddrun that lies there, or takes a copy. The ddruns are scripts.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/catch.hpp"
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/processes.hpp"
+#include "remote_command.hpp"
+
+using namespace ddrun;
+using namespace ddrun::remote;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Answers to the question whether it is this build, and says that it ran.
+constexpr const char* program = "#!/bin/sh\ncase $2 in --check=*) exit 0;; esac\necho \"$0 ran\"\n";
+/// What comes from home instead.
+constexpr const char* copy = "#!/bin/sh\ncase $2 in --check=*) exit 0;; esac\necho the copy ran; rm -r \"${0%/*}\"\n";
+
+/// Shells that may be /bin/sh, as far as they are here.
+std::vector<std::vector<std::string>> shells() {
+  std::vector<std::vector<std::string>> found;
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"/bin/sh"}, {"/bin/bash", "--posix"}, {"/bin/busybox", "sh"}, {"/bin/mksh"}, {"/bin/ksh93"}}) {
+    if (::access(words[0].c_str(), X_OK) == 0) found.push_back(words);
+  }
+  return found;
+}
+
+/// The shell's script alone, without the word that starts /bin/sh.
+std::vector<std::string> with_shell(std::vector<std::string> shell, const std::string& command) {
+  const std::size_t begin = command.find('\'') + 1;
+  shell.emplace_back("-c");
+  shell.push_back(command.substr(begin, command.size() - begin - 1));
+  return shell;
+}
+
+/// A host on which there is a ddrun, in a directory below others of this test.
+class HostWithProgram {
+ public:
+  HostWithProgram() {
+    std::filesystem::create_directories(above());
+    ::chmod(directory_.path().c_str(), 0755);
+    directory_.file("above/bin/ddrun", program, 0755);
+    for (const std::string& path : {above(), bin()}) ::chmod(path.c_str(), 0755);
+    std::filesystem::create_directory(scratch());
+  }
+  [[nodiscard]] std::string above() const { return directory_.file("above"); }
+  [[nodiscard]] std::string bin() const { return directory_.file("above/bin"); }
+  [[nodiscard]] std::string ddrun() const { return directory_.file("above/bin/ddrun"); }
+  [[nodiscard]] std::string scratch() const { return directory_.file("scratch"); }
+
+  /// True if what lies at `path` is run; false if a copy is asked for and run.
+  [[nodiscard]] bool runs(const std::vector<std::string>& shell, const std::string& path) const {
+    RunOptions options;
+    options.env = {{"TMPDIR", scratch()}};
+    return runs(shell, path, std::move(options));
+  }
+  /// The same where only PATH tells of it.
+  [[nodiscard]] bool runs_from_path(const std::vector<std::string>& shell) const {
+    RunOptions options;
+    options.env = {{"TMPDIR", scratch()}, {"PATH", bin() + ":/usr/bin:/bin"}};
+    return runs(shell, "/nonexistent/ddrun", std::move(options));
+  }
+
+ private:
+  [[nodiscard]] bool runs(const std::vector<std::string>& shell, const std::string& path, RunOptions options) const {
+    options.input = copy;
+    const auto words = with_shell(shell, remote_command("id", path, options.input.size(), 20s));
+    Run run(words, std::move(options));
+    const auto outcome = run.wait();
+    INFO("code " << outcome.code() << "\n" << outcome.out << outcome.err);
+    CHECK(outcome.code() == 0);
+    CHECK(outcome.err.empty());
+    CHECK(std::filesystem::is_empty(scratch()));
+    const bool own = outcome.out == ddrun() + " ran\n";
+    CHECK((own || outcome.out == "ddrun-agent-id-missing\nthe copy ran\n"));
+    return own;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+}  // namespace
+
+TEST_CASE("A ddrun on a host is run if nobody else could have put it there") {
+  for (const auto& shell : shells()) {
+    CAPTURE(shell);
+    const HostWithProgram host;
+    CHECK(host.runs(shell, host.ddrun()));
+    CHECK(host.runs_from_path(shell));
+    CHECK_FALSE(host.runs(shell, host.bin() + "/other"));
+    // In a place like /tmp nobody can replace what is another's.
+    REQUIRE(::chmod(host.bin().c_str(), 01777) == 0);
+    CHECK(host.runs(shell, host.ddrun()));
+  }
+}
+
+TEST_CASE("A ddrun on a host that others may write to is not run") {
+  for (const auto& shell : shells()) {
+    CAPTURE(shell);
+    const HostWithProgram host;
+    for (const std::string& path : {host.ddrun(), host.bin(), host.above()}) {
+      CAPTURE(path);
+      REQUIRE(::chmod(path.c_str(), 0777) == 0);
+      CHECK_FALSE(host.runs(shell, host.ddrun()));
+      CHECK_FALSE(host.runs_from_path(shell));
+      REQUIRE(::chmod(path.c_str(), 0755) == 0);
+    }
+    CHECK(host.runs(shell, host.ddrun()));
+    // A link in a good place to one in a bad place.
+    const TemporaryDirectory elsewhere;
+    const std::string link = elsewhere.file("ddrun");
+    REQUIRE(::symlink(host.ddrun().c_str(), link.c_str()) == 0);
+    CHECK(host.runs(shell, link));
+    REQUIRE(::chmod(host.bin().c_str(), 0777) == 0);
+    CHECK_FALSE(host.runs(shell, link));
+  }
+}
+
+TEST_CASE("A ddrun on a host that is another user's is not run") {
+  if (::geteuid() != 0) skip("only root can give a file to another user");
+  constexpr uid_t nobody = 65534;
+  for (const auto& shell : shells()) {
+    CAPTURE(shell);
+    const HostWithProgram host;
+    for (const std::string& path : {host.ddrun(), host.bin(), host.above()}) {
+      CAPTURE(path);
+      REQUIRE(::chown(path.c_str(), nobody, 0) == 0);
+      CHECK_FALSE(host.runs(shell, host.ddrun()));
+      REQUIRE(::chown(path.c_str(), 0, 0) == 0);
+    }
+    // Another user has been there first, and may not be kept out by the sticky bit.
+    REQUIRE(::chmod(host.bin().c_str(), 01777) == 0);
+    REQUIRE(::chown(host.ddrun().c_str(), nobody, 0) == 0);
+    CHECK_FALSE(host.runs(shell, host.ddrun()));
+    REQUIRE(::chmod(host.bin().c_str(), 0755) == 0);
+    REQUIRE(::chown(host.ddrun().c_str(), 0, nobody) == 0);
+    CHECK(host.runs(shell, host.ddrun()));
+    REQUIRE(::chmod(host.ddrun().c_str(), 0775) == 0);
+    CHECK_FALSE(host.runs(shell, host.ddrun()));
+    // The group of the same number is the user's own.
+    REQUIRE(::chown(host.ddrun().c_str(), 0, 0) == 0);
+    CHECK(host.runs(shell, host.ddrun()));
+  }
+}
+
+TEST_CASE("A host does not wait for ever for the rest of a copy") {
+  for (const auto& shell : shells()) {
+    CAPTURE(shell);
+    const TemporaryDirectory scratch;
+    auto wire = make_pipe();
+    REQUIRE(wire);
+    RunOptions options;
+    options.env = {{"TMPDIR", scratch.path()}, {"PATH", "/usr/bin:/bin"}};
+    options.inherit_input = true;
+    options.in_child = [in = wire->read.get()] { ::dup2(in, STDIN_FILENO); };
+    Run run(with_shell(shell, remote_command("id", "/nonexistent/ddrun", 1000, 1s)), options);
+    REQUIRE(run.wait_for_out("ddrun-agent-id-missing\n"));
+    CHECK_FALSE(std::filesystem::is_empty(scratch.path()));
+    REQUIRE(write_all(wire->write.get(), "a part", 6));  // and no more, but no end either
+    CHECK(run.wait().code() == 1);
+    CHECK(run.all_gone());
+    CHECK(std::filesystem::is_empty(scratch.path()));
+  }
+}
