@@ -25,14 +25,43 @@ namespace {
 constexpr std::size_t most_waiting_events = std::size_t{4} << 20U;
 /// At the end a reader may still come, or to read on.
 constexpr std::chrono::seconds events_patience{2};
+/// And a disk that hangs may come back.
+constexpr std::chrono::seconds events_disk_patience{60};
 
 }  // namespace
 
-/// What waits for a reader, and the thread that waits with it. That thread may be left behind in a write or an open
-/// that never ends, and so it shares the ownership.
+/// A regular file to which whole lines are appended.
+class EventsFile::LineFile {
+ public:
+  explicit LineFile(UniqueFd fd) : fd_(std::move(fd)) {}
+
+  struct Loss {
+    std::size_t bytes = 0;
+    int error = 0;
+  };
+  Loss write(std::string_view lines) {
+    // The disk was full in the middle of a line: that one is lost, and not the next one too.
+    if (torn_ && ::write(fd_.get(), "\n", 1) == 1) torn_ = false;
+    const ssize_t written = ::write(fd_.get(), lines.data(), lines.size());
+    if (written == static_cast<ssize_t>(lines.size())) return {};
+    // A disk that takes a part of a line is full.
+    const int error = written < 0 ? errno : ENOSPC;
+    torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
+    return {lines.size(), error};
+  }
+
+ private:
+  UniqueFd fd_;
+  bool torn_ = false;  ///< the last line has no end
+};
+
+/// What waits for a reader or a disk, and the thread that waits with it. That thread may be left behind in a write or
+/// an open that never ends, and so it shares the ownership.
 class EventsFile::Feed {
  public:
+  /// Of what is a FIFO or was opened already.
   Feed(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  explicit Feed(std::unique_ptr<LineFile> file) : file_(std::move(file)) {}
 
   /// The thread's.
   void run() {
@@ -42,10 +71,7 @@ class EventsFile::Feed {
       const std::string lines = std::exchange(waiting_, {});
       under_way_ = lines.size();
       lock.unlock();
-      // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
-      if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
-      const int err = !fd_ || !write_all(fd_.get(), lines.data(), lines.size()) ? errno : 0;
-      if (err == EPIPE && !path_.empty()) fd_.reset();
+      const int err = put(lines);
       lock.lock();
       under_way_ = 0;
       if (err == 0) taken_ += lines.size();
@@ -67,10 +93,20 @@ class EventsFile::Feed {
     return true;
   }
 
+  [[nodiscard]] bool is_disk() const { return file_ != nullptr; }
+  [[nodiscard]] const char* where_it_hangs() const {
+    return is_disk() ? "the disk does not take them" : "nobody reads them";
+  }
+
   struct Loss {
-    std::uint64_t bytes;
+    std::uint64_t bytes = 0;
     std::string why;
   };
+  /// Of a disk that is full, so far.
+  [[nodiscard]] Loss refused() {
+    const std::scoped_lock lock(mutex_);
+    return error_ == 0 ? Loss() : Loss{lost_, std::strerror(error_)};
+  }
 
   /// Waits until all is written or nothing has been for too long.
   Loss finish() {
@@ -78,20 +114,33 @@ class EventsFile::Feed {
     const auto done = [this] { return waiting_.empty() && under_way_ == 0; };
     for (;;) {
       const std::uint64_t before = taken_;
-      if (changed_.wait_for(lock, events_patience, [&] { return done() || taken_ != before; })) {
+      if (changed_.wait_for(lock, is_disk() ? events_disk_patience : events_patience,
+                            [&] { return done() || taken_ != before; })) {
         if (done()) break;
       } else {
         break;
       }
     }
-    return {lost_ + waiting_.size() + under_way_, error_ != 0 ? std::strerror(error_) : "nobody read them"};
+    const char* const hangs = is_disk() ? where_it_hangs() : "nobody read them";
+    return {lost_ + waiting_.size() + under_way_, error_ != 0 ? std::strerror(error_) : hangs};
   }
 
  private:
+  /// 0, or why nothing was taken.
+  int put(const std::string& lines) {
+    if (file_) return file_->write(lines).error;
+    // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
+    if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+    const int err = !fd_ || !write_all(fd_.get(), lines.data(), lines.size()) ? errno : 0;
+    if (err == EPIPE && !path_.empty()) fd_.reset();
+    return err;
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string path_;  ///< of what is yet to be opened; the thread's
-  UniqueFd fd_;       ///< the thread's
+  const std::unique_ptr<LineFile> file_;  ///< the thread's, as are:
+  std::string path_;                      ///< of what is yet to be opened
+  UniqueFd fd_;
   std::string waiting_;
   std::size_t under_way_ = 0;
   std::uint64_t taken_ = 0;
@@ -99,9 +148,10 @@ class EventsFile::Feed {
   int error_ = 0;
 };
 
+EventsFile::EventsFile() = default;
 EventsFile::~EventsFile() { finish(); }
 
-Result<void> EventsFile::open(const std::string& path) {
+Result<void> EventsFile::open(const std::string& path, DiskWait who) {
   const auto failed = [&] { return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno); };
   UniqueFd fd;
   struct stat info {};
@@ -118,19 +168,21 @@ Result<void> EventsFile::open(const std::string& path) {
   if (fd && ::fstat(fd.get(), &info) != 0) return failed();
   device_ = info.st_dev;
   inode_ = info.st_ino;
-  if (S_ISREG(info.st_mode)) {
-    file_ = std::move(fd);
-    return {};
+  if (!S_ISREG(info.st_mode)) {
+    const bool opened = static_cast<bool>(fd);
+    return start_feed(std::make_shared<Feed>(opened ? "" : path, std::move(fd)));
   }
-  return start_feed(path, std::move(fd));
+  auto file = std::make_unique<LineFile>(std::move(fd));
+  if (who == DiskWait::thread) return start_feed(std::make_shared<Feed>(std::move(file)));
+  file_ = std::move(file);
+  return {};
 }
 
-Result<void> EventsFile::start_feed(const std::string& path, UniqueFd fd) {
-  const bool opened = static_cast<bool>(fd);
-  feed_ = std::make_shared<Feed>(opened ? "" : path, std::move(fd));
-  auto thread = start_quiet_thread("ddrun-events", [feed = feed_] { feed->run(); });
+Result<void> EventsFile::start_feed(std::shared_ptr<Feed> feed) {
+  auto thread = start_quiet_thread("ddrun-events", [feed] { feed->run(); });
   if (!thread) return tl::unexpected(thread.error());
   thread->detach();
+  feed_ = std::move(feed);
   return {};
 }
 
@@ -147,21 +199,24 @@ void EventsFile::write_line(const std::string& json) {
 
 void EventsFile::write(std::string_view lines) {
   if (console_) return console_(lines);
-  if (file_) return write_to_file(lines);
-  if (feed_->add(lines) || std::exchange(complained_, true)) return;
-  say(Level::warning, "--events: nobody reads them; what comes now is lost");
+  if (file_) {
+    const LineFile::Loss loss = file_->write(lines);
+    if (loss.bytes > 0) note_loss(lost_ + loss.bytes, std::strerror(loss.error));
+    return;
+  }
+  const bool added = feed_->add(lines);
+  if (feed_->is_disk()) {
+    const Feed::Loss loss = feed_->refused();
+    if (loss.bytes > 0) note_loss(loss.bytes, loss.why);
+  }
+  if (added || std::exchange(complained_, true)) return;
+  say(Level::warning, concat("--events: ", feed_->where_it_hangs(), "; what comes now is lost"));
 }
 
-void EventsFile::write_to_file(std::string_view lines) {
-  // The disk was full in the middle of a line: that one is lost, and not the next one too.
-  if (torn_ && ::write(file_.get(), "\n", 1) == 1) torn_ = false;
-  const ssize_t written = ::write(file_.get(), lines.data(), lines.size());
-  if (written == static_cast<ssize_t>(lines.size())) return;
-  torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
-  // A disk that takes a part of a line is full.
-  if (lost_ == 0) why_lost_ = std::strerror(written < 0 ? errno : ENOSPC);
-  lost_ += lines.size();
-  // While the job runs something can still be done about it; the sum comes at the end.
+/// While the job runs something can still be done about it; the sum comes at the end.
+void EventsFile::note_loss(std::uint64_t bytes, std::string why) {
+  if (lost_ == 0) why_lost_ = std::move(why);
+  lost_ = bytes;
   if (!std::exchange(complained_, true)) say_loss();
 }
 

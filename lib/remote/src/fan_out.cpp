@@ -38,7 +38,7 @@ void FanOut::start(const std::vector<Target>& targets) {
     events.on_frame = [this, &arm](const Frame& frame) {
       Frame known = frame;
       if (known.host == this_host) known.host = arm.branch.root.index;
-      take_frame(known);
+      take_frame(arm, known);
     };
     events.on_end = [this, &arm](const std::string& why) { link_ended(arm, why); };
     arm.link = std::make_unique<Link>(executor_, settings_, arm.branch.root, std::move(events));
@@ -46,8 +46,10 @@ void FanOut::start(const std::vector<Target>& targets) {
   for (const auto& arm : arms_) arm->link->start(launcher_, watcher_);
 }
 
-void FanOut::take_frame(const Frame& frame) {
-  if (frame.type == FrameType::alive || way_.count(frame.host) == 0 || ended_.count(frame.host) != 0) return;
+void FanOut::take_frame(const Arm& arm, const Frame& frame) {
+  const auto way = way_.find(frame.host);
+  if (way == way_.end() || way->second != &arm) return arm.link->cut("it spoke for another host");
+  if (frame.type == FrameType::alive || ended_.count(frame.host) != 0) return;
   if (frame.type == FrameType::failed) {
     ended_.insert(frame.host);
     events_.on_lost(frame.host, std::string(frame.payload));

@@ -17,7 +17,7 @@ namespace ddrun::remote {
 class FanOut {
  public:
   struct Events {
-    std::function<void(const Frame&)> on_frame;  ///< from any host
+    std::function<void(const Frame&)> on_frame;  ///< from any host, by the link behind which it is
     /// This host is lost or was never reached. Not called for one that has said `ended`.
     std::function<void(std::uint32_t host, const std::string& why)> on_lost;
     std::function<void()> on_over;  ///< the last link is gone
@@ -45,7 +45,8 @@ class FanOut {
     Branch branch;
     std::unique_ptr<Link> link;
   };
-  void take_frame(const Frame& frame);
+  /// A host speaks for itself and for those behind it; the link of one that does otherwise is cut.
+  void take_frame(const Arm& arm, const Frame& frame);
   void link_ended(const Arm& arm, const std::string& why);
 
   boost::asio::any_io_executor executor_;

@@ -27,6 +27,7 @@
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
+#include "disk_writer.hpp"
 #include "fan_out.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
@@ -131,8 +132,9 @@ void HeadInput::stop() {
   ready_.close(ignored);
 }
 
-/// Our standard output and error, where the lines of all hosts and our own messages end. Never makes its caller wait.
-/// Lives as long as the event loop.
+/// Our standard output and error, where the lines of all hosts and our own messages end. Never makes its caller wait,
+/// not even for a disk: who waits answers no host, and after a while all hosts take the connection for lost. Lives as
+/// long as the event loop.
 class HeadOutput {
  public:
   /// The two streams of one host, as far as their last lines are not complete.
@@ -162,7 +164,9 @@ class HeadOutput {
 
  private:
   void add(HostLines& host, Stream stream, logs::Piece piece);
+  [[nodiscard]] std::shared_ptr<logs::Console> console_on(const boost::asio::any_io_executor& executor, int fd);
 
+  std::vector<std::unique_ptr<DiskWriter>> disks_;  ///< of those streams that are files
   std::shared_ptr<logs::Console> out_;
   std::shared_ptr<logs::Console> err_;  ///< the same one, if both streams lead to the same place
 };
@@ -170,11 +174,15 @@ class HeadOutput {
 constexpr std::size_t console_high = std::size_t{8} << 20U;
 
 HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room)
-    : out_(std::make_shared<logs::Console>(executor, STDOUT_FILENO, console_high)),
-      err_(logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO)
-               ? out_
-               : std::make_shared<logs::Console>(executor, STDERR_FILENO, console_high)) {
+    : out_(console_on(executor, STDOUT_FILENO)),
+      err_(logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO)) {
   for (const auto& console : {out_, err_}) console->on_room(on_room);
+}
+
+std::shared_ptr<logs::Console> HeadOutput::console_on(const boost::asio::any_io_executor& executor, int fd) {
+  if (auto disk = DiskWriter::start(fd)) disks_.push_back(std::move(disk));
+  else return std::make_shared<logs::Console>(executor, fd, console_high);
+  return std::make_shared<logs::Console>(executor, disks_.back()->input(), console_high);
 }
 
 HeadOutput::~HeadOutput() { set_message_sink({}); }
@@ -223,7 +231,11 @@ std::optional<std::string> HeadOutput::close() {
   for (const auto& console : {out_, err_}) {
     if (console->lost_bytes() > 0 && !console->reader_left()) return console->first_error();
   }
-  return std::nullopt;
+  std::optional<std::string> lost;
+  for (const auto& disk : disks_) {
+    if (auto why = disk->finish(); !why.empty()) lost = concat("cannot write to the console: ", why);
+  }
+  return lost;
 }
 
 std::string without_user(const std::string& host) {
@@ -447,8 +459,12 @@ class Head {
       case FrameType::hello: host_ready(frame.host, frame.payload); break;
       case FrameType::out: show(host, HeadOutput::Stream::out, frame.payload); break;
       case FrameType::err: show(host, HeadOutput::Stream::err, frame.payload); break;
-      case FrameType::events: take_events(frame.payload); break;
-      case FrameType::report: take_report(frame.payload); break;
+      case FrameType::events:
+        if (frame.host == 0) take_events(frame.payload);
+        break;
+      case FrameType::report:
+        if (frame.host == 0) take_report(frame.payload);
+        break;
       case FrameType::listening: coordinator_listens(frame); break;
       case FrameType::input_taken: input_taken(host, frame.payload); break;
       case FrameType::ended: host_ended(host, frame.payload); break;
@@ -517,7 +533,7 @@ class Head {
   }
 
   void ping() {
-    ping_.expires_after(ping_interval);
+    ping_.expires_after(ping_interval());
     ping_.async_wait([this](const boost::system::error_code& ec) {
       if (ec) return;
       fan_out_->ping();

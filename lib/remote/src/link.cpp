@@ -185,7 +185,7 @@ Link::Link(boost::asio::any_io_executor executor, const LinkSettings& settings, 
 
 void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   struct stat info {};
-  if (::stat(own_file, &info) != 0) return fail_link("cannot find its own program");
+  if (::stat(own_file, &info) != 0) return cut("cannot find its own program");
   std::vector<std::string> words = settings_.ssh;
   // With a terminal on the other side frames would be torn, whatever the user's settings ask for.
   if (words[0] == "ssh" || words[0].ends_with("/ssh")) words.insert(words.begin() + 1, "-T");
@@ -197,7 +197,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   auto in = make_pipe();
   auto out = make_pipe();
   auto err = make_pipe();
-  if (!in || !out || !err) return fail_link("there are no descriptors left");
+  if (!in || !out || !err) return cut("there are no descriptors left");
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
   for (auto& word : words) argv.push_back(word.data());
@@ -211,7 +211,7 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   plan.standard_out = out->write.get();
   plan.standard_err = err->write.get();
   auto spawned = launcher.spawn(plan);
-  if (!spawned) return fail_link(concat("cannot start ", words[0], ": ", spawned.error().message));
+  if (!spawned) return cut(concat("cannot start ", words[0], ": ", spawned.error().message));
   child_ = std::move(*spawned);
   watcher.watch(child_->pid, child_->pidfd.get());
 
@@ -230,11 +230,11 @@ void Link::start(process::Launcher& launcher, process::ChildWatcher& watcher) {
   timer_.expires_after(settings_.start_limit);
   timer_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || phase_ == Phase::frames || phase_ == Phase::over) return;
-    fail_link(concat("no answer within ", format_duration(settings_.start_limit)));
+    cut(concat("no answer within ", format_duration(settings_.start_limit)));
   });
 }
 
-void Link::fail_link(std::string why) {
+void Link::cut(std::string why) {
   if (phase_ == Phase::over) return;
   own_why_ = std::move(why);
   kill();
@@ -282,13 +282,16 @@ void Link::take_greeting() {
     events_.on_ready();
     if (!rest.empty()) take_frames(rest);
   } else if (greeting_.size() > longest_greeting) {
-    fail_link("its login shell writes without end");
+    cut("its login shell writes without end");
   }
 }
 
 void Link::take_frames(std::string_view bytes) {
-  if (auto read = frames_.feed(bytes, [this](const Frame& frame) { events_.on_frame(frame); }); !read) {
-    fail_link(concat("what came from there is not what ddrun sends: ", read.error().message));
+  const auto hand_out = [this](const Frame& frame) {
+    if (phase_ == Phase::frames) events_.on_frame(frame);
+  };
+  if (auto read = frames_.feed(bytes, hand_out); !read) {
+    cut(concat("what came from there is not what ddrun sends: ", read.error().message));
   }
 }
 
@@ -296,7 +299,7 @@ void Link::begin_copy() {
   phase_ = Phase::copying;
   was_copied_ = true;
   program_ = UniqueFd(::open(own_file, O_RDONLY | O_CLOEXEC));
-  if (!program_) return fail_link("cannot read its own program");
+  if (!program_) return cut("cannot read its own program");
   say(Level::info, concat("copying ddrun to ", target_.host));
   copy_more();
 }
@@ -306,7 +309,7 @@ void Link::copy_more() {
   while (program_ && to_host_.is_open() && to_host_.queued() == 0) {
     const ssize_t n = ::read(program_.get(), chunk.data(), chunk.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_link("cannot read its own program");
+    if (n < 0) return cut("cannot read its own program");
     if (n == 0) program_.reset();
     else to_host_.write({chunk.data(), static_cast<std::size_t>(n)});
   }
@@ -325,11 +328,11 @@ void Link::pause(bool paused) {
 
 /// A host that vanishes says nothing, and ssh may take a quarter of an hour to give up.
 void Link::await_silence() {
-  silence_.expires_at((paused_ ? Clock::now() : heard_) + longest_silence);
+  silence_.expires_at((paused_ ? Clock::now() : heard_) + longest_silence());
   silence_.async_wait([this](const boost::system::error_code& ec) {
     if (ec || phase_ != Phase::frames) return;
-    if (paused_ || Clock::now() < heard_ + longest_silence) return await_silence();
-    fail_link(concat("nothing was heard from it for ", longest_silence.count(), " s"));
+    if (paused_ || Clock::now() < heard_ + longest_silence()) return await_silence();
+    cut(concat("nothing was heard from it for ", longest_silence().count(), " s"));
   });
 }
 

@@ -107,6 +107,8 @@ class Link {
   void send(FrameType type, std::uint32_t host, std::string_view payload);
   /// End-of-file for the other side, which ends in order then.
   void hang_up();
+  /// Ends it, with this reason in what on_end() is told; nothing that came is handed out any more.
+  void cut(std::string why);
   void kill();
   /// While true nothing is read from there.
   void pause(bool paused);
@@ -124,7 +126,6 @@ class Link {
   void take_errors(std::string_view bytes);
   void await_silence();
   void maybe_over();
-  void fail_link(std::string why);
   /// Takes no part in anything from here on; why, in words.
   [[nodiscard]] std::string end();
   [[nodiscard]] std::string describe_end() const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/remote/bootstrap.hpp"
 
 namespace ddrun::remote {
@@ -156,6 +158,16 @@ std::vector<Branch> split_targets(const std::vector<Target>& targets, std::size_
   }
   return branches;
 }
+
+std::chrono::seconds longest_silence() {
+  static const auto limit = [] {
+    const auto said = variable("DDRUN_SSH_SILENCE");
+    return std::chrono::seconds(said ? parse_integer(*said, 1, 30).value_or(30) : 30);
+  }();
+  return limit;
+}
+
+std::chrono::milliseconds ping_interval() { return std::chrono::milliseconds(longest_silence()) / 6; }
 
 void append_frame(WipedString& to, FrameType type, std::uint32_t host, std::string_view payload) {
   bytes::put<std::endian::big>(to, static_cast<std::uint32_t>(payload.size()));

@@ -117,10 +117,11 @@ class FrameReader {
   WipedString partial_;
 };
 
-/// The two sides of a connection let each other know that they are there.
-constexpr std::chrono::seconds ping_interval{5};
-/// A side that hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.)
-constexpr std::chrono::seconds longest_silence{30};
+/// A side that hears nothing for so long takes the connection for lost. (An end-of-file is believed at once.) 30 s; for
+/// tests as many seconds as DDRUN_SSH_SILENCE says.
+[[nodiscard]] std::chrono::seconds longest_silence();
+/// The two sides of a connection let each other know that they are there, six times within that.
+[[nodiscard]] std::chrono::milliseconds ping_interval();
 
 /// A host and the number by which frames name it.
 struct Target {

@@ -280,7 +280,7 @@ class Relay {
   }
 
   void let_home_know() {
-    alive_.expires_after(ping_interval);
+    alive_.expires_after(ping_interval());
     alive_.async_wait([this](const boost::system::error_code& ec) {
       if (ec || lost_home_) return;
       // What waits to be sent says the same.
@@ -290,7 +290,7 @@ class Relay {
   }
 
   void await_silence() {
-    silence_.expires_after(longest_silence);
+    silence_.expires_after(longest_silence());
     silence_.async_wait([this](const boost::system::error_code& ec) {
       if (!ec && Clock::now() >= silence_.expiry()) lost_home();
     });

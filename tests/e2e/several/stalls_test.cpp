@@ -72,15 +72,13 @@ TEST_CASE("A disk that takes nothing for a while is no lost node, whatever file 
                                                 {"stdout", {}}};
   CAPTURE(kind, held);
   Agents agents(with({"--nnodes=2", "--max-restarts=3"}, impatient));
-  const std::string mark = directory.file("mark");
+  const std::string back = directory.file("back");
   for (const std::size_t agent : {0U, 1U}) {
     Words options = with({"--node-rank=" + std::to_string(agent)}, agent == held ? options_of.at(kind) : Words{});
     std::map<std::string, std::string> variables;
     if (agent == held) {
-      variables = {{"LD_PRELOAD", DDRUN_TEST_SLOW_DISK},
-                   {"DDRUN_TEST_SLOW_PATH", slow},
-                   {"DDRUN_TEST_SLOW_MARK", mark},
-                   {"DDRUN_TEST_SLOW_MS", "3000"}};
+      variables = {
+          {"LD_PRELOAD", DDRUN_TEST_HELD_WRITES}, {"DDRUN_TEST_HELD_PATH", slow}, {"DDRUN_TEST_HELD_UNTIL", back}};
     }
     const bool to_file = agent == held && kind == "stdout";
     agents.start(options, {"env", "TORCHELASTIC_RESTART_COUNT", "print", "up", "await", end}, job_secret, variables,
@@ -89,13 +87,12 @@ TEST_CASE("A disk that takes nothing for a while is no lost node, whatever file 
   }
   const bool at_the_end = kind == "report";
   if (at_the_end) write_file(end, "");
-  const bool begun = wait_until([&] { return ::access(mark.c_str(), F_OK) == 0; });
+  const bool begun = wait_until([&] { return ::access((slow + ".held").c_str(), F_OK) == 0; });
   INFO(agents[0].out() << agents[0].err() << agents[1].out() << agents[1].err());
   REQUIRE(begun);
-  if (!at_the_end) {
-    let_pass(3s);
-    write_file(end, "");
-  }
+  let_pass(3s);
+  write_file(back, "");
+  if (!at_the_end) write_file(end, "");
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
   for (const auto& outcome : outcomes) {
