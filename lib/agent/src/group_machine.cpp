@@ -32,6 +32,7 @@ constexpr Step steps[] = {
     step<event::JobTimeout>(State::rendezvous, State::rendezvous, State::finished),
     step<event::EndingSignal>(State::rendezvous, State::rendezvous, State::finished),
     step<event::ParentLost>(State::rendezvous, State::rendezvous, State::finished),
+    step<event::StopOrdered>(State::rendezvous, State::rendezvous),
     step<event::VerdictSpoken>(State::rendezvous, State::finished),
     step<event::CoordinatorLost>(State::rendezvous, State::rendezvous, State::finished),
 
@@ -315,6 +316,8 @@ GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {
 // ---- the part of the group's life that the coordinator decides about
 
 GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round) {
+  // It was on its way when the job's end was asked for here: nothing is started, and STOPPED is what the others wait for.
+  unstarted_round_ = job_is_ending_;
   if (job_is_ending_) return {};
   attempt_ = round.restart_count;
   only_node_ = round.only_node;
@@ -322,6 +325,9 @@ GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round) {
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order) {
+  if (state_ == State::rendezvous) {
+    return std::exchange(unstarted_round_, false) ? Actions{action::TellStopped{}} : Actions{};
+  }
   if (stop_wanted_) return {};
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
 }

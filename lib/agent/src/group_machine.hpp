@@ -219,6 +219,7 @@ class GroupMachine {
   std::optional<int> first_failure_;
   bool succeeded_ = false;    ///< all workers of this machine have
   bool only_node_ = false;    ///< of the round: there are no other workers
+  bool unstarted_round_ = false;  ///< one began while the job was ending here: no worker of it was started
   bool stop_wanted_ = false;  ///< the attempt is to be taken down once spawning is over
   int stop_signal_ = 0;
   Verdict verdict_ = Verdict::success;

@@ -198,6 +198,27 @@ TEST_CASE("what ends the job here ends it for all") {
   }
 }
 
+TEST_CASE("a round that begins while the job ends here is not started, and its stop is answered") {
+  // Ctrl-C on the coordinator's machine, or --timeout anywhere, while START was on its way.
+  Walk walk(rules(true));
+  walk.on(event::Start{});
+  std::string told;
+  SECTION("after a signal") { told = walk.signal(SIGINT); }
+  SECTION("after the job's time is up") { told = walk.on(event::JobTimeout{}); }
+  CHECK(told.starts_with("tell "));
+  CHECK(walk.on(event::RoundBegins{0}).empty());
+  CHECK(walk.on(event::StopOrdered{SIGINT}) == "tell stopped");
+  CHECK(walk.on(event::StopOrdered{SIGINT}).empty());
+  CHECK(walk.on(event::VerdictSpoken{}) == "finish");
+}
+
+TEST_CASE("the stop of a round that was stopped already is not answered again") {
+  Walk walk = running();
+  walk.ended(1, Exited{3});
+  CHECK(gone(walk) == "tell stopped");
+  CHECK(walk.on(event::StopOrdered{}).empty());
+}
+
 TEST_CASE("without its guard an agent abandons the job") {
   SECTION("while workers run") {
     Walk walk = running();
