@@ -138,7 +138,7 @@ class Coordinator::State {
   std::uint32_t ping(LinkId link);
 
   // Joining.
-  [[nodiscard]] std::string objection(const Join& join);
+  [[nodiscard]] std::optional<Refused> objection(const Join& join);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
   void tell_waiting(Member& member, bool spare, const std::string& what_for);
@@ -180,6 +180,7 @@ class Coordinator::State {
   void stop_after(VerdictMessage cause, const Member& member, bool may_restart);
   void stop_for_good(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
+  void tell_stop(int signal);
   void one_less_to_stop();
   void all_stopped();
   void leave_out(const std::string& host);
@@ -247,11 +248,10 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_cause_.reset();
     answered_ = expected_ = 0;
   }
-  if (const std::string why = objection(join); !why.empty()) {
-    event(event_text::refused, join.host, facts.peer_address.text(), why);
-    const bool other_job = join.job_id != job_id(join);
-    refuse(link, other_job ? RefusalKind::other_job : RefusalKind::for_good, why);
-    if (!other_job) count_answered(join);
+  if (const auto refused = objection(join)) {
+    event(event_text::refused, join.host, facts.peer_address.text(), refused->why);
+    refuse(link, refused->kind, refused->why);
+    if (refused->kind != RefusalKind::other_job) count_answered(join);
   } else if (memory_.verdict) {
     answer_after_the_end(link);
     count_answered(join);
@@ -275,34 +275,42 @@ const std::string& Coordinator::State::job_id(const Join& join) const {
   return memory_.job_id.empty() ? join.job_id : memory_.job_id;
 }
 
-std::string Coordinator::State::objection(const Join& join) {
+std::optional<Refused> Coordinator::State::objection(const Join& join) {
+  const auto for_good = [](std::string why) { return Refused{RefusalKind::for_good, std::move(why)}; };
   if (const std::string& job = job_id(join); join.job_id != job) {
-    return concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
-                  "; give both the same --rdzv-id, or this one another endpoint");
+    return Refused{RefusalKind::other_job,
+                   concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
+                          "; give both the same --rdzv-id, or this one another endpoint")};
   }
-  if (join.agent_id.empty()) return "an agent needs an id";
+  if (join.agent_id.empty()) return for_good("an agent needs an id");
   if (join.local_world_size == 0 || (join.local_world_size > max_workers_of_a_node && !options_.only_here)) {
-    return concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size);
+    return for_good(concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size));
   }
   if (memory_.settings.empty()) {
     const auto meaning = read_settings(join.settings);
-    if (!meaning) return meaning.error().message;
+    if (!meaning) return for_good(meaning.error().message);
     memory_.adopt(join, *meaning);
   }
   if (join.version != memory_.version) {
-    return concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version);
+    return for_good(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version));
+  }
+  if (!same_program(memory_.settings, join.settings)) {
+    return Refused{RefusalKind::other_job,
+                   concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
+                          "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
+                          "whose machines run different command lines needs an --rdzv-id, too)")};
   }
   if (const std::string different = describe_differences(memory_.settings, join.settings); !different.empty()) {
-    return concat("this node and those that are there do not agree: ", different);
+    return for_good(concat("this node and those that are there do not agree: ", different));
   }
   if (join.node_rank < -1 || join.node_rank >= memory_.meaning.max_nodes) {
-    return concat("node rank ", join.node_rank, " is not from 0 to ", memory_.meaning.max_nodes - 1);
+    return for_good(concat("node rank ", join.node_rank, " is not from 0 to ", memory_.meaning.max_nodes - 1));
   }
   if (memory_.excluded(join.host)) {
-    return concat(join.host, " is left out: its workers failed ", memory_.meaning.node_max_failures,
-                  " times (--node-max-failures)");
+    return for_good(concat(join.host, " is left out: its workers failed ", memory_.meaning.node_max_failures,
+                           " times (--node-max-failures)"));
   }
-  return "";
+  return std::nullopt;
 }
 
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
@@ -689,7 +697,10 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
       if (missed) stop_after(std::move(cause), gone, true);
       break;
     case Phase::stopping:
-      if (gone.in_round && gone.told && !gone.stopped) lost_while_stopping(std::move(cause), since, broken);
+      if (!gone.in_round || !gone.told || gone.stopped) break;
+      // One that leaves may hang up before it hears of a round that began meanwhile.
+      if (gone.leaving && broken) one_less_to_stop();
+      else lost_while_stopping(std::move(cause), since, broken);
       break;
     case Phase::ended: break;
   }
@@ -707,6 +718,9 @@ void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_p
       ending.cause = std::move(cause);
       ending.cause_link = 0;
       cause_details_.clear();
+      // An exit code after which nothing may start again says nothing about a loss.
+      ending.uses_restart = memory_.budget.any_left(now);
+      if (std::exchange(ending.for_good, !ending.uses_restart) && ending.uses_restart) tell_stop(0);
     }
   } else if (!ending.for_good && !ending.uses_restart && ending.had_started) {
     ending.uses_restart = memory_.budget.any_left(now);
@@ -777,20 +791,28 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
   if (!options_.only_here) stopped_until_ = now + stop_bound(memory_.meaning);
   cause_details_.clear();
   to_stop_ = 0;
+  ending_ = std::move(ending);
+  for (const LinkId link : round_links_) {
+    const Member* member = members_.find(link);
+    if (member != nullptr && member->told && !member->stopped) ++to_stop_;
+  }
+  tell_stop(signal);
+  if (to_stop_ == 0) all_stopped();
+}
+
+/// Once more if another round follows after all.
+void Coordinator::State::tell_stop(int signal) {
+  const Ending& ending = *ending_;
   Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
   if (ending.uses_restart) {
     stop.why += concat("; restarting all workers (restart ", memory_.budget.used() + 1, " of ",
                        memory_.meaning.restart.max_restarts, ")");
   }
-  ending_ = std::move(ending);
   event(event_text::ended, memory_.round, stop.another_round, stop.why);
   for (const LinkId link : round_links_) {
     const Member* member = members_.find(link);
-    if (member == nullptr || !member->told) continue;
-    send(link, stop);
-    if (!member->stopped) ++to_stop_;
+    if (member != nullptr && member->told) send(link, stop);
   }
-  if (to_stop_ == 0) all_stopped();
 }
 
 void Coordinator::State::one_less_to_stop() {

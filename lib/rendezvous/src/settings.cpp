@@ -11,6 +11,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/spec/launch_spec.hpp"
+#include "hmac.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -128,10 +129,28 @@ std::string shown(const Values& values, const Setting& setting) {
   return is_time && milliseconds ? duration_text(Milliseconds(*milliseconds)) + " s" : text;
 }
 
+constexpr const char* program_key = "program";
+
+/// Of what is to run, as it was typed: jobs that were given no name are told apart by it. Empty for a job with a name,
+/// whose agents may run what they like.
+std::string program_digest(const LaunchSpec& spec) {
+  if (spec.rendezvous.id != RendezvousSpec().id) return "";
+  std::string words = spec.program.name;
+  for (const std::string& word : spec.program.args) words += concat('\0', word);
+  const Digest digest = HmacKey("ddrun program").sign({words});
+  std::string hex;
+  for (std::size_t i = 0; i < digest.size() / 2; ++i) {
+    constexpr std::string_view digits = "0123456789abcdef";
+    hex += digits[digest[i] >> 4U];
+    hex += digits[digest[i] & 15U];
+  }
+  return hex;
+}
+
 }  // namespace
 
 Settings join_settings(const LaunchSpec& spec) {
-  Settings settings;
+  Settings settings{{program_key, program_digest(spec)}};
   for (const Setting& setting : table) {
     settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
   }
@@ -146,6 +165,11 @@ Result<JobSettings> read_settings(const Settings& settings) {
   if (read.min_nodes > read.max_nodes) reader.complain("the setting min_nodes is larger than max_nodes");
   if (!reader.trouble().empty()) return fail(Errc::invalid_argument, reader.trouble());
   return read;
+}
+
+bool same_program(const Settings& ours, const Settings& theirs) {
+  return value_of(Values(ours.begin(), ours.end()), program_key) ==
+         value_of(Values(theirs.begin(), theirs.end()), program_key);
 }
 
 std::string describe_differences(const Settings& ours, const Settings& theirs) {

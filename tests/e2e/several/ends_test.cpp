@@ -24,7 +24,7 @@ TEST_CASE("A signal to one of a fixed number of agents ends the job everywhere")
 TEST_CASE("A worker that failed first on another machine is named there and where the coordinator is") {
   const TemporaryDirectory directory;
   const std::string now = directory.file("now");
-  Agents agents({"--nnodes=2"});
+  Agents agents({"--nnodes=2", "--rdzv-id=two-programs"});
   agents.start({"--node-rank=0"}, {"await", now, "error", "RuntimeError: Connection closed by peer", "error",
                                    "Traceback (most recent call last):", "error",
                                    "ConnectionResetError: [Errno 104] Connection reset by peer", "exit", "3"});
@@ -280,4 +280,39 @@ TEST_CASE("An agent whose report nobody reads is no lost node, and keeps nobody"
   CHECK_FALSE(has(read_file(events), "\"event\":\"lost\""));
   CHECK(outcomes[1].code() == 3);
   CHECK(has(outcomes[1].err, "--report: cannot write " + fifo + ": nobody reads it"));
+}
+
+TEST_CASE("A second job at the same place is turned away, also where neither has a name") {
+  const TemporaryDirectory directory;
+  const std::string go = directory.file("go");
+  SECTION("of a fixed size, where its agents would be spares") {
+    Agents agents({"--nnodes=2"});
+    start_two(agents, {"print", "up", "await", go});
+    for (int node = 0; node < 2; ++node) {
+      const auto other = agents.start({}, {"print", "other", "await", go}).wait();
+      INFO(other.err);
+      CHECK(other.code() == 125);
+      CHECK(has(other.err, "serves a job that runs another program, or the same with other arguments; give each job an "
+                           "--rdzv-id of its own"));
+      CHECK_FALSE(has(other.out, "other"));
+    }
+    write_file(go, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    for (int node = 0; node < 2; ++node) CHECK(outcomes[static_cast<std::size_t>(node)].code() == 0);
+  }
+  SECTION("of changing size, where its agent would start all again") {
+    Agents agents({"--nnodes=1:2", "--last-call=0"});
+    Run& first = agents.start({}, {"env", "WORLD_SIZE", "await", go});
+    REQUIRE(first.wait_for_out("WORLD_SIZE=1"));
+    const auto other = agents.start({}, {"print", "other", "await", go}).wait();
+    INFO(other.err);
+    CHECK(other.code() == 125);
+    CHECK_FALSE(has(other.out, "other"));
+    write_file(go, "");
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    CHECK(outcomes[0].code() == 0);
+    CHECK(count(outcomes[0].out, "WORLD_SIZE=") == 1);
+  }
 }

@@ -245,6 +245,23 @@ TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
     pair.job.wait(Milliseconds{3'000});
     CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::node_lost);
   }
+  SECTION("an echo after which nothing may restart does not keep the loss from it") {
+    Pair pair = running_pair({}, 1, 2);
+    pair.job.fails(pair.a, 0, 3, false);
+    CHECK_FALSE(pair.job.next<Stop>(pair.a).another_round);
+    pair.job.wait(Milliseconds{500});
+    pair.job.breaks(pair.b);
+    CHECK(pair.job.next<Stop>(pair.a) ==
+          Stop{1, true,
+               "b (10.0.0.2, node rank 1) was lost: connection reset by peer; at the same time rank 0 on a "
+               "exited with code 3; restarting all workers (restart 1 of 3)",
+               0});
+    pair.job.stops(pair.a);
+    CHECK_FALSE(pair.job.coordinator().verdict());
+    CHECK(pair.job.coordinator().restarts() == 1);
+    pair.job.opens();
+    CHECK(pair.job.next<Start>(pair.a).ranks.restart_count == 1);
+  }
   SECTION("but one that goes long after is another matter") {
     Pair pair = running_pair({{"max_restarts", "0"}});
     pair.job.fails(pair.a, 0, 1);

@@ -41,6 +41,17 @@ TEST_CASE("an elastic job goes on without one that leaves, which uses up nothing
   CHECK(three.job.coordinator().restarts() == 0);
 }
 
+TEST_CASE("one that leaves and hangs up at once has left all the same") {
+  // Its START was on its way: it has no workers, and does not wait for the answer to its LEAVE.
+  Three three(2, {{"max_restarts", "0"}});
+  three.job.leaves(three.c, SIGINT);
+  three.job.breaks(three.c, "connection closed");
+  for (const LinkId link : {three.a, three.b}) three.job.stops(link);
+  CHECK_FALSE(three.job.coordinator().verdict());
+  CHECK(three.job.coordinator().round() == 2);
+  CHECK(three.job.coordinator().restarts() == 0);
+}
+
 TEST_CASE("a job of a fixed size ends when one of it leaves and no spare is there") {
   for (const bool spare : {false, true}) {
     Three three(3);

@@ -182,6 +182,17 @@ TEST_CASE("this machine has a name and the loopback") {
   CHECK(std::count(machine.addresses.begin(), machine.addresses.end(), *IpAddress::parse("127.0.0.1")) == 1);
 }
 
+namespace {
+
+std::string program_of(const Settings& settings) {
+  for (const auto& [key, value] : settings) {
+    if (key == "program") return value;
+  }
+  return "no such key";
+}
+
+}  // namespace
+
 TEST_CASE("what agents must agree upon is sorted and has every key once") {
   LaunchSpec spec;
   spec.rendezvous.min_nodes = 2;
@@ -196,7 +207,38 @@ TEST_CASE("what agents must agree upon is sorted and has every key once") {
                              {"max_restarts", "0"},
                              {"min_nodes", "2"},
                              {"node_max_failures", "0"},
+                             {"program", program_of(settings)},
                              {"restart_backoff_ms", "0"},
                              {"restart_window_ms", "1500"},
                              {"stall_timeout_ms", "300000"}});
+}
+
+TEST_CASE("agents without a name for their job agree on what they run, and with one they need not") {
+  const auto program = [](const std::string& name, const std::vector<std::string>& args,
+                          const std::string& id = "none") {
+    LaunchSpec spec;
+    spec.rendezvous.id = id;
+    spec.program.name = name;
+    spec.program.args = args;
+    return program_of(join_settings(spec));
+  };
+  const std::string one = program("./train", {"--lr", "0.1"});
+  CHECK(one.size() == 32);
+  CHECK(one.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(program("./train", {"--lr", "0.1"}) == one);
+  CHECK(program("./train", {"--lr", "0.2"}) != one);
+  CHECK(program("./other", {"--lr", "0.1"}) != one);
+  CHECK(program("./train", {"--lr 0.1"}) != one);
+  CHECK(program("./train", {"--lr"}) != program("./train--lr", {}));
+  CHECK(program("./train", {"--lr", "0.1"}, "mine").empty());
+
+  // What ddrun does for this machine, and how many workers it has, is no part of it.
+  LaunchSpec elsewhere;
+  elsewhere.program.name = "./train";
+  elsewhere.program.args = {"--lr", "0.1"};
+  elsewhere.program.kind = ProgramKind::python_script;
+  elsewhere.nproc.count = 8;
+  elsewhere.rendezvous.node_rank = 1;
+  elsewhere.chdir = "/scratch";
+  CHECK(program_of(join_settings(elsewhere)) == one);
 }
