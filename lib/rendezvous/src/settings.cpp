@@ -11,7 +11,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/spec/launch_spec.hpp"
-#include "hmac.hpp"
+#include "ddrun/rendezvous/hmac.hpp"
 
 namespace ddrun::rendezvous {
 
