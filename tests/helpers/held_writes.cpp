@@ -1,6 +1,6 @@
-// To be loaded before the C library: a disk that hangs, as a network's file system does whose server is away. A write of ddrun,
-// not of its workers, to a file with $DDRUN_TEST_HELD_PATH in its path makes that name with ".held" behind it, and waits until
-// there is a file $DDRUN_TEST_HELD_UNTIL.
+// To be loaded before the C library: a disk that hangs, as a network's file system does whose server is away. A write
+// of ddrun, not of its workers, to a file with $DDRUN_TEST_HELD_PATH in its path makes that name with ".held" behind
+// it, and waits until there is a file $DDRUN_TEST_HELD_UNTIL.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/uio.h>

@@ -316,7 +316,8 @@ GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {
 // ---- the part of the group's life that the coordinator decides about
 
 GroupMachine::Actions GroupMachine::handle(const event::RoundBegins& round) {
-  // It was on its way when the job's end was asked for here: nothing is started, and STOPPED is what the others wait for.
+  // It was on its way when the job's end was asked for here: nothing is started, and STOPPED is what the others wait
+  // for.
   unstarted_round_ = job_is_ending_;
   if (job_is_ending_) return {};
   attempt_ = round.restart_count;

@@ -217,10 +217,10 @@ class GroupMachine {
   int attempt_ = 0;
   std::set<int> running_;  ///< local ranks that have not ended
   std::optional<int> first_failure_;
-  bool succeeded_ = false;    ///< all workers of this machine have
-  bool only_node_ = false;    ///< of the round: there are no other workers
+  bool succeeded_ = false;        ///< all workers of this machine have
+  bool only_node_ = false;        ///< of the round: there are no other workers
   bool unstarted_round_ = false;  ///< one began while the job was ending here: no worker of it was started
-  bool stop_wanted_ = false;  ///< the attempt is to be taken down once spawning is over
+  bool stop_wanted_ = false;      ///< the attempt is to be taken down once spawning is over
   int stop_signal_ = 0;
   Verdict verdict_ = Verdict::success;
   bool job_is_ending_ = false;  ///< by signal, timeout or failure of ddrun itself, or the verdict is known

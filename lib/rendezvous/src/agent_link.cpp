@@ -126,10 +126,11 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void read();
   void on_bytes(std::string_view bytes);
   void on_greeting(std::string_view& bytes);
-  void on_end(const error_code& ec);
+  void on_end(error_code ec);
   void take_frames(std::string_view bytes);
   void on_message(const FromCoordinator& message);
   [[nodiscard]] bool elsewhere(const Refused& refused);
+  [[nodiscard]] bool is_of_the_past(const Welcome& welcome);
   void answer(const Ping& ping);
   [[nodiscard]] std::uint32_t owner_stands_still_for();
   void put(FromAgent message);
@@ -191,9 +192,10 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   std::optional<SessionKeys> keys_;
   std::array<char, 16 * 1024> buffer_;
   std::string payload_;
-  std::string in_;                 // not yet a whole frame
-  std::string out_;                // to be sent
-  std::string sending_;            // being sent
+  std::string in_;       // not yet a whole frame
+  std::string out_;      // to be sent
+  std::string sending_;  // being sent
+  error_code how_sending_failed_;
   std::vector<FromAgent> queued_;  // until JOIN is answered
   std::string coordinator_host_;
   Milliseconds heartbeat_{0};  // not known yet
@@ -445,7 +447,11 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   seal(type, payload_);
 }
 
-void AgentLink::Connection::on_end(const error_code& ec) {
+void AgentLink::Connection::on_end(error_code ec) {
+  // The system tells of a reset once, to whom it may. (Of a broken pipe it tells after an end in order.)
+  if (ec == asio::error::eof && how_sending_failed_ && how_sending_failed_ != asio::error::broken_pipe) {
+    ec = how_sending_failed_;
+  }
   const std::string how = ec == asio::error::eof ? "connection closed" : ec.message();
   switch (stage_) {
     case Stage::closing: return closed();
@@ -503,6 +509,7 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
   if (const auto* ping = std::get_if<Ping>(&message)) return answer(*ping);
   ++heard_count_;
   if (const auto* refused = std::get_if<Refused>(&message); refused != nullptr && elsewhere(*refused)) return;
+  if (const auto* welcome = std::get_if<Welcome>(&message); welcome != nullptr && is_of_the_past(*welcome)) return;
   if (stage_ == Stage::joining) {
     stage_ = Stage::joined;
     timer_.cancel();
@@ -521,6 +528,13 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     const auto on_message = owner.callbacks.on_message;  // which may end the link
     if (on_message) on_message(message);
   });
+}
+
+/// What a coordinator of a lower term says is not obeyed: it has not heard yet that another one leads.
+bool AgentLink::Connection::is_of_the_past(const Welcome& welcome) {
+  if (welcome.term >= options_.join.claim.term) return false;
+  attempt_failed(concat("the coordinator on ", welcome.coordinator_host, " (", target_text(), ") leads no more"));
+  return true;
 }
 
 void AgentLink::Connection::answer(const Ping& ping) {
@@ -545,8 +559,13 @@ std::uint32_t AgentLink::Connection::owner_stands_still_for() {
   return static_cast<std::uint32_t>(std::min<std::int64_t>(still.count(), std::numeric_limits<std::uint32_t>::max()));
 }
 
-/// Another job has its coordinator here; ours may be at one of the other places.
+/// Another job has its coordinator here; ours may be at one of the other places. Or ours was here, and the next one
+/// will be found, here or there.
 bool AgentLink::Connection::elsewhere(const Refused& refused) {
+  if (refused.kind == RefusalKind::moved && stage_ == Stage::joining && !resuming_) {
+    attempt_failed(refused.why);
+    return true;
+  }
   if (refused.kind != RefusalKind::other_job) return false;
   const auto left =
       std::count_if(candidates_.begin(), candidates_.end(), [](const auto& one) { return !one.for_good; });
@@ -592,7 +611,10 @@ void AgentLink::Connection::write() {
     return on_written();
   }
   if (!ec) out_.erase(0, sent);
-  if (ec && ec != asio::error::would_block && ec != asio::error::try_again) return;  // reading will tell
+  if (ec && ec != asio::error::would_block && ec != asio::error::try_again) {
+    how_sending_failed_ = ec;  // what was said before is still to be read, and then there is only an end
+    return;
+  }
   sending_.swap(out_);
   // The rest, whole; what comes meanwhile waits in out_.
   socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this(), attempt = attempt_](const error_code& wait) {
@@ -656,6 +678,7 @@ void AgentLink::Connection::hang_up() {
   in_.clear();
   out_.clear();
   sending_.clear();
+  how_sending_failed_ = {};
 }
 
 void AgentLink::Connection::close(Milliseconds patience) {

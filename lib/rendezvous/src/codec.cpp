@@ -22,6 +22,8 @@ concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 void fields(auto& walk, Is<Join> auto& join) {
   walk(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
        join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses, join.agents_expected);
+  auto& claim = join.claim;
+  walk(claim.term, claim.round, claim.node_rank, claim.node_count, claim.memory, claim.succeeded, claim.moved);
 }
 void fields(auto& walk, Is<Opened> auto& opened) { walk(opened.round, opened.port); }
 void fields(auto& walk, Is<Failed> auto& failed) {
@@ -36,7 +38,8 @@ void fields(auto& walk, Is<Pong> auto& pong) { walk(pong.number, pong.stalled_ms
 void fields(auto& walk, Is<Resume> auto& resume) { walk(resume.session, resume.heard); }
 
 void fields(auto& walk, Is<Welcome> auto& welcome) {
-  walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session);
+  walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session,
+       welcome.term);
 }
 void fields(auto& walk, Is<Refused> auto& refused) { walk(refused.kind, refused.why); }
 void fields(auto& walk, Is<Waiting> auto& waiting) {
@@ -50,6 +53,7 @@ void fields(auto& walk, Is<Start> auto& start) {
   walk(start.round, ranks.restart_count, ranks.max_restarts, ranks.node_rank, ranks.node_count, ranks.base_rank,
        ranks.local_world_size, ranks.world_size, ranks.role_base_rank, ranks.role_world_size, ranks.master_addr);
   walk.port(ranks.master_port);
+  walk(start.term, start.memory);
 }
 void fields(auto& walk, Is<Stop> auto& stop) { walk(stop.round, stop.another_round, stop.why, stop.signal); }
 void fields(auto& walk, Is<VerdictMessage> auto& verdict) {
@@ -86,7 +90,7 @@ struct WriteFields {
 };
 
 constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
-constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::given_up; }
+constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::moved; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
 struct ReadFields {

@@ -17,10 +17,9 @@
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 #include "heartbeat.hpp"
+#include "job_memory.hpp"
 #include "membership.hpp"
 #include "node_ranks.hpp"
-#include "restart_budget.hpp"
-#include "settings.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -45,34 +44,6 @@ std::string refusal(const Join& join, const Member& rival) {
 }
 
 }  // namespace
-
-/// All that outlives a round. A coordinator that takes over from another would have to be given this (and the secret,
-/// which the transport holds); who is there it learns from the agents as they join, with the node ranks that they had.
-struct JobMemory {
-  std::string job_id;
-  std::string version;  ///< of ddrun, the same on all agents
-  Settings settings;
-  JobSettings meaning;
-  RestartBudget budget{RestartPolicy{}};
-  Round round = 0;                              ///< the last one that was begun
-  bool started = false;                         ///< workers ran once
-  std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
-  std::optional<VerdictMessage> verdict;        ///< the job has ended
-
-  /// The job is that of its first agent.
-  void adopt(const Join& first, const JobSettings& settings_meaning) {
-    job_id = first.job_id;
-    version = first.version;
-    settings = first.settings;
-    meaning = settings_meaning;
-    budget = RestartBudget(meaning.restart);
-  }
-  [[nodiscard]] bool excluded(const std::string& host) const {
-    if (meaning.node_max_failures == 0) return false;
-    const auto found = failures_of_host.find(host);
-    return found != failures_of_host.end() && found->second >= meaning.node_max_failures;
-  }
-};
 
 /// All of a Coordinator: its functions follow under the same headings.
 class Coordinator::State {
@@ -122,6 +93,17 @@ class Coordinator::State {
     Clock::time_point deadline;
   };
 
+  /// This coordinator takes over from another one: the last round that was started is known by its members' claims
+  /// only.
+  struct Recovery {
+    Clock::time_point until;
+    RoundClaim best;                 ///< of the highest term and round
+    std::map<LinkId, bool> members;  ///< who claims that round, and whether its workers have ended well
+    [[nodiscard]] bool complete() const {
+      return best.term != 0 && members.size() >= static_cast<std::size_t>(best.node_count);
+    }
+  };
+
   // What is sent.
   void send(LinkId link, FromCoordinator message);
   void close(LinkId link);
@@ -144,6 +126,11 @@ class Coordinator::State {
   void tell_waiting(Member& member, bool spare, const std::string& what_for);
   void answer_after_the_end(LinkId link);
   void count_answered(const Join& join);
+
+  // Taking over.
+  void note_claim(Member& member, const RoundClaim& claim);
+  [[nodiscard]] bool recovers();
+  void recover();
 
   // Two claims of one place.
   void dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival);
@@ -221,6 +208,7 @@ class Coordinator::State {
   std::optional<Clock::time_point> verdict_until_;
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
+  std::optional<Recovery> recovery_;
 
   std::uint32_t pings_ = 0;
   std::vector<Output> outputs_;
@@ -247,6 +235,9 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_call_over_ = false;
     last_cause_.reset();
     answered_ = expected_ = 0;
+  }
+  if (options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_) {
+    recovery_.emplace(Recovery{now + options_.recovery, {}, {}});
   }
   if (const auto refused = objection(join)) {
     event(event_text::refused, join.host, facts.peer_address.text(), refused->why);
@@ -281,6 +272,9 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
     return Refused{RefusalKind::other_job,
                    concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
                           "; give both the same --rdzv-id, or this one another endpoint")};
+  }
+  if (options_.term != 0 && join.claim.term >= options_.term) {
+    return Refused{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")};
   }
   if (join.agent_id.empty()) return for_good("an agent needs an id");
   if (join.local_world_size == 0 || (join.local_world_size > max_workers_of_a_node && !options_.only_here)) {
@@ -317,9 +311,10 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const JobSettings& job = memory_.meaning;
   Member& member = members_.add(link, join, facts, now);
   if (!options_.only_here) heartbeat_.add(link, now);
+  note_claim(member, join.claim);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id,
-                     ""});  // the transport knows the session
+                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
+                     options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
                          members_.available() <= job.max_nodes;
@@ -331,6 +326,7 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
     const int wanted = job.min_nodes - members_.available();
     tell_waiting(member, spare,
                  wanted > 0     ? causes::more_nodes(wanted)
+                 : recovery_    ? "the others of the last round"
                  : pause_until_ ? "the end of the pause before the restart"
                                 : "the end of the last call");
     return;
@@ -352,6 +348,63 @@ void Coordinator::State::tell_waiting(Member& member, bool spare, const std::str
 void Coordinator::State::answer_after_the_end(LinkId link) {
   tell_the_end(link, false);
   close(link);
+}
+
+// ---- taking over from another coordinator
+
+/// A claim of another round than the last one that was started makes a newcomer of its member.
+void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
+  if (!recovery_ || claim.term == 0 || claim.node_count < 1) return;
+  RoundClaim& best = recovery_->best;
+  const auto place = [](const RoundClaim& one) { return std::pair(one.term, one.round); };
+  if (place(claim) < place(best)) return;
+  if (place(claim) > place(best)) {
+    for (const auto& [link, succeeded] : std::exchange(recovery_->members, {})) {
+      if (Member* other = members_.find(link)) other->kept_rank = -1;
+    }
+    best = claim;
+  }
+  best.moved = best.moved && claim.moved;
+  member.kept_rank = claim.node_rank;
+  recovery_->members[member.link] = claim.succeeded;
+}
+
+/// Whether members of the last round may still come. Once that is clear, the job goes on from there.
+bool Coordinator::State::recovers() {
+  if (!recovery_) return false;
+  if (!recovery_->complete() && now < recovery_->until && members_.available() < memory_.meaning.max_nodes) return true;
+  recover();
+  return false;
+}
+
+void Coordinator::State::recover() {
+  const Recovery recovery = *std::exchange(recovery_, std::nullopt);
+  const RoundClaim& last = recovery.best;
+  if (last.term == 0) return;  // no round was ever started
+  memory_.round = std::max(memory_.round, last.round);
+  memory_.started = true;
+  (void)memory_.take(last.memory, now);  // what makes no sense is nothing to go by
+  const bool all_well = recovery.complete() && std::all_of(recovery.members.begin(), recovery.members.end(),
+                                                           [](const auto& one) { return one.second; });
+  if (all_well) {
+    unfinished_ = 0;
+    return check_finished();
+  }
+  VerdictMessage cause;
+  cause.kind = VerdictKind::node_lost;
+  cause.exit_code = exit_codes::launcher_failed;
+  cause.why = "the coordinator of the round before was lost";
+  if (!last.moved) {
+    if (!memory_.budget.any_left(now)) {
+      if (memory_.budget.used() > 0) cause.why += "; no restart is left";
+      return end(std::move(cause));
+    }
+    const Milliseconds pause = memory_.budget.spend(now);
+    if (pause.count() > 0) pause_until_ = now + pause;
+    event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
+          cause.why);
+  }
+  last_cause_ = std::move(cause);
 }
 
 // ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
@@ -419,6 +472,7 @@ void Coordinator::State::gather() {
     gathering_since_ = pause_until_.value_or(now);
     join_until_ = gathering_since_ + job.join_timeout;
   }
+  if (recovers() || phase_ != Phase::gathering) return;
   const int here = members_.available();
   if (here < job.min_nodes) {
     last_call_.reset();
@@ -485,6 +539,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
   phase_ = Phase::running;
   memory_.started = true;
   unfinished_ = unsucceeded_ = round_size_;
+  const std::string memory = options_.term == 0 ? "" : memory_.text(now);
   for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
     Member& member = *members_.find(round_links_[rank]);
     member.told = true;
@@ -493,7 +548,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
     ranks[rank].master_addr = address_;
     ranks[rank].master_port = port;
-    send(round_links_[rank], Start{memory_.round, std::move(ranks[rank])});
+    send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
   }
   event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
 }
@@ -671,6 +726,7 @@ void Coordinator::State::lost(LinkId link, const std::string& how) {
 void Coordinator::State::lose(Member& member, const std::string& how, Clock::time_point since, bool broken) {
   const Member gone = member;
   members_.remove(gone.link);
+  if (recovery_) recovery_->members.erase(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::given_up, cause.why);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
@@ -948,6 +1004,7 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
     return first;
   }
   also(heartbeat_.next());
+  if (recovery_) also(recovery_->until);
   if (!claims_.empty()) also(claims_.front().deadline);
   also(last_call_);
   also(pause_until_);
@@ -1018,6 +1075,7 @@ void Coordinator::State::tick() {
     skew_until_.reset();
     if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
   }
+  if (recovery_ && recovery_->until <= now) gather();
   if (over(pause_until_)) {
     pause_until_.reset();
     gather();

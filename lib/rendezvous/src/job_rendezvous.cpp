@@ -107,7 +107,10 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   [[nodiscard]] const std::string& run_id() const override { return options_.spec->rendezvous.id; }
   void join() override;
   void failed(const Failed& failure) override { send(failure); }
-  void succeeded() override { send(Succeeded{started_}); }
+  void succeeded() override {
+    claim_.succeeded = true;
+    send(Succeeded{started_});
+  }
   void stopped(const Stopped& stopped) override;
   void leave(const Leave& why) override;
   void abort(const Abort& why) override;
@@ -177,6 +180,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool told_of_retry_ = false;
   bool job_done_ = false;  ///< of the coordinator here: all agents have heard the verdict
   bool link_closed_ = false;
+  RoundClaim claim_;          ///< what the last START gives this node, should another coordinator take over
   bool has_workers_ = false;  ///< was given START and has not said STOPPED
   /// This node is to join again, as a newcomer, once its workers are stopped.
   bool coming_back_ = false;
@@ -246,6 +250,7 @@ Join JobRendezvous::join_message() const {
   join.settings = join_settings(*options_.spec);
   join.agents_expected = static_cast<std::uint32_t>(rendezvous.agents_expected);
   join.own_addresses = addresses_to_tell(machine_.addresses);
+  if (claim_.term != 0) join.claim = claim_;
   return join;
 }
 
@@ -317,7 +322,11 @@ void JobRendezvous::on(const Welcome&) {
 }
 
 void JobRendezvous::on(const Refused& refused) {
-  if (refused.kind == RefusalKind::given_up && member_ && !server_) return come_back(refused.why);
+  const bool may_come_back = refused.kind == RefusalKind::given_up || refused.kind == RefusalKind::moved;
+  if (may_come_back && member_ && !server_) {
+    claim_.moved = refused.kind == RefusalKind::moved;
+    return come_back(refused.why);
+  }
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::not_needed) {
     listener_.notice(concat("this node was not needed: ", refused.why));
@@ -357,6 +366,7 @@ void JobRendezvous::on(const Start& start) {
   notice_timer_.cancel();
   started_ = start.round;
   has_workers_ = true;
+  claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
   if (start.ranks.node_rank != 0) store_->close();
   RankAssignment ranks = start.ranks;
   ranks.run_id = run_id();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/spec/launch_spec.hpp"
@@ -23,6 +24,15 @@ class RestartBudget {
   Milliseconds spend(Clock::time_point now);
   /// Restarts in all.
   [[nodiscard]] int used() const { return used_; }
+
+  /// For the budget of another coordinator, whose clock shows another time.
+  struct Spent {
+    int used = 0;
+    int doublings = 0;
+    std::vector<Milliseconds> ages;  ///< of the restarts that count within the window, the oldest first
+  };
+  [[nodiscard]] Spent spent(Clock::time_point now) const;
+  void take(const Spent& spent, Clock::time_point now);
 
  private:
   [[nodiscard]] int counted(Clock::time_point now) const;
@@ -59,6 +69,19 @@ inline Milliseconds RestartBudget::spend(Clock::time_point now) {
   ++used_;
   ++doublings_;
   return before_it;
+}
+
+inline RestartBudget::Spent RestartBudget::spent(Clock::time_point now) const {
+  Spent spent{used_, doublings_, {}};
+  for (const auto at : recent_) spent.ages.push_back(std::chrono::duration_cast<Milliseconds>(now - at));
+  return spent;
+}
+
+inline void RestartBudget::take(const Spent& spent, Clock::time_point now) {
+  used_ = spent.used;
+  doublings_ = spent.doublings;
+  recent_.clear();
+  for (const Milliseconds age : spent.ages) recent_.push_back(now - age);
 }
 
 }  // namespace ddrun::rendezvous

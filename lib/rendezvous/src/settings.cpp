@@ -10,8 +10,8 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/spec/launch_spec.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
+#include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
 

@@ -292,8 +292,9 @@ TEST_CASE("A second job at the same place is turned away, also where neither has
       const auto other = agents.start({}, {"print", "other", "await", go}).wait();
       INFO(other.err);
       CHECK(other.code() == 125);
-      CHECK(has(other.err, "serves a job that runs another program, or the same with other arguments; give each job an "
-                           "--rdzv-id of its own"));
+      CHECK(has(other.err,
+                "serves a job that runs another program, or the same with other arguments; give each job an "
+                "--rdzv-id of its own"));
       CHECK_FALSE(has(other.out, "other"));
     }
     write_file(go, "");

@@ -96,7 +96,14 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "0100000077"
         "01000000"
         "030000003a3a32"
-        "04000000");
+        "04000000"
+        "0000000000000000"
+        "0000000000000000"
+        "ffffffff"
+        "00000000"
+        "00000000"
+        "00"
+        "00");
   CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
   CHECK(hex(payload) ==
         "0200000000000000"
@@ -122,7 +129,9 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "0100000000000000"
         "02000000030000000400000005000000060000000700000008000000090000000a000000"
         "0100000061"
-        "0b00");
+        "0b00"
+        "0000000000000000"
+        "00000000");
 }
 
 TEST_CASE("values that mean nothing are refused") {

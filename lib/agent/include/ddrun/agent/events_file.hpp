@@ -17,8 +17,8 @@ namespace ddrun::agent {
 /// keys are in docs/several-machines.md. `-` is standard output.
 ///
 /// A file is written at once, each line in one piece, unless its disk is not to be waited for; a full disk costs lines,
-/// not the job. For a pipe, a FIFO or a device a thread of its own waits: for a reader that has yet to come, and for one
-/// that is slow. What waits is bounded; what is more is dropped, and said.
+/// not the job. For a pipe, a FIFO or a device a thread of its own waits: for a reader that has yet to come, and for
+/// one that is slow. What waits is bounded; what is more is dropped, and said.
 class EventsFile {
  public:
   EventsFile();
@@ -42,9 +42,8 @@ class EventsFile {
   /// Lines that are finished, as another agent of the job has written them.
   void write(std::string_view lines);
 
-  /// No more events come: waits for who reads, as long as something is read every two seconds (of a disk: every minute).
-  /// Then says what was lost.
-  /// Of a file the first loss is said at once, and the sum if it has grown.
+  /// No more events come: waits for who reads, as long as something is read every two seconds (of a disk: every
+  /// minute). Then says what was lost. Of a file the first loss is said at once, and the sum if it has grown.
   void finish();
 
  private:
@@ -56,7 +55,7 @@ class EventsFile {
   Result<void> start_feed(std::shared_ptr<Feed> feed);
 
   std::unique_ptr<LineFile> file_;  ///< a regular file that is written at once
-  std::shared_ptr<Feed> feed_;  ///< anything else
+  std::shared_ptr<Feed> feed_;      ///< anything else
   std::function<void(std::string_view)> console_;
   dev_t device_ = 0;  ///< with `inode_`: the place
   ino_t inode_ = 0;

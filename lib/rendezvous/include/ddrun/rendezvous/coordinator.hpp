@@ -25,6 +25,11 @@ struct CoordinatorOptions {
   /// life, may take what time it needs, and may have any number of workers.
   bool only_here = false;
   bool with_events = true;  ///< EventLine is sent
+  /// The how manieth coordinator of the job this is, as who leads a job is decided elsewhere; 0: it is the only one.
+  /// From 1 on the members of a job that has lost its coordinator are taken over by their claims: for so long it waits
+  /// for those of the last round.
+  Term term = 0;
+  Milliseconds recovery{10'000};
 };
 
 /// What the transport knows about a connection.

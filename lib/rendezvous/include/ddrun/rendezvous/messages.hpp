@@ -19,7 +19,22 @@ using Round = std::uint64_t;
 /// What has to be the same on every agent of a job: key and value, sorted by key.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
+/// Counts the coordinators of a job, one after the other; 0 where there is never another one. What a coordinator of a
+/// lower term says is not obeyed.
+using Term = std::uint64_t;
+
 // From an agent.
+/// What an agent brings along from the last round that was started, for the coordinator of the next term.
+struct RoundClaim {
+  Term term = 0;  ///< of that START; 0: there is none
+  Round round = 0;
+  std::int32_t node_rank = -1;
+  std::int32_t node_count = 0;
+  std::string memory;      ///< as START had it
+  bool succeeded = false;  ///< all of its workers have ended well
+  bool moved = false;      ///< its coordinator has handed over in order (RefusalKind::moved)
+  bool operator==(const RoundClaim&) const = default;
+};
 struct Join {
   std::string version;  ///< of ddrun
   std::string job_id;
@@ -34,6 +49,7 @@ struct Join {
   Settings settings;
   std::vector<std::string> own_addresses;  ///< of its machine: from where its workers may come to the store
   std::uint32_t agents_expected = 0;       ///< that were started together, this one among them; 0: not known
+  RoundClaim claim;
   bool operator==(const Join&) const = default;
 };
 struct Opened {
@@ -94,6 +110,7 @@ struct Welcome {
   std::uint32_t heartbeat_misses = 3;
   std::string job_id;
   std::string session;  ///< for Resume; a secret between these two
+  Term term = 0;
   bool operator==(const Welcome&) const = default;
 };
 enum class RefusalKind : std::uint8_t {
@@ -101,6 +118,7 @@ enum class RefusalKind : std::uint8_t {
   not_needed = 1,
   other_job = 2,
   given_up = 3,  ///< it was taken for lost; it may come back as a newcomer
+  moved = 4,     ///< there is, or will be, a coordinator of a higher term
 };
 struct Refused {
   RefusalKind kind = RefusalKind::for_good;
@@ -126,6 +144,8 @@ struct Start {
   Round round = 0;
   /// All but run_id, which is the job id of Welcome.
   RankAssignment ranks;
+  Term term = 0;
+  std::string memory;  ///< for the coordinator of the next term: what this one would be asked for; nobody else reads it
   bool operator==(const Start&) const = default;
 };
 struct Stop {

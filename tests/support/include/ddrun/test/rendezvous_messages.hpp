@@ -22,7 +22,8 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            -5,
            {{"k", "v"}, {"max_nodes", "4"}},
            {"10.0.0.7", "fd00::7"},
-           4},
+           4,
+           {17, 5, 2, 4, "{}", true, true}},
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 11, true, false},
       Succeeded{std::uint64_t{1} << 40},
@@ -50,8 +51,10 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
                  .role_world_size = 24,
                  .master_addr = "fd00::7",
                  .master_port = 65535};
+  start.term = 17;
+  start.memory = R"({"restarts":1})";
   return {
-      Welcome{"node0", 500, 4, "job", "17.a1b2"},
+      Welcome{"node0", 500, 4, "job", "17.a1b2", 18},
       Refused{RefusalKind::not_needed, "all have finished"},
       Waiting{1, 2, 4, true, "a place"},
       Open{5, "10.0.0.1", 29500, {"10.0.0.1", "", "fd00::7"}},

@@ -1,0 +1,52 @@
+#include "job_memory.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+constexpr const char* restarts_key = "restarts";
+constexpr const char* doublings_key = "doublings";
+constexpr const char* recent_key = "recent_ms";
+constexpr const char* failures_key = "failures";
+
+}  // namespace
+
+std::string JobMemory::text(Clock::time_point now) const {
+  const RestartBudget::Spent spent = budget.spent(now);
+  nlohmann::json json{{restarts_key, spent.used}, {doublings_key, spent.doublings}};
+  for (const Milliseconds age : spent.ages) json[recent_key].push_back(age.count());
+  if (!failures_of_host.empty()) json[failures_key] = failures_of_host;
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+bool JobMemory::take(const std::string& text, Clock::time_point now) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return false;
+  RestartBudget::Spent spent;
+  std::map<std::string, int> failures;
+  try {
+    spent.used = json.value(restarts_key, 0);
+    spent.doublings = json.value(doublings_key, 0);
+    for (const auto& age : json.value(recent_key, nlohmann::json::array())) {
+      spent.ages.emplace_back(age.get<std::int64_t>());
+    }
+    failures = json.value(failures_key, failures);
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+  const bool possible =
+      spent.used >= 0 && spent.doublings >= 0 &&
+      std::all_of(spent.ages.begin(), spent.ages.end(), [](Milliseconds age) { return age.count() >= 0; });
+  if (!possible) return false;
+  budget.take(spent, now);
+  failures_of_host = std::move(failures);
+  return true;
+}
+
+}  // namespace ddrun::rendezvous

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "ddrun/base/duration.hpp"
+#include "ddrun/rendezvous/messages.hpp"
+#include "restart_budget.hpp"
+#include "settings.hpp"
+
+namespace ddrun::rendezvous {
+
+/// All that outlives a round. The coordinator of the next term gets what text() says by the agents' claims; who is
+/// there it learns from them as they join, with the node ranks that they had, and the secret the transport holds.
+struct JobMemory {
+  std::string job_id;
+  std::string version;  ///< of ddrun, the same on all agents
+  Settings settings;
+  JobSettings meaning;
+  RestartBudget budget{RestartPolicy{}};
+  Round round = 0;                              ///< the last one that was begun
+  bool started = false;                         ///< workers ran once
+  std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
+  std::optional<VerdictMessage> verdict;        ///< the job has ended
+
+  /// The job is that of its first agent.
+  void adopt(const Join& first, const JobSettings& settings_meaning) {
+    job_id = first.job_id;
+    version = first.version;
+    settings = first.settings;
+    meaning = settings_meaning;
+    budget = RestartBudget(meaning.restart);
+  }
+  [[nodiscard]] bool excluded(const std::string& host) const {
+    if (meaning.node_max_failures == 0) return false;
+    const auto found = failures_of_host.find(host);
+    return found != failures_of_host.end() && found->second >= meaning.node_max_failures;
+  }
+
+  /// What agents cannot tell by themselves, as JSON: PROTOCOL.md, section 10. Clocks of machines differ: ages, not
+  /// times.
+  [[nodiscard]] std::string text(Clock::time_point now) const;
+  /// Takes over what another coordinator has said by text(). False, and nothing is taken, if it makes no sense.
+  [[nodiscard]] bool take(const std::string& text, Clock::time_point now);
+};
+
+}  // namespace ddrun::rendezvous

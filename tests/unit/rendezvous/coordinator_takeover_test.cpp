@@ -1,0 +1,252 @@
+// A coordinator takes over a job from another one: it knows the last round by the claims of its members only.
+
+#include <algorithm>
+#include <map>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+using Changed = ddrun::rendezvous::Settings;
+
+/// A job with its coordinator of term 7, which has run a round of a, b and c.
+struct Before {
+  explicit Before(const Changed& changed = {}, int min_nodes = 1, int max_nodes = 3)
+      : job(min_nodes, max_nodes, changed) {
+    job.options.term = 7;
+    job.options.recovery = Milliseconds{10'000};
+    for (const char* host : {"a", "b", "c"}) job.joins(host);
+    job.wait(Milliseconds{10'000});
+    job.opens();
+  }
+  /// What that host would claim now.
+  RoundClaim claim_of(LinkId link) {
+    const Start start = job.next<Start>(link);
+    return {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
+  }
+  ScriptedJob job;
+};
+
+/// Its next coordinator, of term 9.
+struct After {
+  explicit After(const Changed& changed = {}, int min_nodes = 1, int max_nodes = 3)
+      : job(min_nodes, max_nodes, changed) {
+    job.options.term = 9;
+    job.options.host = "b";
+    job.options.recovery = Milliseconds{10'000};
+    job.now += std::chrono::hours(1000);  // of another machine's clock
+  }
+  LinkId claims(const std::string& host, const RoundClaim& claim) {
+    Join join = job.join_of(host);
+    join.claim = claim;
+    return job.joins(join);
+  }
+  ScriptedJob job;
+};
+
+std::map<LinkId, RoundClaim> claims_of(Before& before) {
+  std::map<LinkId, RoundClaim> claims;
+  for (const LinkId link : {1U, 2U, 3U}) claims[link] = before.claim_of(link);
+  return claims;
+}
+
+}  // namespace
+
+TEST_CASE("a coordinator of a term says so, and tells members what the next one needs to know") {
+  Before before;
+  CHECK(before.job.next<Welcome>(1).term == 7);
+  const RoundClaim claim = before.claim_of(2);
+  CHECK(claim.term == 7);
+  CHECK(claim.round == 1);
+  CHECK(claim.node_count == 3);
+  CHECK(claim.memory == R"({"doublings":0,"restarts":0})");
+}
+
+TEST_CASE("a coordinator that is the only one of its job has no term, and no use for claims") {
+  ScriptedJob job(1, 1);
+  Join join = job.join_of("a");
+  join.claim = {3, 17, 2, 4, "{}", true, false};
+  const LinkId a = job.joins(join);
+  job.opens();
+  const Start start = job.next<Start>(a);
+  CHECK(start.round == 1);
+  CHECK(start.term == 0);
+  CHECK(start.memory.empty());
+}
+
+TEST_CASE("once all of the last round are there the job goes on, with their ranks and one restart less") {
+  Before before;
+  auto claims = claims_of(before);
+  After after;
+  const LinkId c = after.claims("c", claims[3]);
+  CHECK(after.job.next<Waiting>(c).what_for == "the others of the last round");
+  const LinkId a = after.claims("a", claims[1]);
+  CHECK(after.job.coordinator().round() == 0);
+  const LinkId b = after.claims("b", claims[2]);
+  after.job.opens();
+  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.coordinator().restarts() == 1);
+  CHECK(after.job.node_rank(a) == claims[1].node_rank);
+  CHECK(after.job.node_rank(b) == claims[2].node_rank);
+  CHECK(after.job.node_rank(c) == claims[3].node_rank);
+  const Start start = after.job.next<Start>(b);
+  CHECK(start.term == 9);
+  CHECK(start.memory == R"({"doublings":1,"restarts":1})");
+}
+
+TEST_CASE("who does not come in time is left behind, and who never took part waits for those who did") {
+  Before before;
+  auto claims = claims_of(before);
+  After after;
+  const LinkId new_one = after.claims("d", {});
+  const LinkId b = after.claims("b", claims[2]);
+  after.job.wait(Milliseconds{9'000});
+  CHECK(after.job.coordinator().round() == 0);
+  after.job.wait(Milliseconds{1'000});
+  after.job.opens();
+  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.node_rank(b) == claims[2].node_rank);
+  CHECK(after.job.node_rank(new_one) >= 0);
+}
+
+TEST_CASE("a member that is lost while its claim is waited with does not count") {
+  Before before;
+  auto claims = claims_of(before);
+  After after;
+  after.claims("a", claims[1]);
+  const LinkId b = after.claims("b", claims[2]);
+  after.job.breaks(b);
+  after.claims("c", claims[3]);
+  CHECK(after.job.coordinator().round() == 0);
+  after.claims("b", claims[2]);
+  CHECK(after.job.coordinator().round() == 2);
+}
+
+TEST_CASE("the claim of an older round makes a newcomer, whoever comes first") {
+  const bool old_one_first = GENERATE(false, true);
+  CAPTURE(old_one_first);
+  Before before;
+  auto claims = claims_of(before);
+  RoundClaim older = claims[1];
+  for (const LinkId link : {2U, 3U}) {
+    claims[link].round = 5;
+    claims[link].node_count = 2;
+    claims[link].node_rank = static_cast<int>(link) - 2;
+  }
+  older.node_rank = 0;
+  After after;
+  LinkId a = 0;
+  if (old_one_first) a = after.claims("a", older);
+  const LinkId b = after.claims("b", claims[2]);
+  if (!old_one_first) a = after.claims("a", older);
+  const LinkId c = after.claims("c", claims[3]);
+  after.job.opens();
+  CHECK(after.job.coordinator().round() == 6);
+  CHECK(after.job.node_rank(b) == 0);
+  CHECK(after.job.node_rank(c) == 1);
+  if (old_one_first) CHECK(after.job.node_rank(a) == 2);
+}
+
+TEST_CASE("a job that nobody claims is a new one") {
+  After after;
+  for (const char* host : {"a", "b", "c"}) after.claims(host, {});
+  CHECK(after.job.coordinator().round() == 1);
+  CHECK(after.job.coordinator().restarts() == 0);
+}
+
+TEST_CASE("a job that had ended well everywhere is not run again") {
+  Before before;
+  auto claims = claims_of(before);
+  for (auto& [link, claim] : claims) claim.succeeded = true;
+  SECTION("everywhere") {
+    After after;
+    const LinkId a = after.claims("a", claims[1]);
+    after.claims("b", claims[2]);
+    after.claims("c", claims[3]);
+    const auto verdict = after.job.coordinator().verdict();
+    REQUIRE(verdict);
+    CHECK(verdict->kind == VerdictKind::success);
+    CHECK(after.job.next<Refused>(a).kind == RefusalKind::not_needed);
+  }
+  SECTION("everywhere but on one machine") {
+    claims[2].succeeded = false;
+    After after;
+    for (const LinkId link : {1U, 2U, 3U}) after.claims(std::string(1, "-abc"[link]), claims[link]);
+    CHECK_FALSE(after.job.coordinator().verdict());
+    CHECK(after.job.coordinator().round() == 2);
+  }
+}
+
+TEST_CASE("without a restart left the loss of the coordinator ends the job, everywhere with that cause") {
+  const Changed none{{"max_restarts", "0"}};
+  Before before(none);
+  auto claims = claims_of(before);
+  After after(none);
+  std::vector<LinkId> links;
+  for (const LinkId link : {1U, 2U, 3U}) links.push_back(after.claims(std::string(1, "-abc"[link]), claims[link]));
+  for (const LinkId link : links) {
+    const VerdictMessage verdict = after.job.next<VerdictMessage>(link);
+    CHECK(verdict.kind == VerdictKind::node_lost);
+    CHECK(verdict.exit_code == 125);
+    CHECK(verdict.why == "the coordinator of the round before was lost");
+  }
+}
+
+TEST_CASE("a coordinator that hands over in order costs no restart") {
+  const Changed none{{"max_restarts", "0"}};
+  Before before(none);
+  auto claims = claims_of(before);
+  for (auto& [link, claim] : claims) claim.moved = true;
+  After after(none);
+  for (const LinkId link : {1U, 2U, 3U}) after.claims(std::string(1, "-abc"[link]), claims[link]);
+  CHECK(after.job.coordinator().round() == 2);
+  CHECK(after.job.coordinator().restarts() == 0);
+}
+
+TEST_CASE("what restarts have cost and which hosts are left out outlives the coordinator") {
+  const Changed strict{{"max_restarts", "2"}, {"restart_window_ms", "60000"}, {"node_max_failures", "1"}};
+  Before before(strict);
+  before.job.fails(3, 2, 1);
+  for (const LinkId link : {1U, 2U, 3U}) before.job.stops(link);  // c is left out
+  before.job.opens();
+  before.job.forget_all();
+  before.job.wait(Milliseconds{20'000});
+  before.job.fails(2, 1, 1, true);
+  before.job.stops(1);
+  before.job.stops(2);  // so is b
+  before.job.opens();
+  const RoundClaim claim = before.claim_of(1);
+  CHECK(claim.memory == R"({"doublings":2,"failures":{"b":1,"c":1},"recent_ms":[20000,0],"restarts":2})");
+
+  After after(strict);
+  const LinkId b = after.claims("b", {});  // its first settings, before anything is known
+  const LinkId a = after.claims("a", claim);
+  const VerdictMessage verdict = after.job.next<VerdictMessage>(a);
+  CHECK(verdict.why == "the coordinator of the round before was lost; no restart is left");
+  CHECK(verdict.restarts == 2);
+  CHECK(after.job.has<VerdictMessage>(b));
+}
+
+TEST_CASE("a claim that makes no sense harms nothing") {
+  const std::string memory = GENERATE("", "no json", "[1]", R"({"restarts":-1})", R"({"restarts":"many"})",
+                                      R"({"recent_ms":[-5]})", R"({"failures":7})");
+  CAPTURE(memory);
+  After after;
+  after.claims("a", {8, 4, 0, 1, memory, false, false});
+  CHECK(after.job.coordinator().round() == 5);
+  CHECK(after.job.coordinator().restarts() == 1);
+}
+
+TEST_CASE("a coordinator that meets the claim of its own term or a higher one leads no more") {
+  After after;
+  for (const Term term : {9U, 10U}) {
+    const LinkId a = after.claims("a", {term, 1, 0, 1, "{}", false, false});
+    CHECK(after.job.next<Refused>(a).kind == RefusalKind::moved);
+    CHECK(after.job.closed(a));
+  }
+}
