@@ -54,6 +54,20 @@ Style style_of(Level level) {
 
 }  // namespace
 
+std::string fit_for_terminal(std::string_view text) {
+  std::string fit;
+  fit.reserve(text.size());
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const auto c = static_cast<unsigned char>(text[at]);
+    const auto next = static_cast<unsigned char>(at + 1 < text.size() ? text[at + 1] : '\0');
+    const bool eight_bit = c == 0xC2 && next >= 0x80 && next < 0xA0;
+    const bool control = eight_bit || (c < ' ' && c != '\n' && c != '\t') || c == 0x7F;
+    fit += control ? '?' : text[at];
+    if (eight_bit) ++at;
+  }
+  return fit;
+}
+
 void set_message_settings(MessageSettings settings) { settings_ = settings; }
 
 void set_message_sink(std::function<void(std::string_view)> sink) {
@@ -69,7 +83,7 @@ void say(Level level, std::string_view message) {
   std::string line = "ddrun: ";
   if (settings_.color && *style.color != '\0') line += std::string(style.color) + style.word + "\033[0m";
   else line += style.word;
-  line += message;
+  line += fit_for_terminal(message);
   line += '\n';
   say_text(line);
 }

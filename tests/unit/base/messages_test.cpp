@@ -20,6 +20,20 @@ TEST_CASE("messages go to the sink of the thread that set it, and to stderr with
   CHECK(said == "ddrun: warning: one\n");
 }
 
+TEST_CASE("nothing that is said can write to the terminal but letters") {
+  CHECK(fit_for_terminal("two\nlines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC") ==
+        "two\nlines, a\ttab, caf\xC3\xA9 \xE2\x82\xAC");
+  CHECK(fit_for_terminal("\033]0;title\a b\b\r\x7F") == "?]0;title? b???");
+  CHECK(fit_for_terminal("eight bits: \xC2\x9B"
+                         "2J, and \xC2\xA0") == "eight bits: ?2J, and \xC2\xA0");
+  CHECK(fit_for_terminal("\xC2") == "\xC2");
+  std::string said;
+  set_message_sink([&](std::string_view line) { said += line; });
+  say(Level::notice, "waiting for \033[2Jnode7");
+  set_message_sink({});
+  CHECK(said == "ddrun: waiting for ?[2Jnode7\n");
+}
+
 TEST_CASE("a thread that does not own the sink never touches it") {
   const pid_t child = ::fork();
   REQUIRE(child >= 0);

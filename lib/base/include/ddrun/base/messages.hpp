@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
 
 namespace ddrun {
@@ -26,13 +27,18 @@ void set_message_settings(MessageSettings settings);
 /// assertions aborts; any other writes the line straight to stderr, where it may stand amid another line.
 void set_message_sink(std::function<void(std::string_view line)> sink);
 
+/// `text` with '?' in place of each control character but line ends and tabs: names and reasons that come from another
+/// machine are not to move the cursor or to set a title. Whatever is said goes through it.
+[[nodiscard]] std::string fit_for_terminal(std::string_view text);
+
 void say(Level level, std::string_view message);
 inline void say_error(std::string_view message) { say(Level::error, message); }
 
 /// stderr stands in the middle of a line that will not be finished: what is said next starts on a line of its own.
 void begin_new_line();
 
-/// Text that is already formatted (a report): written as it is, to the same place. False if stderr did not take it.
+/// Text that is already formatted (a report) and fit for a terminal: written as it is, to the same place. False if
+/// stderr did not take it.
 bool say_text(std::string_view text);
 
 /// Strangers that try the same again and again are not to fill the user's screen: so many are told, then fewer and
