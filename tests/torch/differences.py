@@ -193,7 +193,7 @@ def _(line, ours, theirs):
 
 # Environment
 
-@rule("own-variables", r".*: variable DDRUN_(VERSION|JOB_TAG|ATTEMPT_DIR)", one_sided=True)
+@rule("own-variables", r".*: variable DDRUN_(VERSION|JOB_TAG|ATTEMPT_DIR|ROUND)", one_sided=True)
 def _(line, ours, theirs):
     return theirs is NOTHING
 

@@ -72,8 +72,8 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
   plan.note = concat("once ", nodes, " machines have met at ", first.host, ":", first.port,
                      location->is_here ? ", where this one would run the coordinator" : "",
                      "; ranks and MASTER_ADDR are given then\n");
-  plan.not_known_yet = {"RANK",      "WORLD_SIZE",      "GROUP_RANK",  "GROUP_WORLD_SIZE",
-                        "ROLE_RANK", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  plan.not_known_yet = {"RANK",        "WORLD_SIZE",  "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+                        "MASTER_ADDR", "MASTER_PORT", "DDRUN_ROUND"};
   plan.ranks.run_id = wanted.id;
   return plan;
 }
@@ -82,6 +82,7 @@ Result<RendezvousPlan> plan_rendezvous(const LaunchSpec& spec, int local_world_s
   RendezvousPlan plan;
   plan.ranks = rendezvous::assign_ranks({{local_world_size, spec.role}}).front();
   plan.ranks.max_restarts = spec.restart.max_restarts;
+  plan.ranks.round = 1;
   if (spec.rendezvous.several_machines()) return plan_several(spec, std::move(plan));
   auto endpoint = rendezvous::choose_local_endpoint(spec.rendezvous);
   if (!endpoint) return tl::unexpected(endpoint.error());

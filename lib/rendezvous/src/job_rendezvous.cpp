@@ -370,6 +370,7 @@ void JobRendezvous::on(const Start& start) {
   if (start.ranks.node_rank != 0) store_->close();
   RankAssignment ranks = start.ranks;
   ranks.run_id = run_id();
+  ranks.round = start.round;
   listener_.round_begins(start.round, ranks);
 }
 

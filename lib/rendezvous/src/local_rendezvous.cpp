@@ -239,6 +239,7 @@ void LocalRendezvous::on(const Start& start) {
   round_ = start.round;
   RankAssignment ranks = start.ranks;
   ranks.run_id = endpoint_.run_id;
+  ranks.round = start.round;
   listener_.round_begins(start.round, ranks);
 }
 

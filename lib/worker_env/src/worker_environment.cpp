@@ -41,7 +41,7 @@ struct OwnVariable {
   std::string_view name;
   std::string_view instead;  ///< what to use in place of --env
 };
-constexpr std::array<OwnVariable, 22> own_variables{{
+constexpr std::array<OwnVariable, 23> own_variables{{
     {"RANK", ""},
     {"LOCAL_RANK", ""},
     {"WORLD_SIZE", "--nproc-per-node"},
@@ -61,6 +61,7 @@ constexpr std::array<OwnVariable, 22> own_variables{{
     {"TORCHELASTIC_SIGNALS_TO_HANDLE", "--signals-to-handle"},
     {"TORCHELASTIC_TIMER_FILE", ""},
     {"DDRUN_VERSION", ""},
+    {"DDRUN_ROUND", ""},
     {"DDRUN_SEED", "--seed"},
     {"DDRUN_ATTEMPT_DIR", "--log-dir"},
     {"DDRUN_JOB_TAG", ""},
@@ -195,6 +196,7 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
       {"TORCHELASTIC_USE_AGENT_STORE", uses_agent_store(spec, parent) ? "True" : "False"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals_to_handle(spec.stop.ending_signals)},
       {"DDRUN_VERSION", facts.version},
+      {"DDRUN_ROUND", std::to_string(ranks.round)},
   };
   const auto unset = [&](std::string_view name) { return !value_before_ours(spec, parent, name).has_value(); };
   if (unset("TORCH_NCCL_ASYNC_ERROR_HANDLING")) ours.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");

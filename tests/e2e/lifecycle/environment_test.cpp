@@ -55,6 +55,7 @@ TEST_CASE("The environment of a worker is what was inherited and the documented 
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
       {"OMP_NUM_THREADS", "1"},
       {"PYTHONUNBUFFERED", "1"},
+      {"DDRUN_ROUND", "1"},
   };
   for (const auto& [name, value] : expected) {
     INFO(name);

@@ -33,6 +33,7 @@ TEST_CASE("A failure restarts all workers with the next restart count and an emp
     RunOptions options;
     options.env = {{variable, "1"}};
     const auto outcome = finish(job({"-n", "2", "--max-restarts=3"}, {"env",     "TORCHELASTIC_RESTART_COUNT",
+                                                                      "env",     "DDRUN_ROUND",
                                                                       "env",     "TORCHELASTIC_MAX_RESTARTS",
                                                                       "rank",    "0",
                                                                       "count",   "key",
@@ -55,6 +56,8 @@ TEST_CASE("A failure restarts all workers with the next restart count and an emp
     }
     CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT=2\n") == 2);
     CHECK(count(outcome.out, "TORCHELASTIC_RESTART_COUNT=3\n") == 0);
+    CHECK(count(outcome.out, "DDRUN_ROUND=3\n") == 2);
+    CHECK(count(outcome.out, "DDRUN_ROUND=4\n") == 0);
     CHECK(count(outcome.out, "TORCHELASTIC_MAX_RESTARTS=3\n") >= 4);
     // Rank 0 may be stopped before it gets to the store, but in the last attempt it does, and finds it empty.
     CHECK(count(outcome.out, "key=1\n") >= 1);

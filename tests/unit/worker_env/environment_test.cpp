@@ -21,6 +21,7 @@ struct Case {
 
   Case() {
     ranks.run_id = "job7";
+    ranks.round = 4;
     ranks.restart_count = 2;
     ranks.max_restarts = 5;
     ranks.node_rank = 1;
@@ -134,6 +135,7 @@ TEST_CASE("a worker gets what torchrun would give it and what ddrun adds") {
                              "TORCHELASTIC_USE_AGENT_STORE=True",
                              "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT",
                              "DDRUN_VERSION=1.2.3",
+                             "DDRUN_ROUND=4",
                              "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
                              "OMP_NUM_THREADS=1",
                              "PYTHONUNBUFFERED=1",
@@ -239,9 +241,10 @@ TEST_CASE("the rest is inherited unchanged with doubles and odd entries") {
 
 TEST_CASE("what an outer ddrun said about itself is not inherited") {
   Case c;
-  c.parent = {"DDRUN_ATTEMPT_DIR=/outer", "DDRUN_SEED=5", "DDRUN_JOB_TAG=outer", "TORCHELASTIC_ERROR_FILE=/outer.json",
-              "DDRUN_VERSION=0"};
+  c.parent = {"DDRUN_ATTEMPT_DIR=/outer", "DDRUN_SEED=5",  "DDRUN_JOB_TAG=outer", "TORCHELASTIC_ERROR_FILE=/outer.json",
+              "DDRUN_VERSION=0",          "DDRUN_ROUND=99"};
   const auto values = c.values(1);
+  CHECK(values.at("DDRUN_ROUND") == "4");
   CHECK(values.count("DDRUN_ATTEMPT_DIR") == 0);
   CHECK(values.count("DDRUN_SEED") == 0);
   CHECK(values.count("DDRUN_JOB_TAG") == 0);

@@ -142,7 +142,7 @@ struct Open {
 };
 struct Start {
   Round round = 0;
-  /// All but run_id, which is the job id of Welcome.
+  /// All but run_id, which is the job id of Welcome, and round.
   RankAssignment ranks;
   Term term = 0;
   std::string memory;  ///< for the coordinator of the next term: what this one would be asked for; nobody else reads it

@@ -189,8 +189,9 @@ struct LaunchSpec {
 
 /// What the members of one round agreed on, as one node sees it. All ranks are dense and start at 0.
 struct RankAssignment {
-  std::string run_id;     ///< TORCHELASTIC_RUN_ID
-  int restart_count = 0;  ///< one number for the whole job
+  std::string run_id;       ///< TORCHELASTIC_RUN_ID
+  std::uint64_t round = 0;  ///< rises with every restart, and with every machine that joins or leaves
+  int restart_count = 0;    ///< one number for the whole job
   int max_restarts = 0;
   int node_rank = 0;  ///< torchrun's group rank
   int node_count = 1;
