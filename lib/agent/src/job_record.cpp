@@ -275,6 +275,13 @@ void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks
 }
 
 void JobRecord::node_reported(const rendezvous::NodeReport& report) {
+  if (report.workers.empty()) {
+    if (!std::exchange(told_of_missing_report_, true)) {
+      say(Level::warning, concat("the report lacks the workers of ", report.host, " in round ", report.round,
+                                 ", and perhaps of more: too much was told at once"));
+    }
+    return;
+  }
   result_.other_nodes.push_back({report.round, report.node_rank, report.host, report.workers});
 }
 

@@ -84,6 +84,7 @@ class JobRecord {
   DeathReasons death_reasons_;
   std::map<pid_t, Timer> timers_;  ///< by the worker's pid
   std::optional<std::chrono::system_clock::time_point> stop_began_;
+  bool told_of_missing_report_ = false;
   std::vector<std::string> private_error_files_;  ///< of the last attempt, read
 };
 

@@ -8,6 +8,13 @@ namespace ddrun::cli {
 
 namespace {
 
+/// "auto", or a time.
+Result<void> set_fence(Draft& draft, std::string_view value) {
+  if (value != "auto") return assign(draft.spec.rendezvous.fence, parse_time(value));
+  draft.spec.rendezvous.fence.reset();
+  return {};
+}
+
 constexpr Option several_table[] = {
     {.name = "last-call",
      .metavar = "TIME",
@@ -48,6 +55,18 @@ constexpr Option several_table[] = {
      .help = "A node that no longer hears the coordinator stops its workers, and looks for it so long",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.coordinator_timeout, parse_time(v)); },
      .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.coordinator_timeout)); }},
+    {.name = "fence",
+     .metavar = "TIME",
+     .kind = Kind::duration,
+     .help =
+         "After the loss of a node, from its last sign of life, wait so long before the next round; auto: while its "
+         "workers may still run",
+     .set = set_fence,
+     .show =
+         [](const Draft& d) {
+           const auto& fence = d.spec.rendezvous.fence;
+           return shown(fence ? duration_text(*fence) : std::string("auto"));
+         }},
     {.name = "node-max-failures",
      .metavar = "N",
      .kind = Kind::integer,

@@ -23,6 +23,17 @@ VerdictMessage at(const Member& member, VerdictKind kind, int exit_code, std::st
   return verdict;
 }
 
+/// "a, b, c, d, e, 7 more"
+std::string some_of(std::vector<std::string> names) {
+  constexpr std::size_t named = 5;
+  if (names.size() > named) {
+    const std::size_t more = names.size() - named;
+    names.resize(named);
+    names.push_back(concat(more, " more"));
+  }
+  return join(names, ", ");
+}
+
 int exit_code_or(int code, int otherwise) { return code > 0 && code < 256 ? code : otherwise; }
 
 }  // namespace
@@ -66,15 +77,21 @@ VerdictMessage aborted(const Member& member, const Abort& abort) {
 
 VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed) {
   std::vector<std::string> hosts;
-  constexpr std::size_t named = 5;
-  for (std::size_t i = 0; i < std::min(late.size(), named); ++i) hosts.push_back(late[i]->host);
-  if (late.size() > named) hosts.push_back(concat(late.size() - named, " more"));
+  hosts.reserve(late.size());
+  for (const Member* member : late) hosts.push_back(member->host);
   return at(*late.front(), VerdictKind::timed_out, exit_codes::timed_out,
-            concat("workers on ", join(hosts, ", "), " still ran ", seconds_text(allowed),
+            concat("workers on ", some_of(std::move(hosts)), " still ran ", seconds_text(allowed),
                    " after the first node had finished (--exit-skew)"));
 }
 
 std::string more_nodes(int wanted) { return counted(wanted, "more node"); }
+
+std::string joining(const std::vector<const Member*>& newcomers) {
+  std::vector<std::string> names;
+  names.reserve(newcomers.size());
+  for (const Member* member : newcomers) names.push_back(describe(*member));
+  return concat(some_of(std::move(names)), newcomers.size() == 1 ? " joins" : " join");
+}
 
 VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names) {
   VerdictMessage verdict;
@@ -83,6 +100,33 @@ VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::
   verdict.why = concat(here, " of ", wanted, " nodes were there after ", seconds_text(waited),
                        names.empty() ? "" : concat(": ", names));
   return verdict;
+}
+
+namespace {
+
+constexpr std::size_t most_in_brief = 4096;
+
+void make_brief(nlohmann::ordered_json& worker) {
+  if (!worker.is_object()) return;
+  const auto empty = [](nlohmann::ordered_json& of, const char* key, const nlohmann::ordered_json& by) {
+    if (of.is_object() && of.contains(key)) of[key] = by;
+  };
+  empty(worker, "stderr_tail", nlohmann::ordered_json::array());
+  if (worker.contains("error")) empty(worker["error"], "traceback", nullptr);
+  if (worker.contains("last_words")) empty(worker["last_words"], "text", nlohmann::ordered_json::array());
+  if (worker.contains("failed_first")) make_brief(worker["failed_first"]);
+}
+
+}  // namespace
+
+std::string in_brief(const std::string& cause) {
+  auto json = nlohmann::ordered_json::parse(cause, nullptr, false);
+  if (json.is_object()) {
+    make_brief(json);
+    std::string brief = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    return brief.size() <= most_in_brief ? brief : "";
+  }
+  return cause.size() <= most_in_brief ? cause : "";
 }
 
 }  // namespace ddrun::rendezvous::causes

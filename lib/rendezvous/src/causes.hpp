@@ -19,6 +19,9 @@ namespace ddrun::rendezvous::causes {
 /// "1 more node", "2 more nodes".
 [[nodiscard]] std::string more_nodes(int wanted);
 
+/// "c (10.0.0.3) joins"
+[[nodiscard]] std::string joining(const std::vector<const Member*>& newcomers);
+
 [[nodiscard]] VerdictMessage worker_failed(const Failed& failure, const Member& member);
 /// `how`: "the connection broke: connection reset by peer".
 [[nodiscard]] VerdictMessage node_lost(const Member& member, const std::string& how);
@@ -26,6 +29,8 @@ namespace ddrun::rendezvous::causes {
 [[nodiscard]] VerdictMessage aborted(const Member& member, const Abort& abort);
 /// Of a round in which some nodes have finished and `late` ones have not.
 [[nodiscard]] VerdictMessage skewed(const std::vector<const Member*>& late, Milliseconds allowed);
+/// The cause of a verdict for those who say it in a line or two: without last lines and traceback.
+[[nodiscard]] std::string in_brief(const std::string& cause);
 /// `wanted` of them were needed, `names` were there.
 [[nodiscard]] VerdictMessage too_few(int here, int wanted, Clock::duration waited, const std::string& names);
 

@@ -16,6 +16,7 @@
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "departures.hpp"
 #include "heartbeat.hpp"
 #include "job_memory.hpp"
 #include "membership.hpp"
@@ -33,6 +34,14 @@ constexpr Milliseconds time_to_read_the_verdict{5'000};
 constexpr Milliseconds time_for_latecomers{5'000};
 /// People hear of an agent whose main thread has not come round for so long.
 constexpr Milliseconds worth_telling_of_a_stall{10'000};
+/// Of what a node tells of its first failure.
+constexpr std::size_t most_cause = 64UL << 10U;
+/// Of reports that one agent was sent and has not read yet: below what the transport keeps for one that does not read.
+constexpr std::uint64_t most_unread_reports = 32UL << 20U;
+/// SIGKILL and what an agent does before and after it.
+constexpr Milliseconds time_to_kill{1'000};
+/// The longest that a newcomer waits for a round to have lasted a while, whatever the last call.
+constexpr Milliseconds longest_settling{30'000};
 
 /// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
 /// grace time, and their output may be slow to write.
@@ -118,12 +127,22 @@ class Coordinator::State {
   void notice(const std::string& text);
   [[nodiscard]] std::optional<LinkId> observer() const;
   std::uint32_t ping(LinkId link);
+  void report(const Member& member, const std::string& workers);
+  void reports_read(LinkId link, std::uint32_t number);
 
   // Joining.
   [[nodiscard]] std::optional<Refused> objection(const Join& join);
   [[nodiscard]] const std::string& job_id(const Join& join) const;
   void admit(LinkId link, const Join& join, const LinkFacts& facts);
   void tell_waiting(Member& member, bool spare, const std::string& what_for);
+  [[nodiscard]] std::string waits_for() const;
+  [[nodiscard]] bool runs_with_a_free_place() const;
+  [[nodiscard]] Clock::duration settling() const;
+  [[nodiscard]] Clock::time_point held_until(const Member& member) const;
+  [[nodiscard]] Clock::time_point let_in_from(const Member& member) const;
+  void plan_to_let_in();
+  void plan_to_let_in(const Member& member);
+  void let_in();
   void answer_after_the_end(LinkId link);
   void count_answered(const Join& join);
 
@@ -155,15 +174,19 @@ class Coordinator::State {
   void note_stall(Member& member, Milliseconds stalled);
   [[nodiscard]] std::string stall_text(const Member& member) const;
   [[nodiscard]] std::optional<Clock::time_point> stalled_until(const std::vector<Member*>& late) const;
+  void lose_in_order(Member& member, const Abort& message);
   void check_finished();
 
   // Losing members.
   void lose(Member& member, const std::string& how, Clock::time_point since, bool broken);
   void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
+  void count_loss(VerdictMessage cause);
+  void fence(const Member& gone, Clock::time_point since, bool broken);
+  void count_departure(const Member& gone, VerdictMessage& cause);
   void release(Member& member, const std::string& why);
 
   // Stopping a round.
-  void rendezvous_again(const std::string& why);
+  void rendezvous_again(const std::vector<Member*>& newcomers);
   void stop_after(VerdictMessage cause, const Member& member, bool may_restart);
   void stop_for_good(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
@@ -195,6 +218,8 @@ class Coordinator::State {
   bool any_succeeded_ = false;
   std::optional<Ending> ending_;
   CauseDetails cause_details_;
+  std::string brief_cause_;  ///< of the verdict
+  std::optional<LinkId> observer_of_the_end_;
   std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
 
   // Deadlines; unset: not waited for.
@@ -202,6 +227,9 @@ class Coordinator::State {
   std::optional<Clock::time_point> last_call_;
   bool last_call_over_ = false;
   std::optional<Clock::time_point> pause_until_;
+  std::optional<Clock::time_point> fence_until_;
+  std::string fenced_;                          ///< whose workers the fence waits for
+  std::optional<Clock::time_point> let_in_at_;  ///< the first of those that wait beside a round, or earlier
   std::optional<Clock::time_point> opened_until_;
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
@@ -209,6 +237,18 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
+  Clock::time_point started_at_;  ///< the last round
+
+  /// Reports to the observer, in bytes since the job began. What was sent before a ping has been read when it is
+  /// answered.
+  struct Reported {
+    LinkId to = 0;
+    std::uint64_t sent = 0;
+    std::uint64_t read = 0;
+    std::uint32_t ping = 0;  ///< 0: none is under way
+    std::uint64_t sent_before_ping = 0;
+  };
+  Reported reported_;
 
   std::uint32_t pings_ = 0;
   std::vector<Output> outputs_;
@@ -240,7 +280,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     recovery_.emplace(Recovery{now + options_.recovery, {}, {}});
   }
   if (const auto refused = objection(join)) {
-    event(event_text::refused, join.host, facts.peer_address.text(), refused->why);
+    event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
     refuse(link, refused->kind, refused->why);
     if (refused->kind != RefusalKind::other_job) count_answered(join);
   } else if (memory_.verdict) {
@@ -281,9 +321,11 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
     return for_good(concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size));
   }
   if (memory_.settings.empty()) {
-    const auto meaning = read_settings(join.settings);
+    // Where an agent runs the coordinator its job is served, whoever comes first.
+    const Join& first = options_.own ? *options_.own : join;
+    const auto meaning = read_settings(first.settings);
     if (!meaning) return for_good(meaning.error().message);
-    memory_.adopt(join, *meaning);
+    memory_.adopt(first, *meaning);
   }
   if (join.version != memory_.version) {
     return for_good(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version));
@@ -309,33 +351,47 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
 
 void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& facts) {
   const JobSettings& job = memory_.meaning;
-  Member& member = members_.add(link, join, facts, now);
+  const bool is_own = options_.only_here || (options_.own && options_.own->agent_id == join.agent_id);
+  Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.only_here) heartbeat_.add(link, now);
   note_claim(member, join.claim);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                      static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
                      options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
-  const bool joins_now = (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
-                         members_.available() <= job.max_nodes;
-  const bool spare = !joins_now && (!in_time || members_.available() > job.max_nodes);
-  event(event_text::joined, member.node(), member.local_world_size, members_.available(), spare);
+  const bool joins = runs_with_a_free_place();
+  const bool joins_now = joins && let_in_from(member) <= now;
+  const bool held = held_until(member) > now;
+  const bool spare = held || (!joins && (!in_time || members_.available() > job.max_nodes));
+  event(event_text::joined, memory_.round, member.node(), member.local_world_size, members_.available(), spare);
   if (phase_ == Phase::gathering) {
     gather();
     if (phase_ != Phase::gathering || members_.find(link) == nullptr) return;
-    const int wanted = job.min_nodes - members_.available();
-    tell_waiting(member, spare,
-                 wanted > 0     ? causes::more_nodes(wanted)
-                 : recovery_    ? "the others of the last round"
-                 : pause_until_ ? "the end of the pause before the restart"
-                                : "the end of the last call");
+    tell_waiting(member, spare, waits_for());
+    return;
+  }
+  if (held) {
+    const Clock::duration left = held_until(member) - now;
+    const int times = memory_.departures.of(member.host);
+    event(event_text::held, memory_.round, member.node(), times, left);
+    tell_waiting(member, true,
+                 concat(causes::seconds_text(left), " to pass, as agents of ", member.host, " have come and gone ",
+                        times, " times"));
+    if (joins) plan_to_let_in(member);
+    return;
+  }
+  if (joins && !joins_now) {
+    tell_waiting(member, false,
+                 concat("the round that runs to have lasted ", causes::seconds_text(settling()),
+                        ", in case more nodes come (--last-call)"));
+    plan_to_let_in(member);
     return;
   }
   tell_waiting(member, spare,
                spare                                    ? "a place in the job"
                : phase_ == Phase::stopping || joins_now ? "the end of the round before"
                                                         : "the next round");
-  if (joins_now) rendezvous_again(concat(describe(member), " joins"));
+  if (joins_now) rendezvous_again({&member});
 }
 
 void Coordinator::State::tell_waiting(Member& member, bool spare, const std::string& what_for) {
@@ -343,6 +399,65 @@ void Coordinator::State::tell_waiting(Member& member, bool spare, const std::str
   send(member.link,
        Waiting{static_cast<std::uint32_t>(members_.available()), static_cast<std::uint32_t>(memory_.meaning.min_nodes),
                static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
+}
+
+/// What those wait for that are there when no round runs.
+std::string Coordinator::State::waits_for() const {
+  const int wanted = memory_.meaning.min_nodes - members_.available();
+  if (wanted > 0) return causes::more_nodes(wanted);
+  if (recovery_) return "the others of the last round";
+  if (fence_until_) {
+    return concat("the end of workers that may still run on ", fenced_, ", for ",
+                  causes::seconds_text(*fence_until_ - now), " (--fence)");
+  }
+  return pause_until_ ? "the end of the pause before the restart" : "the end of the last call";
+}
+
+// ---- newcomers beside a round: for each all workers have to start again, so they wait a little for each other
+
+bool Coordinator::State::runs_with_a_free_place() const {
+  return (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
+         round_size_ < static_cast<std::size_t>(memory_.meaning.max_nodes);
+}
+
+Clock::duration Coordinator::State::settling() const { return std::min(memory_.meaning.last_call, longest_settling); }
+
+/// A newcomer from a host whose agents come and go takes no part before that time, if the others are enough.
+Clock::time_point Coordinator::State::held_until(const Member& member) const {
+  if (member.kept_rank >= 0 || member.runs_coordinator) return Clock::time_point::min();
+  return memory_.departures.held_until(member.host, settling());
+}
+
+/// From then on the round that runs may be stopped for it.
+Clock::time_point Coordinator::State::let_in_from(const Member& member) const {
+  const Clock::time_point settled = phase_ == Phase::running ? started_at_ + settling() : now;
+  return std::max(settled, held_until(member));
+}
+
+void Coordinator::State::plan_to_let_in() {
+  let_in_at_.reset();
+  if (!runs_with_a_free_place()) return;
+  for (const auto& [link, member] : members_.all()) {
+    if (!member.in_round && member.available()) plan_to_let_in(member);
+  }
+}
+
+void Coordinator::State::plan_to_let_in(const Member& member) {
+  const Clock::time_point from = let_in_from(member);
+  if (!let_in_at_ || from < *let_in_at_) let_in_at_ = from;
+}
+
+void Coordinator::State::let_in() {
+  let_in_at_.reset();
+  const bool place = runs_with_a_free_place();
+  std::vector<Member*> newcomers;
+  for (auto& [link, member] : members_.all()) {
+    if (member.in_round || !member.available() || let_in_from(member) > now) continue;
+    if (place) newcomers.push_back(&member);
+    else if (!member.told_spare) tell_waiting(member, true, "the next round");
+  }
+  if (newcomers.empty()) plan_to_let_in();
+  else rendezvous_again(newcomers);
 }
 
 void Coordinator::State::answer_after_the_end(LinkId link) {
@@ -478,7 +593,7 @@ void Coordinator::State::gather() {
     last_call_.reset();
     last_call_over_ = false;
   }
-  if (pause_until_ || here < job.min_nodes) return;
+  if (pause_until_ || fence_until_ || here < job.min_nodes) return;
   const bool last_call_over = memory_.started || last_call_over_ || job.last_call.count() == 0;
   if (here >= job.max_nodes || last_call_over) begin_round();
   else if (!last_call_) last_call_ = now + job.last_call;
@@ -486,9 +601,13 @@ void Coordinator::State::gather() {
 
 std::vector<Member*> Coordinator::State::candidates() {
   std::vector<Member*> available;
+  std::vector<Member*> held;
   available.reserve(members_.size());
   for (auto& [link, member] : members_.all()) {
-    if (member.available()) available.push_back(&member);
+    if (member.available()) (held_until(member) > now ? held : available).push_back(&member);
+  }
+  if (available.size() < static_cast<std::size_t>(memory_.meaning.min_nodes)) {
+    available.insert(available.end(), held.begin(), held.end());
   }
   return available;
 }
@@ -509,7 +628,7 @@ void Coordinator::State::begin_round() {
     Member& member = *members[rank];
     member.node_rank = static_cast<int>(rank);
     member.in_round = true;
-    member.told = member.succeeded = member.stopped = member.told_spare = false;
+    member.told = member.succeeded = member.stopped = member.told_spare = member.let_in = false;
     round_links_.push_back(member.link);
     world_size += member.local_world_size;
     hosts.push_back(member.host);
@@ -520,9 +639,9 @@ void Coordinator::State::begin_round() {
   if (!options_.only_here) opened_until_ = now + time_to_open;
   members.front()->told = true;
   send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
-  if (available.size() == members.size()) return;
-  for (Member* member : available) {
-    if (!member->in_round && !member->told_spare) tell_waiting(*member, true, "a place in the job");
+  if (static_cast<std::size_t>(members_.available()) == members.size()) return;
+  for (auto& [link, member] : members_.all()) {
+    if (member.available() && !member.in_round && !member.told_spare) tell_waiting(member, true, "a place in the job");
   }
 }
 
@@ -537,6 +656,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
   opened_until_.reset();
   join_until_.reset();
   phase_ = Phase::running;
+  started_at_ = now;
   memory_.started = true;
   unfinished_ = unsucceeded_ = round_size_;
   const std::string memory = options_.term == 0 ? "" : memory_.text(now);
@@ -551,6 +671,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
   }
   event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
+  plan_to_let_in();
 }
 
 // ---- what members say; whatever belongs to an earlier round, or makes no sense now, is ignored
@@ -565,6 +686,7 @@ void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
     settle_by_pong(*member, pong->number);
     note_stall(*member, Milliseconds{pong->stalled_ms});
+    reports_read(link, pong->number);
   } else if (phase_ != Phase::ended) {
     std::visit(
         [&](const auto& said) {
@@ -604,13 +726,11 @@ void Coordinator::State::on(Member& member, const Succeeded& message) {
 void Coordinator::State::on(Member& member, const Stopped& message) {
   if (message.round != memory_.round || !member.told || member.stopped) return;
   member.stopped = true;
-  if (!message.workers.empty()) {
-    if (const auto to = observer())
-      send(*to, NodeReport{message.round, member.node_rank, member.host, message.workers});
-  }
+  if (!message.workers.empty()) report(member, message.workers);
   if (phase_ == Phase::stopping) {
-    if (ending_->cause_link == member.link) cause_details_.of_cause(message.cause);
-    else cause_details_.of_another(member.host, member.node_rank, message.cause);
+    const std::string cause = message.cause.size() <= most_cause ? message.cause : "";
+    if (ending_->cause_link == member.link) cause_details_.of_cause(cause);
+    else cause_details_.of_another(member.host, member.node_rank, cause);
     one_less_to_stop();
   } else if (member.succeeded) {
     --unfinished_;
@@ -630,6 +750,7 @@ void Coordinator::State::check_finished() {
 void Coordinator::State::on(Member& member, const Leave& message) {
   if (member.leaving) return;
   VerdictMessage cause = causes::left(member, message);
+  count_departure(member, cause);
   members_.set_leaving(member, cause.signal);
   event(event_text::left, memory_.round, member.node(), cause.why);
   const JobSettings& job = memory_.meaning;
@@ -653,12 +774,36 @@ void Coordinator::State::on(Member& member, const Leave& message) {
 }
 
 void Coordinator::State::on(Member& member, const Abort& message) {
-  const bool spare = !member.in_round && phase_ != Phase::gathering && !member.runs_coordinator;
-  if (spare && message.kind == AbortKind::cannot_go_on) {
+  const JobSettings& job = memory_.meaning;
+  const bool alone = message.kind == AbortKind::cannot_go_on && !member.runs_coordinator;
+  const bool others_can = members_.available() > 1 && (!job.fixed_size() || members_.available() > job.min_nodes);
+  if (alone && member.leaving) return;
+  if (alone && !member.in_round && (phase_ != Phase::gathering || others_can)) {
     lose(member, message.what, now, false);
-    return;
+  } else if (alone && member.in_round && others_can && memory_.budget.any_left(now) &&
+             !(phase_ == Phase::stopping && ending_->for_good)) {
+    lose_in_order(member, message);
+  } else {
+    stop_for_good(causes::aborted(member, message), &member, 0);
   }
-  stop_for_good(causes::aborted(member, message), &member, 0);
+}
+
+/// For the others its node is lost, but it still answers: its workers are waited for, and then it hears its own words.
+void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
+  VerdictMessage cause = causes::node_lost(member, message.what);
+  event(event_text::lost, memory_.round, member.node(), cause.why);
+  count_departure(member, cause);
+  members_.set_leaving(member, 0);
+  member.aborted = message;
+  if (phase_ == Phase::running) {
+    stop_after(std::move(cause), member, true);
+  } else if (phase_ == Phase::opening) {
+    Ending ending;
+    ending.cause = std::move(cause);
+    begin_stop(std::move(ending), 0);
+  } else {
+    count_loss(std::move(cause));
+  }
 }
 
 /// An agent that answers lives: it is given up much later than a silent one.
@@ -729,6 +874,8 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   if (recovery_) recovery_->members.erase(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::given_up, cause.why);
+  fence(gone, since, broken);
+  count_departure(gone, cause);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
   if (gone.runs_coordinator && phase_ != Phase::ended) {
     // This very process: the others are to hear of it while it can still tell them.
@@ -778,30 +925,70 @@ void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_p
       ending.uses_restart = memory_.budget.any_left(now);
       if (std::exchange(ending.for_good, !ending.uses_restart) && ending.uses_restart) tell_stop(0);
     }
-  } else if (!ending.for_good && !ending.uses_restart && ending.had_started) {
-    ending.uses_restart = memory_.budget.any_left(now);
-    ending.for_good = !ending.uses_restart;
-    ending.cause = std::move(cause);
-    ending.cause_link = 0;
+  } else {
+    count_loss(std::move(cause));
   }
   one_less_to_stop();
+}
+
+/// While a round ends for another reason: without a reason of its own to use up a restart, it does so now.
+void Coordinator::State::count_loss(VerdictMessage cause) {
+  Ending& ending = *ending_;
+  if (ending.for_good || ending.uses_restart || !ending.had_started) return;
+  ending.uses_restart = memory_.budget.any_left(now);
+  ending.for_good = !ending.uses_restart;
+  ending.cause = std::move(cause);
+  ending.cause_link = 0;
+}
+
+/// Workers of a lost member may still run. Where its agent ended, its kernel closed the connection and its guard has
+/// killed them; one that was heard until now has heard STOP, too. A silent one takes the coordinator for lost as soon
+/// as it hears nothing, and ends them within their grace.
+void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
+  const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
+  if (options_.only_here || !had_workers || !gone.in_round || !gone.told || gone.stopped) return;
+  const JobSettings& job = memory_.meaning;
+  if (!job.fence && (broken || since == now)) return;
+  const Clock::time_point until =
+      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill);
+  if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
+  fence_until_ = until;
+  fenced_ = describe_with_rank(gone);
+}
+
+/// The next one of its host may have to wait, which is said now.
+void Coordinator::State::count_departure(const Member& gone, VerdictMessage& cause) {
+  if ((!gone.in_round && !gone.let_in) || gone.leaving || phase_ == Phase::ended) return;
+  memory_.departures.add(gone.host, now);
+  const Clock::time_point until = memory_.departures.held_until(gone.host, settling());
+  if (until <= now || memory_.meaning.fixed_size()) return;
+  cause.why += concat("; agents of ", gone.host, " have come and gone ", memory_.departures.of(gone.host),
+                      " times: the next one waits for ", causes::seconds_text(until - now));
 }
 
 /// It leaves, and the job goes on without it.
 void Coordinator::State::release(Member& member, const std::string& why) {
   const LinkId link = member.link;
-  refuse(link, RefusalKind::for_good, why);
+  if (member.aborted) {
+    VerdictMessage own = causes::aborted(member, *member.aborted);
+    own.restarts = memory_.budget.used();
+    send(link, std::move(own));
+    close(link);
+  } else {
+    refuse(link, RefusalKind::for_good, why);
+  }
   members_.remove(link);
   settle_by_loss(link);
 }
 
 // ---- stopping a round, and what comes then
 
-/// An agent joins: another rendezvous, which uses up no restart.
-void Coordinator::State::rendezvous_again(const std::string& why) {
+/// They join: another rendezvous, which uses up no restart.
+void Coordinator::State::rendezvous_again(const std::vector<Member*>& newcomers) {
+  for (Member* member : newcomers) member->let_in = true;
   Ending ending;
   ending.cause.kind = VerdictKind::launcher_failed;
-  ending.cause.why = why;
+  ending.cause.why = causes::joining({newcomers.begin(), newcomers.end()});
   begin_stop(std::move(ending), 0);
 }
 
@@ -908,10 +1095,9 @@ void Coordinator::State::all_stopped() {
   if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
   gather();
   const int here = members_.available();
-  if (phase_ != Phase::gathering || here >= memory_.meaning.min_nodes) return;
-  const std::string what_for =
-      concat(causes::more_nodes(memory_.meaning.min_nodes - here), ", after ", ending.cause.why);
-  event(event_text::waiting, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
+  if (phase_ != Phase::gathering || (here >= memory_.meaning.min_nodes && !fence_until_)) return;
+  const std::string what_for = concat(waits_for(), ", after ", ending.cause.why);
+  event(event_text::waiting, memory_.round, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
   for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
 }
 
@@ -944,7 +1130,8 @@ void Coordinator::State::end(VerdictMessage verdict) {
   verdict.restarts = memory_.budget.used();
   memory_.verdict = std::move(verdict);
   phase_ = Phase::ended;
-  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &opened_until_, &stopped_until_, &skew_until_}) {
+  for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &fence_until_, &let_in_at_, &opened_until_,
+                         &stopped_until_, &skew_until_}) {
     deadline->reset();
   }
   verdict_until_ = now + time_to_read_the_verdict;
@@ -953,6 +1140,9 @@ void Coordinator::State::end(VerdictMessage verdict) {
   const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
   if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
   event(event_text::verdict, memory_.round, *memory_.verdict);
+  // All that is known of the cause is told once: ten thousand agents need not have it each.
+  observer_of_the_end_ = observer();
+  brief_cause_ = causes::in_brief(memory_.verdict->cause);
   std::vector<LinkId> released;
   for (const auto& [link, member] : members_.all()) {
     const bool took_part = member.in_round;
@@ -973,8 +1163,12 @@ void Coordinator::State::end(VerdictMessage verdict) {
 void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
   if (memory_.verdict->kind == VerdictKind::success && !took_part) {
     send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
-  } else {
+  } else if (link == observer_of_the_end_) {
     send(link, *memory_.verdict);
+  } else {
+    VerdictMessage brief = *memory_.verdict;
+    brief.cause = brief_cause_;
+    send(link, std::move(brief));
   }
 }
 
@@ -1008,6 +1202,8 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
   if (!claims_.empty()) also(claims_.front().deadline);
   also(last_call_);
   also(pause_until_);
+  also(fence_until_);
+  if (phase_ == Phase::opening || phase_ == Phase::running) also(let_in_at_);
   also(opened_until_);
   also(stopped_until_);
   also(skew_until_);
@@ -1080,6 +1276,11 @@ void Coordinator::State::tick() {
     pause_until_.reset();
     gather();
   }
+  if (over(fence_until_)) {
+    fence_until_.reset();
+    gather();
+  }
+  if ((phase_ == Phase::opening || phase_ == Phase::running) && over(let_in_at_)) let_in();
   if (over(last_call_)) {
     last_call_.reset();
     last_call_over_ = true;
@@ -1108,6 +1309,10 @@ std::vector<Coordinator::Output> Coordinator::State::take_outputs() { return std
 std::uint32_t Coordinator::State::ping(LinkId link) {
   if (++pings_ == 0) ++pings_;
   send(link, Ping{pings_});
+  if (link == reported_.to && reported_.ping == 0) {
+    reported_.ping = pings_;
+    reported_.sent_before_ping = reported_.sent;
+  }
   return pings_;
 }
 
@@ -1117,6 +1322,22 @@ std::optional<LinkId> Coordinator::State::observer() const {
   const Member* first = members_.find(round_links_.front());
   if (first == nullptr) return std::nullopt;
   return first->link;
+}
+
+/// An observer that is slow to read, or whose job has very many workers, is not to be cut off for it.
+void Coordinator::State::report(const Member& member, const std::string& workers) {
+  const auto to = observer();
+  if (!to) return;
+  if (reported_.to != *to) reported_ = {.to = *to};
+  const bool fits = reported_.sent - reported_.read + workers.size() <= most_unread_reports;
+  if (fits) reported_.sent += workers.size();
+  send(*to, NodeReport{memory_.round, member.node_rank, member.host, fits ? workers : ""});
+}
+
+void Coordinator::State::reports_read(LinkId link, std::uint32_t number) {
+  if (link != reported_.to || reported_.ping == 0 || static_cast<std::int32_t>(number - reported_.ping) < 0) return;
+  reported_.read = reported_.sent_before_ping;
+  reported_.ping = 0;
 }
 
 void Coordinator::State::keep_event(std::string json) {

@@ -33,8 +33,9 @@ const char* name(VerdictKind kind) {
   return "unknown";
 }
 
-std::string joined(const Node& node, int local_world_size, int nodes, bool spare) {
+std::string joined(Round last, const Node& node, int local_world_size, int nodes, bool spare) {
   return line({{"event", "joined"},
+               {"round", last},
                {"host", node.host},
                {"address", node.address},
                {"local_world_size", local_world_size},
@@ -42,9 +43,13 @@ std::string joined(const Node& node, int local_world_size, int nodes, bool spare
                {"spare", spare}});
 }
 
-std::string waiting(int nodes, int min_nodes, int max_nodes, const std::string& what_for) {
-  return line(
-      {{"event", "waiting"}, {"nodes", nodes}, {"min_nodes", min_nodes}, {"max_nodes", max_nodes}, {"why", what_for}});
+std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& what_for) {
+  return line({{"event", "waiting"},
+               {"round", last},
+               {"nodes", nodes},
+               {"min_nodes", min_nodes},
+               {"max_nodes", max_nodes},
+               {"why", what_for}});
 }
 
 std::string round(Round number, int restarts, int world_size, const std::string& address,
@@ -111,14 +116,21 @@ std::string restart(Round number, int restarts, int max_restarts, Milliseconds p
                {"why", why}});
 }
 
+std::string held(Round number, const Node& node, int departures, Clock::duration wait) {
+  ordered_json json = about("held", number, node);
+  json["departures"] = departures;
+  json["wait_ms"] = std::chrono::ceil<Milliseconds>(wait).count();
+  return line(json);
+}
+
 std::string excluded(Round number, const Node& node, int failures) {
   ordered_json json = about("excluded", number, node);
   json["failures"] = failures;
   return line(json);
 }
 
-std::string refused(const std::string& host, const std::string& address, const std::string& why) {
-  return line({{"event", "refused"}, {"host", host}, {"address", address}, {"why", why}});
+std::string refused(Round last, const std::string& host, const std::string& address, const std::string& why) {
+  return line({{"event", "refused"}, {"round", last}, {"host", host}, {"address", address}, {"why", why}});
 }
 
 std::string verdict(Round number, const VerdictMessage& verdict) {

@@ -6,6 +6,7 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
+#include "departures.hpp"
 #include "restart_budget.hpp"
 #include "settings.hpp"
 
@@ -22,7 +23,8 @@ struct JobMemory {
   Round round = 0;                              ///< the last one that was begun
   bool started = false;                         ///< workers ran once
   std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
-  std::optional<VerdictMessage> verdict;        ///< the job has ended
+  Departures departures;
+  std::optional<VerdictMessage> verdict;  ///< the job has ended
 
   /// The job is that of its first agent.
   void adopt(const Join& first, const JobSettings& settings_meaning) {

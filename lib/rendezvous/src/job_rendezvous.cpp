@@ -168,6 +168,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   asio::any_io_executor executor_;
   RendezvousOptions options_;
   RendezvousListener listener_;
+  const std::string agent_id_ = random_id();
   CoordinatorLocation location_;
   MachineFacts machine_;
   std::unique_ptr<CoordinatorServer> server_;
@@ -213,6 +214,7 @@ Result<void> JobRendezvous::start_coordinator() {
   options.coordinator.host = options_.host;
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
+  options.coordinator.own = join_message();
   options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
   options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
   options.on_done = [weak = weak_from_this(), executor = executor_] {
@@ -237,7 +239,7 @@ Join JobRendezvous::join_message() const {
   Join join;
   join.version = options_.version;
   join.job_id = rendezvous.id;
-  join.agent_id = random_id();
+  join.agent_id = agent_id_;
   join.host = options_.host;
   join.node_rank = rendezvous.node_rank.value_or(-1);
   join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);

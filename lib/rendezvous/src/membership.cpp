@@ -13,7 +13,7 @@ std::string describe_with_rank(const Member& member) {
   return concat(member.host, " (", member.peer_address.text(), ", node rank ", member.node_rank, ")");
 }
 
-Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
+Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, bool is_own, Clock::time_point now) {
   Member& member = members_[link];
   member.link = link;
   member.arrival = ++arrivals_;
@@ -30,7 +30,7 @@ Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, C
   }
   member.wanted_rank = join.node_rank;
   member.local_world_size = static_cast<int>(join.local_world_size);
-  member.runs_coordinator = join.runs_coordinator && !own_;
+  member.runs_coordinator = is_own && !own_;
   member.last_heard = now;
   by_agent_[member.agent_id] = link;
   if (member.wanted_rank >= 0) by_wanted_rank_[member.wanted_rank] = link;

@@ -32,10 +32,12 @@ struct Member {
   int local_world_size = 1;
   bool runs_coordinator = false;
 
-  bool benched = false;  ///< its host failed too often, but it must stay
-  bool leaving = false;  ///< told to end
-  int leave_signal = 0;  ///< what told it
+  bool benched = false;          ///< its host failed too often, but it must stay
+  bool leaving = false;          ///< told to end
+  int leave_signal = 0;          ///< what told it
+  std::optional<Abort> aborted;  ///< why it cannot go on, and leaves
   bool told_spare = false;
+  bool let_in = false;      ///< a round was stopped for it, and it is in none yet
   std::uint32_t probe = 0;  ///< a ping whose answer settles claims of newcomers; 0: none
 
   int kept_rank = -1;  ///< node rank in the last round that it started
@@ -65,7 +67,8 @@ struct Member {
 /// Who is there, whatever they do. Looking up, adding and removing one costs O(log n).
 class Membership {
  public:
-  Member& add(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now);
+  /// `is_own`: the coordinator is in its process.
+  Member& add(LinkId link, const Join& join, const LinkFacts& facts, bool is_own, Clock::time_point now);
   void remove(LinkId link);
   [[nodiscard]] Member* find(LinkId link);
   [[nodiscard]] const Member* find(LinkId link) const;

@@ -28,6 +28,7 @@ struct Setting {
   Field (*in)(JobSettings& settings);
   int low = 0;  ///< bounds of a number; for times there is one bound for all
   int high = 0;
+  const char* unset = "not set";  ///< what no value means
 };
 
 using Spec = const LaunchSpec&;
@@ -55,6 +56,8 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.exit_skew; }},
     {"node_max_failures", "--node-max-failures", [](Spec s) -> Value { return s.rendezvous.node_max_failures; },
      [](JobSettings& j) -> Field { return &j.node_max_failures; }, 0, max_int},
+    {"fence_ms", "--fence", [](Spec s) -> Value { return s.rendezvous.fence; },
+     [](JobSettings& j) -> Field { return &j.fence; }, 0, 0, "auto"},
     {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
      [](JobSettings& j) -> Field { return &j.grace; }},
     {"stall_timeout_ms", "--stall-timeout", [](Spec s) -> Value { return s.rendezvous.stall_timeout; },
@@ -121,7 +124,7 @@ std::string shown(const Values& values, const Setting& setting) {
     const std::string max = value_of(values, "max_nodes");
     return min == max ? min : concat(min, ':', max);
   }
-  if (text.empty()) return "not set";
+  if (text.empty()) return setting.unset;
   JobSettings unused;
   const auto milliseconds = parse_integer(text, 0, max_ms);
   const bool is_time = !std::holds_alternative<int*>(setting.in(unused));

@@ -45,7 +45,7 @@ TEST_CASE("A worker that failed first on another machine is named there and wher
 TEST_CASE("An agent of an elastic job leaves and the others go on") {
   const TemporaryDirectory directory;
   Agents agents({"--nnodes=1:2", "--last-call=20"});
-  const Words verbs{"env",   "WORLD_SIZE", "env",   "TORCHELASTIC_RESTART_COUNT",
+  const Words verbs{"env",   "WORLD_SIZE", "env",   "TORCHELASTIC_RESTART_COUNT",  "env", "DDRUN_ROUND",
                     "print", "up",         "await", directory.file("several_left")};
   Run& first = agents.start({}, verbs);
   REQUIRE(first.wait_for_err("waiting for the end of the last call; 1 of 1 to 2 is there"));
@@ -59,6 +59,8 @@ TEST_CASE("An agent of an elastic job leaves and the others go on") {
   INFO(shown(outcomes));
   CHECK(outcomes[0].code() == 0);
   CHECK(count(outcomes[0].out, "TORCHELASTIC_RESTART_COUNT=0\n") == 2);
+  CHECK(count(outcomes[0].out, "DDRUN_ROUND=1\n") == 1);
+  CHECK(count(outcomes[0].out, "DDRUN_ROUND=2\n") == 1);
   CHECK(outcomes[1].code() == -SIGINT);
 }
 
@@ -119,7 +121,7 @@ TEST_CASE("The time of the job is up on all machines") {
 }
 
 TEST_CASE("Workers that go on after the others have ended well are bounded by --exit-skew") {
-  Agents agents({"--nnodes=2", "--exit-skew=1"});
+  Agents agents({"--nnodes=2", "--rdzv-id=two-programs", "--exit-skew=1"});
   agents.start({"--node-rank=0"}, {"exit", "0"});
   agents.start({"--node-rank=1"}, {"pause"});
   const auto outcomes = agents.finish();
@@ -181,7 +183,7 @@ TEST_CASE("Two agents do not get one node rank") {
   const std::string go = directory.file("several_claim");
   Agents agents({"--nnodes=2"});
   start_two(agents, {"print", "up", "await", go});
-  Run& third = agents.start({"--node-rank=1"}, {"exit", "0"});
+  Run& third = agents.start({"--node-rank=1"}, {"print", "up", "await", go});
   const auto refused = third.wait();
   INFO(refused.err);
   CHECK(refused.code() == 125);
@@ -269,7 +271,7 @@ TEST_CASE("An agent whose report nobody reads is no lost node, and keeps nobody"
   const std::string fifo = directory.file("report");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
   // It waits five seconds for a reader: for longer than an agent may be silent while the job runs.
-  Agents agents({"--nnodes=2", "--heartbeat-interval=1", "--heartbeat-misses=3"});
+  Agents agents({"--nnodes=2", "--rdzv-id=two-programs", "--heartbeat-interval=1", "--heartbeat-misses=3"});
   const std::string events = directory.file("events");
   agents.start({"--node-rank=0", "--events=" + events}, {"exit", "3"});
   agents.start({"--node-rank=1", "--report=" + fifo}, {"forever"});

@@ -31,8 +31,7 @@ json last(const ScriptedJob& job, const std::string& name) {
 
 TEST_CASE("the events of a job, in order") {
   ScriptedJob job(1, 2, {{"max_restarts", "1"}, {"last_call_ms", "0"}});
-  Join own = job.join_of("a");
-  own.runs_coordinator = true;
+  Join own = job.own_join_of("a");
   const LinkId a = job.joins(own);
   job.opens();
   const LinkId b = job.joins("b");
@@ -48,6 +47,7 @@ TEST_CASE("the events of a job, in order") {
                                                "failed", "ended", "restart", "round", "started", "lost", "ended",
                                                "verdict"});
   CHECK(last(job, "joined") == json{{"event", "joined"},
+                                    {"round", 1},
                                     {"host", "b"},
                                     {"address", "10.0.0.2"},
                                     {"local_world_size", 2},
@@ -75,9 +75,8 @@ TEST_CASE("without an agent of its own the coordinator tells node rank 0, also w
 
 TEST_CASE("reports of all nodes go to the agent of the coordinator") {
   ScriptedJob job(2, 2);
+  const Join own = job.own_join_of("a");
   const LinkId b = job.joins("b");
-  Join own = job.join_of("a");
-  own.runs_coordinator = true;
   const LinkId a = job.joins(own);
   job.opens();
   for (const LinkId link : {a, b}) {
@@ -90,10 +89,88 @@ TEST_CASE("reports of all nodes go to the agent of the coordinator") {
   CHECK_FALSE(job.has<NodeReport>(b));
 }
 
+TEST_CASE("all that is known of a cause is told to the agent of the coordinator, and the rest a line") {
+  ScriptedJob job(3, 3);
+  const LinkId a = job.joins(job.own_join_of("a"));
+  const LinkId b = job.joins("b");
+  const LinkId c = job.joins("c");
+  job.opens();
+  job.fails(b, 2, 3, false);
+  json cause{{"rank", 2},
+             {"pid", 7},
+             {"error", {{"message", "no data"}, {"traceback", std::string(9'000, 't')}}},
+             {"last_words", {{"reason", "ValueError"}, {"text", {std::string(9'000, 'x')}}}},
+             {"stderr_tail", {std::string(9'000, 's')}},
+             {"stderr_log", "/logs/2"},
+             {"evidence", {{"own", false}, {"time_us", 20}}}};
+  const auto tells = [&](const json& said) {
+    job.stops(c, json{{"rank", 4}, {"stderr_tail", {"long"}}, {"evidence", {{"own", true}, {"time_us", 10}}}}.dump());
+    job.stops(b, said.dump());
+    job.stops(a);
+  };
+  SECTION("of usual size") {
+    tells(cause);
+    const json full = json::parse(job.next<VerdictMessage>(a).cause);
+    CHECK(full.at("stderr_tail").at(0).get<std::string>().size() == 9'000);
+    CHECK(full.at("failed_first").at("stderr_tail").size() == 1);
+    for (const LinkId link : {b, c}) {
+      const json brief = json::parse(job.next<VerdictMessage>(link).cause);
+      CHECK(brief.at("rank") == 2);
+      CHECK(brief.at("stderr_log") == "/logs/2");
+      CHECK(brief.at("error").at("message") == "no data");
+      CHECK(brief.at("last_words").at("reason") == "ValueError");
+      CHECK(brief.at("stderr_tail").empty());
+      CHECK(brief.at("failed_first").at("rank") == 4);
+      CHECK(brief.at("failed_first").at("stderr_tail").empty());
+      CHECK(brief.dump().size() < 1'000);
+    }
+    const LinkId late = job.joins("d");
+    CHECK(json::parse(job.next<VerdictMessage>(late).cause).at("stderr_tail").empty());
+  }
+  SECTION("a message that is long is not told to all") {
+    cause["error"]["message"] = std::string(9'000, 'm');
+    tells(cause);
+    CHECK(job.next<VerdictMessage>(c).cause.empty());
+    CHECK_FALSE(job.next<VerdictMessage>(a).cause.empty());
+  }
+  SECTION("more than an agent sends is dropped on receipt") {
+    cause["stderr_tail"][0] = std::string(70'000, 's');
+    tells(cause);
+    CHECK(job.next<VerdictMessage>(a).cause.empty());
+  }
+}
+
+TEST_CASE("an agent that is slow to read reports is not sent more than the transport keeps for it") {
+  ScriptedJob job(3, 3, {{"max_restarts", "99"}});
+  const LinkId a = job.joins(job.own_join_of("a"));
+  job.joins("b");
+  job.joins("c");
+  job.goes_silent(a);
+  const std::string large(3UL << 20U, 'w');
+  std::size_t told = 0;
+  std::size_t left_out = 0;
+  const auto round = [&] {
+    job.opens();
+    job.fails(2, 2, 1);
+    for (LinkId link = 1; link <= 3; ++link) job.stops(link, "", large);
+    for (const auto& message : job.heard(a)) {
+      const auto* report = std::get_if<NodeReport>(&message);
+      if (report != nullptr) ++(report->workers.empty() ? left_out : told);
+    }
+  };
+  for (int i = 0; i < 6; ++i) round();
+  CHECK(told == 10);
+  CHECK(left_out == 8);
+  // It answers a ping, so it has read all that was sent before.
+  job.speaks_again(a);
+  job.wait(Milliseconds{1'000});
+  round();
+  CHECK(told == 13);
+}
+
 TEST_CASE("a host name that is not UTF-8 does no harm") {
   ScriptedJob job(1, 1);
-  Join own = job.join_of("caf\xe9");
-  own.runs_coordinator = true;
+  Join own = job.own_join_of("caf\xe9");
   job.joins(own);
   CHECK_FALSE(last(job, "joined").is_null());
 }

@@ -174,6 +174,7 @@ TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   CHECK(pair.job.next<Start>(pair.a).ranks.node_count == 1);
   CHECK(pair.job.coordinator().restarts() == 1);
   const LinkId c = pair.job.joins("c");
+  pair.job.wait(Milliseconds{30'000});
   pair.job.stops(pair.a);
   pair.job.opens();
   pair.job.breaks(c);
@@ -373,8 +374,7 @@ TEST_CASE("too few after a loss wait for a newcomer, and end with that cause if 
 
 TEST_CASE("a host whose workers fail too often is left out, and a spare takes its place") {
   ScriptedJob job(2, 2, {{"node_max_failures", "2"}, {"max_restarts", "9"}});
-  Join own = job.join_of("a");
-  own.runs_coordinator = true;
+  Join own = job.own_join_of("a");
   const LinkId a = job.joins(own);
   const LinkId b = job.joins("b");
   const LinkId c = job.joins("c");

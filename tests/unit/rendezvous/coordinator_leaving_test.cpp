@@ -14,8 +14,7 @@ namespace {
 /// Three running nodes, a runs the coordinator.
 struct Three {
   explicit Three(int min_nodes, ddrun::rendezvous::Settings changed = {}) : job(min_nodes, 3, std::move(changed)) {
-    Join own = job.join_of("a");
-    own.runs_coordinator = true;
+    Join own = job.own_join_of("a");
     a = job.joins(own);
     b = job.joins("b");
     c = job.joins("c");
@@ -131,7 +130,7 @@ TEST_CASE("a node that has finished may leave without harm") {
   CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::success);
 }
 
-TEST_CASE("an agent that cannot go on ends the job") {
+TEST_CASE("an agent that cannot go on ends a job of fixed size, and one that is out of time any job") {
   struct Row {
     Abort abort;
     VerdictKind kind;
@@ -145,7 +144,7 @@ TEST_CASE("an agent that cannot go on ends the job") {
       {{AbortKind::skewed, 0, "the disk is full"}, VerdictKind::timed_out, 124},
   };
   for (const Row& row : rows) {
-    Three three(1);
+    Three three(row.kind == VerdictKind::launcher_failed ? 3 : 1);
     three.job.says(three.b, row.abort);
     for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link, "details of " + std::to_string(link));
     const VerdictMessage verdict = three.job.next<VerdictMessage>(three.c);
@@ -154,6 +153,113 @@ TEST_CASE("an agent that cannot go on ends the job") {
     CHECK(verdict.why == "b: the disk is full");
     CHECK(verdict.cause == "details of 2");
   }
+}
+
+TEST_CASE("of an elastic job an agent that cannot go on is a lost node, once its workers are gone") {
+  const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
+  SECTION("while workers run") {
+    Three three(2, {{"max_restarts", "1"}});
+    three.job.says(three.c, abort);
+    CHECK(three.job.next<Stop>(three.a) ==
+          Stop{1, true, "c (10.0.0.3, node rank 2) was lost: no such program; restarting all workers (restart 1 of 1)",
+               0});
+    three.job.stops(three.a);
+    three.job.stops(three.b);
+    CHECK(three.job.coordinator().round() == 1);  // its workers may still run
+    three.job.stops(three.c);
+    CHECK(three.job.coordinator().round() == 2);
+    CHECK(three.job.coordinator().restarts() == 1);
+    const VerdictMessage own = three.job.next<VerdictMessage>(three.c);
+    CHECK(own.kind == VerdictKind::launcher_failed);
+    CHECK(own.exit_code == 127);
+    CHECK(own.why == "c: no such program");
+    CHECK(three.job.closed(three.c));
+    CHECK_FALSE(three.job.coordinator().verdict());
+  }
+  SECTION("while the round ends for a restart already") {
+    Three three(2);
+    three.job.fails(three.c, 4, 1);
+    three.job.says(three.c, abort);
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+    CHECK(three.job.coordinator().round() == 2);
+    CHECK(three.job.coordinator().restarts() == 1);
+    CHECK(three.job.closed(three.c));
+  }
+  SECTION("while the round ends for a newcomer, which used up nothing until then") {
+    Three three(2);
+    three.job.leaves(three.b, SIGTERM);
+    three.job.says(three.c, abort);
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+    CHECK(three.job.coordinator().restarts() == 1);
+    CHECK(
+        three.job.next<Waiting>(three.a).what_for.starts_with("1 more node, after c (10.0.0.3, node rank 2) was lost"));
+  }
+  SECTION("before a round") {
+    ScriptedJob job(2, 3);
+    job.joins("a");
+    const LinkId b = job.joins("b");
+    job.says(b, abort);
+    CHECK(job.closed(b));
+    CHECK_FALSE(job.coordinator().verdict());
+  }
+  SECTION("where its store cannot be opened") {
+    ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
+    const LinkId a = job.joins("a");
+    const LinkId b = job.joins("b");
+    job.says(a, abort);
+    job.stops(a);
+    CHECK(job.closed(a));
+    CHECK(job.coordinator().restarts() == 0);
+    job.joins("c");
+    CHECK(job.node_rank(b) >= 0);
+  }
+  SECTION("but where a spare can take its place, a fixed size is no reason to end") {
+    Three three(3);
+    const LinkId d = three.job.joins("d");
+    three.job.says(three.c, abort);
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+    CHECK(three.job.node_rank(d) == 2);
+  }
+}
+
+TEST_CASE("what an agent cannot do ends the job where the others cannot go on without it") {
+  const Abort abort{AbortKind::cannot_go_on, 127, "no such program"};
+  const auto why_it_ends = [](Three& three) {
+    for (const LinkId link : {three.a, three.b, three.c}) three.job.stops(link);
+    return three.job.next<VerdictMessage>(three.b).why;
+  };
+  SECTION("it runs the coordinator") {
+    Three three(1);
+    three.job.says(three.a, abort);
+    CHECK(why_it_ends(three) == "a: no such program");
+  }
+  SECTION("no restart is left") {
+    Three three(1, {{"max_restarts", "0"}});
+    three.job.says(three.c, abort);
+    CHECK(why_it_ends(three) == "c: no such program");
+  }
+  SECTION("it is the only one") {
+    ScriptedJob job(1, 3);
+    const LinkId a = job.joins("a");
+    job.says(a, abort);
+    CHECK(job.next<VerdictMessage>(a).why == "a: no such program");
+  }
+}
+
+TEST_CASE("whoever says that it runs the coordinator, and does not, is a member like others") {
+  ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
+  const LinkId a = job.joins("a");
+  job.opens();
+  Join join = job.join_of("b");
+  join.runs_coordinator = true;
+  const LinkId b = job.joins(join);
+  job.stops(a);
+  job.opens();
+  job.leaves(b, SIGTERM);
+  job.stops(a);
+  job.stops(b);
+  CHECK_FALSE(job.coordinator().verdict());
+  CHECK(job.coordinator().round() == 3);
 }
 
 TEST_CASE("an abort wins over a restart that is under way") {

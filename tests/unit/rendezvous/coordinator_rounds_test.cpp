@@ -155,10 +155,9 @@ TEST_CASE("node ranks on the command lines are kept in any order of arrival") {
 
 TEST_CASE("without given ranks the coordinator's agent is first and the others follow by name") {
   ScriptedJob job(4, 4);
+  const Join own = job.own_join_of("node7");
   const LinkId ten = job.joins("node10");
   const LinkId nine = job.joins("node9");
-  Join own = job.join_of("node7");
-  own.runs_coordinator = true;
   const LinkId seven = job.joins(own);
   const LinkId one = job.joins("node1");
   CHECK(job.node_rank(seven) == 0);
@@ -279,8 +278,7 @@ TEST_CASE("node rank 0 that answers pings but opens no store is lost after its t
 
 TEST_CASE("the meeting place is where node rank 0 reached and was reached by its peers") {
   ScriptedJob job(2, 2);
-  Join own = job.join_of("a");
-  own.runs_coordinator = true;
+  Join own = job.own_join_of("a");
   SECTION("a member on the coordinator's machine is reached as the others reached the coordinator") {
     const LinkId a = job.joins(own, LinkFacts{ip("127.0.0.1"), ip("127.0.0.1")});
     job.joins(job.join_of("b"), LinkFacts{ip("::ffff:192.168.0.2"), ip("::ffff:192.168.0.1")});
@@ -333,8 +331,8 @@ TEST_CASE("the list of addresses of very many nodes still fits into a frame") {
   constexpr int nodes = 2000;
   ScriptedJob job(nodes, nodes);
   for (int node = 0; node < nodes; ++node) {
-    Join join = job.join_of("node" + std::to_string(node));
-    join.runs_coordinator = node == 0;
+    const std::string host = "node" + std::to_string(node);
+    Join join = node == 0 ? job.own_join_of(host) : job.join_of(host);
     for (int i = 0; i < 64; ++i) {
       join.own_addresses.push_back("fd00:1234:5678:9abc:" + std::to_string(1000 + node) +
                                    ":1234:5678:" + std::to_string(1000 + i));

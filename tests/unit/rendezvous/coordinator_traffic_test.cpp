@@ -20,8 +20,7 @@ struct Traffic {
 Traffic measure(int nodes) {
   ScriptedJob job(nodes, nodes);
   Traffic traffic;
-  Join own = job.join_of("a");
-  own.runs_coordinator = true;
+  Join own = job.own_join_of("a");
   job.joins(own);
   const LinkId watched = job.joins("b");
   for (int i = 2; i + 1 < nodes; ++i) job.joins("c" + std::to_string(i));

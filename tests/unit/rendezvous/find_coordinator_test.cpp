@@ -200,6 +200,7 @@ TEST_CASE("what agents must agree upon is sorted and has every key once") {
   spec.restart.window = Milliseconds{1500};
   const Settings settings = join_settings(spec);
   CHECK(settings == Settings{{"exit_skew_ms", ""},
+                             {"fence_ms", ""},
                              {"grace_ms", "30000"},
                              {"join_timeout_ms", "600000"},
                              {"last_call_ms", "30000"},

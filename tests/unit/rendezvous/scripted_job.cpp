@@ -38,6 +38,15 @@ Join ScriptedJob::join_of(const std::string& host) const {
   return join;
 }
 
+Join ScriptedJob::own_join_of(const std::string& host) {
+  if (coordinator_) throw std::logic_error("the coordinator is there already");
+  Join own = join_of(host);
+  own.agent_id = "the coordinator's agent";
+  own.runs_coordinator = true;
+  options.own = own;
+  return own;
+}
+
 LinkId ScriptedJob::joins(const std::string& host, int node_rank) {
   Join join = join_of(host);
   join.node_rank = node_rank;

@@ -28,6 +28,8 @@ class ScriptedJob {
   Clock::time_point now{std::chrono::hours(1)};
 
   Join join_of(const std::string& host) const;
+  /// Of the agent in whose process the coordinator runs; before anybody joins.
+  Join own_join_of(const std::string& host);
   /// Joins from 10.0.0.<number>, number counted from 1, as link `number`; gives the link.
   LinkId joins(const std::string& host, int node_rank = -1);
   LinkId joins(const Join& join, LinkFacts facts = {});

@@ -1,5 +1,6 @@
 #include "simulation_invariants.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
@@ -48,8 +49,13 @@ void Invariants::hears(LinkId link, const FromAgent& message, Clock::time_point 
   } else if (const auto* leave = std::get_if<Leave>(&message)) {
     signals_.insert(leave->signal);
     leaving_.insert(link);
-  } else if (std::holds_alternative<Abort>(message)) {
+  } else if (const auto* abort = std::get_if<Abort>(&message)) {
     aborted_ = true;
+    if (abort->kind != AbortKind::cannot_go_on) return;
+    // It may be a lost node for the others.
+    cannot_go_on_.insert(link);
+    any_loss_ = true;
+    if (starts_.count(link) != 0 && unstopped_.count(link) != 0) reason_for_restart_ = true;
   }
 }
 
@@ -107,7 +113,18 @@ void Invariants::sends(const Coordinator::Output& output) {
     const bool lost = refused->why.find(" was lost: ") != std::string::npos && refused->why.compare(0, 4, "left") != 0;
     require(!lost || harmed_.count(link) != 0 || stood_still_, "link ", link, " is well, but: ", refused->why);
     if (lost) any_loss_ = true;
+    const auto running = starts_.find(link);
+    if (refused->why.find("nothing was heard from it") != std::string::npos && running != starts_.end() &&
+        unstopped_.count(link) != 0 && unstopped_.at(link) == started_) {
+      // It may take as long to miss the coordinator, and then its workers have their grace.
+      const auto until = heard_at_.at(link) + heartbeat_time + scenario_.grace;
+      fence_until_ = std::max(fence_until_, until);
+    }
   } else if (const auto* verdict = std::get_if<VerdictMessage>(&*output.message)) {
+    if (!coordinator_.verdict()) {  // the job goes on without it
+      require(cannot_go_on_.count(link) != 0 && unstopped_.count(link) == 0, "a verdict for link ", link, " alone");
+      return;
+    }
     require(unstopped_.empty(), "a verdict while workers may still run");
     require(!verdict_ || *verdict_ == *verdict, "two verdicts: ", verdict_ ? verdict_->why : "", " / ", verdict->why);
     verdict_ = *verdict;
@@ -156,7 +173,11 @@ void Invariants::check_start() {
 }
 
 void Invariants::step_over(Clock::time_point now, bool ticked) {
-  if (new_starts_) check_start();
+  if (new_starts_) {
+    require(now >= fence_until_, "a round starts while workers of a silent node may still run");
+    check_start();
+    started_at_ = now;
+  }
   if (std::exchange(progress_, false)) progress_at_ = now;
   require(!progress_at_ || now - *progress_at_ <= scenario_.longest_wait(), "nothing has happened for too long");
   for (const LinkId link : std::exchange(welcomed_, {})) heard_at_[link] = now;
@@ -185,7 +206,7 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
     require(!silent, "link ", member.link, " has been silent for too long");
     if (member.node_rank >= 0) require(ranks.insert(member.node_rank).second, "node rank ", member.node_rank, " twice");
   }
-  if (!members.empty() && !coordinator_.verdict()) check_places(members);
+  if (!members.empty() && !coordinator_.verdict()) check_places(members, now);
   const auto deadline = coordinator_.next_deadline();
   require(coordinator_.done() || members.empty() || deadline.has_value(), "somebody waits for nothing");
   require(!coordinator_.done() || !deadline, "a deadline after the end");
@@ -198,16 +219,24 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
   }
 }
 
-void Invariants::check_places(const std::vector<Coordinator::MemberView>& members) const {
+/// That have joined from there. One that comes and goes has to wait.
+int Invariants::agents_of(const std::string& host) const {
+  return static_cast<int>(
+      std::count_if(joined_.begin(), joined_.end(), [&](const auto& joined) { return joined.second.host == host; }));
+}
+
+void Invariants::check_places(const std::vector<Coordinator::MemberView>& members, Clock::time_point now) const {
   int in_round = 0;
   bool waits = false;
   for (const auto& member : members) {
     if (member.node_rank >= 0) ++in_round;
-    else waits = waits || leaving_.count(member.link) == 0;
+    else waits = waits || (leaving_.count(member.link) == 0 && agents_of(member.host) <= 2);
   }
   require(in_round == 0 || !unstopped_.empty(), "a round in which nobody is");
   const bool running = started_ == coordinator_.round() && told_to_stop_.empty() && in_round != 0;
   if (!running || !succeeded_.empty() || scenario_.node_max_failures != 0) return;
+  // Newcomers wait for each other for a while.
+  if (now <= started_at_ + scenario_.last_call || stood_still_) return;
   require(in_round >= scenario_.max_nodes || !waits, "somebody waits, and there is a place");
 }
 

@@ -39,7 +39,8 @@ class Invariants {
  private:
   void is_gone(rendezvous::LinkId link);
   void check_start();
-  void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members) const;
+  [[nodiscard]] int agents_of(const std::string& host) const;
+  void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members, Clock::time_point now) const;
   void check_verdict() const;
 
   const Scenario& scenario_;
@@ -48,6 +49,8 @@ class Invariants {
   std::map<rendezvous::LinkId, Clock::time_point> heard_at_;
   bool progress_ = false;  ///< in this step
   std::optional<Clock::time_point> progress_at_;
+  Clock::time_point started_at_;              ///< the last round
+  Clock::time_point fence_until_;             ///< workers of nodes that fell silent may run so long
   std::vector<rendezvous::LinkId> welcomed_;  ///< in this step
   std::set<rendezvous::LinkId> gone_;
   std::set<rendezvous::LinkId> harmed_;
@@ -63,6 +66,7 @@ class Invariants {
   std::set<rendezvous::LinkId> leaving_;
   std::set<int> signals_;
   bool aborted_ = false;
+  std::set<rendezvous::LinkId> cannot_go_on_;
   bool any_loss_ = false;
   bool reason_for_restart_ = false;  ///< since the last START
   bool new_starts_ = false;

@@ -55,8 +55,8 @@ Clock::duration Scenario::longest_wait() const {
 Clock::duration Scenario::bound() const {
   // Each round costs at most this much, and each needs a reason: a restart, a disturbance, an agent that comes or is
   // stuck. With a window restarts are not limited in number, but here workers fail in the first rounds only.
-  const Clock::duration round =
-      longest_run + 2 * (grace + seconds(30)) + seconds(30) + seconds(60) + join_timeout + last_call + seconds(20);
+  const Clock::duration round = longest_run + 2 * (grace + seconds(30)) + seconds(30) + seconds(60) + join_timeout +
+                                2 * last_call + seconds(20) + grace + seconds(4);
   const int rounds =
       1 + max_restarts + 2 * agents + 2 * static_cast<int>(disturbances.size()) + (window_s != 0 ? 50 : 0);
   return arrival_spread + rounds * round + seconds(5);

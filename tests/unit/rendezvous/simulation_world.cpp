@@ -8,8 +8,15 @@ namespace ddrun::test {
 
 namespace {
 
-CoordinatorOptions options_of() {
+CoordinatorOptions options_of(const Scenario& scenario) {
   CoordinatorOptions options;
+  if (scenario.embedded) {
+    Join& own = options.own.emplace();
+    own.version = "1.0";
+    own.job_id = "job";
+    own.agent_id = "agent0";
+    own.settings = scenario.settings();
+  }
   options.host = "host0";
   options.own_addresses = {*IpAddress::parse("10.0.0.0")};
   return options;
@@ -28,7 +35,7 @@ World::World(Scenario scenario, bool tracing)
                                hears(agent, link, message);
                              },
                              [this](std::size_t agent, LinkId link) { loses(agent, link); }}),
-      coordinator_(options_of()),
+      coordinator_(options_of(scenario_)),
       invariants_(scenario_, coordinator_),
       start_(timeline_.now()) {
   network_.slowest = scenario_.slowest_message;

@@ -30,6 +30,9 @@ struct CoordinatorOptions {
   /// for those of the last round.
   Term term = 0;
   Milliseconds recovery{10'000};
+  /// What the agent in this very process will say, if there is one: it alone runs the coordinator, whatever others say,
+  /// and what it says of the job is what all others are compared with, whoever comes first.
+  std::optional<Join> own;
 };
 
 /// What the transport knows about a connection.

@@ -18,8 +18,9 @@ struct Node {
   int node_rank = -1;  ///< -1: not in the round
 };
 
-[[nodiscard]] std::string joined(const Node& node, int local_world_size, int nodes, bool spare);
-[[nodiscard]] std::string waiting(int nodes, int min_nodes, int max_nodes, const std::string& what_for);
+/// `last`: the round that was begun last; 0: none yet.
+[[nodiscard]] std::string joined(Round last, const Node& node, int local_world_size, int nodes, bool spare);
+[[nodiscard]] std::string waiting(Round last, int nodes, int min_nodes, int max_nodes, const std::string& what_for);
 /// `hosts`: in order of node rank.
 [[nodiscard]] std::string round(Round number, int restarts, int world_size, const std::string& address,
                                 const std::vector<std::string>& hosts);
@@ -37,8 +38,11 @@ struct Node {
 [[nodiscard]] std::string recovered(Round number, const Node& node, Milliseconds time);
 [[nodiscard]] std::string restart(Round number, int restarts, int max_restarts, Milliseconds pause,
                                   const std::string& why);
+/// A newcomer waits, as agents of its host have gone out of so many rounds.
+[[nodiscard]] std::string held(Round number, const Node& node, int departures, Clock::duration wait);
 [[nodiscard]] std::string excluded(Round number, const Node& node, int failures);
-[[nodiscard]] std::string refused(const std::string& host, const std::string& address, const std::string& why);
+[[nodiscard]] std::string refused(Round last, const std::string& host, const std::string& address,
+                                  const std::string& why);
 [[nodiscard]] std::string verdict(Round number, const VerdictMessage& verdict);
 
 /// "worker_failed"

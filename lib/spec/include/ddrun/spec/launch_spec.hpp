@@ -146,7 +146,10 @@ struct RendezvousSpec {
   int heartbeat_misses = 3;                  ///< silent for so many intervals: lost
   Milliseconds stall_timeout{300'000};       ///< an agent that answers, but whose main thread does not come round: lost
   Milliseconds coordinator_timeout{30'000};  ///< an agent that lost its coordinator looks for it so long
-  int node_max_failures = 0;                 ///< of a host's workers, then it is left out; 0: no limit
+  /// From the last sign of life of a lost machine to the next round; unset: until its workers must have ended, if it
+  /// fell silent, and not at all if its connection broke.
+  std::optional<Milliseconds> fence;
+  int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
   std::optional<std::string> secret_file;
   bool insecure = false;  ///< no secret: every host that reaches the port may join
 

@@ -1,0 +1,169 @@
+// After a loss: the next round waits as long as workers of the lost node may still run.
+
+#include <nlohmann/json.hpp>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+/// Three running nodes, of which two are enough; workers have 10 s to end.
+struct Fenced {
+  explicit Fenced(Settings changed = {}) : job(2, 3, std::move(changed)) {
+    a = job.joins(job.own_join_of("a"));
+    b = job.joins("b");
+    c = job.joins("c");
+    job.opens();
+    job.forget_all();
+  }
+  void others_stop() {
+    job.stops(a);
+    job.stops(b);
+  }
+  [[nodiscard]] Round round() { return job.coordinator().round(); }
+
+  ScriptedJob job;
+  LinkId a = 0;
+  LinkId b = 0;
+  LinkId c = 0;
+};
+
+}  // namespace
+
+TEST_CASE("workers of a silent node have their time to end before the next round") {
+  Fenced three;
+  three.job.goes_silent(three.c);
+  three.job.wait(Milliseconds{3'000});
+  REQUIRE(three.job.closed(three.c));
+  three.others_stop();
+  CHECK(three.round() == 1);
+  // It notices within the heartbeat, its workers have their grace, and then they are killed.
+  const Waiting waiting = three.job.next<Waiting>(three.b);
+  CHECK(waiting.what_for ==
+        "the end of workers that may still run on c (10.0.0.3, node rank 2), for 11 s (--fence), after c (10.0.0.3, "
+        "node rank 2) was lost: nothing was heard from it for 3 s");
+  CHECK_FALSE(waiting.spare);
+  const auto event = nlohmann::json::parse(three.job.events().back());
+  CHECK(event.at("event") == "waiting");
+  CHECK(event.at("why") == waiting.what_for);
+  three.job.wait(Milliseconds{10'999});
+  CHECK(three.round() == 1);
+  three.job.wait(Milliseconds{1});
+  CHECK(three.round() == 2);
+  three.job.opens();
+  CHECK(three.job.next<Start>(three.b).ranks.node_count == 2);
+}
+
+TEST_CASE("whoever comes while the fence stands is told what it waits for") {
+  Fenced three;
+  three.job.goes_silent(three.c);
+  three.job.wait(Milliseconds{3'000});
+  three.others_stop();
+  three.job.wait(Milliseconds{1'000});
+  const LinkId d = three.job.joins("d");
+  CHECK(three.job.next<Waiting>(d).what_for ==
+        "the end of workers that may still run on c (10.0.0.3, node rank 2), for 10 s (--fence)");
+  three.job.wait(Milliseconds{10'000});
+  CHECK(three.round() == 2);
+  CHECK(three.job.node_rank(d) == 2);
+}
+
+TEST_CASE("nothing is waited for where nothing can run any more") {
+  SECTION("the connection broke: the agent has ended, and its guard ends the workers") {
+    Fenced three;
+    three.job.breaks(three.c);
+    three.others_stop();
+    CHECK(three.round() == 2);
+  }
+  SECTION("the node had said that its workers are gone") {
+    Fenced three;
+    three.job.goes_silent(three.c);
+    three.job.fails(three.a, 0, 1);
+    three.job.stops(three.c);
+    three.job.wait(Milliseconds{3'000});
+    three.others_stop();
+    CHECK(three.round() == 2);
+  }
+  SECTION("the others took so long to stop") {
+    Fenced three;
+    three.job.goes_silent(three.c);
+    three.job.wait(Milliseconds{14'000});
+    three.others_stop();
+    CHECK(three.round() == 2);
+  }
+  SECTION("the round never ran") {
+    ScriptedJob job(2, 3, {{"last_call_ms", "0"}});
+    job.joins(job.own_join_of("a"));
+    const LinkId b = job.joins("b");
+    REQUIRE(job.coordinator().round() == 1);
+    job.goes_silent(b);
+    job.wait(Milliseconds{3'000});
+    job.stops(1);
+    job.joins("c");
+    CHECK(job.coordinator().round() == 2);
+  }
+  SECTION("the job is over") {
+    Fenced three(Settings{{"max_restarts", "0"}});
+    three.job.goes_silent(three.c);
+    three.job.wait(Milliseconds{3'000});
+    three.others_stop();
+    CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::node_lost);
+  }
+}
+
+TEST_CASE("how long the fence stands can be said") {
+  SECTION("not at all") {
+    Fenced three(Settings{{"fence_ms", "0"}});
+    three.job.goes_silent(three.c);
+    three.job.wait(Milliseconds{3'000});
+    three.others_stop();
+    CHECK(three.round() == 2);
+  }
+  SECTION("from the last sign of life, whatever is known of the loss") {
+    Fenced three(Settings{{"fence_ms", "20000"}});
+    three.job.wait(Milliseconds{500});
+    const bool broken = GENERATE(true, false);
+    Milliseconds left{20'000};
+    if (broken) {
+      three.job.breaks(three.c);
+    } else {
+      three.job.goes_silent(three.c);
+      three.job.says(three.c, Pong{0});
+      three.job.wait(Milliseconds{3'000});
+      left -= Milliseconds{3'000};
+    }
+    three.others_stop();
+    three.job.wait(left - Milliseconds{1});
+    CHECK(three.round() == 1);
+    three.job.wait(Milliseconds{1});
+    CHECK(three.round() == 2);
+  }
+}
+
+TEST_CASE("too few are waited for beyond the fence, and the fence beyond the newcomer") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  const LinkId b = job.joins("b");
+  job.opens();
+  job.forget_all();
+  job.goes_silent(b);
+  job.wait(Milliseconds{3'000});
+  job.stops(a);
+  CHECK(job.next<Waiting>(a).what_for.starts_with("1 more node, after "));
+  SECTION("the newcomer is there first") {
+    job.joins("c");
+    CHECK(job.coordinator().round() == 1);
+    job.wait(Milliseconds{11'000});
+    CHECK(job.coordinator().round() == 2);
+  }
+  SECTION("the fence is over first") {
+    job.wait(Milliseconds{11'000});
+    CHECK(job.coordinator().round() == 1);
+    job.joins("c");
+    CHECK(job.coordinator().round() == 2);
+  }
+}
