@@ -91,6 +91,31 @@ TEST_CASE("An agent that does not answer is lost") {
   CHECK(agents[1].all_gone());
 }
 
+TEST_CASE("Workers of an agent that does not answer have their time to end before the others go on") {
+  const TemporaryDirectory directory;
+  const std::string go = directory.file("go");
+  const std::string events = directory.file("events");
+  Agents agents({"--nnodes=1:2", "--last-call=20", "--max-restarts=1", "--heartbeat-interval=0.1",
+                 "--heartbeat-misses=10", "--fence=4"});
+  const Words verbs{"env", "DDRUN_ROUND", "print", "up", "await", go};
+  Run& first = agents.start({"--events=" + events}, verbs);
+  REQUIRE(first.wait_for_err("waiting for the end of the last call; 1 of 1 to 2 is there"));
+  Run& second = agents.start({}, verbs);
+  REQUIRE(first.wait_for_out("up"));
+  REQUIRE(second.wait_for_out("up"));
+  const pid_t agent = Agents::agent_of(second);
+  REQUIRE(second.signal(agent, SIGSTOP));
+  REQUIRE(first.wait_for_err("waiting for the end of workers that may still run on "));
+  CHECK_FALSE(has(first.out(), "DDRUN_ROUND=2"));
+  REQUIRE(first.wait_for_out("DDRUN_ROUND=2"));
+  write_file(go, "");
+  CHECK(first.wait().code() == 0);
+  CHECK(has(read_file(events), "(--fence), after "));
+  REQUIRE(second.signal(agent, SIGCONT));
+  CHECK(second.wait().code() == 125);
+  CHECK(second.all_gone());
+}
+
 TEST_CASE("A coordinator that does not answer is lost, once it was looked for in vain") {
   Agents agents({"--nnodes=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10", "--coordinator-timeout=1"});
   start_two(agents);
