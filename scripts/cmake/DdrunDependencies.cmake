@@ -27,10 +27,10 @@ elseif(DDRUN_WITH_GLOO STREQUAL "AUTO" AND DDRUN_LINK STREQUAL "dynamic" AND NOT
   endif()
 endif()
 
-# Of OpenSSL only SHA-256, from the static library: a shared one would cost every start of ddrun more than all that it
+# Of OpenSSL SHA-256, and TLS for etcd, from the static libraries: a shared one would cost every start of ddrun more than all that it
 # does itself.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 
 # toml++ is used as headers only: its packages bring a shared library and no static one, and a program that is to
 # start fast and run anywhere needs neither.

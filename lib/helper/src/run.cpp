@@ -1,13 +1,10 @@
 #include "ddrun/helper/run.hpp"
 
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,11 +15,10 @@
 #include <boost/process/v2/process.hpp>
 #include <boost/version.hpp>
 #include <cerrno>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "children.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
@@ -39,10 +35,6 @@ using boost::system::error_code;
 
 /// Where there are no pidfds a helper's end is looked for so often.
 constexpr Milliseconds look_again{5};
-
-std::mutex mutex;
-/// The helpers that run, with their wait status if take_end() was first.
-std::map<pid_t, std::optional<int>> running;
 
 /// A standard stream: a file without a name, so that none can fill up as a pipe does, and nothing can be left behind.
 /// Not 0, 1 or 2 if those are closed: that is what it becomes.
@@ -61,34 +53,6 @@ std::string content_of(const UniqueFd& file, std::size_t most) {
   const ssize_t got = ::pread(file.get(), text.data(), text.size(), 0);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return text;
-}
-
-/// Its process id. As a shell would start it, whatever this process ignores or blocks.
-Result<pid_t> spawn(const std::vector<std::string>& words, const UniqueFd (&streams)[3]) {
-  std::vector<char*> argv;
-  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&files);
-  ::posix_spawnattr_init(&attributes);
-  for (int i = 0; i < 3; ++i) ::posix_spawn_file_actions_adddup2(&files, streams[i].get(), i);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = -1;
-  const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
-  const int error = ::posix_spawnp(&pid, argv[0], &files, &attributes, argv.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  if (error != 0) {
-    return fail_errno(error == ENOENT ? Errc::not_found : Errc::unavailable, concat("cannot start ", words[0]), error);
-  }
-  running[pid];
-  return pid;
 }
 
 class Helper : public std::enable_shared_from_this<Helper> {
@@ -129,14 +93,13 @@ class Helper : public std::enable_shared_from_this<Helper> {
     if (!write_all(streams_[0].get(), input.data(), input.size()) || ::lseek(streams_[0].get(), 0, SEEK_SET) != 0) {
       return fail_errno(Errc::unavailable, concat("no place for what ", argv[0], " is to read"), errno);
     }
-    const auto started = spawn(argv, streams_);
+    const auto started = spawn(argv, {streams_[0].get(), streams_[1].get(), streams_[2].get()}, false);
     if (!started) return tl::unexpected(started.error());
     pid_ = *started;
     const rlimit size{limits_.output, limits_.output};
     ::prlimit(pid_, RLIMIT_FSIZE, &size, nullptr);  // forbidden only where the limit is lower already
     // Not by Boost's own launchers: they fork, and leave the child behind where there are no pidfds.
-    const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
-    UniqueFd pidfd(wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)) : -1);
+    UniqueFd pidfd(open_pidfd(pid_));
     try {
       if (pidfd) process_.emplace(timer_.get_executor(), pid_, pidfd.get());
       [[maybe_unused]] const int owned = pidfd.release();
@@ -181,8 +144,7 @@ class Helper : public std::enable_shared_from_this<Helper> {
   std::optional<int> forget() {
     timer_.cancel();
     if (process_) process_->detach();  // else Boost's destructor would kill whatever has the number by then
-    const std::lock_guard lock(mutex);
-    return running.extract(std::exchange(pid_, -1)).mapped();
+    return helper::forget(std::exchange(pid_, -1));
   }
 
   void finish(Result<Output> result) {
@@ -215,15 +177,6 @@ Result<Output> run(const std::vector<std::string>& argv, Limits limits, const st
       io.get_executor(), argv, limits, [&](Result<Output> got) { result = std::move(got); }, input);
   io.run();
   return std::move(*result);
-}
-
-bool take_end(pid_t pid) {
-  const std::lock_guard lock(mutex);
-  const auto found = running.find(pid);
-  if (found == running.end()) return false;
-  int status = 0;
-  if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
-  return true;
 }
 
 }  // namespace ddrun::helper

@@ -28,9 +28,9 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/helper/host_lookup.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
-#include "host_lookup.hpp"
 #include "outbox.hpp"
 
 namespace ddrun::rendezvous {
@@ -244,7 +244,7 @@ void AgentLink::Connection::next_candidate() {
   if (!literals.empty()) return found(literals);
   stage_ = Stage::looking;
   const auto patience = std::min<Clock::duration>(time_to_look_up, options_.connect_by - Clock::now());
-  lookup_ = look_up_host(
+  lookup_ = helper::look_up_host(
       context_.get_executor(), host, patience,
       [this, self = weak_from_this(), attempt = attempt_, found](const Result<std::vector<std::string>>& addresses) {
         const auto alive = self.lock();

@@ -10,7 +10,7 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/text.hpp"
-#include "host_lookup.hpp"
+#include "ddrun/helper/host_lookup.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -23,7 +23,7 @@ constexpr std::uint16_t c10d_port = 29400;
 constexpr std::chrono::seconds resolver_limit{5};
 
 std::vector<std::string> resolve_name(const std::string& name) {
-  return look_up_host(name, resolver_limit).value_or(std::vector<std::string>());
+  return helper::look_up_host(name, resolver_limit).value_or(std::vector<std::string>());
 }
 
 std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }

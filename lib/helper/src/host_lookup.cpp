@@ -1,4 +1,4 @@
-#include "host_lookup.hpp"
+#include "ddrun/helper/host_lookup.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 
-namespace ddrun::rendezvous {
+namespace ddrun::helper {
 
 namespace {
 
@@ -25,7 +25,7 @@ std::vector<std::string> addresses_in(const std::string& text) {
 }
 
 Result<std::vector<std::string>> addresses_of(const std::string& host, Clock::duration patience,
-                                              const Result<helper::Output>& answer) {
+                                              const Result<Output>& answer) {
   if (!answer) {
     const Error& error = answer.error();
     return fail(Errc::unavailable,
@@ -44,16 +44,16 @@ std::vector<std::string> question(const std::string& host) { return {"getent", "
 
 }  // namespace
 
-helper::Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration patience,
+Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration patience,
                              OnFound on_found) {
-  return helper::start(std::move(executor), question(host), {patience, longest_answer},
-                       [host, patience, on_found = std::move(on_found)](const Result<helper::Output>& answer) {
+  return start(std::move(executor), question(host), {patience, longest_answer},
+                       [host, patience, on_found = std::move(on_found)](const Result<Output>& answer) {
                          on_found(addresses_of(host, patience, answer));
                        });
 }
 
 Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration patience) {
-  return addresses_of(host, patience, helper::run(question(host), {patience, longest_answer}));
+  return addresses_of(host, patience, run(question(host), {patience, longest_answer}));
 }
 
-}  // namespace ddrun::rendezvous
+}  // namespace ddrun::helper

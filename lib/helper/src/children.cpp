@@ -1,0 +1,75 @@
+#include "children.hpp"
+
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <mutex>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/helper/run.hpp"
+
+namespace ddrun::helper {
+
+namespace {
+
+std::mutex mutex;
+/// The helpers that run, with their wait status if take_end() was first.
+std::map<pid_t, std::optional<int>> running;
+
+}  // namespace
+
+Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 3>& streams, bool own_group) {
+  std::vector<char*> words;
+  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawnattr_init(&attributes);
+  for (int i = 0; i < 3; ++i) ::posix_spawn_file_actions_adddup2(&files, streams[static_cast<std::size_t>(i)], i);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  int flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF;
+  if (own_group) flags |= POSIX_SPAWN_SETPGROUP;
+  ::posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
+  pid_t pid = -1;
+  const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
+  const int error = ::posix_spawnp(&pid, words[0], &files, &attributes, words.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (error != 0) {
+    return fail_errno(error == ENOENT ? Errc::not_found : Errc::unavailable, concat("cannot start ", argv[0]), error);
+  }
+  running[pid];
+  return pid;
+}
+
+std::optional<int> forget(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  return running.extract(pid).mapped();
+}
+
+int open_pidfd(pid_t pid) {
+  const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
+  return wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
+}
+
+bool take_end(pid_t pid) {
+  const std::lock_guard lock(mutex);
+  const auto found = running.find(pid);
+  if (found == running.end()) return false;
+  int status = 0;
+  if (::waitpid(pid, &status, WNOHANG) == pid) found->second = status;
+  return true;
+}
+
+}  // namespace ddrun::helper

@@ -1,0 +1,300 @@
+#include "ddrun/helper/conversation.hpp"
+
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "children.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+
+namespace ddrun::helper {
+
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+/// Where there are no pidfds its end is looked for so often.
+constexpr Milliseconds look_for_end{20};
+/// One that has closed its stdout has so long to end, so that its status can be told.
+constexpr Milliseconds time_to_end{1000};
+/// Said, but not read by it.
+constexpr std::size_t most_unread = 4 * Conversation::longest_line;
+constexpr std::size_t longest_last_words = 500;
+
+}  // namespace
+
+class Conversation::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(const asio::any_io_executor& executor, OnLine on_line, OnEnd on_end)
+      : in_(executor),
+        out_(executor),
+        err_(executor),
+        pidfd_(executor),
+        timer_(executor),
+        on_line_(std::move(on_line)),
+        on_end_(std::move(on_end)) {}
+
+  Result<void> start(const std::vector<std::string>& argv) {
+    name_ = argv[0];
+    // For its stdin no pipe: to write to one whose reader is gone is a signal.
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+      return fail_errno(Errc::unavailable, concat("cannot start ", name_), errno);
+    }
+    UniqueFd ours(pair[0]), theirs(pair[1]);
+    auto out = make_pipe();
+    if (!out) return tl::unexpected(out.error());
+    auto err = make_pipe();
+    if (!err) return tl::unexpected(err.error());
+    // What becomes 0, 1 and 2 must not be one of them already.
+    auto in = duplicate(theirs.get());
+    auto out_end = duplicate(out->write.get());
+    auto err_end = duplicate(err->write.get());
+    for (const auto* end : {&in, &out_end, &err_end}) {
+      if (!*end) return tl::unexpected(end->error());
+    }
+    const auto pid = spawn(argv, {in->get(), out_end->get(), err_end->get()}, true);
+    if (!pid) return tl::unexpected(pid.error());
+    pid_ = *pid;
+    error_code ec;
+    in_.assign(asio::local::stream_protocol(), ours.release(), ec);
+    if (!ec) out_.assign(out->read.release(), ec);
+    if (!ec) err_.assign(err->read.release(), ec);
+    if (!ec) out_.non_blocking(true, ec);
+    if (!ec) err_.non_blocking(true, ec);
+    if (ec) {
+      (void)kill_it();
+      return fail(Errc::unavailable, concat("cannot talk to ", name_, ": ", ec.message()), ec);
+    }
+    if (UniqueFd fd(open_pidfd(pid_)); fd) {
+      pidfd_.assign(fd.get(), ec);
+      if (!ec) [[maybe_unused]]
+        const int owned = fd.release();
+    }
+    read_out();
+    read_err();
+    await_end();
+    return {};
+  }
+
+  void say(std::string_view line) {
+    if (pid_ <= 0 || hanging_up_) return;
+    if (waiting_.size() + line.size() > most_unread) {
+      asio::post(timer_.get_executor(), [self = shared_from_this()] { self->finish("does not read its stdin"); });
+      return;
+    }
+    waiting_.append(line).push_back('\n');
+    write();
+  }
+
+  void hang_up() {
+    hanging_up_ = true;
+    write();
+  }
+
+  void drop() {
+    on_end_ = nullptr;
+    on_line_ = nullptr;
+    close();
+    if (pid_ > 0) (void)kill_it();
+  }
+
+ private:
+  void write() {
+    if (writing_ || pid_ <= 0) return;
+    if (waiting_.empty()) {
+      error_code ignored;
+      if (hanging_up_) in_.shutdown(asio::socket_base::shutdown_send, ignored);
+      return;
+    }
+    writing_ = true;
+    being_written_ = std::exchange(waiting_, {});
+    asio::async_write(in_, asio::buffer(being_written_), [self = shared_from_this()](const error_code& ec, std::size_t) {
+      self->writing_ = false;
+      // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
+      if (!ec) self->write();
+    });
+  }
+
+  void read_out() {
+    out_.async_read_some(asio::buffer(out_buffer_),
+                         [self = shared_from_this()](const error_code& ec, std::size_t size) {
+                           if (self->pid_ <= 0) return;
+                           if (ec) return self->out_closed();
+                           if (self->take(size)) self->read_out();
+                         });
+  }
+
+  void read_err() {
+    err_.async_read_some(asio::buffer(err_buffer_),
+                         [self = shared_from_this()](const error_code& ec, std::size_t size) {
+                           if (self->pid_ <= 0 || ec) return;
+                           self->take_err(size);
+                           self->read_err();
+                         });
+  }
+
+  /// False if the conversation is over.
+  bool take(std::size_t size) {
+    for (const char c : std::string_view(out_buffer_.data(), size)) {
+      if (c != '\n') {
+        line_ += c;
+        if (line_.size() <= longest_line) continue;
+        finish("printed a line that is too long");
+        return false;
+      }
+      const std::string line = std::exchange(line_, {});
+      // Who is told may drop this conversation.
+      const auto keep = shared_from_this();
+      if (const auto on_line = on_line_) on_line(line);
+      if (pid_ <= 0 || !on_line_) return false;
+    }
+    return true;
+  }
+
+  void take_err(std::size_t size) {
+    for (const char c : std::string_view(err_buffer_.data(), size)) {
+      if (c == '\n') {
+        if (!trim(err_line_).empty()) last_words_ = err_line_;
+        err_line_.clear();
+      } else if (err_line_.size() < longest_last_words) {
+        err_line_ += c;
+      }
+    }
+  }
+
+  void out_closed() {
+    error_code ignored;
+    out_.close(ignored);
+    if (!closed_at_) closed_at_ = Clock::now();
+    look(!pidfd_.is_open());
+  }
+
+  void await_end() {
+    if (!pidfd_.is_open()) return look(true);
+    pidfd_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](const error_code& ec) {
+      if (!ec && self->pid_ > 0) self->ended();
+    });
+  }
+
+  /// By and by, for its end where there are no pidfds, and for one that has closed its stdout and goes on.
+  void look(bool for_end) {
+    timer_.expires_after(closed_at_ && !for_end ? time_to_end : look_for_end);
+    timer_.async_wait([self = shared_from_this(), for_end](const error_code& ec) {
+      if (ec || self->pid_ <= 0) return;
+      if (for_end) {
+        siginfo_t info{};
+        const auto got = ::waitid(P_PID, static_cast<id_t>(self->pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+        if (got != 0 || info.si_pid != 0) return self->ended();
+      }
+      if (self->closed_at_ && Clock::now() - *self->closed_at_ >= time_to_end) {
+        return self->finish("has closed its stdout");
+      }
+      self->look(for_end);
+    });
+  }
+
+  void ended() {
+    drain();
+    if (pid_ <= 0) return;
+    // Where this process ignores SIGCHLD the kernel tells no status.
+    const auto status = kill_it();
+    tell(status ? describe(exit_status_from_wait(*status)) : "has ended");
+  }
+
+  /// What it had printed before its end counts.
+  void drain() {
+    error_code ec;
+    while (err_.is_open()) {
+      const std::size_t size = err_.read_some(asio::buffer(err_buffer_), ec);
+      if (ec) break;
+      take_err(size);
+    }
+    while (out_.is_open()) {
+      const std::size_t size = out_.read_some(asio::buffer(out_buffer_), ec);
+      if (ec || !take(size)) break;
+    }
+  }
+
+  void finish(std::string_view what) {
+    if (pid_ <= 0) return;
+    (void)kill_it();
+    tell(what);
+  }
+
+  void tell(std::string_view what) {
+    close();
+    const auto on_end = std::exchange(on_end_, nullptr);
+    on_line_ = nullptr;
+    if (!on_end) return;
+    if (!trim(err_line_).empty()) last_words_ = err_line_;
+    const std::string words = plain_line(last_words_);
+    on_end(concat(name_, " ", what, words.empty() ? "" : ": ", words));
+  }
+
+  /// With what it has started. Gives back its wait status if the kernel has told it.
+  std::optional<int> kill_it() {
+    const pid_t pid = std::exchange(pid_, -1);
+    siginfo_t info{};
+    int status = 0;
+    bool waited = false;
+    // Until it is waited for, the group's number is no other's.
+    if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+      ::kill(-pid, SIGKILL);
+      while (!(waited = ::waitpid(pid, &status, 0) == pid) && errno == EINTR) {
+      }
+    }
+    const auto told = forget(pid);
+    return waited ? std::optional(status) : told;
+  }
+
+  void close() {
+    error_code ignored;
+    in_.close(ignored);
+    out_.close(ignored);
+    err_.close(ignored);
+    pidfd_.close(ignored);
+    timer_.cancel();
+  }
+
+  asio::local::stream_protocol::socket in_;
+  asio::posix::stream_descriptor out_, err_, pidfd_;
+  asio::steady_timer timer_;
+  OnLine on_line_;
+  OnEnd on_end_;
+  std::string name_, waiting_, being_written_, line_, err_line_, last_words_;
+  std::array<char, 4096> out_buffer_{}, err_buffer_{};
+  std::optional<Deadline> closed_at_;
+  pid_t pid_ = -1;
+  bool writing_ = false, hanging_up_ = false;
+};
+
+Conversation::Conversation(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Conversation::~Conversation() { impl_->drop(); }
+void Conversation::say(std::string_view line) { impl_->say(line); }
+void Conversation::hang_up() { impl_->hang_up(); }
+
+Result<std::unique_ptr<Conversation>> Conversation::start(const asio::any_io_executor& executor,
+                                                          const std::vector<std::string>& argv, OnLine on_line,
+                                                          OnEnd on_end) {
+  auto impl = std::make_shared<Impl>(executor, std::move(on_line), std::move(on_end));
+  if (auto started = impl->start(argv); !started) return tl::unexpected(started.error());
+  return std::unique_ptr<Conversation>(new Conversation(std::move(impl)));
+}
+
+}  // namespace ddrun::helper

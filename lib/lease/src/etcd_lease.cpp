@@ -1,0 +1,608 @@
+#include "etcd_lease.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "ddrun/base/address.hpp"
+#include "ddrun/base/text.hpp"
+#include "etcd_answers.hpp"
+#include "etcd_client.hpp"
+#include "fence.hpp"
+#include "teller.hpp"
+#include "words.hpp"
+
+// How it works. The job's state is two keys: `leader`, with an etcd lease of the one who leads, and `verdict`. Every
+// machine reads both and watches them from there. Who wants to lead takes a lease and makes the key in a transaction
+// that demands that neither is there; the revision in which it was made is the term. By its lease, and nothing else, a
+// machine knows that the key is its own: so an answer that was lost does no harm, the next reading shows what became of
+// it.
+
+namespace ddrun::lease {
+
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using nlohmann::json;
+
+constexpr std::uint16_t default_port = 2379;
+constexpr std::chrono::hours verdict_lives{24};
+/// A candidate waits a random part of this, for each candidate that there is, before it tries.
+constexpr std::chrono::microseconds spread_of_each{1000};
+constexpr Milliseconds least_spread{10}, most_spread{500};
+constexpr Milliseconds first_rest{20};
+/// A machine asks whether its watch is whole twice in a time to live, and all of them together 2,000 times a second.
+constexpr std::chrono::microseconds check_for_each{500};
+
+std::string number_text(std::int64_t number) { return std::to_string(number); }
+
+class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
+ public:
+  EtcdLease(const asio::any_io_executor& executor, const LeaseOptions& options, Callbacks callbacks)
+      : executor_(executor),
+        ttl_(options.ttl),
+        spread_(std::clamp<Milliseconds>(std::chrono::duration_cast<Milliseconds>(spread_of_each * options.candidates),
+                                         least_spread, most_spread)),
+        check_every_(std::max<Clock::duration>(ttl_ / 2, check_for_each * options.candidates)),
+        prefix_(concat("/ddrun/", to_word(options.job), "/")),
+        teller_(executor, std::move(callbacks)),
+        renew_timer_(executor),
+        try_timer_(executor),
+        check_timer_(executor),
+        sync_timer_(executor) {}
+
+  Result<void> prepare(const EtcdOptions& etcd) {
+    std::vector<EtcdClient::Endpoint> endpoints;
+    for (const auto& text : etcd.endpoints) {
+      const auto at = split_host_port(text);
+      const auto port = at && at->port ? parse_integer(*at->port, 1, 65535) : Result<long long>(default_port);
+      const auto odd = [](char c) { return c <= ' ' || c == '/' || c == 127; };
+      if (!at || !port || at->host.empty() || std::any_of(at->host.begin(), at->host.end(), odd)) {
+        return fail(Errc::invalid_argument, concat("'", plain_line(text), "' is no endpoint of etcd: HOST:PORT"));
+      }
+      endpoints.push_back({at->host, static_cast<std::uint16_t>(*port)});
+    }
+    if (endpoints.empty()) return fail(Errc::invalid_argument, "etcd needs one endpoint at least, HOST:PORT");
+    if (!etcd.tls && !(etcd.cacert.empty() && etcd.cert.empty() && etcd.key.empty())) {
+      return fail(Errc::invalid_argument, "certificates are for etcd with TLS (https), which was not asked for");
+    }
+    auto streams = etcd.tls ? tls_streams(executor_, etcd) : Result<StreamMaker>(plain_streams(executor_));
+    if (!streams) return tl::unexpected(streams.error());
+    auto fence = Fence::make(executor_, [this] { fence_is_over(); });
+    if (!fence) return tl::unexpected(fence.error());
+    fence_ = std::move(*fence);
+    client_ = std::make_shared<EtcdClient>(executor_, etcd, std::move(endpoints), std::move(*streams), ttl_ / 6,
+                                           EtcdClient::Events{[this](std::string text) { teller_.trouble(text); },
+                                                              [this](Error error) { unusable(std::move(error)); },
+                                                              [this] { moved(); }});
+    return {};
+  }
+
+  void close() {
+    closed_ = true;
+    teller_.close();
+    if (client_) client_->close();
+    fence_.reset();
+    verdict_done_ = nullptr;
+    for (auto* timer : {&renew_timer_, &try_timer_, &check_timer_, &sync_timer_}) timer->cancel();
+  }
+
+  // What Lease promises.
+
+  void start() override {
+    client_->start();
+    read();
+    await_check();
+  }
+
+  void campaign(std::string address) override {
+    address_ = std::move(address);
+    if (!std::exchange(candidate_, true)) later([this] { try_soon(); });
+    else later([this] { announce(); });
+  }
+
+  [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
+
+  void resign(Done done) override {
+    candidate_ = false;
+    try_timer_.cancel();
+    const auto id = give_up_lease();
+    if (id == 0) return teller_.answer(std::move(done), {});
+    fail_verdict("gave the lease back before the verdict was recorded");
+    // Whether it was there or not, it is gone.
+    const auto gone = [this, done] { teller_.answer(done, {}); };
+    client_->ask(
+        "/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_,
+        [gone](const std::string& body) {
+          const bool is_done = parse_done(body);
+          if (is_done) gone();
+          return is_done;
+        },
+        [this, gone, done](const Error& error) {
+          if (error.code == Errc::not_found) return gone();
+          teller_.answer(done, fail(Errc::unavailable, concat("the lease was not given back: ", error.message)));
+        });
+  }
+
+  void record_verdict(std::string text, Done done) override {
+    const auto refuse = [&](Errc code, const char* why) { teller_.answer(std::move(done), fail(code, why)); };
+    if (text.empty() || text.size() > longest_verdict) {
+      return refuse(Errc::invalid_argument, "a verdict has 1 byte to 16 KiB");
+    }
+    if (verdict_) return refuse(Errc::invalid_argument, "the job has a verdict already");
+    if (verdict_done_) return refuse(Errc::invalid_argument, "a verdict is being recorded");
+    if (!leads()) return refuse(Errc::cancelled, "only the leader can record a verdict");
+    verdict_done_ = std::move(done);
+    verdict_text_ = std::move(text);
+    const auto term = term_;
+    client_->ask(
+        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(),
+        while_held(),
+        [this, term](const std::string& body) {
+          const auto granted = parse_grant(body);
+          if (granted && term_ == term) write_verdict(granted->id);
+          return granted.has_value();
+        },
+        [this](const Error& error) { fail_verdict(error.message); });
+  }
+
+ private:
+  [[nodiscard]] std::string leader_key() const { return prefix_ + "leader"; }
+  [[nodiscard]] std::string verdict_key() const { return prefix_ + "verdict"; }
+  [[nodiscard]] Deadline while_held() const { return Clock::now() + fence_->left(); }
+
+  /// What a call asks for, but not from within it.
+  template <class What>
+  void later(What what) {
+    asio::post(executor_, [weak = weak_from_this(), what] {
+      const auto self = weak.lock();
+      if (self && !self->closed_) what();
+    });
+  }
+
+  template <class What>
+  void after(asio::steady_timer& timer, Clock::duration time, What what) {
+    timer.expires_after(time);
+    timer.async_wait([weak = weak_from_this(), &timer, what](const error_code& ec) {
+      const auto self = weak.lock();
+      if (!ec && self && !self->closed_ && Clock::now() >= timer.expiry()) what();
+    });
+  }
+
+  Clock::duration random_part(Clock::duration most) {
+    return Clock::duration(std::uniform_int_distribution<Clock::rep>(0, most.count())(random_));
+  }
+
+  [[nodiscard]] json both_keys() const {
+    return {{"key", to_base64(prefix_)}, {"range_end", to_base64(prefix_.substr(0, prefix_.size() - 1) + "0")}};
+  }
+
+  // ---- reading and watching ----
+
+  /// Both keys, now; then the watch goes on from there. Until it works.
+  void read() {
+    if (std::exchange(reading_, true)) return;
+    synced_ = false;
+    client_->ask(
+        "/v3/kv/range", both_keys().dump(), Deadline::max(),
+        [this](const std::string& body) {
+          const auto snapshot = parse_range(body);
+          if (!snapshot) return false;
+          reading_ = false;
+          synced_ = true;
+          if (snapshot->revision < revision_) {
+            teller_.trouble(concat("etcd has forgotten what it knew (it is at revision ", snapshot->revision,
+                                   " after ", revision_, "): was it set up anew?"));
+            revision_ = 0;
+          }
+          watch(snapshot->revision + 1);
+          apply(*snapshot);
+          return true;
+        },
+        [this](const Error& error) {
+          reading_ = false;
+          teller_.trouble(error.message);
+          read_again();
+        });
+  }
+
+  void read_again() {
+    rest_ = std::min<Clock::duration>(rest_ * 2, ttl_ / 4);
+    after(sync_timer_, rest_ / 2 + random_part(rest_ / 2), [this] { read(); });
+  }
+
+  void watch(std::int64_t from) {
+    json create = both_keys();
+    create["start_revision"] = number_text(from);
+    client_->watch(
+        json{{"create_request", create}}.dump(),
+        [this](std::string_view line) {
+          const auto news = parse_watch(line);
+          // It may have been compacted away: what is there now is all that counts.
+          if (!news || news->canceled) {
+            client_->close_watch();
+            return read_again();
+          }
+          rest_ = first_rest;
+          for (const auto& event : news->events) {
+            if (!closed_) apply(event);
+          }
+        },
+        [this](const std::string&) { read_again(); });
+  }
+
+  void moved() {
+    if (!reading_) read_again();
+  }
+
+  /// A watch says nothing while nothing happens, so this sees whether it is as new as etcd. A member that has stopped,
+  /// or stands apart from the others, is left that way.
+  void await_check() {
+    after(check_timer_, check_every_ / 2 + random_part(check_every_), [this] {
+      await_check();
+      if (reading_ || checking_) return;
+      checking_ = true;
+      client_->ask(
+          "/v3/kv/range", both_keys().dump(), Clock::now() + ttl_,
+          [this](const std::string& body) {
+            const auto snapshot = parse_range(body);
+            if (!snapshot) return false;
+            checking_ = false;
+            if (snapshot->revision < revision_) read();
+            else apply(*snapshot);
+            return true;
+          },
+          [this](const Error&) { checking_ = false; });
+    });
+  }
+
+  void apply(const Snapshot& snapshot) {
+    if (snapshot.revision < revision_) return;
+    revision_ = snapshot.revision;
+    std::optional<KeyValue> leader, verdict;
+    for (const auto& kv : snapshot.kvs) {
+      if (kv.key == leader_key()) leader = kv;
+      if (kv.key == verdict_key()) verdict = kv;
+    }
+    apply_verdict(verdict ? std::optional(verdict->value) : std::nullopt);
+    apply_leader(std::move(leader));
+  }
+
+  void apply(const WatchNews::Event& event) {
+    if (event.kv.mod_revision <= revision_) return;
+    revision_ = event.kv.mod_revision;
+    if (event.kv.key == verdict_key()) {
+      apply_verdict(event.deleted ? std::nullopt : std::optional(event.kv.value));
+      if (event.deleted) try_soon();
+    }
+    if (event.kv.key == leader_key()) apply_leader(event.deleted ? std::nullopt : std::optional(event.kv));
+  }
+
+  void apply_verdict(std::optional<std::string> verdict) {
+    if (verdict == verdict_) return;
+    verdict_ = std::move(verdict);
+    if (verdict_) teller_.verdict(*verdict_);
+  }
+
+  void apply_leader(std::optional<KeyValue> leader) {
+    leader_ = std::move(leader);
+    if (!leader_) {
+      if (term_ != 0) lost("its key in etcd is gone");
+      teller_.no_leader();
+      return try_soon();
+    }
+    const auto term = static_cast<std::uint64_t>(std::max<std::int64_t>(leader_->create_revision, 0));
+    if (leader_->lease != 0 && leader_->lease == lease_) return seen_mine(term);
+    if (term_ != 0) lost("etcd has given it to another");
+    if (leader_->lease != 0 && leader_->lease == former_) {
+      // Mine, but too late, or given up: others need not wait for its end.
+      if (!revoking_) revoke(former_);
+      return teller_.no_leader();
+    }
+    if (term < highest_term_) {
+      teller_.trouble(concat("a leader of term ", term, " is not obeyed after one of term ", highest_term_));
+      return teller_.no_leader();
+    }
+    highest_term_ = term;
+    teller_.leader({term, leader_->value, false});
+  }
+
+  // ---- leading ----
+
+  void seen_mine(std::uint64_t term) {
+    if (term_ == 0) {
+      if (!fence_->holds() || !candidate_) return revoke(give_up_lease());
+      if (term <= highest_term_) {
+        teller_.trouble(concat("term ", term, " in etcd is not above ", highest_term_, ": was it set up anew?"));
+        return revoke(give_up_lease());
+      }
+      trying_ = false;
+      term_ = highest_term_ = term;
+      renew_at(last_sent_);
+    }
+    teller_.leader({term_, leader_->value, true});
+    announce();
+  }
+
+  void announce() {
+    if (!leads() || announcing_ || !leader_ || leader_->value == address_) return;
+    announcing_ = true;
+    const json txn{{"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_))})},
+                   {"success", json::array({json{{"requestPut", put_leader()}}})}};
+    client_->ask(
+        "/v3/kv/txn", txn.dump(), while_held(),
+        [this, address = address_](const std::string& body) {
+          const auto answer = parse_txn(body);
+          if (!answer) return false;
+          announcing_ = false;
+          if (answer->succeeded && term_ != 0 && leader_) {
+            leader_->value = address;
+            teller_.leader({term_, address, true});
+            announce();
+          }
+          return true;
+        },
+        [this](const Error&) { announcing_ = false; });
+  }
+
+  void renew_at(FenceClock::time_point last) {
+    const auto due = std::chrono::duration_cast<Clock::duration>(last + ttl_ / 3 - FenceClock::now());
+    after(renew_timer_, std::max(due, Clock::duration::zero()), [this] { renew(); });
+  }
+
+  void renew() {
+    if (lease_ == 0) return;
+    const auto id = lease_;
+    client_->ask(
+        "/v3/lease/keepalive", json{{"ID", number_text(id)}}.dump(), while_held(),
+        [this, id](const std::string& body) {
+          const auto left = parse_keepalive(body);
+          if (!left) return false;
+          if (id != lease_) return true;
+          if (*left == 0) {
+            lost("etcd has let the lease run out");
+            return true;
+          }
+          last_sent_ = client_->sent();
+          fence_->renewed(last_sent_, std::min<Milliseconds>(ttl_, std::chrono::seconds(*left)));
+          renew_at(last_sent_);
+          return true;
+        },
+        [this, id](const Error& error) {
+          if (id == lease_ && error.code != Errc::timeout) lost(error.message);
+        });
+  }
+
+  /// The clock says that it is over, whatever etcd thinks.
+  void fence_is_over() {
+    if (closed_ || lease_ == 0 || fence_->holds()) return;
+    if (term_ == 0) {
+      revoke(give_up_lease());
+      return try_soon();
+    }
+    lost(concat("it could not be renewed within ", format_duration(ttl_ - fence_margin(ttl_)),
+                client_->trouble().empty() ? "" : concat(" (", client_->trouble(), ")")));
+  }
+
+  void lost(const std::string& why) {
+    fail_verdict(concat("the lease is lost: ", why));
+    const auto id = give_up_lease();
+    teller_.lost(concat("the lease is lost: ", why));
+    revoke(id);
+    try_soon();
+  }
+
+  /// I have none from now on. Gives back which it was; 0: none.
+  std::int64_t give_up_lease() {
+    renew_timer_.cancel();
+    fence_->drop();
+    term_ = 0;
+    trying_ = false;
+    announcing_ = false;
+    teller_.forget_me();
+    if (lease_ == 0) return 0;
+    former_ = std::exchange(lease_, 0);
+    return former_;
+  }
+
+  /// It would run out by itself, but others can have it sooner.
+  void revoke(std::int64_t id) {
+    if (id == 0) return;
+    revoking_ = true;
+    client_->ask(
+        "/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_,
+        [this](const std::string& body) {
+          if (!parse_done(body)) return false;
+          revoking_ = false;
+          return true;
+        },
+        [this](const Error&) { revoking_ = false; });
+  }
+
+  // ---- campaigning ----
+
+  void try_soon() {
+    if (!candidate_ || trying_ || lease_ != 0 || !synced_ || leader_ || verdict_) return;
+    trying_ = true;
+    after(try_timer_, random_part(spread_), [this] {
+      trying_ = false;
+      if (candidate_ && lease_ == 0 && synced_ && !leader_ && !verdict_) try_now();
+    });
+  }
+
+  void try_later() {
+    trying_ = true;
+    after(try_timer_, ttl_ / 8 + random_part(ttl_ / 8), [this] {
+      trying_ = false;
+      try_soon();
+    });
+  }
+
+  void try_now() {
+    trying_ = true;
+    client_->ask(
+        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::duration_cast<std::chrono::seconds>(ttl_).count())}}.dump(),
+        Clock::now() + ttl_,
+        [this](const std::string& body) {
+          const auto granted = parse_grant(body);
+          if (!granted) return false;
+          lease_ = granted->id;
+          last_sent_ = client_->sent();
+          const Milliseconds ttl = std::chrono::seconds(granted->ttl);
+          fence_->renewed(last_sent_, std::min(ttl_, ttl));
+          if (ttl > ttl_ && !std::exchange(long_ttl_told_, true)) {
+            teller_.trouble(concat("etcd lets no lease run out before ", format_duration(ttl), ", not ",
+                                   format_duration(ttl_), ": another leader takes over that much later"));
+          }
+          if (!candidate_ || leader_ || verdict_) revoke(give_up_lease());
+          else take();
+          return true;
+        },
+        [this](const Error& error) {
+          if (error.code != Errc::timeout) teller_.trouble(error.message);
+          try_later();
+        });
+  }
+
+  static json made_in(const std::string& key, std::int64_t revision) {
+    return {{"key", to_base64(key)}, {"target", "CREATE"}, {"result", "EQUAL"},
+            {"create_revision", number_text(revision)}};
+  }
+  [[nodiscard]] json put_leader() const {
+    return {{"key", to_base64(leader_key())}, {"value", to_base64(address_)}, {"lease", number_text(lease_)}};
+  }
+
+  void take() {
+    const auto id = lease_;
+    const json txn{{"compare", json::array({made_in(leader_key(), 0), made_in(verdict_key(), 0)})},
+                   {"success", json::array({json{{"requestPut", put_leader()}}})},
+                   {"failure", json::array({json{{"requestRange", both_keys()}}})}};
+    client_->ask(
+        "/v3/kv/txn", txn.dump(), while_held(),
+        [this, id, address = address_](const std::string& body) {
+          auto answer = parse_txn(body);
+          if (!answer) return false;
+          trying_ = false;
+          if (id != lease_) return true;
+          if (answer->succeeded) {
+            const auto revision = answer->found.revision;
+            answer->found.kvs = {{leader_key(), address, revision, revision, id}};
+          } else if (std::none_of(answer->found.kvs.begin(), answer->found.kvs.end(),
+                                  [&](const KeyValue& kv) { return kv.lease == id; })) {
+            // Another was first. The lease will run out without me.
+            (void)give_up_lease();
+          }
+          apply(answer->found);
+          try_soon();
+          return true;
+        },
+        [this, id](const Error& error) {
+          trying_ = false;
+          if (id != lease_) return;
+          if (error.code != Errc::timeout && error.code != Errc::not_found) teller_.trouble(error.message);
+          revoke(give_up_lease());
+          try_later();
+        });
+  }
+
+  // ---- the verdict ----
+
+  void write_verdict(std::int64_t lease) {
+    const json put{{"key", to_base64(verdict_key())}, {"value", to_base64(verdict_text_)}, {"lease", number_text(lease)}};
+    const json txn{{"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_)),
+                                          made_in(verdict_key(), 0)})},
+                   {"success", json::array({json{{"requestPut", put}}})},
+                   {"failure", json::array({json{{"requestRange", both_keys()}}})}};
+    client_->ask(
+        "/v3/kv/txn", txn.dump(), while_held(),
+        [this, lease](const std::string& body) {
+          const auto answer = parse_txn(body);
+          if (!answer) return false;
+          bool recorded = answer->succeeded, another = false;
+          for (const auto& kv : answer->found.kvs) {
+            if (kv.key != verdict_key()) continue;
+            // An earlier try of the same may have come through.
+            (kv.lease == lease ? recorded : another) = true;
+          }
+          if (!recorded) revoke_other(lease);
+          if (!verdict_done_) return true;
+          if (!recorded) {
+            if (another) fail_verdict("the job has a verdict already", Errc::invalid_argument);
+            else fail_verdict("etcd knows another leader, or none", Errc::cancelled);
+            return true;
+          }
+          apply_verdict(verdict_text_);
+          teller_.answer(std::exchange(verdict_done_, nullptr), {});
+          return true;
+        },
+        [this](const Error& error) { fail_verdict(error.message); });
+  }
+
+  void revoke_other(std::int64_t id) {
+    client_->ask("/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_, parse_done,
+                 [](const Error&) {});
+  }
+
+  void fail_verdict(const std::string& why, Errc code = Errc::unavailable) {
+    if (verdict_done_) {
+      teller_.answer(std::exchange(verdict_done_, nullptr), fail(code, concat("the verdict was not recorded: ", why)));
+    }
+  }
+
+  void unusable(Error error) {
+    (void)give_up_lease();
+    candidate_ = false;
+    teller_.unusable(error);
+  }
+
+  asio::any_io_executor executor_;
+  Milliseconds ttl_, spread_;
+  Clock::duration check_every_;
+  std::string prefix_;
+  Teller teller_;
+  std::shared_ptr<EtcdClient> client_;
+  std::unique_ptr<Fence> fence_;
+  asio::steady_timer renew_timer_, try_timer_, check_timer_, sync_timer_;
+  std::minstd_rand random_{std::random_device()()};
+
+  // What etcd has, as of `revision_`.
+  std::int64_t revision_ = 0;
+  std::optional<KeyValue> leader_;
+  std::optional<std::string> verdict_;
+  std::uint64_t highest_term_ = 0;
+  bool reading_ = false, synced_ = false, checking_ = false;
+  Clock::duration rest_ = first_rest;
+
+  // My part.
+  std::string address_;
+  bool candidate_ = false;
+  bool trying_ = false;
+  bool announcing_ = false;
+  bool revoking_ = false;
+  bool long_ttl_told_ = false;
+  bool closed_ = false;
+  std::int64_t lease_ = 0;   ///< taken, or being tried with; 0: none
+  std::int64_t former_ = 0;  ///< the one before, which is not used any more
+  std::uint64_t term_ = 0;   ///< that I lead in; 0: I do not
+  FenceClock::time_point last_sent_{};
+  std::string verdict_text_;
+  Done verdict_done_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Lease>> make_etcd_lease(const asio::any_io_executor& executor, const LeaseOptions& options,
+                                               const EtcdOptions& etcd, Callbacks callbacks) {
+  auto lease = std::make_shared<EtcdLease>(executor, options, std::move(callbacks));
+  if (const auto ready = lease->prepare(etcd); !ready) return tl::unexpected(ready.error());
+  // What is under way keeps it alive; who drops it is told nothing any more.
+  return std::shared_ptr<Lease>(lease.get(), [lease](Lease*) { lease->close(); });
+}
+
+}  // namespace ddrun::lease

@@ -1,0 +1,101 @@
+#include "fence.hpp"
+
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace ddrun::lease {
+
+namespace {
+
+using boost::system::error_code;
+
+timespec in_timespec(FenceClock::duration duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  timespec time{};
+  time.tv_sec = static_cast<time_t>(seconds.count());
+  time.tv_nsec = static_cast<long>((duration - seconds).count());
+  return time;
+}
+
+}  // namespace
+
+FenceClock::time_point FenceClock::now() noexcept {
+  timespec time{};
+  ::clock_gettime(CLOCK_BOOTTIME, &time);
+  return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+}
+
+/// Outlives the fence for as long as an operation of it is under way.
+struct Fence::Timer : std::enable_shared_from_this<Timer> {
+  Timer(const boost::asio::any_io_executor& executor, std::function<void()> told)
+      : descriptor(executor), on_over(std::move(told)) {}
+
+  void wait() {
+    descriptor.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                          [self = shared_from_this()](const error_code& ec) {
+                            if (ec || !self->on_over) return;
+                            std::uint64_t times = 0;
+                            const bool over = ::read(self->descriptor.native_handle(), &times, sizeof times) > 0;
+                            const auto keep = self->on_over;
+                            self->wait();
+                            if (over) keep();
+                          });
+  }
+
+  boost::asio::posix::stream_descriptor descriptor;
+  std::function<void()> on_over;
+};
+
+Result<std::unique_ptr<Fence>> Fence::make(const boost::asio::any_io_executor& executor,
+                                           std::function<void()> on_over) {
+  int fd = ::timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (fd < 0 && errno == EINVAL) fd = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (fd < 0) return fail_errno(Errc::unavailable, "no timer for the lease", errno);
+  auto timer = std::make_shared<Timer>(executor, std::move(on_over));
+  error_code ec;
+  timer->descriptor.assign(fd, ec);
+  if (ec) {
+    ::close(fd);
+    return fail(Errc::unavailable, "no timer for the lease: " + ec.message(), ec);
+  }
+  timer->wait();
+  return std::unique_ptr<Fence>(new Fence(std::move(timer)));
+}
+
+Fence::~Fence() {
+  timer_->on_over = nullptr;
+  error_code ignored;
+  timer_->descriptor.close(ignored);
+}
+
+void Fence::renewed(FenceClock::time_point sent, Milliseconds ttl) {
+  until_ = std::max(until_, sent + (ttl - fence_margin(ttl)));
+  arm();
+}
+
+void Fence::drop() {
+  until_ = {};
+  arm();
+}
+
+Milliseconds Fence::left() const {
+  if (!holds()) return Milliseconds{0};
+  return std::chrono::duration_cast<Milliseconds>(until_ - FenceClock::now());
+}
+
+void Fence::arm() {
+  itimerspec when{};
+  if (until_ != FenceClock::time_point{}) {
+    // Not 0, which would disarm it. By what is left, so that both kinds of timer will do.
+    when.it_value =
+        in_timespec(std::max<FenceClock::duration>(until_ - FenceClock::now(), std::chrono::nanoseconds(1)));
+  }
+  ::timerfd_settime(timer_->descriptor.native_handle(), 0, &when, nullptr);
+}
+
+}  // namespace ddrun::lease

@@ -1,0 +1,285 @@
+#include "program_lease.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/helper/conversation.hpp"
+#include "fence.hpp"
+#include "program_lines.hpp"
+#include "teller.hpp"
+#include "words.hpp"
+
+// PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
+// happened after that.
+
+namespace ddrun::lease {
+
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr Milliseconds longest_between_ticks{1000};
+constexpr Milliseconds pause_before_restart{500};
+/// As many as a program may still speak of.
+constexpr std::size_t ticks_kept = 8;
+
+class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLease> {
+ public:
+  ProgramLease(const asio::any_io_executor& executor, const LeaseOptions& options, const ProgramOptions& program,
+               Callbacks callbacks)
+      : executor_(executor),
+        job_(options.job),
+        argv_(program.argv),
+        ttl_(options.ttl),
+        between_ticks_(std::min(options.ttl / 4, longest_between_ticks)),
+        teller_(executor, std::move(callbacks)),
+        tick_timer_(executor),
+        patience_(executor),
+        resign_timer_(executor) {}
+
+  Result<void> prepare() {
+    if (argv_.empty() || argv_[0].empty()) return fail(Errc::invalid_argument, "no program for the lease is given");
+    auto fence = Fence::make(executor_, [this] { fence_is_over(); });
+    if (!fence) return tl::unexpected(fence.error());
+    fence_ = std::move(*fence);
+    return {};
+  }
+
+  void close() {
+    closed_ = true;
+    teller_.close();
+    talk_.reset();
+    fence_.reset();
+    resign_done_ = verdict_done_ = nullptr;
+    for (auto* timer : {&tick_timer_, &patience_, &resign_timer_}) timer->cancel();
+  }
+
+  void start() override { begin(); }
+
+  void campaign(std::string address) override {
+    address_ = std::move(address);
+    candidate_ = true;
+    say_campaign();
+    if (term_ != 0) teller_.leader({term_, address_, true});
+  }
+
+  [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
+
+  void resign(Done done) override {
+    candidate_ = false;
+    fail_verdict("gave the lease back before the verdict was recorded");
+    step_down();
+    if (!talk_) return teller_.answer(std::move(done), {});
+    if (resign_done_) teller_.answer(std::exchange(resign_done_, nullptr), {});
+    resign_done_ = std::move(done);
+    talk_->say("resign");
+    after(resign_timer_, ttl_, [this] {
+      resigned(fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
+    });
+  }
+
+  void record_verdict(std::string text, Done done) override {
+    const auto refuse = [&](Errc code, const char* why) { teller_.answer(std::move(done), fail(code, why)); };
+    if (text.empty() || text.size() > longest_verdict) {
+      return refuse(Errc::invalid_argument, "a verdict has 1 byte to 16 KiB");
+    }
+    if (verdict_) return refuse(Errc::invalid_argument, "the job has a verdict already");
+    if (verdict_done_) return refuse(Errc::invalid_argument, "a verdict is being recorded");
+    if (!leads()) return refuse(Errc::cancelled, "only the leader can record a verdict");
+    verdict_done_ = std::move(done);
+    verdict_text_ = std::move(text);
+    talk_->say(concat("verdict ", to_word(verdict_text_)));
+  }
+
+ private:
+  template <class What>
+  void after(asio::steady_timer& timer, Clock::duration time, What what) {
+    timer.expires_after(time);
+    timer.async_wait([weak = weak_from_this(), &timer, what](const error_code& ec) {
+      const auto self = weak.lock();
+      if (!ec && self && !self->closed_ && Clock::now() >= timer.expiry()) what();
+    });
+  }
+
+  // ---- the program ----
+
+  void begin() {
+    auto started = helper::Conversation::start(
+        executor_, argv_, [this](std::string_view text) { heard(text); }, [this](std::string why) { ended(why); });
+    if (!started) return ended(started.error().message);
+    talk_ = std::move(*started);
+    ticks_.clear();
+    waiting_ = false;
+    talk_->say(concat("job 1 ", ttl_.count(), " ", to_word(job_)));
+    if (candidate_) say_campaign();
+    // Not all candidates of a job in the same moment.
+    after(tick_timer_, Milliseconds(random_() % 20), [this] { tick(); });
+  }
+
+  void say_campaign() {
+    if (talk_) talk_->say(concat("campaign ", to_word(address_)));
+  }
+
+  void tick() {
+    after(tick_timer_, between_ticks_ / 2 + Milliseconds(random_() % static_cast<unsigned>(between_ticks_.count())),
+          [this] { tick(); });
+    if (!talk_ || std::exchange(waiting_, true)) return;
+    ticks_.push_back({++last_tick_, FenceClock::now()});
+    if (ticks_.size() > ticks_kept) ticks_.pop_front();
+    talk_->say(concat("tick ", last_tick_));
+    after(patience_, 2 * ttl_, [this] { end_it(concat("has not answered for ", format_duration(2 * ttl_))); });
+  }
+
+  void ended(const std::string& why) {
+    talk_.reset();
+    tick_timer_.cancel();
+    patience_.cancel();
+    if (resign_done_) resigned({});
+    if (term_ != 0 || verdict_done_) lost(why);
+    if (!answered_) {
+      candidate_ = false;
+      return teller_.unusable(Error{Errc::unavailable, concat("the lease's program does not work: ", why)});
+    }
+    teller_.trouble(concat("the lease's program is started again: ", why));
+    teller_.no_leader();
+    after(tick_timer_, pause_before_restart, [this] { begin(); });
+  }
+
+  void end_it(const std::string& what) { ended(concat(argv_[0], " ", what)); }
+
+  void heard(std::string_view text) {
+    const auto parsed = line::parse(text);
+    if (!parsed) return end_it(concat("says what is not in the protocol: '", cut_line(plain_line(text), 100), "'"));
+    std::visit([this](const auto& said) { on(said); }, *parsed);
+  }
+
+  void on(const line::Done& done) {
+    if (done.tick != last_tick_ || !waiting_) return end_it(concat("is done with tick ", done.tick, ", which is not due"));
+    waiting_ = false;
+    answered_ = true;
+    patience_.cancel();
+  }
+
+  void on(const line::Mine& mine) {
+    const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == mine.tick; });
+    if (tick == ticks_.end()) return end_it(concat("speaks of tick ", mine.tick, ", which is not one of the last"));
+    // Given up, but it has not heard of that yet.
+    if (!candidate_ || (term_ == 0 && mine.term <= highest_term_)) return;
+    if (term_ != 0 && mine.term != term_) return lost(concat(argv_[0], " holds another term"));
+    fence_->renewed(tick->sent, ttl_);
+    if (!fence_->holds()) return fence_is_over();
+    term_ = highest_term_ = mine.term;
+    teller_.leader({term_, address_, true});
+  }
+
+  void on(const line::Other& other) {
+    if (term_ != 0) lost("another has it");
+    if (other.term < highest_term_) {
+      teller_.trouble(
+          concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
+      return teller_.no_leader();
+    }
+    highest_term_ = other.term;
+    teller_.leader({other.term, other.address, false});
+  }
+
+  void on(const line::None&) {
+    if (term_ != 0) lost("it is gone");
+    teller_.no_leader();
+  }
+
+  void on(const line::Verdict& verdict) {
+    if (verdict_ == verdict.text) return;
+    verdict_ = verdict.text;
+    teller_.verdict(verdict.text);
+  }
+
+  void on(const line::Recorded&) {
+    if (!verdict_done_) return;
+    on(line::Verdict{verdict_text_});
+    teller_.answer(std::exchange(verdict_done_, nullptr), {});
+  }
+
+  void on(const line::Refused& refused) { fail_verdict(refused.why, Errc::invalid_argument); }
+  void on(const line::Resigned&) { resigned({}); }
+  void on(const line::Trouble& trouble) { teller_.trouble(trouble.text); }
+
+  // ---- leading ----
+
+  void resigned(Result<void> result) {
+    resign_timer_.cancel();
+    teller_.answer(std::exchange(resign_done_, nullptr), std::move(result));
+  }
+
+  void fence_is_over() {
+    if (closed_ || fence_->holds()) return;
+    if (term_ == 0) return;
+    lost(concat(argv_[0], " could not renew it within ", format_duration(ttl_ - fence_margin(ttl_))));
+  }
+
+  void lost(const std::string& why) {
+    fail_verdict(concat("the lease is lost: ", why));
+    const bool led = term_ != 0;
+    step_down();
+    if (led) teller_.lost(concat("the lease is lost: ", why));
+    // Whatever it believes to hold is given up; the next time is a new term.
+    if (talk_ && led) talk_->say("resign");
+    if (candidate_) say_campaign();
+  }
+
+  void step_down() {
+    term_ = 0;
+    fence_->drop();
+    teller_.forget_me();
+  }
+
+  void fail_verdict(const std::string& why, Errc code = Errc::unavailable) {
+    if (verdict_done_) {
+      teller_.answer(std::exchange(verdict_done_, nullptr), fail(code, concat("the verdict was not recorded: ", why)));
+    }
+  }
+
+  struct Tick {
+    std::uint64_t number;
+    FenceClock::time_point sent;
+  };
+
+  asio::any_io_executor executor_;
+  std::string job_;
+  std::vector<std::string> argv_;
+  Milliseconds ttl_, between_ticks_;
+  Teller teller_;
+  std::unique_ptr<Fence> fence_;
+  std::unique_ptr<helper::Conversation> talk_;
+  asio::steady_timer tick_timer_, patience_, resign_timer_;
+  std::minstd_rand random_{std::random_device()()};
+  std::deque<Tick> ticks_;
+  std::uint64_t last_tick_ = 0;
+  bool waiting_ = false;   ///< for `done` of the last tick
+  bool answered_ = false;  ///< ever
+  bool candidate_ = false, closed_ = false;
+  std::string address_;
+  std::uint64_t term_ = 0, highest_term_ = 0;
+  std::optional<std::string> verdict_;
+  std::string verdict_text_;
+  Done verdict_done_, resign_done_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<Lease>> make_program_lease(const asio::any_io_executor& executor, const LeaseOptions& options,
+                                                  const ProgramOptions& program, Callbacks callbacks) {
+  auto lease = std::make_shared<ProgramLease>(executor, options, program, std::move(callbacks));
+  if (const auto ready = lease->prepare(); !ready) return tl::unexpected(ready.error());
+  return std::shared_ptr<Lease>(lease.get(), [lease](Lease*) { lease->close(); });
+}
+
+}  // namespace ddrun::lease

@@ -1,0 +1,47 @@
+#include "words.hpp"
+
+namespace ddrun::lease {
+
+namespace {
+
+constexpr std::string_view digits = "0123456789ABCDEF";
+constexpr std::string_view empty_text = "%";
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+}
+
+}  // namespace
+
+std::string to_word(std::string_view text) {
+  if (text.empty()) return std::string(empty_text);
+  std::string word;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_plain(c)) word += c;
+    else word += {'%', digits[byte / 16], digits[byte % 16]};
+  }
+  return word;
+}
+
+std::optional<std::string> from_word(std::string_view word) {
+  if (word == empty_text) return std::string();
+  std::string text;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    if (is_plain(word[i])) {
+      text += word[i];
+      continue;
+    }
+    if (word[i] != '%') return std::nullopt;
+    if (i + 2 >= word.size()) return std::nullopt;
+    const auto high = digits.find(word[i + 1]), low = digits.find(word[i + 2]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    text += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  // An encoding that is not the shortest is another text's, or none's.
+  if (to_word(text) != word) return std::nullopt;
+  return text;
+}
+
+}  // namespace ddrun::lease

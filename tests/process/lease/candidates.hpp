@@ -1,0 +1,152 @@
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/lease/lease.hpp"
+#include "ddrun/test/catch.hpp"
+
+namespace ddrun::test {
+
+#ifdef DDRUN_SANITIZED
+inline constexpr int slowness = 4;
+#else
+inline constexpr int slowness = 1;
+#endif
+
+/// A machine that has a lease: an event loop of its own, so that it can stand still alone, and what it was told.
+class Candidate {
+ public:
+  Candidate(std::string name, lease::LeaseOptions options) : name_(std::move(name)) {
+    lease::Callbacks callbacks;
+    callbacks.on_leader = [this](const lease::Leader& to) {
+      leader = to;
+      log.push_back(concat(to.is_me ? "lead " : "follow ", to.term, " ", to.address));
+    };
+    callbacks.on_no_leader = [this] {
+      leader.reset();
+      log.emplace_back("no leader");
+    };
+    callbacks.on_lost = [this](std::string_view why) {
+      leader.reset();
+      log.push_back(concat("lost: ", why));
+    };
+    callbacks.on_verdict = [this](std::string_view text) {
+      verdict = text;
+      log.push_back(concat("verdict: ", text));
+    };
+    callbacks.on_trouble = [this](std::string_view text) { log.push_back(concat("trouble: ", text)); };
+    callbacks.on_unusable = [this](const Error& error) {
+      unusable = error.message;
+      log.push_back(concat("unusable: ", error.message));
+    };
+    auto made = lease::make_lease(io.get_executor(), std::move(options), std::move(callbacks));
+    if (!made) throw std::runtime_error(made.error().message);
+    lease = *made;
+    lease->start();
+  }
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool leads() const { return lease && lease->leads(); }
+  [[nodiscard]] bool follows(const std::string& address) const {
+    return leader && !leader->is_me && leader->address == address;
+  }
+  [[nodiscard]] bool has_logged(const std::string& what) const {
+    for (const auto& line : log) {
+      if (line.find(what) != std::string::npos) return true;
+    }
+    return false;
+  }
+  void crash() { lease.reset(); }
+  lease::Lease::Done into(std::optional<Result<void>>& result) {
+    return [&result](Result<void> got) { result = std::move(got); };
+  }
+
+  boost::asio::io_context io{1};
+  bool frozen = false;  ///< its loop does not run
+  std::shared_ptr<lease::Lease> lease;
+  std::optional<lease::Leader> leader;
+  std::optional<std::string> verdict, unusable;
+  std::vector<std::string> log;
+
+ private:
+  std::string name_;
+};
+
+/// Several of them, of one job. At each step no two lead, and terms rise from one leader to the next.
+class Candidates {
+ public:
+  Candidate& add(const std::string& name, lease::LeaseOptions options) {
+    all_.push_back(std::make_unique<Candidate>(name, std::move(options)));
+    return *all_.back();
+  }
+
+  bool run_until(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(30)) {
+    const auto end = Clock::now() + limit;
+    while (!condition()) {
+      if (Clock::now() >= end) {
+        for (const auto& one : all_) UNSCOPED_INFO(one->name() << ": " << join(one->log, " | "));
+        return false;
+      }
+      for (const auto& one : all_) {
+        if (!one->frozen) one->io.poll();
+        check();
+      }
+      const timespec pause{0, 500'000};
+      ::nanosleep(&pause, nullptr);
+    }
+    return true;
+  }
+  void run_for(std::chrono::milliseconds time) {
+    const auto end = Clock::now() + time;
+    run_until([&] { return Clock::now() >= end; }, time + std::chrono::seconds(60));
+  }
+
+  [[nodiscard]] Candidate* who_leads() const {
+    for (const auto& one : all_) {
+      if (one->leads()) return one.get();
+    }
+    return nullptr;
+  }
+  /// All that run agree on who leads, and it does.
+  [[nodiscard]] bool agreed() const {
+    const Candidate* leader = who_leads();
+    if (leader == nullptr || !leader->leader) return false;
+    for (const auto& one : all_) {
+      if (one->lease && !one->frozen && (!one->leader || one->leader->term != leader->leader->term)) return false;
+    }
+    return true;
+  }
+  [[nodiscard]] const std::vector<std::unique_ptr<Candidate>>& all() const { return all_; }
+
+ private:
+  void check() {
+    // The clock goes on in between: who leads at the end of a look has led at its beginning, if it is asked twice.
+    std::vector<const Candidate*> first;
+    for (const auto& one : all_) {
+      if (one->leads()) first.push_back(one.get());
+    }
+    if (first.size() > 1) {
+      for (const auto& one : all_) INFO(one->name() << ": " << join(one->log, " | "));
+      int still = 0;
+      for (const auto* one : first) still += one->leads() ? 1 : 0;
+      REQUIRE(still <= 1);
+    }
+    for (const auto* one : first) {
+      if (!one->leader || !one->leader->is_me) continue;
+      if (one->leader->term < highest_) FAIL("a term that is not above " << highest_);
+      highest_ = one->leader->term;
+    }
+  }
+
+  std::vector<std::unique_ptr<Candidate>> all_;
+  std::uint64_t highest_ = 0;
+};
+
+}  // namespace ddrun::test

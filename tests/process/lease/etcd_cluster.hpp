@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/processes.hpp"
+
+namespace ddrun::test {
+
+/// A real etcd of several members on the loopback. Ends the test as skipped where there is none.
+class EtcdCluster {
+ public:
+  struct Options {
+    int members = 3;
+    std::string cacert, cert, key;  ///< for clients, all members alike; https if there is a `cert`
+  };
+  EtcdCluster();
+  explicit EtcdCluster(Options options);
+  explicit EtcdCluster(int members);
+
+  /// HOST:PORT of each member.
+  [[nodiscard]] std::vector<std::string> endpoints() const;
+  [[nodiscard]] std::size_t size() const { return members_.size(); }
+  /// The member that leads the others.
+  [[nodiscard]] std::size_t leader() const;
+
+  void start(std::size_t member);
+  void kill(std::size_t member);
+  void stop(std::size_t member) const;
+  void go_on(std::size_t member) const;
+  /// What `etcdctl` prints when it asks all members; `user`: "name:password".
+  std::string etcdctl(const std::vector<std::string>& words, const std::string& user = {}) const;
+  /// False once the time is up.
+  [[nodiscard]] bool wait_until_well() const;
+
+ private:
+  struct Member {
+    int client_port = 0, peer_port = 0;
+    std::unique_ptr<Run> run;
+  };
+  Options options_;
+  TemporaryDirectory directory_;
+  std::vector<Member> members_;
+  int started_ = 0;
+};
+
+}  // namespace ddrun::test

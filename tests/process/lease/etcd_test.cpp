@@ -1,0 +1,342 @@
+// Who leads a job, by a real etcd of three members, whatever happens to them and to the leaders.
+
+#include <algorithm>
+#include <random>
+
+#include "candidates.hpp"
+#include "etcd_cluster.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Milliseconds ttl{2000};
+/// Outlives an election in etcd itself, which takes 1 to 2 s as it is set by default.
+constexpr Milliseconds long_ttl{5000};
+
+lease::LeaseOptions options(const EtcdCluster& cluster, const std::string& job = "a job/ü%", Milliseconds lives = ttl) {
+  lease::EtcdOptions etcd;
+  etcd.endpoints = cluster.endpoints();
+  return {job, etcd, lives, 8};
+}
+
+std::chrono::milliseconds since(Deadline begin) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+}
+
+/// That many, who all want to lead.
+void add(Candidates& candidates, const EtcdCluster& cluster, int number, Milliseconds lives = ttl) {
+  for (int i = 0; i < number; ++i) {
+    const auto name = concat("n", i, ":1");
+    candidates.add(name, options(cluster, "a job/ü%", lives)).lease->campaign(name);
+  }
+}
+
+Candidate& other_than(const Candidates& candidates, const Candidate& one) {
+  return **std::find_if(candidates.all().begin(), candidates.all().end(), [&](const auto& other) {
+    return other.get() != &one && other->lease && !other->frozen;
+  });
+}
+
+/// Waits until one leads and all know, and gives it back.
+Candidate& elected(Candidates& candidates) {
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  return *candidates.who_leads();
+}
+
+}  // namespace
+
+TEST_CASE("one of many is elected, all hear of it, and it stays; another job has its own") {
+  const EtcdCluster cluster;
+  Candidates another;
+  Candidate& stranger = another.add("stranger", options(cluster, "another job"));
+  stranger.lease->campaign("stranger:1");
+  (void)elected(another);
+
+  Candidates candidates;
+  Candidate& observer = candidates.add("observer", options(cluster));
+  add(candidates, cluster, 20);
+  Candidate& leader = elected(candidates);
+  CHECK(stranger.leads());
+  CHECK(observer.follows(leader.name()));
+  CHECK(leader.log.size() == 1);
+
+  // Renewed for longer than it lives by itself.
+  candidates.run_for(2 * ttl);
+  CHECK(candidates.who_leads() == &leader);
+  for (const auto& one : candidates.all()) CHECK(one->log.size() == 1);
+}
+
+TEST_CASE("where the leader is may be said later") {
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  Candidate& observer = candidates.add("observer", options(cluster));
+  Candidate& leader = candidates.add("leader", options(cluster));
+  leader.lease->campaign("");
+  REQUIRE(candidates.run_until([&] { return observer.follows(""); }));
+  const auto term = observer.leader->term;
+  leader.lease->campaign("n7:29400");
+  REQUIRE(candidates.run_until([&] { return observer.follows("n7:29400") && leader.leader->address == "n7:29400"; }));
+  CHECK(observer.leader->term == term);
+  CHECK(leader.leader == lease::Leader{term, "n7:29400", true});
+}
+
+TEST_CASE("a leader that crashes is followed within its time to live and a second") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 6);
+  Candidate& first = elected(candidates);
+  const auto term = first.leader->term;
+  const auto begin = Clock::now();
+  first.crash();
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(since(begin) <= (ttl + 1s) * slowness);
+  CHECK(candidates.who_leads()->leader->term > term);
+}
+
+TEST_CASE("a leader that stands still has lost its lease by its own clock before another has one") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 4);
+  Candidate& first = elected(candidates);
+  first.frozen = true;
+  // That no two lead is looked at in each step; the one that is frozen is asked too.
+  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads() != &first; }));
+  Candidate& second = *candidates.who_leads();
+  CHECK_FALSE(first.leads());
+  CHECK_FALSE(first.has_logged("lost"));
+  first.frozen = false;
+  REQUIRE(candidates.run_until([&] { return first.follows(second.name()); }));
+  CHECK(first.has_logged("lost: the lease is lost: "));
+}
+
+TEST_CASE("who resigns is followed at once, and does not try again") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 4);
+  Candidate& first = elected(candidates);
+  std::optional<Result<void>> resigned;
+  const auto begin = Clock::now();
+  first.lease->resign(first.into(resigned));
+  CHECK_FALSE(first.leads());
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(since(begin) < ttl / 2 * slowness);
+  CHECK(candidates.who_leads() != &first);
+  REQUIRE(resigned);
+  CHECK(resigned->has_value());
+  CHECK_FALSE(first.has_logged("lost"));
+
+  // With nobody else there, nobody leads; and who was the leader once may be it again.
+  for (const auto& one : candidates.all()) {
+    if (one.get() != &first) one->lease->resign({});
+  }
+  REQUIRE(candidates.run_until([&] { return first.has_logged("no leader"); }));
+  first.lease->campaign("again:1");
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(candidates.who_leads() == &first);
+}
+
+TEST_CASE("a lease that is taken away is lost at once") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 1);
+  Candidate& leader = elected(candidates);
+  const auto term = leader.leader->term;
+  REQUIRE(cluster.etcdctl({"del", "/ddrun/a%20job%2F%C3%BC%25/leader"}) == "1\n");
+  REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: the lease is lost: its key in etcd is gone"); }));
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(leader.leader->term > term);
+
+  // The same with its lease.
+  const auto leases = split(cluster.etcdctl({"lease", "list"}), '\n');
+  for (const auto& id : leases) {
+    if (id.find(' ') == std::string::npos && !id.empty()) cluster.etcdctl({"lease", "revoke", id});
+  }
+  const auto second = leader.leader ? leader.leader->term : 0;
+  REQUIRE(candidates.run_until([&] { return leader.leads() && leader.leader && leader.leader->term > second; }));
+}
+
+TEST_CASE("etcd's leader is killed: ours leads on, and the next is elected too") {
+  EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 4, long_ttl);
+  Candidate& leader = elected(candidates);
+  cluster.kill(cluster.leader());
+  candidates.run_for(2 * long_ttl);
+  CHECK(candidates.who_leads() == &leader);
+  CHECK_FALSE(leader.has_logged("lost"));
+  leader.crash();
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+}
+
+TEST_CASE("a member of etcd that stands still is left for another") {
+  const EtcdCluster cluster;
+  const std::size_t which = (cluster.leader() + GENERATE(0, 1)) % cluster.size();
+  Candidates candidates;
+  add(candidates, cluster, 6, long_ttl);
+  Candidate& leader = elected(candidates);
+  cluster.stop(which);
+  candidates.run_for(2 * long_ttl);
+  CHECK(candidates.who_leads() == &leader);
+  CHECK_FALSE(leader.has_logged("lost"));
+  // Those who watched there hear of the next as well.
+  leader.crash();
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  cluster.go_on(which);
+}
+
+TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down in time, and there is one again") {
+  EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 4);
+  Candidate& first = elected(candidates);
+  const bool killed = GENERATE(false, true);
+  CAPTURE(killed);
+  const auto begin = Clock::now();
+  for (std::size_t i = 0; i < cluster.size(); ++i) killed ? cluster.kill(i) : cluster.stop(i);
+  REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
+  CHECK(since(begin) < ttl + 100ms);
+  CHECK(first.has_logged("could not be renewed within 1.8 s (etcd "));
+  CHECK_FALSE(first.leads());
+  candidates.run_for(2 * ttl);
+  CHECK(candidates.who_leads() == nullptr);
+  // Said once, to each.
+  for (const auto& one : candidates.all()) {
+    CHECK(std::count_if(one->log.begin(), one->log.end(), [](const std::string& line) {
+            return line.starts_with("trouble: etcd cannot be asked: 127.0.0.1:");
+          }) == 1);
+  }
+  for (std::size_t i = 0; i < cluster.size(); ++i) killed ? cluster.start(i) : cluster.go_on(i);
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
+  CHECK(first.has_logged("trouble: etcd answers again (127.0.0.1:"));
+}
+
+TEST_CASE("members of etcd stop and go on, and leaders stand still, at random: never two lead") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 5);
+  (void)elected(candidates);
+  std::minstd_rand random{Catch::rngSeed()};
+  std::vector<bool> stopped(cluster.size());
+  for (int step = 0; step < 12; ++step) {
+    const std::size_t member = random() % cluster.size();
+    stopped[member] ? cluster.go_on(member) : cluster.stop(member);
+    stopped[member] = !stopped[member];
+    Candidate& one = *candidates.all()[random() % candidates.all().size()];
+    one.frozen = !one.frozen;
+    candidates.run_for(Milliseconds(random() % static_cast<unsigned>(ttl.count())));
+  }
+  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.go_on(i);
+  for (const auto& one : candidates.all()) one->frozen = false;
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
+}
+
+TEST_CASE("a watch is resumed though what it missed was compacted away") {
+  EtcdCluster cluster(1);
+  Candidates candidates;
+  Candidate& observer = candidates.add("observer", options(cluster));
+  REQUIRE(candidates.run_until([&] { return cluster.etcdctl({"put", "x", "1"}) == "OK\n"; }));
+  cluster.stop(0);
+  observer.frozen = true;
+  cluster.go_on(0);
+  for (int i = 0; i < 20; ++i) REQUIRE(cluster.etcdctl({"put", "x", "1"}) == "OK\n");
+  REQUIRE(cluster.etcdctl({"compact", "15"}) == "compacted revision 15\n");
+  cluster.kill(0);
+  cluster.start(0);
+  REQUIRE(cluster.wait_until_well());
+  observer.frozen = false;
+  Candidate& leader = candidates.add("leader", options(cluster));
+  leader.lease->campaign("leader:1");
+  REQUIRE(candidates.run_until([&] { return observer.follows("leader:1"); }));
+}
+
+TEST_CASE("only the leader records the verdict, once, and then nobody leads until it is gone") {
+  const EtcdCluster cluster;
+  Candidates candidates;
+  add(candidates, cluster, 3);
+  Candidate& leader = elected(candidates);
+  Candidate& other = other_than(candidates, leader);
+
+  std::optional<Result<void>> wrong, right, twice, long_one;
+  other.lease->record_verdict("mine", other.into(wrong));
+  leader.lease->record_verdict(std::string(lease::longest_verdict + 1, 'x'), leader.into(long_one));
+  REQUIRE(candidates.run_until([&] { return wrong && long_one; }));
+  CHECK(wrong->error().code == Errc::cancelled);
+  CHECK(long_one->error().code == Errc::invalid_argument);
+
+  const std::string text = "exit 0\n\x01 ü " + std::string(10'000, 'y');
+  leader.lease->record_verdict(text, leader.into(right));
+  REQUIRE(candidates.run_until([&] {
+    return right && std::all_of(candidates.all().begin(), candidates.all().end(),
+                                [&](const auto& one) { return one->verdict == text; });
+  }));
+  CHECK(right->has_value());
+  leader.lease->record_verdict("another", leader.into(twice));
+  REQUIRE(candidates.run_until([&] { return twice.has_value(); }));
+  CHECK(twice->error().message == "the job has a verdict already");
+
+  // It does not run out with the leader's lease, nor soon.
+  leader.lease->resign({});
+  Candidate& late = candidates.add("late", options(cluster));
+  late.lease->campaign("late:1");
+  candidates.run_for(2 * ttl);
+  CHECK(late.verdict == text);
+  CHECK(candidates.who_leads() == nullptr);
+  std::string leases = cluster.etcdctl({"lease", "list"});
+  int long_ones = 0;
+  for (const auto& id : split(leases, '\n')) {
+    if (id.empty() || id.find(' ') != std::string::npos) continue;
+    long_ones += cluster.etcdctl({"lease", "timetolive", id}).find("granted with TTL(86400s)") != std::string::npos;
+  }
+  CHECK(long_ones == 1);
+  REQUIRE(cluster.etcdctl({"del", "--prefix", "/ddrun/"}) == "1\n");
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(candidates.who_leads() != &leader);
+}
+
+TEST_CASE("a verdict that reaches etcd after another leader was elected is not recorded") {
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  add(candidates, cluster, 1);
+  Candidate& first = elected(candidates);
+  // Behind its back: the key is another's, and it has not heard of it yet.
+  first.frozen = true;
+  const std::string key = "/ddrun/a%20job%2F%C3%BC%25/leader";
+  REQUIRE(cluster.etcdctl({"del", key}) == "1\n");
+  REQUIRE(cluster.etcdctl({"put", key, "usurper:1"}) == "OK\n");
+  REQUIRE(first.leads());
+  std::optional<Result<void>> recorded;
+  first.lease->record_verdict("exit 0", first.into(recorded));
+  first.frozen = false;
+  REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
+  CHECK_FALSE(recorded->has_value());
+  CHECK(cluster.etcdctl({"get", "/ddrun/a%20job%2F%C3%BC%25/verdict"}).empty());
+}
+
+TEST_CASE("who is dropped, or fails for want of etcd, is told nothing more") {
+  EtcdCluster cluster(1);
+  Candidates candidates;
+  add(candidates, cluster, 2);
+  Candidate& leader = elected(candidates);
+  std::optional<Result<void>> recorded, resigned;
+  cluster.stop(0);
+  leader.lease->record_verdict("exit 0", leader.into(recorded));
+  REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: "); }));
+  REQUIRE(recorded);
+  CHECK(recorded->error().code == Errc::unavailable);
+  cluster.go_on(0);
+  Candidate& next = elected(candidates);
+  cluster.stop(0);
+  next.lease->resign(next.into(resigned));
+  CHECK_FALSE(next.leads());
+  REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
+  CHECK(resigned->error().code == Errc::unavailable);
+  cluster.go_on(0);
+  const auto told = next.log.size();
+  next.lease->resign([](const Result<void>&) { FAIL("told after it was dropped"); });
+  next.crash();
+  candidates.run_for(500ms);
+  CHECK(next.log.size() == told);
+}
