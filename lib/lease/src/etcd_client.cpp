@@ -190,7 +190,10 @@ void EtcdClient::answered(tl::expected<HttpAnswer, HttpFailure> answer) {
       busy_ = false;
       return next();
     }
-    return attempt_failed(std::move(answer.error().why), answer.error().for_good);
+    // So does etcd with one that speaks no TLS.
+    const bool mute = answer.error().connected && !options_.tls && answer.error().why == "closed the connection";
+    return attempt_failed(mute ? "closed the connection without an answer (does it want https?)" : answer.error().why,
+                          answer.error().for_good);
   }
   if (answer->status == 200) return authenticating_ ? authenticated(*answer) : understood(*answer);
   if (const auto error = parse_error(answer->body)) return refused(*error, answer->status);

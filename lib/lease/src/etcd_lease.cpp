@@ -352,7 +352,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   }
 
   void renew_at(FenceClock::time_point last) {
-    const auto due = std::chrono::duration_cast<Clock::duration>(last + ttl_ / 3 - FenceClock::now());
+    const auto due = std::chrono::duration_cast<Clock::duration>(last + ttl_ / 5 - FenceClock::now());
     after(renew_timer_, std::max(due, Clock::duration::zero()), [this] { renew(); });
   }
 

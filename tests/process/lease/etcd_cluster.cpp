@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/ports.hpp"
@@ -62,7 +63,15 @@ void EtcdCluster::start(std::size_t member) {
 }
 
 void EtcdCluster::kill(std::size_t member) { members_[member].run.reset(); }
-void EtcdCluster::stop(std::size_t member) const { members_[member].run->signal(SIGSTOP); }
+void EtcdCluster::stop(std::size_t member) const {
+  const Run& run = *members_[member].run;
+  run.signal(SIGSTOP);
+  wait_until([&] {
+    const auto stat = read_process_stat(run.pid());
+    return !stat || stat->state == 'T';
+  });
+}
+
 void EtcdCluster::go_on(std::size_t member) const { members_[member].run->signal(SIGCONT); }
 
 std::string EtcdCluster::etcdctl(const std::vector<std::string>& words, const std::string& user) const {

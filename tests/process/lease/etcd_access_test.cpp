@@ -1,0 +1,234 @@
+// Who may use etcd: TLS, users, and what is no etcd at all.
+
+#include <algorithm>
+
+#include "candidates.hpp"
+#include "ddrun/test/ports.hpp"
+#include "etcd_cluster.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Milliseconds ttl{2000};
+
+lease::EtcdOptions of(const std::vector<std::string>& endpoints) {
+  lease::EtcdOptions etcd;
+  etcd.endpoints = endpoints;
+  return etcd;
+}
+
+/// What is said of it once, as the only thing.
+std::string refusal(lease::EtcdOptions etcd) {
+  Candidates candidates;
+  Candidate& one = candidates.add("one", {"job", std::move(etcd), ttl, 8});
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
+  candidates.run_for(300ms);
+  CAPTURE(one.log);
+  // That it was slow may have been said before.
+  CHECK(std::count_if(one.log.begin(), one.log.end(),
+                      [](const std::string& line) { return line.starts_with("unusable"); }) == 1);
+  CHECK(one.log.back().starts_with("unusable"));
+  return *one.unusable;
+}
+
+void works(lease::EtcdOptions etcd) {
+  Candidates candidates;
+  Candidate& one = candidates.add("one", {"job", std::move(etcd), ttl, 8});
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads(); }));
+  std::optional<Result<void>> recorded, resigned;
+  // Longer than a lease lives: it is renewed that way too.
+  candidates.run_for(2 * ttl);
+  CHECK(one.leads());
+  one.lease->resign(one.into(resigned));
+  REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
+  CHECK(resigned->has_value());
+}
+
+/// A certificate authority, made by the program openssl, and what it has signed.
+class Authority {
+ public:
+  Authority() {
+    run({"openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=ddrun test", "-keyout",
+         file("ca.key"), "-out", file("ca.pem")});
+  }
+  [[nodiscard]] std::string file(const std::string& name) const { return directory_.file(name); }
+  void sign(const std::string& name, const std::string& alternatives) const {
+    run({"openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + name, "-keyout", file(name + ".key"), "-out",
+         file(name + ".csr")});
+    const auto extensions = directory_.file(name + ".ext", "subjectAltName=" + alternatives +
+                                                               "\nextendedKeyUsage=serverAuth,clientAuth\n");
+    run({"openssl", "x509", "-req", "-days", "2", "-in", file(name + ".csr"), "-CA", file("ca.pem"), "-CAkey",
+         file("ca.key"), "-CAcreateserial", "-extfile", extensions, "-out", file(name + ".pem")});
+  }
+
+ private:
+  static void run(const std::vector<std::string>& argv) {
+    const auto done = Run(argv).wait(60s);
+    INFO(done.err);
+    REQUIRE(done.code() == 0);
+  }
+  TemporaryDirectory directory_;
+};
+
+}  // namespace
+
+TEST_CASE("TLS: with certificates on both sides, and every way in which they are wrong is said") {
+  if (Run({"sh", "-c", "command -v openssl"}).wait().code() != 0) skip("openssl not installed");
+  const Authority authority, strangers;
+  authority.sign("server", "IP:127.0.0.1");
+  authority.sign("agent", "DNS:agent.example");
+  const EtcdCluster cluster(EtcdCluster::Options{1, authority.file("ca.pem"), authority.file("server.pem"),
+                                                 authority.file("server.key")});
+  auto etcd = of(cluster.endpoints());
+  {
+    Candidates candidates;
+    Candidate& one = candidates.add("one", {"job", etcd, ttl, 8});
+    REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
+    CHECK_THAT(one.log[0], Catch::Contains("https"));
+  }
+  etcd.tls = true;
+  CHECK_THAT(refusal(etcd), Catch::Contains("its certificate is not trusted: "));
+  etcd.cacert = authority.file("ca.pem");
+  etcd.cert = authority.file("agent.pem");
+  etcd.key = authority.file("agent.key");
+  works(etcd);
+  auto wrong = etcd;
+  wrong.cacert = strangers.file("ca.pem");
+  CHECK_THAT(refusal(wrong), Catch::Contains("its certificate is not trusted: "));
+  // By a name that is not in the certificate.
+  wrong = etcd;
+  const auto port = split(etcd.endpoints[0], ':')[1];
+  wrong.endpoints = {"localhost:" + port};
+  CHECK_THAT(refusal(wrong), Catch::Contains("its certificate is for another host"));
+
+  // Files that are no such thing are said at once.
+  boost::asio::io_context io;
+  const auto made = [&](const lease::EtcdOptions& with) {
+    const auto lease = lease::make_lease(io.get_executor(), {"job", with, ttl, 8}, {});
+    REQUIRE_FALSE(lease);
+    CHECK(lease.error().code == Errc::invalid_argument);
+    return lease.error().message;
+  };
+  wrong = etcd;
+  wrong.cacert = authority.file("missing.pem");
+  CHECK_THAT(made(wrong), Catch::Contains("cannot use " + wrong.cacert + " as cacert: "));
+  wrong = etcd;
+  wrong.key = authority.file("ca.key");
+  CHECK_THAT(made(wrong), Catch::Contains("cannot use " + wrong.key + " as key: "));
+  wrong = etcd;
+  wrong.key.clear();
+  CHECK_THAT(made(wrong), Catch::Contains("give both or none"));
+  wrong = etcd;
+  wrong.tls = false;
+  CHECK_THAT(made(wrong), Catch::Contains("certificates are for etcd with TLS"));
+}
+
+TEST_CASE("users and passwords") {
+  const EtcdCluster cluster(1);
+  auto etcd = of(cluster.endpoints());
+  // Not asked for there, so not needed.
+  etcd.user = "agent";
+  etcd.password = "right";
+  works(etcd);
+  cluster.etcdctl({"user", "add", "root:secret"});
+  cluster.etcdctl({"user", "grant-role", "root", "root"});
+  cluster.etcdctl({"user", "add", "agent:right"});
+  cluster.etcdctl({"role", "add", "jobs"});
+  cluster.etcdctl({"role", "grant-permission", "jobs", "--prefix=true", "readwrite", "/ddrun/"});
+  cluster.etcdctl({"user", "grant-role", "agent", "jobs"});
+  cluster.etcdctl({"user", "add", "stranger:right"});
+  cluster.etcdctl({"auth", "enable"});
+  works(etcd);
+  etcd.password = "wrong \"\xff";
+  CHECK(refusal(etcd) ==
+        "etcd refuses user 'agent': etcdserver: authentication failed, invalid user ID or password");
+  etcd.user = "stranger";
+  etcd.password = "right";
+  CHECK(refusal(etcd) ==
+        "etcd does not let user 'stranger' use keys below /ddrun/: etcdserver: permission denied");
+  etcd.user.clear();
+  CHECK_THAT(refusal(etcd), Catch::StartsWith("etcd wants a user and a password"));
+}
+
+TEST_CASE("a token of etcd that has run out is asked for anew") {
+  EtcdCluster cluster(1);
+  auto etcd = of(cluster.endpoints());
+  etcd.user = "root";
+  etcd.password = "secret";
+  cluster.etcdctl({"user", "add", "root:secret"});
+  cluster.etcdctl({"user", "grant-role", "root", "root"});
+  cluster.etcdctl({"auth", "enable"});
+  Candidates candidates;
+  Candidate& one = candidates.add("one", {"job", etcd, ttl, 8});
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads(); }));
+  // It keeps them in memory.
+  cluster.kill(0);
+  cluster.start(0);
+  REQUIRE(candidates.run_until([&] { return one.has_logged("lost: ") || one.has_logged("etcd answers again"); }));
+  REQUIRE(candidates.run_until([&] { return one.leads(); }, 60s));
+  CHECK_FALSE(one.unusable);
+}
+
+TEST_CASE("what listens there is no etcd, or none of ours") {
+  // Answers as etcd 2 does where there is no API v3, or as a web server does, or greets like ssh.
+  struct Peer {
+    const char* answer;
+    const char* said;
+  };
+  const Peer peer = GENERATE(
+      Peer{"HTTP/1.1 404 Not Found\\r\\nContent-Length: 19\\r\\n\\r\\n404 page not found\\n",
+           "does not know etcd's API v3: not an etcd, or one before 3.4"},
+      Peer{"HTTP/1.1 200 OK\\r\\nContent-Length: 15\\r\\n\\r\\n<html>hi</html>", "does not answer as etcd does"},
+      Peer{"HTTP/1.1 403 Forbidden\\r\\nContent-Length: 2\\r\\n\\r\\nno", "answers with HTTP status 403"});
+  const int port = free_port();
+  const Run server({"python3", "-c", concat(R"(
+import socket
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("127.0.0.1", )", port, R"()); s.listen()
+while True:
+    c, _ = s.accept()
+    c.recv(65536)
+    c.sendall(b")", peer.answer, R"(")
+    c.close()
+)")});
+  const auto at = concat("127.0.0.1:", port);
+  REQUIRE(wait_until([&] { return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0; }));
+  CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.said));
+}
+
+TEST_CASE("options that cannot be meant are refused before anything is asked") {
+  boost::asio::io_context io;
+  const auto refused = [&](lease::LeaseOptions options) {
+    const auto lease = lease::make_lease(io.get_executor(), std::move(options), {});
+    REQUIRE_FALSE(lease);
+    CHECK(lease.error().code == Errc::invalid_argument);
+    return lease.error().message;
+  };
+  CHECK_THAT(refused({"", of({"h"}), ttl, 8}), Catch::Contains("a job's id has 1 to 512 bytes"));
+  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}), Catch::Contains("2 seconds or more, and whole seconds, not 1.999"));
+  CHECK_THAT(refused({"job", of({"h"}), 2500ms, 8}), Catch::Contains("whole seconds"));
+  CHECK_THAT(refused({"job", of({}), ttl, 8}), Catch::Contains("one endpoint at least"));
+  for (const auto* wrong : {"", "h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {
+    CHECK_THAT(refused({"job", of({wrong}), ttl, 8}), Catch::Contains("is no endpoint of etcd: HOST:PORT"));
+  }
+  CHECK_THAT(refused({"job", lease::ProgramOptions{}, ttl, 8}), Catch::Contains("no program"));
+}
+
+TEST_CASE("a name that is not known, and members that refuse, are told and tried again") {
+  Candidates candidates;
+  const int port = free_port();
+  Candidate& one =
+      candidates.add("one", {"job", of({"no-such-host.invalid:2379", concat("127.0.0.1:", port)}), ttl, 8});
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
+  CHECK_THAT(one.log[0], Catch::Contains(concat("127.0.0.1:", port, ": Connection refused")));
+  candidates.run_for(1s);
+  CHECK(one.log.size() == 1);
+  CHECK_FALSE(one.unusable);
+}
