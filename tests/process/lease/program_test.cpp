@@ -1,0 +1,193 @@
+// Leases by a program: its lines, its ends, and the examples in configs/.
+
+#include <algorithm>
+
+#include "candidates.hpp"
+#include "ddrun/test/files.hpp"
+#include "ddrun/test/ports.hpp"
+#include "etcd_cluster.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Milliseconds ttl{2000};
+
+lease::LeaseOptions by(std::vector<std::string> argv) { return {"a job/ü%", lease::ProgramOptions{std::move(argv)}, ttl, 8}; }
+/// A shell script that is given the words of a line as $what, $a, $b, $c.
+lease::LeaseOptions by_script(const std::string& cases) {
+  return by({"sh", "-c", concat("while read -r what a b c; do case $what in ", cases, "\nesac; done; echo bye >&2")});
+}
+
+constexpr const char* leading =
+    "tick) [ -z \"$address\" ] || echo mine $term $a; echo done $a;; campaign) address=$a; term=$((${term:-6} + 1));; "
+    "resign) address=; echo resigned;; ";
+
+Candidate& elected(Candidates& candidates) {
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  return *candidates.who_leads();
+}
+
+/// What holds for each engine.
+void play(const std::function<lease::LeaseOptions()>& options) {
+  Candidates candidates;
+  Candidate& observer = candidates.add("observer", options());
+  for (int i = 0; i < 3; ++i) {
+    const auto name = concat("n", i, ":1 ü");
+    candidates.add(name, options()).lease->campaign(name);
+  }
+  Candidate* first = &elected(candidates);
+  const auto term = first->leader->term;
+  CHECK(observer.follows(first->name()));
+  candidates.run_for(2 * ttl);
+  CHECK(candidates.who_leads() == first);
+  CHECK(first->log.size() == 1);
+
+  // It stands still: by its own clock it has lost the lease before another has it.
+  first->frozen = true;
+  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads() != first; }));
+  first->frozen = false;
+  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
+  CHECK(first->has_logged("lost: "));
+  CHECK(candidates.who_leads()->leader->term > term);
+
+  // It resigns, and another leads.
+  Candidate* second = candidates.who_leads();
+  std::optional<Result<void>> resigned, recorded, wrong;
+  second->lease->resign(second->into(resigned));
+  REQUIRE(candidates.run_until([&] { return resigned && candidates.agreed(); }));
+  CHECK(resigned->has_value());
+  CHECK(candidates.who_leads() != second);
+
+  // Only the leader records, once; then nobody leads.
+  Candidate* third = candidates.who_leads();
+  second->lease->record_verdict("mine", second->into(wrong));
+  third->lease->record_verdict("exit 0\nü % \"", third->into(recorded));
+  REQUIRE(candidates.run_until([&] { return wrong && recorded && observer.verdict && second->verdict; }));
+  CHECK(wrong->error().code == Errc::cancelled);
+  REQUIRE(recorded->has_value());
+  CHECK(observer.verdict == "exit 0\nü % \"");
+  third->lease->resign({});
+  second->lease->campaign("again:1");
+  candidates.run_for(ttl + 2s);
+  CHECK(candidates.who_leads() == nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and had again with a new term") {
+  Candidates candidates;
+  TemporaryDirectory directory;
+  const auto mute = directory.file("mute");
+  Candidate& one = candidates.add("one", by_script(concat("tick) [ -e ", mute, " ] || [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
+                                                          "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  CHECK(one.leader == lease::Leader{7, "one:1", true});
+  candidates.run_for(2 * ttl);
+  CHECK(one.leads());
+  write_file(mute, "");
+  const auto begin = Clock::now();
+  REQUIRE(candidates.run_until([&] { return one.has_logged("lost: "); }));
+  CHECK(Clock::now() - begin < ttl + 100ms);
+  CHECK(one.has_logged("lost: the lease is lost: sh could not renew it within 1.8 s"));
+  ::unlink(mute.c_str());
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  CHECK(one.leader->term == 8);
+}
+
+TEST_CASE("a program that ends or says nonsense loses the lease at once, with its last words, and is started again") {
+  struct Way {
+    const char* at_resign;  // what it does when it is told of the file
+    const char* said;
+  };
+  const Way way = GENERATE(
+      Way{"echo 'no token: ask your admin' >&2; exit 3", "exited with code 3: no token: ask your admin"},
+      Way{"kill -KILL $$", "killed by SIGKILL"}, Way{"echo mine 7", "says what is not in the protocol: 'mine 7'"},
+      Way{"echo 'leader 7 %zz'", "says what is not in the protocol: "},
+      Way{"echo done 4000", "is done with tick 4000, which is not due"},
+      Way{"echo mine 7 4000", "speaks of tick 4000, which is not one of the last"},
+      Way{"exec >&-; sleep 60", "has closed its stdout"},
+      Way{"head -c 100000 /dev/zero | tr '\\0' x", "printed a line that is too long"},
+      Way{"sleep 60", "has not answered for 4"});
+  CAPTURE(way.said);
+  TemporaryDirectory directory;
+  const auto bad = directory.file("bad");
+  Candidates candidates;
+  Candidate& one = candidates.add(
+      "one", by_script(concat("tick) if [ -e ", bad, " ]; then rm ", bad, "; ", way.at_resign,
+                              "; fi; [ -z \"$address\" ] || echo mine $term $a; echo done $a;; campaign) address=$a; "
+                              "term=$(($(cat ", directory.file("term"), " 2>/dev/null || echo 6) + 1)); echo $term >",
+                              directory.file("term"), ";; resign) address=; echo resigned;;")));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  write_file(bad, "");
+  REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: the lease's program is started again: "); }));
+  CHECK(one.has_logged("lost: the lease is lost: "));
+  CHECK(one.has_logged(way.said));
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  CHECK(one.leader->term > 7);
+}
+
+TEST_CASE("a program that never works is said once") {
+  struct Bad {
+    std::vector<std::string> argv;
+    const char* said;
+  };
+  const auto bad = GENERATE(Bad{{"/no/such/program"}, "cannot start /no/such/program: No such file or directory"},
+                            Bad{{"sh", "-c", "echo 'usage: me' >&2; exit 2"}, "sh exited with code 2: usage: me"},
+                            Bad{{"sh", "-c", "echo hello; sleep 60"}, "'hello'"});
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by(bad.argv));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
+  CHECK_THAT(*one.unusable, Catch::StartsWith("the lease's program does not work: ") && Catch::Contains(bad.said));
+  candidates.run_for(1s);
+  CHECK(one.log.size() == 1);
+}
+
+TEST_CASE("what a program prints is told: leaders, none, troubles, verdicts") {
+  Candidates candidates;
+  Candidate& one = candidates.add(
+      "one", by_script("tick) case $a in 1) echo leader 5 n0%3A1;; 2) echo leader 5 %;; 3) echo none;; "
+                       "4) echo leader 4 old;; 5) echo trouble no $a way;; 6) echo verdict exit%200;; esac; echo done $a;;"));
+  REQUIRE(candidates.run_until([&] { return one.verdict.has_value(); }));
+  CHECK(one.log == std::vector<std::string>{"follow 5 n0:1", "follow 5 ", "no leader",
+                                            "trouble: a leader of term 4 is not obeyed after one of term 5",
+                                            "trouble: no 5 way", "verdict: exit 0"});
+}
+
+TEST_CASE("nothing of a program is left when its lease is dropped") {
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by_script(concat(leading, " job) sleep 1000 & ;;")));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads() || one.unusable; }));
+  const auto before = descendants_of(::getpid());
+  CHECK_FALSE(before.empty());
+  one.crash();
+  CHECK(wait_until([] { return descendants_of(::getpid()).empty(); }));
+}
+
+TEST_CASE("configs/lease/etcd.sh is such a program") {
+  if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
+  const EtcdCluster cluster(1);
+  play([&] { return by({DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]}); });
+}
+
+TEST_CASE("configs/lease/kubernetes.sh is such a program") {
+  if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
+  TemporaryDirectory account;
+  account.file("token", "a.b-c");
+  account.file("namespace", "default");
+  account.file("ca.crt", "");
+  const int port = free_port();
+  const Run server({"python3", DDRUN_FAKE_KUBERNETES, std::to_string(port), "a.b-c"});
+  const auto api = concat("http://127.0.0.1:", port);
+  REQUIRE(wait_until([&] { return Run({"curl", "-s", api}).wait().code() == 0; }));
+  play([&] {
+    return by({"env", concat("DDRUN_KUBERNETES_API=", api), concat("DDRUN_SERVICE_ACCOUNT=", account.path()),
+               DDRUN_CONFIGS "/lease/kubernetes.sh", "job-1"});
+  });
+}
