@@ -1,0 +1,41 @@
+// What etcd, or who pretends to be it, answers, and what a lease's program prints: any bytes.
+//
+// What must hold: every parser ends with a value or with none; a key is not empty, a term and a tick are above 0; what
+// comes back from a word or from base64 is what its encoding says.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "etcd_answers.hpp"
+#include "input.hpp"
+#include "program_lines.hpp"
+#include "words.hpp"
+
+using namespace ddrun::lease;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  if (const auto snapshot = parse_range(text)) {
+    DDRUN_FUZZ_CHECK(snapshot->revision > 0 && parse_done(text));
+    for (const auto& kv : snapshot->kvs) DDRUN_FUZZ_CHECK(!kv.key.empty());
+  }
+  if (const auto txn = parse_txn(text)) DDRUN_FUZZ_CHECK(txn->found.revision > 0);
+  if (const auto granted = parse_grant(text)) DDRUN_FUZZ_CHECK(granted->id != 0 && granted->ttl > 0);
+  if (const auto left = parse_keepalive(text)) DDRUN_FUZZ_CHECK(*left >= 0);
+  if (const auto token = parse_token(text)) {
+    DDRUN_FUZZ_CHECK(!token->empty() && token->find_first_of(" \r\n") == std::string::npos);
+  }
+  if (const auto news = parse_watch(text)) {
+    for (const auto& event : news->events) DDRUN_FUZZ_CHECK(!event.kv.key.empty());
+  }
+  (void)parse_error(text);
+  if (const auto bytes = from_base64(text)) DDRUN_FUZZ_CHECK(bytes->size() <= text.size());
+  DDRUN_FUZZ_CHECK(from_base64(to_base64(text)) == text);
+  DDRUN_FUZZ_CHECK(from_word(to_word(text)) == text);
+  if (const auto bytes = from_word(text)) DDRUN_FUZZ_CHECK(to_word(*bytes) == text);
+  if (const auto said = line::parse(text)) {
+    if (const auto* mine = std::get_if<line::Mine>(&*said)) DDRUN_FUZZ_CHECK(mine->term > 0 && mine->tick > 0);
+    if (const auto* other = std::get_if<line::Other>(&*said)) DDRUN_FUZZ_CHECK(other->term > 0);
+  }
+  return 0;
+}

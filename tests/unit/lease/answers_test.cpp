@@ -1,0 +1,152 @@
+// etcd's answers, lines of a program, and texts as words.
+
+#include "ddrun/test/catch.hpp"
+#include "etcd_answers.hpp"
+#include "fence.hpp"
+#include "program_lines.hpp"
+#include "words.hpp"
+
+#include <boost/asio/io_context.hpp>
+
+using namespace ddrun;
+using namespace ddrun::lease;
+using namespace std::chrono_literals;
+
+TEST_CASE("answers of etcd 3.4, as it gave them") {
+  const auto range = parse_range(
+      R"({"header":{"cluster_id":"8196872327171180494","member_id":"7","revision":"9","raft_term":"2"},"kvs":[{"key":"L2RkcnVuL2E=","create_revision":"2","mod_revision":"5","version":"1","value":"bm9kZTA=","lease":"6381215882457171978"}],"count":"1"})");
+  REQUIRE(range);
+  CHECK(range->revision == 9);
+  REQUIRE(range->kvs.size() == 1);
+  CHECK(range->kvs[0].key == "/ddrun/a");
+  CHECK(range->kvs[0].value == "node0");
+  CHECK(range->kvs[0].create_revision == 2);
+  CHECK(range->kvs[0].mod_revision == 5);
+  CHECK(range->kvs[0].lease == 6381215882457171978);
+  CHECK(parse_range(R"({"header":{"revision":"1"}})")->kvs.empty());
+
+  const auto won = parse_txn(
+      R"({"header":{"revision":"2"},"succeeded":true,"responses":[{"response_put":{"header":{"revision":"2"}}}]})");
+  REQUIRE(won);
+  CHECK(won->succeeded);
+  CHECK(won->found.revision == 2);
+  const auto lost = parse_txn(
+      R"({"header":{"revision":"2"},"responses":[{"response_range":{"header":{"revision":"2"},"kvs":[{"key":"YQ==","create_revision":"2"}]}}]})");
+  REQUIRE(lost);
+  CHECK_FALSE(lost->succeeded);
+  CHECK(lost->found.kvs.size() == 1);
+  CHECK(lost->found.kvs[0].value.empty());
+
+  const auto granted = parse_grant(R"({"header":{"revision":"1"},"ID":"6381215882457171973","TTL":"5"})");
+  REQUIRE(granted);
+  CHECK(granted->id == 6381215882457171973);
+  CHECK(granted->ttl == 5);
+  CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345","TTL":"2"}})") == 2);
+  // There is no such lease.
+  CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345"}})") == 0);
+  CHECK(parse_token(R"({"header":{"revision":"1"},"token":"abc.8"})") == "abc.8");
+
+  CHECK(parse_watch(R"({"result":{"header":{"revision":"2"},"created":true}})")->events.empty());
+  const auto news = parse_watch(
+      R"({"result":{"header":{"revision":"3"},"events":[{"type":"DELETE","kv":{"key":"YQ==","mod_revision":"3"}},{"kv":{"key":"Yg==","mod_revision":"4","value":"eA=="}}]}})");
+  REQUIRE(news);
+  REQUIRE(news->events.size() == 2);
+  CHECK(news->events[0].deleted);
+  CHECK_FALSE(news->events[1].deleted);
+  CHECK(news->events[1].kv.value == "x");
+  CHECK(parse_watch(R"({"result":{"canceled":true,"compact_revision":"15"}})")->canceled);
+  CHECK(parse_watch(R"({"error":{"grpc_code":14,"message":"etcdserver: no leader"}})")->reason == "etcdserver: no leader");
+
+  const auto error = parse_error(
+      R"({"error":"etcdserver: requested lease not found","message":"etcdserver: requested lease not found","code":5})");
+  REQUIRE(error);
+  CHECK(error->code == 5);
+  CHECK(error->message == "etcdserver: requested lease not found");
+}
+
+TEST_CASE("what is not an answer is none") {
+  for (const auto* text : {"", "null", "[]", "1", "\"x\"", "{", "{}", R"({"header":1})", R"({"header":{"revision":"0"}})",
+                           R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})",
+                           "<html>", "{\"header\":{\"revision\":\"\xff\"}}"}) {
+    CAPTURE(text);
+    CHECK_FALSE(parse_range(text));
+    CHECK_FALSE(parse_txn(text));
+    CHECK_FALSE(parse_grant(text));
+    CHECK_FALSE(parse_keepalive(text));
+    CHECK_FALSE(parse_token(text));
+    CHECK_FALSE(parse_done(text));
+    CHECK_FALSE(parse_error(text));
+    CHECK_FALSE(parse_watch(text));
+  }
+  CHECK_FALSE(parse_range(R"({"header":{"revision":"1"},"kvs":[{"key":"%"}]})"));
+  CHECK_FALSE(parse_range(R"({"header":{"revision":"1"},"kvs":{}})"));
+  CHECK_FALSE(parse_range(R"({"header":{"revision":"1"},"kvs":[1]})"));
+  CHECK_FALSE(parse_grant(R"({"header":{"revision":"1"},"ID":"0","TTL":"5"})"));
+  CHECK_FALSE(parse_token(R"({"token":"a\r\nX: y"})"));
+  CHECK_FALSE(parse_watch(R"({"result":{"events":[{}]}})"));
+}
+
+TEST_CASE("bytes come back from base64 and from words as they were, and nothing else is one") {
+  for (const std::string text : {"", "a", "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0').c_str(), "%", "~-._A9"}) {
+    CHECK(from_base64(to_base64(text)) == text);
+    CHECK(from_word(to_word(text)) == text);
+    CHECK(to_word(text).find_first_of(" \n/\"\\") == std::string::npos);
+  }
+  CHECK(to_base64(std::string(2, '\0')) == "AAA=");
+  CHECK(to_word("a job/ü") == "a%20job%2F%C3%BC");
+  for (const auto* wrong : {"a", "abc", "====", "ab=c", "a===", "ab c", "abcd\n", " abc", "abc-", "abc%"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(from_base64(wrong));
+  }
+  for (const auto* wrong : {"", "%4", "%41", "%zz", "%c3", "a b", "%%", "ü"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(from_word(wrong));
+  }
+}
+
+TEST_CASE("lines of a program") {
+  const auto mine = line::parse("mine 7 12");
+  REQUIRE(mine);
+  CHECK(std::get<line::Mine>(*mine).term == 7);
+  CHECK(std::get<line::Mine>(*mine).tick == 12);
+  CHECK(std::get<line::Other>(line::parse("leader 7 n0%3A1").value()).address == "n0:1");
+  CHECK(std::get<line::Other>(line::parse("leader 7 %").value()).address.empty());
+  CHECK(std::get<line::Verdict>(line::parse("verdict exit%200").value()).text == "exit 0");
+  CHECK(std::get<line::Refused>(line::parse("refused for a reason").value()).why == "for a reason");
+  CHECK(std::get<line::Trouble>(line::parse("trouble \x1b[31mred").value()).text == "red");
+  for (const auto* wrong : {"", " ", "mine", "mine 7", "mine 7 ", "mine 0 1", "mine -1 1", "mine 7 1 ", "mine 7 1 2", "mine 7x 1",
+                            "mine 99999999999999999999 1", "leader 7", "leader 7 a b", "leader 7 a%", "verdict", "verdict %",
+                            "none ", "None", "done", "done x", "trouble", "recorded x", "lost"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(line::parse(wrong));
+  }
+}
+
+TEST_CASE("a fence holds from the sending of a request, less a margin, and says when it is over") {
+  boost::asio::io_context io;
+  int over = 0;
+  auto fence = std::move(*Fence::make(io.get_executor(), [&] { ++over; }));
+  CHECK_FALSE(fence->holds());
+  const auto begin = FenceClock::now();
+  fence->renewed(begin, 200ms);
+  CHECK(fence->holds());
+  CHECK(fence->left() <= 180ms);
+  // One that was sent earlier shortens nothing.
+  fence->renewed(begin - 1s, 200ms);
+  CHECK(fence->holds());
+  while (over == 0) io.run_one();
+  CHECK(FenceClock::now() - begin >= 180ms);
+  CHECK_FALSE(fence->holds());
+  CHECK(fence->left() == 0ms);
+
+  // It is over whether the loop has run or not.
+  fence->renewed(FenceClock::now() - 1s, 1s);
+  CHECK_FALSE(fence->holds());
+  fence->renewed(FenceClock::now(), 1s);
+  CHECK(fence->holds());
+  fence->drop();
+  CHECK_FALSE(fence->holds());
+  fence.reset();
+  io.run();
+  CHECK(over <= 2);
+}
