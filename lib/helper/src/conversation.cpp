@@ -124,11 +124,12 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     }
     writing_ = true;
     being_written_ = std::exchange(waiting_, {});
-    asio::async_write(in_, asio::buffer(being_written_), [self = shared_from_this()](const error_code& ec, std::size_t) {
-      self->writing_ = false;
-      // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
-      if (!ec) self->write();
-    });
+    asio::async_write(in_, asio::buffer(being_written_),
+                      [self = shared_from_this()](const error_code& ec, std::size_t) {
+                        self->writing_ = false;
+                        // One that has closed its stdin will end, or say nothing any more: both are seen elsewhere.
+                        if (!ec) self->write();
+                      });
   }
 
   void read_out() {

@@ -45,11 +45,11 @@ std::vector<std::string> question(const std::string& host) { return {"getent", "
 }  // namespace
 
 Running look_up_host(boost::asio::any_io_executor executor, const std::string& host, Clock::duration patience,
-                             OnFound on_found) {
+                     OnFound on_found) {
   return start(std::move(executor), question(host), {patience, longest_answer},
-                       [host, patience, on_found = std::move(on_found)](const Result<Output>& answer) {
-                         on_found(addresses_of(host, patience, answer));
-                       });
+               [host, patience, on_found = std::move(on_found)](const Result<Output>& answer) {
+                 on_found(addresses_of(host, patience, answer));
+               });
 }
 
 Result<std::vector<std::string>> look_up_host(const std::string& host, Clock::duration patience) {

@@ -173,8 +173,8 @@ void EtcdClient::send() {
   const auto done = [this](tl::expected<HttpAnswer, HttpFailure> answer) { answered(std::move(answer)); };
   if (authenticating_) {
     const json body{{"name", options_.user}, {"password", options_.password}};
-    connection_->exchange(
-        request("/v3/auth/authenticate", body.dump(-1, ' ', false, json::error_handler_t::replace)), done);
+    connection_->exchange(request("/v3/auth/authenticate", body.dump(-1, ' ', false, json::error_handler_t::replace)),
+                          done);
   } else {
     connection_->exchange(request(question.path, question.body), done);
   }
@@ -252,9 +252,9 @@ void EtcdClient::refused(const EtcdError& error, unsigned status) {
     return unusable("etcd wants a user and a password");
   }
   if (error.code == permission_denied) {
-    return unusable(options_.user.empty()
-                        ? concat("etcd wants a user and a password: ", error.message)
-                        : concat("etcd does not let user '", options_.user, "' use keys below /ddrun/: ", error.message));
+    return unusable(options_.user.empty() ? concat("etcd wants a user and a password: ", error.message)
+                                          : concat("etcd does not let user '", options_.user,
+                                                   "' use keys below /ddrun/: ", error.message));
   }
   if (error.code == unavailable || error.code == deadline_exceeded || error.code == resource_exhausted ||
       status >= 500 || authenticating_) {
@@ -343,13 +343,12 @@ void EtcdClient::watch(std::string body, std::function<void(std::string_view lin
   close_watch();
   if (closed_ || targets_.empty()) return;
   watch_ = connection();
-  auto ended = std::make_shared<std::function<void(std::string)>>(
-      [this, on_end = std::move(on_end)](std::string why) {
-        const auto keep = shared_from_this();
-        const auto over = std::move(watch_);
-        watch_timer_.cancel();
-        on_end(std::move(why));
-      });
+  auto ended = std::make_shared<std::function<void(std::string)>>([this, on_end = std::move(on_end)](std::string why) {
+    const auto keep = shared_from_this();
+    const auto over = std::move(watch_);
+    watch_timer_.cancel();
+    on_end(std::move(why));
+  });
   watch_timer_.expires_after(3 * bound_);
   watch_timer_.async_wait([self = shared_from_this(), ended](const boost::system::error_code& ec) {
     if (ec || !self->watch_ || Clock::now() < self->watch_timer_.expiry()) return;

@@ -77,10 +77,10 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     auto fence = Fence::make(executor_, [this] { fence_is_over(); });
     if (!fence) return tl::unexpected(fence.error());
     fence_ = std::move(*fence);
-    client_ = std::make_shared<EtcdClient>(executor_, etcd, std::move(endpoints), std::move(*streams), ttl_ / 6,
-                                           EtcdClient::Events{[this](std::string text) { teller_.trouble(text); },
-                                                              [this](Error error) { unusable(std::move(error)); },
-                                                              [this] { moved(); }});
+    client_ = std::make_shared<EtcdClient>(
+        executor_, etcd, std::move(endpoints), std::move(*streams), ttl_ / 6,
+        EtcdClient::Events{[this](std::string text) { teller_.trouble(text); },
+                           [this](Error error) { unusable(std::move(error)); }, [this] { moved(); }});
     return {};
   }
 
@@ -142,8 +142,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     verdict_text_ = std::move(text);
     const auto term = term_;
     client_->ask(
-        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(),
-        while_held(),
+        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(), while_held(),
         [this, term](const std::string& body) {
           const auto granted = parse_grant(body);
           if (granted && term_ == term) write_verdict(granted->id);
@@ -197,8 +196,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
           reading_ = false;
           synced_ = true;
           if (snapshot->revision < revision_) {
-            teller_.trouble(concat("etcd has forgotten what it knew (it is at revision ", snapshot->revision,
-                                   " after ", revision_, "): was it set up anew?"));
+            teller_.trouble(concat("etcd has forgotten what it knew (it is at revision ", snapshot->revision, " after ",
+                                   revision_, "): was it set up anew?"));
             revision_ = 0;
           }
           watch(snapshot->revision + 1);
@@ -447,7 +446,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   void try_now() {
     trying_ = true;
     client_->ask(
-        "/v3/lease/grant", json{{"TTL", number_text(std::chrono::duration_cast<std::chrono::seconds>(ttl_).count())}}.dump(),
+        "/v3/lease/grant",
+        json{{"TTL", number_text(std::chrono::duration_cast<std::chrono::seconds>(ttl_).count())}}.dump(),
         Clock::now() + ttl_,
         [this](const std::string& body) {
           const auto granted = parse_grant(body);
@@ -471,8 +471,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   }
 
   static json made_in(const std::string& key, std::int64_t revision) {
-    return {{"key", to_base64(key)}, {"target", "CREATE"}, {"result", "EQUAL"},
-            {"create_revision", number_text(revision)}};
+    return {
+        {"key", to_base64(key)}, {"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", number_text(revision)}};
   }
   [[nodiscard]] json put_leader() const {
     return {{"key", to_base64(leader_key())}, {"value", to_base64(address_)}, {"lease", number_text(lease_)}};
@@ -514,11 +514,12 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   // ---- the verdict ----
 
   void write_verdict(std::int64_t lease) {
-    const json put{{"key", to_base64(verdict_key())}, {"value", to_base64(verdict_text_)}, {"lease", number_text(lease)}};
-    const json txn{{"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_)),
-                                          made_in(verdict_key(), 0)})},
-                   {"success", json::array({json{{"requestPut", put}}})},
-                   {"failure", json::array({json{{"requestRange", both_keys()}}})}};
+    const json put{
+        {"key", to_base64(verdict_key())}, {"value", to_base64(verdict_text_)}, {"lease", number_text(lease)}};
+    const json txn{
+        {"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_)), made_in(verdict_key(), 0)})},
+        {"success", json::array({json{{"requestPut", put}}})},
+        {"failure", json::array({json{{"requestRange", both_keys()}}})}};
     client_->ask(
         "/v3/kv/txn", txn.dump(), while_held(),
         [this, lease](const std::string& body) {

@@ -15,7 +15,8 @@ using boost::system::error_code;
 
 class HttpConnection::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to) : stream_(std::move(stream)), to_(to) {}
+  Impl(std::shared_ptr<Stream> stream, const boost::asio::ip::tcp::endpoint& to)
+      : stream_(std::move(stream)), to_(to) {}
 
   void ask(std::string request, OnLine on_line, OnAnswer on_answer) {
     request_ = std::move(request);

@@ -20,8 +20,9 @@ Result<std::shared_ptr<Lease>> make_lease(const boost::asio::any_io_executor& ex
     return fail(Errc::invalid_argument, concat("a job's id has 1 to ", longest_job, " bytes"));
   }
   if (options.ttl < shortest_ttl || options.ttl.count() % 1000 != 0) {
-    return fail(Errc::invalid_argument, concat("a lease's time to live is ", duration_text(shortest_ttl),
-                                               " seconds or more, and whole seconds, not ", duration_text(options.ttl)));
+    return fail(Errc::invalid_argument,
+                concat("a lease's time to live is ", duration_text(shortest_ttl),
+                       " seconds or more, and whole seconds, not ", duration_text(options.ttl)));
   }
   if (const auto* etcd = std::get_if<EtcdOptions>(&options.engine)) {
     return make_etcd_lease(executor, options, *etcd, std::move(callbacks));

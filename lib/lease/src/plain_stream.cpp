@@ -20,13 +20,13 @@ class PlainStream : public Stream {
   }
   void write(boost::asio::const_buffer bytes, OnBytes on_written) override {
     boost::asio::async_write(
-        socket_, bytes,
-        [self = shared_from_this(), done = std::move(on_written)](const error_code& ec, std::size_t n) { done(ec, n); });
+        socket_, bytes, [self = shared_from_this(), done = std::move(on_written)](const error_code& ec, std::size_t n) {
+          done(ec, n);
+        });
   }
   void read_some(boost::asio::mutable_buffer room, OnBytes on_read) override {
-    socket_.async_read_some(
-        room,
-        [self = shared_from_this(), done = std::move(on_read)](const error_code& ec, std::size_t n) { done(ec, n); });
+    socket_.async_read_some(room, [self = shared_from_this(), done = std::move(on_read)](
+                                      const error_code& ec, std::size_t n) { done(ec, n); });
   }
   void close() override {
     error_code ignored;

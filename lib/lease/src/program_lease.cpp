@@ -162,7 +162,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void on(const line::Done& done) {
-    if (done.tick != last_tick_ || !waiting_) return end_it(concat("is done with tick ", done.tick, ", which is not due"));
+    if (done.tick != last_tick_ || !waiting_)
+      return end_it(concat("is done with tick ", done.tick, ", which is not due"));
     waiting_ = false;
     answered_ = true;
     patience_.cancel();
@@ -183,8 +184,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   void on(const line::Other& other) {
     if (term_ != 0) lost("another has it");
     if (other.term < highest_term_) {
-      teller_.trouble(
-          concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
+      teller_.trouble(concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
       return teller_.no_leader();
     }
     highest_term_ = other.term;

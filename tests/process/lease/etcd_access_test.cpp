@@ -58,10 +58,10 @@ class Authority {
   }
   [[nodiscard]] std::string file(const std::string& name) const { return directory_.file(name); }
   void sign(const std::string& name, const std::string& alternatives) const {
-    run({"openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + name, "-keyout", file(name + ".key"), "-out",
-         file(name + ".csr")});
-    const auto extensions = directory_.file(name + ".ext", "subjectAltName=" + alternatives +
-                                                               "\nextendedKeyUsage=serverAuth,clientAuth\n");
+    run({"openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=" + name, "-keyout", file(name + ".key"),
+         "-out", file(name + ".csr")});
+    const auto extensions =
+        directory_.file(name + ".ext", "subjectAltName=" + alternatives + "\nextendedKeyUsage=serverAuth,clientAuth\n");
     run({"openssl", "x509", "-req", "-days", "2", "-in", file(name + ".csr"), "-CA", file("ca.pem"), "-CAkey",
          file("ca.key"), "-CAcreateserial", "-extfile", extensions, "-out", file(name + ".pem")});
   }
@@ -82,8 +82,8 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
   const Authority authority, strangers;
   authority.sign("server", "IP:127.0.0.1");
   authority.sign("agent", "DNS:agent.example");
-  const EtcdCluster cluster(EtcdCluster::Options{1, authority.file("ca.pem"), authority.file("server.pem"),
-                                                 authority.file("server.key")});
+  const EtcdCluster cluster(
+      EtcdCluster::Options{1, authority.file("ca.pem"), authority.file("server.pem"), authority.file("server.key")});
   auto etcd = of(cluster.endpoints());
   {
     Candidates candidates;
@@ -145,12 +145,10 @@ TEST_CASE("users and passwords") {
   cluster.etcdctl({"auth", "enable"});
   works(etcd);
   etcd.password = "wrong \"\xff";
-  CHECK(refusal(etcd) ==
-        "etcd refuses user 'agent': etcdserver: authentication failed, invalid user ID or password");
+  CHECK(refusal(etcd) == "etcd refuses user 'agent': etcdserver: authentication failed, invalid user ID or password");
   etcd.user = "stranger";
   etcd.password = "right";
-  CHECK(refusal(etcd) ==
-        "etcd does not let user 'stranger' use keys below /ddrun/: etcdserver: permission denied");
+  CHECK(refusal(etcd) == "etcd does not let user 'stranger' use keys below /ddrun/: etcdserver: permission denied");
   etcd.user.clear();
   CHECK_THAT(refusal(etcd), Catch::StartsWith("etcd wants a user and a password"));
 }
@@ -187,18 +185,23 @@ TEST_CASE("what listens there is no etcd, or none of ours") {
       Peer{"HTTP/1.1 200 OK\\r\\nContent-Length: 15\\r\\n\\r\\n<html>hi</html>", "does not answer as etcd does"},
       Peer{"HTTP/1.1 403 Forbidden\\r\\nContent-Length: 2\\r\\n\\r\\nno", "answers with HTTP status 403"});
   const int port = free_port();
-  const Run server({"python3", "-c", concat(R"(
+  const Run server({"python3", "-c",
+                    concat(R"(
 import socket
 s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.bind(("127.0.0.1", )", port, R"()); s.listen()
+s.bind(("127.0.0.1", )",
+                           port, R"()); s.listen()
 while True:
     c, _ = s.accept()
     c.recv(65536)
-    c.sendall(b")", peer.answer, R"(")
+    c.sendall(b")",
+                           peer.answer, R"(")
     c.close()
 )")});
   const auto at = concat("127.0.0.1:", port);
-  REQUIRE(wait_until([&] { return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0; }));
+  REQUIRE(wait_until([&] {
+    return Run({"bash", "-c", concat("exec 3<>/dev/tcp/127.0.0.1/", port)}).wait().code() == 0;
+  }));
   CHECK(refusal(of({at})) == concat("cannot use etcd: ", at, ": ", peer.said));
 }
 
@@ -211,7 +214,8 @@ TEST_CASE("options that cannot be meant are refused before anything is asked") {
     return lease.error().message;
   };
   CHECK_THAT(refused({"", of({"h"}), ttl, 8}), Catch::Contains("a job's id has 1 to 512 bytes"));
-  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}), Catch::Contains("2 seconds or more, and whole seconds, not 1.999"));
+  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}),
+             Catch::Contains("2 seconds or more, and whole seconds, not 1.999"));
   CHECK_THAT(refused({"job", of({"h"}), 2500ms, 8}), Catch::Contains("whole seconds"));
   CHECK_THAT(refused({"job", of({}), ttl, 8}), Catch::Contains("one endpoint at least"));
   for (const auto* wrong : {"", "h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {

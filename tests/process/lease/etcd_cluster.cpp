@@ -13,9 +13,7 @@ namespace ddrun::test {
 
 namespace {
 
-bool there_is(const std::string& program) {
-  return Run({"sh", "-c", "command -v " + program}).wait().code() == 0;
-}
+bool there_is(const std::string& program) { return Run({"sh", "-c", "command -v " + program}).wait().code() == 0; }
 
 }  // namespace
 
@@ -47,12 +45,30 @@ void EtcdCluster::start(std::size_t member) {
   const bool tls = !options_.cert.empty();
   const auto client = concat(tls ? "https" : "http", "://127.0.0.1:", at.client_port);
   const auto peer = concat("http://127.0.0.1:", at.peer_port);
-  std::vector<std::string> argv{"etcd", "--name", concat("m", member), "--data-dir", directory_.file(concat("m", member)),
-                                "--listen-client-urls", client, "--advertise-client-urls", client,
-                                "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-                                "--initial-cluster", join(peers, ","), "--unsafe-no-fsync", "--logger", "zap",
-                                "--log-outputs", directory_.file(concat(member, ".log")), "--heartbeat-interval", "100",
-                                "--election-timeout", "1000"};
+  std::vector<std::string> argv{"etcd",
+                                "--name",
+                                concat("m", member),
+                                "--data-dir",
+                                directory_.file(concat("m", member)),
+                                "--listen-client-urls",
+                                client,
+                                "--advertise-client-urls",
+                                client,
+                                "--listen-peer-urls",
+                                peer,
+                                "--initial-advertise-peer-urls",
+                                peer,
+                                "--initial-cluster",
+                                join(peers, ","),
+                                "--unsafe-no-fsync",
+                                "--logger",
+                                "zap",
+                                "--log-outputs",
+                                directory_.file(concat(member, ".log")),
+                                "--heartbeat-interval",
+                                "100",
+                                "--election-timeout",
+                                "1000"};
   if (tls) {
     for (const auto& word : {std::string("--cert-file"), options_.cert, std::string("--key-file"), options_.key,
                              std::string("--client-cert-auth"), std::string("--trusted-ca-file"), options_.cacert}) {
@@ -109,9 +125,12 @@ bool EtcdCluster::wait_until_well() const {
     if (!wait_until([&] { return Run(argv, options).wait().code() == 0; }, std::chrono::seconds(60))) return false;
   }
   // One answer that a majority has agreed on.
-  return wait_until([&] { return etcdctl({"get", "there-is-no-such-key"}).empty() &&
-                                 etcdctl({"endpoint", "status", "-w", "fields"}).find("\"Leader\"") != std::string::npos; },
-                    std::chrono::seconds(60));
+  return wait_until(
+      [&] {
+        return etcdctl({"get", "there-is-no-such-key"}).empty() &&
+               etcdctl({"endpoint", "status", "-w", "fields"}).find("\"Leader\"") != std::string::npos;
+      },
+      std::chrono::seconds(60));
 }
 
 std::size_t EtcdCluster::leader() const {
@@ -119,8 +138,11 @@ std::size_t EtcdCluster::leader() const {
   wait_until([&] {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       // endpoint, id, version, size, is leader, …
-      const auto fields = split(Run({"sh", "-c", concat("ETCDCTL_API=3 etcdctl --endpoints ", endpoints()[i],
-                                                        " endpoint status")}).wait().out, ',');
+      const auto fields =
+          split(Run({"sh", "-c", concat("ETCDCTL_API=3 etcdctl --endpoints ", endpoints()[i], " endpoint status")})
+                    .wait()
+                    .out,
+                ',');
       if (fields.size() > 4 && trim(fields[4]) == "true") found = i;
     }
     return found < members_.size();

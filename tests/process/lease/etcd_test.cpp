@@ -35,9 +35,8 @@ void add(Candidates& candidates, const EtcdCluster& cluster, int number, Millise
 }
 
 Candidate& other_than(const Candidates& candidates, const Candidate& one) {
-  return **std::find_if(candidates.all().begin(), candidates.all().end(), [&](const auto& other) {
-    return other.get() != &one && other->lease && !other->frozen;
-  });
+  return **std::find_if(candidates.all().begin(), candidates.all().end(),
+                        [&](const auto& other) { return other.get() != &one && other->lease && !other->frozen; });
 }
 
 /// Waits until one leads and all know, and gives it back.

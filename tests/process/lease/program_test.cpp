@@ -15,7 +15,9 @@ namespace {
 
 constexpr Milliseconds ttl{2000};
 
-lease::LeaseOptions by(std::vector<std::string> argv) { return {"a job/ü%", lease::ProgramOptions{std::move(argv)}, ttl, 8}; }
+lease::LeaseOptions by(std::vector<std::string> argv) {
+  return {"a job/ü%", lease::ProgramOptions{std::move(argv)}, ttl, 8};
+}
 /// A shell script that is given the words of a line as $what, $a, $b, $c.
 lease::LeaseOptions by_script(const std::string& cases) {
   return by({"sh", "-c", concat("while read -r what a b c; do case $what in ", cases, "\nesac; done; echo bye >&2")});
@@ -81,8 +83,10 @@ TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and h
   Candidates candidates;
   TemporaryDirectory directory;
   const auto mute = directory.file("mute");
-  Candidate& one = candidates.add("one", by_script(concat("tick) [ -e ", mute, " ] || [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
-                                                          "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
+  Candidate& one = candidates.add(
+      "one", by_script(concat("tick) [ -e ", mute,
+                              " ] || [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
+                              "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
   CHECK(one.leader == lease::Leader{7, "one:1", true});
@@ -119,7 +123,8 @@ TEST_CASE("a program that ends or says nonsense loses the lease at once, with it
   Candidate& one = candidates.add(
       "one", by_script(concat("tick) if [ -e ", bad, " ]; then rm ", bad, "; ", way.at_resign,
                               "; fi; [ -z \"$address\" ] || echo mine $term $a; echo done $a;; campaign) address=$a; "
-                              "term=$(($(cat ", directory.file("term"), " 2>/dev/null || echo 6) + 1)); echo $term >",
+                              "term=$(($(cat ",
+                              directory.file("term"), " 2>/dev/null || echo 6) + 1)); echo $term >",
                               directory.file("term"), ";; resign) address=; echo resigned;;")));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
@@ -151,8 +156,9 @@ TEST_CASE("a program that never works is said once") {
 TEST_CASE("what a program prints is told: leaders, none, troubles, verdicts") {
   Candidates candidates;
   Candidate& one = candidates.add(
-      "one", by_script("tick) case $a in 1) echo leader 5 n0%3A1;; 2) echo leader 5 %;; 3) echo none;; "
-                       "4) echo leader 4 old;; 5) echo trouble no $a way;; 6) echo verdict exit%200;; esac; echo done $a;;"));
+      "one",
+      by_script("tick) case $a in 1) echo leader 5 n0%3A1;; 2) echo leader 5 %;; 3) echo none;; "
+                "4) echo leader 4 old;; 5) echo trouble no $a way;; 6) echo verdict exit%200;; esac; echo done $a;;"));
   REQUIRE(candidates.run_until([&] { return one.verdict.has_value(); }));
   CHECK(one.log == std::vector<std::string>{"follow 5 n0:1", "follow 5 ", "no leader",
                                             "trouble: a leader of term 4 is not obeyed after one of term 5",

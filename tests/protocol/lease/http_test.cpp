@@ -122,9 +122,11 @@ TEST_CASE("an answer is the same with a length, in chunks, in crumbs, and to the
   CHECK(exchange(with_length("hello"), in_crumbs)->body == "hello");
   CHECK(exchange(chunked + chunk("he") + chunk("llo") + "0\r\n\r\n", in_crumbs)->body == "hello");
   // As etcd ends its errors.
-  const auto error = exchange("HTTP/1.1 404 Not Found\r\nTrailer: Grpc-Trailer-Content-Type\r\nTransfer-Encoding: "
-                              "chunked\r\n\r\n" + chunk("hello") + "0\r\nGrpc-Trailer-Content-Type: application/grpc\r\n\r\n",
-                              in_crumbs);
+  const auto error = exchange(
+      "HTTP/1.1 404 Not Found\r\nTrailer: Grpc-Trailer-Content-Type\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n" +
+          chunk("hello") + "0\r\nGrpc-Trailer-Content-Type: application/grpc\r\n\r\n",
+      in_crumbs);
   REQUIRE(error);
   CHECK(error->status == 404);
   CHECK(error->body == "hello");
@@ -144,10 +146,13 @@ TEST_CASE("answers that are cut, no HTTP, or without end are failures in words")
   CHECK(why(std::string(chunked) + chunk("hello") + "CUT") == "closed the connection");
   CHECK_THAT(why("SSH-2.0-OpenSSH_9.2\r\n"), Catch::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why(std::string(chunked) + "zz\r\nhello\r\n"), Catch::StartsWith("does not answer as etcd does ("));
-  CHECK_THAT(why("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"), Catch::StartsWith("does not answer as etcd does ("));
-  CHECK_THAT(why("HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x')), Catch::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
+             Catch::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why("HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x')),
+             Catch::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why(chunked + chunk(std::string(2'000'000, 'x'))), Catch::StartsWith("does not answer as etcd does ("));
-  CHECK_THAT(why("HTTP/1.0 200 OK\r\n\r\n" + std::string(2'000'000, 'x')), Catch::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why("HTTP/1.0 200 OK\r\n\r\n" + std::string(2'000'000, 'x')),
+             Catch::StartsWith("does not answer as etcd does ("));
 }
 
 TEST_CASE("an answer that does not end is told line by line, however it is cut, and within bounds") {
@@ -229,10 +234,10 @@ struct Client {
 }  // namespace
 
 TEST_CASE("a member that is silent, hangs up, refuses or talks nonsense is left for another within the bound") {
-  const std::string bad = GENERATE(
-      as<std::string>(), "", "-", with_length("no JSON"), "garbage\r\n\r\n",
-      "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 46\r\n\r\n{\"error\":\"etcdserver: no leader\",\"code\":14}    ",
-      std::string(chunked) + "5\r\n{");
+  const std::string bad = GENERATE(as<std::string>(), "", "-", with_length("no JSON"), "garbage\r\n\r\n",
+                                   "HTTP/1.1 503 Service Unavailable\r\nContent-Length: "
+                                   "46\r\n\r\n{\"error\":\"etcdserver: no leader\",\"code\":14}    ",
+                                   std::string(chunked) + "5\r\n{");
   CAPTURE(bad);
   boost::asio::io_context io;
   const Peer good(io, std::vector<std::string>(20, with_length(header))), other(io, std::vector<std::string>(20, bad));
@@ -252,7 +257,8 @@ TEST_CASE("a member that is silent, hangs up, refuses or talks nonsense is left 
 
 TEST_CASE("a connection that was closed while it was not used is opened again, and is no trouble") {
   boost::asio::io_context io;
-  const std::string last = concat("HTTP/1.1 200 OK\r\nContent-Length: ", std::string(header).size(), "\r\n\r\n", header, "CUT");
+  const std::string last =
+      concat("HTTP/1.1 200 OK\r\nContent-Length: ", std::string(header).size(), "\r\n\r\n", header, "CUT");
   const Peer peer(io, {last, last, last});
   Client client(io, {peer.port()});
   for (int i = 1; i <= 3; ++i) {

@@ -55,7 +55,8 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
   CHECK_FALSE(news->events[1].deleted);
   CHECK(news->events[1].kv.value == "x");
   CHECK(parse_watch(R"({"result":{"canceled":true,"compact_revision":"15"}})")->canceled);
-  CHECK(parse_watch(R"({"error":{"grpc_code":14,"message":"etcdserver: no leader"}})")->reason == "etcdserver: no leader");
+  CHECK(parse_watch(R"({"error":{"grpc_code":14,"message":"etcdserver: no leader"}})")->reason ==
+        "etcdserver: no leader");
 
   const auto error = parse_error(
       R"({"error":"etcdserver: requested lease not found","message":"etcdserver: requested lease not found","code":5})");
@@ -65,9 +66,10 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
 }
 
 TEST_CASE("what is not an answer is none") {
-  for (const auto* text : {"", "null", "[]", "1", "\"x\"", "{", "{}", R"({"header":1})", R"({"header":{"revision":"0"}})",
-                           R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})",
-                           "<html>", "{\"header\":{\"revision\":\"\xff\"}}"}) {
+  for (const auto* text :
+       {"", "null", "[]", "1", "\"x\"", "{", "{}", R"({"header":1})", R"({"header":{"revision":"0"}})",
+        R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})", "<html>",
+        "{\"header\":{\"revision\":\"\xff\"}}"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_range(text));
     CHECK_FALSE(parse_txn(text));
@@ -87,7 +89,8 @@ TEST_CASE("what is not an answer is none") {
 }
 
 TEST_CASE("bytes come back from base64 and from words as they were, and nothing else is one") {
-  for (const std::string text : {"", "a", "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0').c_str(), "%", "~-._A9"}) {
+  for (const std::string text :
+       {"", "a", "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0').c_str(), "%", "~-._A9"}) {
     CHECK(from_base64(to_base64(text)) == text);
     CHECK(from_word(to_word(text)) == text);
     CHECK(to_word(text).find_first_of(" \n/\"\\") == std::string::npos);
@@ -114,9 +117,29 @@ TEST_CASE("lines of a program") {
   CHECK(std::get<line::Verdict>(line::parse("verdict exit%200").value()).text == "exit 0");
   CHECK(std::get<line::Refused>(line::parse("refused for a reason").value()).why == "for a reason");
   CHECK(std::get<line::Trouble>(line::parse("trouble \x1b[31mred").value()).text == "red");
-  for (const auto* wrong : {"", " ", "mine", "mine 7", "mine 7 ", "mine 0 1", "mine -1 1", "mine 7 1 ", "mine 7 1 2", "mine 7x 1",
-                            "mine 99999999999999999999 1", "leader 7", "leader 7 a b", "leader 7 a%", "verdict", "verdict %",
-                            "none ", "None", "done", "done x", "trouble", "recorded x", "lost"}) {
+  for (const auto* wrong : {"",
+                            " ",
+                            "mine",
+                            "mine 7",
+                            "mine 7 ",
+                            "mine 0 1",
+                            "mine -1 1",
+                            "mine 7 1 ",
+                            "mine 7 1 2",
+                            "mine 7x 1",
+                            "mine 99999999999999999999 1",
+                            "leader 7",
+                            "leader 7 a b",
+                            "leader 7 a%",
+                            "verdict",
+                            "verdict %",
+                            "none ",
+                            "None",
+                            "done",
+                            "done x",
+                            "trouble",
+                            "recorded x",
+                            "lost"}) {
     CAPTURE(wrong);
     CHECK_FALSE(line::parse(wrong));
   }

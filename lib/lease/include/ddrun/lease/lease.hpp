@@ -72,7 +72,9 @@ inline constexpr std::size_t longest_verdict = 16 * 1024;
 struct LeaseOptions {
   std::string job;  ///< any text that is the same on all machines of a job, and no other job's
   std::variant<EtcdOptions, ProgramOptions> engine;
-  Milliseconds ttl{5000};      ///< after so long without renewal another may lead; whole seconds; shortest_ttl at least
+  /// After so long without renewal another may lead; whole seconds, shortest_ttl at least. Below 4 s it is lost when
+  /// etcd has to elect a leader among its own members, which takes 1 to 2 s there, and soon had again.
+  Milliseconds ttl{5000};
   std::size_t candidates = 8;  ///< about how many there are; they do not all try in the same moment
 };
 
