@@ -168,7 +168,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   asio::any_io_executor executor_;
   RendezvousOptions options_;
   RendezvousListener listener_;
-  const std::string agent_id_ = random_id();
+  std::string agent_id_ = random_id();
   CoordinatorLocation location_;
   MachineFacts machine_;
   std::unique_ptr<CoordinatorServer> server_;
@@ -418,6 +418,7 @@ void JobRendezvous::lost(const LinkLoss& loss) {
 /// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped.
 void JobRendezvous::come_back(const std::string& why) {
   why_it_comes_back_ = why;
+  agent_id_ = random_id();
   member_ = false;
   told_of_retry_ = false;
   link_.reset();

@@ -200,7 +200,7 @@ TEST_CASE("The events of a job on one machine have the keys of those of several"
   using Names = std::set<std::string>;
   // lib/rendezvous/PROTOCOL.md, section 8
   const std::map<std::string, Names> known{
-      {"joined", {"time", "event", "host", "address", "local_world_size", "nodes", "spare"}},
+      {"joined", {"time", "event", "round", "host", "address", "local_world_size", "nodes", "spare"}},
       {"round", {"time", "event", "round", "restarts", "nodes", "world_size", "address", "hosts"}},
       {"started", {"time", "event", "round", "restarts", "nodes"}},
       {"ended", {"time", "event", "round", "another_round", "why"}},

@@ -15,8 +15,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A second of silence is too long.
-const Words impatient{"--heartbeat-interval=0.1", "--heartbeat-misses=10"};
+/// A second of silence is too long, and the others do not wait for the workers of who was silent.
+const Words impatient{"--heartbeat-interval=0.1", "--heartbeat-misses=10", "--fence=0"};
 
 Words with(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -130,7 +130,7 @@ TEST_CASE("An agent that was given up for its silence comes back, and the job go
   const std::string end = directory.file("end");
   const bool elastic = GENERATE(false, true);
   CAPTURE(elastic);
-  Agents agents(with({elastic ? "--nnodes=1:2" : "--nnodes=2", "--last-call=60", "--max-restarts=1"}, impatient));
+  Agents agents(with({elastic ? "--nnodes=1:2" : "--nnodes=2", "--last-call=1", "--max-restarts=1"}, impatient));
   start_two(agents, {"env", "WORLD_SIZE", "print", "up", "await", end});
   const pid_t agent = Agents::agent_of(agents[1]);
   REQUIRE(agents[1].signal(agent, SIGSTOP));

@@ -14,6 +14,9 @@
 
 namespace ddrun::test {
 
+/// As short as it may be.
+inline constexpr Milliseconds ttl = lease::shortest_ttl;
+
 #ifdef DDRUN_SANITIZED
 inline constexpr int slowness = 4;
 #else

@@ -12,7 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Milliseconds ttl{2000};
 
 lease::EtcdOptions of(const std::vector<std::string>& endpoints) {
   lease::EtcdOptions etcd;

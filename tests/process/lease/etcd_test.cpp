@@ -12,7 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Milliseconds ttl{2000};
 /// Outlives an election in etcd itself, which takes 1 to 2 s as it is set by default, and more on a busy machine.
 constexpr Milliseconds long_ttl{10'000};
 

@@ -16,9 +16,7 @@ namespace {
 struct RunningPair {
   explicit RunningPair(const ddrun::rendezvous::Settings& changed = {}, int min_nodes = 2)
       : job(min_nodes, 2, changed) {
-    Join own = job.join_of("a");
-    own.runs_coordinator = true;
-    a = job.joins(own);
+    a = job.joins(job.own_join_of("a"));
     b = job.joins("b");
     job.opens();
     job.forget_all();
