@@ -48,7 +48,7 @@ class RoundStore {
         with_store_(with_store) {}
 
   /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
-  /// cannot listen.
+  /// cannot listen, and where the order leaves open who may come or where workers find it.
   Result<std::uint16_t> open(const Open& order);
 
   /// Another node has it now.
@@ -66,6 +66,16 @@ class RoundStore {
 Result<std::uint16_t> RoundStore::open(const Open& order) {
   std::vector<std::string> addresses{order.address};
   const auto address = IpAddress::parse(order.address);
+  if (address && address->is_link_local()) {
+    return fail(
+        Errc::invalid_argument,
+        concat("no address is known by which the other machines reach this one but ", order.address,
+               ", which means nothing without an interface; give one (--local-addr), or the endpoint by another"));
+  }
+  // To the store an empty list is everybody.
+  if (order.addresses.empty()) {
+    return fail(Errc::protocol, "the coordinator does not say which machines may use it");
+  }
   const bool ours =
       address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
                                                 machine_addresses_.end());

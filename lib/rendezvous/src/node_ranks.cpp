@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "ddrun/rendezvous/assign_ranks.hpp"
@@ -114,16 +115,39 @@ std::vector<RankAssignment> assign_ranks(const std::vector<NodeShape>& nodes) {
   return assignments;
 }
 
+namespace {
+
+/// The first of these addresses of the first member's machine that may mean something to the others: one that another
+/// machine has too, such as a container engine's bridge, does not.
+std::optional<IpAddress> other_address(const std::vector<const Member*>& round, const std::vector<IpAddress>& own) {
+  const auto found = std::find_if(own.begin(), own.end(), [&](const IpAddress& mine) {
+    return !mine.is_link_local() && !mine.is_loopback() && !mine.is_unspecified() &&
+           std::none_of(round.begin() + 1, round.end(), [&](const Member* other) {
+             return std::find(other->own_addresses.begin(), other->own_addresses.end(), mine) !=
+                    other->own_addresses.end();
+           });
+  });
+  return found == own.end() ? std::nullopt : std::optional(*found);
+}
+
+}  // namespace
+
 std::string address_of_node_rank_0(const std::vector<const Member*>& round,
                                    const std::vector<IpAddress>& own_addresses) {
   const Member& first = *round.front();
   if (!first.advertised.empty()) return first.advertised;
-  if (!is_own(first.peer_address, own_addresses)) return first.peer_address.text();
-  // Under this address one of the others was able to reach this machine.
+  const bool is_here = is_own(first.peer_address, own_addresses);
+  std::optional<IpAddress> seen;
   for (const Member* other : round) {
-    if (!is_own(other->peer_address, own_addresses)) return other->local_address.text();
+    if (!is_here) break;
+    if (is_own(other->peer_address, own_addresses)) continue;
+    // Under this address one of the others was able to reach this machine.
+    if (!seen || seen->is_link_local()) seen = other->local_address;
   }
-  return first.peer_address.text();
+  if (!seen) seen = first.peer_address;
+  if (!seen->is_link_local()) return seen->text();
+  // It means something only together with an interface, which each machine calls as it likes.
+  return other_address(round, is_here ? own_addresses : first.own_addresses).value_or(*seen).text();
 }
 
 std::vector<std::string> addresses_of(const std::vector<const Member*>& round,

