@@ -132,6 +132,7 @@ int run_rendezvous(const Parsed& parsed) {
     if (!found) return refuse(found.error().message, agent::exit_code(found.error().code));
     if (!*found) return refuse(rendezvous::no_secret_message(), exit_codes::usage);
     secret = std::move(*found);
+    if (!secret->looks_strong()) say(Level::warning, rendezvous::weak_secret_message());
     options.secret.emplace(secret->bytes());
   }
   const auto server = rendezvous::CoordinatorServer::start(options);

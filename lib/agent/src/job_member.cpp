@@ -42,6 +42,7 @@ Result<void> JobMember::open() {
   options.version = options_.version;
   options.with_store = options_.with_store;
   options.on_listening = options_.hooks->on_listening;
+  bool weak_secret = false;
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);
   } else if (several_machines() && !spec.rendezvous.insecure) {
@@ -49,10 +50,14 @@ Result<void> JobMember::open() {
         spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
     if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
+    weak_secret = !(*found)->looks_strong();
     options.secret = std::move(*found);
   }
   rendezvous_ = rendezvous::make_rendezvous(executor_, std::move(options), listener());
-  return rendezvous_->open();
+  auto opened = rendezvous_->open();
+  // Once in the job, not on each machine.
+  if (opened && weak_secret && rendezvous_->runs_coordinator()) say(Level::warning, rendezvous::weak_secret_message());
+  return opened;
 }
 
 rendezvous::RendezvousListener JobMember::listener() {

@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -110,6 +111,43 @@ Result<Secret> Secret::from_text(std::string_view text) {
   bytes.reserve(64);  // more than fits into a string object: moving it leaves no copy
   bytes = text;
   return Secret(std::move(bytes));
+}
+
+namespace {
+
+/// So many bytes are enough even as hexadecimal digits of 128 random bits.
+constexpr std::size_t long_enough = 32;
+
+enum class Kind { lower, upper, digit, other, no_text };
+
+Kind kind_of(char c) {
+  if (c >= 'a' && c <= 'z') return Kind::lower;
+  if (c >= 'A' && c <= 'Z') return Kind::upper;
+  if (c >= '0' && c <= '9') return Kind::digit;
+  return c > ' ' && c < 0x7f ? Kind::other : Kind::no_text;
+}
+
+}  // namespace
+
+bool Secret::looks_strong() const {
+  if (bytes_.size() >= long_enough) return true;
+  std::size_t changes = 0;
+  std::size_t no_text = 0;
+  for (std::size_t i = 0; i < bytes_.size(); ++i) {
+    if (i > 0 && kind_of(bytes_[i]) != kind_of(bytes_[i - 1])) ++changes;
+    if (kind_of(bytes_[i]) == Kind::no_text && bytes_[i] != ' ') ++no_text;
+  }
+  std::array<bool, 256> seen{};
+  for (const char c : bytes_) seen[static_cast<unsigned char>(c)] = true;
+  const auto different = static_cast<std::size_t>(std::count(seen.begin(), seen.end(), true));
+  ::explicit_bzero(seen.data(), sizeof seen);
+  // Random bytes are no text; random digits and letters change from one kind to the other all the time.
+  return no_text * 4 >= bytes_.size() || (changes * 3 >= bytes_.size() && different * 5 >= bytes_.size() * 2);
+}
+
+std::string weak_secret_message() {
+  return "the secret is short and looks like words: who can read the network may try guesses until one fits; "
+         "'ddrun secret new' makes a good one";
 }
 
 Secret::Secret(Secret&& other) noexcept : bytes_(std::move(other.bytes_)) { wipe(other.bytes_); }

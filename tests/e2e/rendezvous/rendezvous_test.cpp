@@ -11,7 +11,7 @@ using namespace ddrun::test;
 
 namespace {
 
-constexpr const char* secret = "correct horse battery staple";
+constexpr const char* secret = "correct horse battery staple, and more";
 
 RunOptions knowing(const std::string& what) {
   RunOptions options;
@@ -115,6 +115,14 @@ TEST_CASE("A coordinator that cannot begin says why") {
   CHECK(has(taken.err, "port " + coordinator.port() + " is in use"));
   CHECK(finish(command({"rendezvous", "--bind=nowhere"}), knowing(secret)).code() == 2);
   CHECK(has(finish(command({"rendezvous", "--help"})).out, "Usage: ddrun rendezvous"));
+}
+
+TEST_CASE("A secret of words is warned about") {
+  Coordinator weak({}, knowing("sixteen bytes and more"));
+  CHECK(weak.run().wait_for_err("ddrun: warning: the secret is short and looks like words"));
+  Coordinator strong({}, knowing("Zk3v+Qb8T/0xLw9RfY2uJg"));
+  strong.run().signal(SIGTERM);
+  CHECK(strong.run().wait().err.empty());
 }
 
 TEST_CASE("Without a secret only if that is said") {

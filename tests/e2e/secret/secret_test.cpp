@@ -12,7 +12,7 @@ using namespace ddrun::test;
 
 namespace {
 
-constexpr const char* secret = "correct horse battery staple";
+constexpr const char* secret = "correct horse battery staple, and more";
 
 RunOptions with_secret() {
   RunOptions options;

@@ -14,7 +14,7 @@
 
 namespace ddrun::test {
 
-inline constexpr const char* job_secret = "a secret for tests only";
+inline constexpr const char* job_secret = "a secret for tests only, and long";
 
 /// The agents of one job, on this machine: the same endpoint and secret, each with its own options.
 class Agents {

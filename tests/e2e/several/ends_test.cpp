@@ -184,6 +184,15 @@ TEST_CASE("Without a secret there is no job on several machines") {
   }
 }
 
+TEST_CASE("A secret of words is warned about once in a job") {
+  Agents agents({"--nnodes=2"});
+  for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"}, "sixteen bytes and more");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  CHECK(count(outcomes[0].err + outcomes[1].err, "the secret is short and looks like words") == 1);
+}
+
 TEST_CASE("Who does not fit into the job is told why") {
   Agents agents({"--nnodes=2"});
   Run& first = agents.start({"--node-rank=0", "--max-restarts=2"}, {"exit", "0"});

@@ -240,3 +240,17 @@ TEST_CASE("A full disk leaves no half secret") {
   CHECK(written.error().code == Errc::unavailable);
   CHECK(::access(path.c_str(), F_OK) != 0);
 }
+
+TEST_CASE("words make a weak secret, random bytes and digits do not") {
+  const auto strong = [](const std::string& text) { return Secret::from_text(text)->looks_strong(); };
+  for (const char* words : {"correct horse battery", "sixteen bytes and more", "passwordpassword", "Password12345678",
+                            "aaaaaaaaaaaaaaaaaaaaa", "1234567890123456", "0000000000000000000000000000000"}) {
+    INFO(words);
+    CHECK_FALSE(strong(words));
+  }
+  CHECK(strong("Zk3v+Qb8T/0xLw9RfY2uJg"));  // 16 bytes, base64
+  CHECK(strong("7f3a9c02e1d84b56a0c9"));    // 10 bytes, hexadecimal
+  CHECK(strong("\x91\x04\xe3\xba\x77\x1f\xc0\xd9\x58\x8e\x02\xaa\x6b\xf4\x13\x9d"));
+  CHECK(strong("a sentence that is long enough to be no matter"));  // more than 32 bytes
+  CHECK(strong(*new_secret_text()));
+}

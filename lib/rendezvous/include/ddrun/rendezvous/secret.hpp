@@ -24,6 +24,10 @@ class Secret {
   Secret& operator=(Secret&& other) noexcept;
   ~Secret();
 
+  /// False for a short text that looks like words: whoever has seen one greeting can try guesses by himself until one
+  /// fits, and of words there are too few. A guess of ours, for a warning.
+  [[nodiscard]] bool looks_strong() const;
+
   /// Valid as long as this object.
   [[nodiscard]] std::string_view bytes() const { return bytes_; }
 
@@ -48,6 +52,9 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 /// Fails with `invalid_argument` for a secret that is too short, too long, or that others can read, and if secret_file
 /// names nothing; with `unavailable` if a file cannot be read.
 [[nodiscard]] Result<std::optional<Secret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable);
+
+/// For one that does not look strong: what to do.
+[[nodiscard]] std::string weak_secret_message();
 
 /// For a job of several machines without a secret: says how to make one.
 [[nodiscard]] std::string no_secret_message();
