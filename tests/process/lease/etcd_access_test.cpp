@@ -12,7 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-
 lease::EtcdOptions of(const std::vector<std::string>& endpoints) {
   lease::EtcdOptions etcd;
   etcd.endpoints = endpoints;

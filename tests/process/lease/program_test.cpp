@@ -13,7 +13,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-
 lease::LeaseOptions by(std::vector<std::string> argv) {
   return {"a job/ü%", lease::ProgramOptions{std::move(argv)}, ttl, 8};
 }
