@@ -128,7 +128,8 @@ class Jobs(SshTest):
         self.assertEqual(job.wait(60), 125, self.said())
         self.assertRegex(job.err, "lost the connection to host h2: nothing was heard from it for 30 s")
         # Nothing can end a stopped process but SIGKILL; what it was to watch over does not wait for it.
-        self.until(lambda: not [seen for seen in self.bed[2].processes() if seen.pid != stopped.pid], "the end on h2", 60)
+        wait_until(lambda: not [seen for seen in self.bed[2].processes() if seen.pid != stopped.pid], 60,
+                   lambda: f"the end on h2\n{self.said()}")
         os.kill(stopped.pid, KILL)
         self.wait_for_none(self.bed.hosts, 30)
 

@@ -26,7 +26,7 @@ def refused(peer):
     # The coordinator's greeting, and 32 bytes of 0 instead of its proof; less if it closed with bytes unread.
     got = until_closed(peer)
     return len(got) <= 48 + 32 and not any(got[48:])
-hello = b"DDRUN-RV" + struct.pack("<HHI", 1, 1, 0) + bytes(32)
+hello = b"DDRUN-RV" + struct.pack("<HHI", 2, 1, 0) + bytes(32)
 """
 
 
@@ -83,7 +83,7 @@ print(refused(peer))
 peer = connect()
 peer.sendall(hello + bytes(32) + struct.pack("<IB", 1 << 31, 1) + bytes(1000))
 print(refused(peer))
-without = b"DDRUN-RV" + struct.pack("<HHI", 1, 0, 0) + bytes(32)
+without = b"DDRUN-RV" + struct.pack("<HHI", 2, 0, 0) + bytes(32)
 peer = connect()
 peer.sendall(without)
 answer = peer.recv(48)
