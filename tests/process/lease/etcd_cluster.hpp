@@ -43,7 +43,6 @@ class EtcdCluster {
   Options options_;
   TemporaryDirectory directory_;
   std::vector<Member> members_;
-  int started_ = 0;
 };
 
 }  // namespace ddrun::test
