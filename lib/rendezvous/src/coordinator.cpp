@@ -330,11 +330,14 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
   if (join.version != memory_.version) {
     return for_good(concat("this is ddrun ", join.version, ", but the other nodes of the job run ", memory_.version));
   }
-  if (!same_program(memory_.settings, join.settings)) {
-    return Refused{RefusalKind::other_job,
-                   concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
-                          "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
-                          "whose machines run different command lines needs an --rdzv-id, too)")};
+  // Each machine may have its own command line where the user says which one is which: no other job's fits in there.
+  const bool both_have_ranks = memory_.has_node_ranks && join.node_rank >= 0;
+  if (!both_have_ranks && !same_program(memory_.settings, join.settings)) {
+    return Refused{
+        RefusalKind::other_job,
+        concat("the coordinator on ", options_.host, " serves a job that runs another program, or the same ",
+               "with other arguments; give each job an --rdzv-id of its own, or another endpoint (one job ",
+               "whose machines run different command lines needs an --rdzv-id, too, or --node-rank on each)")};
   }
   if (const std::string different = describe_differences(memory_.settings, join.settings); !different.empty()) {
     return for_good(concat("this node and those that are there do not agree: ", different));

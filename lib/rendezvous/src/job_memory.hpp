@@ -19,6 +19,7 @@ struct JobMemory {
   std::string version;  ///< of ddrun, the same on all agents
   Settings settings;
   JobSettings meaning;
+  bool has_node_ranks = false;  ///< the first agent was given one by its user
   RestartBudget budget{RestartPolicy{}};
   Round round = 0;                              ///< the last one that was begun
   bool started = false;                         ///< workers ran once
@@ -32,6 +33,7 @@ struct JobMemory {
     version = first.version;
     settings = first.settings;
     meaning = settings_meaning;
+    has_node_ranks = first.node_rank >= 0;
     budget = RestartBudget(meaning.restart);
   }
   [[nodiscard]] bool excluded(const std::string& host) const {

@@ -193,6 +193,7 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
     here.erase(setting.key);
     there.erase(setting.key);
   }
+  for (Values* values : {&here, &there}) values->erase(program_key);  // same_program()
   // Of another ddrun, or of another program: known by their keys only.
   const auto plain = [](const std::string& text) { return text.empty() ? std::string("not set") : text; };
   for (const auto& [key, value] : here) {

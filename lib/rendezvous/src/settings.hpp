@@ -32,10 +32,11 @@ struct JobSettings {
 /// Fails with `invalid_argument` and names the setting that is missing or cannot be meant.
 [[nodiscard]] Result<JobSettings> read_settings(const Settings& settings);
 
-/// Of two agents without a name for their job: whether they are of one job.
+/// Of two agents without a name for their job: whether they run the same.
 [[nodiscard]] bool same_program(const Settings& ours, const Settings& theirs);
 
-/// One sentence per difference, with both values; empty if there is none. `theirs` joins, `ours` were there.
+/// One sentence per difference but that of same_program(), with both values; empty if there is none. `theirs` joins,
+/// `ours` were there.
 [[nodiscard]] std::string describe_differences(const Settings& ours, const Settings& theirs);
 
 }  // namespace ddrun::rendezvous

@@ -27,7 +27,7 @@ TEST_CASE("whoever does not belong to the job is refused by name") {
       {"another job without a name", [](Join& join) { join.settings.emplace_back("program", "abc"); },
        "the coordinator on a serves a job that runs another program, or the same with other arguments; give each job "
        "an --rdzv-id of its own, or another endpoint (one job whose machines run different command lines needs an "
-       "--rdzv-id, too)"},
+       "--rdzv-id, too, or --node-rank on each)"},
       {"another version", [](Join& join) { join.version = "2.0"; },
        "this is ddrun 2.0, but the other nodes of the job run 1.0"},
       {"a setting", set("max_restarts", "7"),
@@ -260,4 +260,20 @@ TEST_CASE("an agent that does not close after the verdict is closed") {
   CHECK(job.closed(a));
   CHECK(job.coordinator().done());
   CHECK_FALSE(job.coordinator().next_deadline());
+}
+
+TEST_CASE("machines that were given node ranks may have a command line each, those without may not") {
+  ScriptedJob job(2, 2);
+  const auto with_program = [&](const std::string& host, int node_rank, const std::string& program) {
+    Join join = job.join_of(host);
+    join.node_rank = node_rank;
+    join.settings.emplace_back("program", program);
+    return job.joins(join);
+  };
+  const LinkId a = with_program("a", 0, "abc");
+  const LinkId other = with_program("other", -1, "def");
+  CHECK(job.next<Refused>(other).kind == RefusalKind::other_job);
+  const LinkId b = with_program("b", 1, "def");
+  CHECK(job.node_rank(a) == 0);
+  CHECK(job.node_rank(b) == 1);
 }
