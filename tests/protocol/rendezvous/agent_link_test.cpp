@@ -19,8 +19,10 @@ namespace {
 /// A link and all that it says.
 struct Agent {
   explicit Agent(std::vector<ddrun::Endpoint> coordinators, const std::string& secret = the_secret,
-                 std::chrono::milliseconds patience = 20s, const std::string& job = "job") {
+                 std::chrono::milliseconds patience = 20s, const std::string& job = "job",
+                 std::chrono::milliseconds answer_within = 13s) {
     AgentLinkOptions options;
+    options.answer_within = answer_within;
     options.coordinators = std::move(coordinators);
     if (!secret.empty()) options.secret.emplace(secret);
     options.join.host = "linked";
@@ -325,8 +327,8 @@ TEST_CASE("an agent tries again where somebody hangs up or has no time") {
   }
   {
     // As a coordinator does for which the proof comes too late: packets may have been lost on the way.
-    const auto later = retries([](int fd) {
-      const auto answer = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
+    const auto answer = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n');
+    const auto later = retries([&](int fd) {
       (void)::send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
       char greeting[48 + 32];
       (void)::recv(fd, greeting, sizeof greeting, MSG_WAITALL);
@@ -353,36 +355,57 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
   CHECK(agent.lost->code == Errc::connection_lost);
 }
 
+namespace {
+
+/// Takes one connection and greets it as a coordinator does; then says WELCOME, or nothing, and reads until it ends.
+void greet_one(const Listener& listener, bool welcome) {
+  const int fd = ::accept(listener.fd, nullptr, nullptr);
+  const HmacKey secret(the_secret);
+  CoordinatorHandshake handshake(&secret, random_nonce());
+  char buffer[1000];
+  while (handshake.state() == Greeting::going_on) {
+    std::string_view bytes(buffer,
+                           static_cast<std::size_t>(std::max<ssize_t>(::recv(fd, buffer, sizeof buffer, 0), 0)));
+    std::string out;
+    if (bytes.empty()) break;
+    handshake.feed(bytes, out);
+    (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
+  }
+  if (welcome) {
+    auto keys = handshake.keys();
+    std::string payload, out;
+    const auto type = encode(FromCoordinator(Welcome{"a host", 100, 3, "job", "", 0}), payload);
+    keys.sealer.seal(type, payload, out);
+    (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
+  }
+  while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
+  }
+  ::close(fd);
+}
+
+}  // namespace
+
 TEST_CASE("an agent notices that nothing is heard any more") {
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}});
-  std::thread peer([&] {
-    const int fd = ::accept(listener.fd, nullptr, nullptr);
-    const HmacKey secret(the_secret);
-    CoordinatorHandshake handshake(&secret, random_nonce());
-    char buffer[1000];
-    while (handshake.state() == Greeting::going_on) {
-      std::string_view bytes(buffer,
-                             static_cast<std::size_t>(std::max<ssize_t>(::recv(fd, buffer, sizeof buffer, 0), 0)));
-      std::string out;
-      if (bytes.empty()) break;
-      handshake.feed(bytes, out);
-      (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
-    }
-    auto keys = handshake.keys();
-    std::string payload, out;
-    Welcome welcome{"a host", 100, 3, "job", "", 0};
-    const auto type = encode(FromCoordinator(welcome), payload);
-    keys.sealer.seal(type, payload, out);
-    (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
-    while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
-    }
-    ::close(fd);
-  });
+  std::thread peer([&] { greet_one(listener, true); });
   REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
   CHECK(has(agent.end(), "nothing was heard from the coordinator on a host"));
+  CHECK(agent.unreachable);
   peer.join();
+}
+
+TEST_CASE("an agent goes to the next address where its JOIN is not answered") {
+  Fixture f;
+  Listener listener;
+  Agent agent({{"127.0.0.1", listener.port}, {"127.0.0.1", f.server->port()}}, the_secret, 20s, "job", 300ms);
+  std::thread peer([&] { greet_one(listener, false); });
+  REQUIRE(agent.link->start());
+  CHECK(agent.hear_of<Welcome>());
+  peer.join();
+  REQUIRE(agent.retries.size() == 1);
+  CHECK(has(agent.retries[0], "does not say whether this ddrun may take part"));
 }
 
 TEST_CASE("a link that is closed in order delivers what is queued") {
