@@ -15,6 +15,7 @@
 #include "etcd_client.hpp"
 #include "fence.hpp"
 #include "teller.hpp"
+#include "verdict_record.hpp"
 #include "words.hpp"
 
 // How it works. The job's state is two keys: `leader`, with an etcd lease of the one who leads, and `verdict`. Every
@@ -89,7 +90,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     teller_.close();
     if (client_) client_->close();
     fence_.reset();
-    verdict_done_ = nullptr;
+    record_.drop();
     for (auto* timer : {&renew_timer_, &try_timer_, &check_timer_, &sync_timer_}) timer->cancel();
   }
 
@@ -114,7 +115,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     try_timer_.cancel();
     const auto id = give_up_lease();
     if (id == 0) return teller_.answer(std::move(done), {});
-    fail_verdict("gave the lease back before the verdict was recorded");
+    record_.fail("gave the lease back before the verdict was recorded");
     // Whether it was there or not, it is gone.
     const auto gone = [this, done] { teller_.answer(done, {}); };
     client_->ask(
@@ -131,15 +132,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   }
 
   void record_verdict(std::string text, Done done) override {
-    const auto refuse = [&](Errc code, const char* why) { teller_.answer(std::move(done), fail(code, why)); };
-    if (text.empty() || text.size() > longest_verdict) {
-      return refuse(Errc::invalid_argument, "a verdict has 1 byte to 16 KiB");
-    }
-    if (verdict_) return refuse(Errc::invalid_argument, "the job has a verdict already");
-    if (verdict_done_) return refuse(Errc::invalid_argument, "a verdict is being recorded");
-    if (!leads()) return refuse(Errc::cancelled, "only the leader can record a verdict");
-    verdict_done_ = std::move(done);
-    verdict_text_ = std::move(text);
+    if (!record_.begin(std::move(text), std::move(done), verdict_.has_value(), leads())) return;
     const auto term = term_;
     client_->ask(
         "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(), while_held(),
@@ -148,7 +141,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
           if (granted && term_ == term) write_verdict(granted->id);
           return granted.has_value();
         },
-        [this](const Error& error) { fail_verdict(error.message); });
+        [this](const Error& error) { record_.fail(error.message); });
   }
 
  private:
@@ -390,7 +383,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   }
 
   void lost(const std::string& why) {
-    fail_verdict(concat("the lease is lost: ", why));
+    record_.fail(concat("the lease is lost: ", why));
     const auto id = give_up_lease();
     teller_.lost(concat("the lease is lost: ", why));
     revoke(id);
@@ -515,7 +508,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
 
   void write_verdict(std::int64_t lease) {
     const json put{
-        {"key", to_base64(verdict_key())}, {"value", to_base64(verdict_text_)}, {"lease", number_text(lease)}};
+        {"key", to_base64(verdict_key())}, {"value", to_base64(record_.text())}, {"lease", number_text(lease)}};
     const json txn{
         {"compare", json::array({made_in(leader_key(), static_cast<std::int64_t>(term_)), made_in(verdict_key(), 0)})},
         {"success", json::array({json{{"requestPut", put}}})},
@@ -532,28 +525,22 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
             (kv.lease == lease ? recorded : another) = true;
           }
           if (!recorded) revoke_other(lease);
-          if (!verdict_done_) return true;
+          if (!record_.under_way()) return true;
           if (!recorded) {
-            if (another) fail_verdict("the job has a verdict already", Errc::invalid_argument);
-            else fail_verdict("etcd knows another leader, or none", Errc::cancelled);
+            if (another) record_.fail("the job has a verdict already", Errc::invalid_argument);
+            else record_.fail("etcd knows another leader, or none", Errc::cancelled);
             return true;
           }
-          apply_verdict(verdict_text_);
-          teller_.answer(std::exchange(verdict_done_, nullptr), {});
+          apply_verdict(record_.text());
+          record_.succeed();
           return true;
         },
-        [this](const Error& error) { fail_verdict(error.message); });
+        [this](const Error& error) { record_.fail(error.message); });
   }
 
   void revoke_other(std::int64_t id) {
     client_->ask("/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_, parse_done,
                  [](const Error&) {});
-  }
-
-  void fail_verdict(const std::string& why, Errc code = Errc::unavailable) {
-    if (verdict_done_) {
-      teller_.answer(std::exchange(verdict_done_, nullptr), fail(code, concat("the verdict was not recorded: ", why)));
-    }
   }
 
   void unusable(Error error) {
@@ -592,8 +579,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   std::int64_t former_ = 0;  ///< the one before, which is not used any more
   std::uint64_t term_ = 0;   ///< that I lead in; 0: I do not
   FenceClock::time_point last_sent_{};
-  std::string verdict_text_;
-  Done verdict_done_;
+  VerdictRecord record_{teller_};
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "fence.hpp"
 #include "program_lines.hpp"
 #include "teller.hpp"
+#include "verdict_record.hpp"
 #include "words.hpp"
 
 // PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
@@ -58,7 +59,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     teller_.close();
     talk_.reset();
     fence_.reset();
-    resign_done_ = verdict_done_ = nullptr;
+    resign_done_ = nullptr;
+    record_.drop();
     for (auto* timer : {&tick_timer_, &patience_, &resign_timer_}) timer->cancel();
   }
 
@@ -75,7 +77,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void resign(Done done) override {
     candidate_ = false;
-    fail_verdict("gave the lease back before the verdict was recorded");
+    record_.fail("gave the lease back before the verdict was recorded");
     step_down();
     if (!talk_) return teller_.answer(std::move(done), {});
     if (resign_done_) teller_.answer(std::exchange(resign_done_, nullptr), {});
@@ -87,16 +89,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void record_verdict(std::string text, Done done) override {
-    const auto refuse = [&](Errc code, const char* why) { teller_.answer(std::move(done), fail(code, why)); };
-    if (text.empty() || text.size() > longest_verdict) {
-      return refuse(Errc::invalid_argument, "a verdict has 1 byte to 16 KiB");
-    }
-    if (verdict_) return refuse(Errc::invalid_argument, "the job has a verdict already");
-    if (verdict_done_) return refuse(Errc::invalid_argument, "a verdict is being recorded");
-    if (!leads()) return refuse(Errc::cancelled, "only the leader can record a verdict");
-    verdict_done_ = std::move(done);
-    verdict_text_ = std::move(text);
-    talk_->say(concat("verdict ", to_word(verdict_text_)));
+    if (!record_.begin(std::move(text), std::move(done), verdict_.has_value(), leads())) return;
+    talk_->say(concat("verdict ", to_word(record_.text())));
   }
 
  private:
@@ -143,7 +137,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     tick_timer_.cancel();
     patience_.cancel();
     if (resign_done_) resigned({});
-    if (term_ != 0 || verdict_done_) lost(why);
+    if (term_ != 0 || record_.under_way()) lost(why);
     if (!answered_) {
       candidate_ = false;
       return teller_.unusable(Error{Errc::unavailable, concat("the lease's program does not work: ", why)});
@@ -203,12 +197,12 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void on(const line::Recorded&) {
-    if (!verdict_done_) return;
-    on(line::Verdict{verdict_text_});
-    teller_.answer(std::exchange(verdict_done_, nullptr), {});
+    if (!record_.under_way()) return;
+    on(line::Verdict{record_.text()});
+    record_.succeed();
   }
 
-  void on(const line::Refused& refused) { fail_verdict(refused.why, Errc::invalid_argument); }
+  void on(const line::Refused& refused) { record_.fail(refused.why, Errc::invalid_argument); }
   void on(const line::Resigned&) { resigned({}); }
   void on(const line::Trouble& trouble) { teller_.trouble(trouble.text); }
 
@@ -226,7 +220,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void lost(const std::string& why) {
-    fail_verdict(concat("the lease is lost: ", why));
+    record_.fail(concat("the lease is lost: ", why));
     const bool led = term_ != 0;
     step_down();
     if (led) teller_.lost(concat("the lease is lost: ", why));
@@ -239,12 +233,6 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     term_ = 0;
     fence_->drop();
     teller_.forget_me();
-  }
-
-  void fail_verdict(const std::string& why, Errc code = Errc::unavailable) {
-    if (verdict_done_) {
-      teller_.answer(std::exchange(verdict_done_, nullptr), fail(code, concat("the verdict was not recorded: ", why)));
-    }
   }
 
   struct Tick {
@@ -269,8 +257,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::string address_;
   std::uint64_t term_ = 0, highest_term_ = 0;
   std::optional<std::string> verdict_;
-  std::string verdict_text_;
-  Done verdict_done_, resign_done_;
+  VerdictRecord record_{teller_};
+  Done resign_done_;
 };
 
 }  // namespace
