@@ -173,11 +173,13 @@ class Coordinator::State {
   void on(Member& member, const Abort& message);
   void note_stall(Member& member, Milliseconds stalled);
   [[nodiscard]] std::string stall_text(const Member& member) const;
-  [[nodiscard]] std::optional<Clock::time_point> stalled_until(const std::vector<Member*>& late) const;
+  [[nodiscard]] bool is_worth_waiting_for(const Member& member) const;
+  [[nodiscard]] Clock::time_point stalled_until(const Member& member) const;
   void lose_in_order(Member& member, const Abort& message);
   void check_finished();
 
   // Losing members.
+  void heard(Member& member) const;
   void lose(Member& member, const std::string& how, Clock::time_point since, bool broken);
   void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
   void count_loss(VerdictMessage cause);
@@ -193,6 +195,7 @@ class Coordinator::State {
   void tell_stop(int signal);
   void one_less_to_stop();
   void all_stopped();
+  void spend_restart(const std::string& why);
   void leave_out(const std::string& host);
 
   // The end of the job.
@@ -517,10 +520,7 @@ void Coordinator::State::recover() {
       if (memory_.budget.used() > 0) cause.why += "; no restart is left";
       return end(std::move(cause));
     }
-    const Milliseconds pause = memory_.budget.spend(now);
-    if (pause.count() > 0) pause_until_ = now + pause;
-    event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
-          cause.why);
+    spend_restart(cause.why);
   }
   last_cause_ = std::move(cause);
 }
@@ -682,7 +682,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
 void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   Member* member = members_.find(link);
   if (member == nullptr) return;
-  heard(link);
+  heard(*member);
   if (std::holds_alternative<Join>(message)) {
     close(link);
     lost(link, "it sent a second JOIN");
@@ -838,24 +838,25 @@ std::string Coordinator::State::stall_text(const Member& member) const {
                 ": it waits for a disk, or a terminal");
 }
 
-/// When the first of `late` members whose agents answer will have been stalled for too long; unset: none of them is.
-std::optional<Clock::time_point> Coordinator::State::stalled_until(const std::vector<Member*>& late) const {
-  std::optional<Clock::time_point> until;
-  for (const Member* member : late) {
-    if (!member->stalled_since) continue;
-    const auto bound = *member->stalled_since + memory_.meaning.stall_timeout;
-    if (!until || bound < *until) until = bound;
-  }
-  return until;
+/// Until when one is waited for that is stalled.
+Clock::time_point Coordinator::State::stalled_until(const Member& member) const {
+  return *member.stalled_since + memory_.meaning.stall_timeout;
+}
+
+/// A member that is late is stalled, and has not been for too long.
+bool Coordinator::State::is_worth_waiting_for(const Member& member) const {
+  return member.stalled_since && stalled_until(member) > now;
 }
 
 // ---- losing members
 
 void Coordinator::State::heard(LinkId link) {
-  Member* member = members_.find(link);
-  if (member == nullptr) return;
-  member->last_heard = now;
-  member->broken.clear();
+  if (Member* member = members_.find(link)) heard(*member);
+}
+
+void Coordinator::State::heard(Member& member) const {
+  member.last_heard = now;
+  member.broken.clear();
 }
 
 void Coordinator::State::broke(LinkId link, const std::string& how) {
@@ -1083,12 +1084,7 @@ void Coordinator::State::all_stopped() {
   }
   phase_ = Phase::gathering;
   if (ending.had_started) join_until_.reset();
-  if (ending.uses_restart) {
-    const Milliseconds pause = memory_.budget.spend(now);
-    if (pause.count() > 0) pause_until_ = now + pause;
-    event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause,
-          ending.cause.why);
-  }
+  if (ending.uses_restart) spend_restart(ending.cause.why);
   last_cause_ = ending.cause;
   last_cause_->cause = cause_details_.text();
   for (const LinkId link : leavers) {
@@ -1102,6 +1098,13 @@ void Coordinator::State::all_stopped() {
   const std::string what_for = concat(waits_for(), ", after ", ending.cause.why);
   event(event_text::waiting, memory_.round, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
   for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
+}
+
+/// The next round is a restart, and waits for the pause before it.
+void Coordinator::State::spend_restart(const std::string& why) {
+  const Milliseconds pause = memory_.budget.spend(now);
+  if (pause.count() > 0) pause_until_ = now + pause;
+  event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause, why);
 }
 
 /// The workers of `host` were the cause once more.
@@ -1247,23 +1250,23 @@ void Coordinator::State::tick() {
   settle_by_time();
   if (over(opened_until_)) {
     Member* first = members_.find(round_links_.front());
-    if (const auto until = stalled_until({first}); until && *until > now) opened_until_ = until;
+    if (is_worth_waiting_for(*first)) opened_until_ = stalled_until(*first);
     else lose(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
     stopped_until_.reset();
     const std::string how =
         concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
-    std::vector<Member*> stalled;
+    Clock::time_point once_more = Clock::time_point::max();
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Member* member = members_.find(link);
       if (member == nullptr || !member->told || member->stopped) continue;
-      if (const auto until = stalled_until({member}); until && *until > now) stalled.push_back(member);
+      if (is_worth_waiting_for(*member)) once_more = std::min(once_more, stalled_until(*member));
       else lose(*member, member->stalled_since ? stall_text(*member) : how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
     const bool still_waits = phase_ == Phase::running || phase_ == Phase::stopping;
-    if (still_waits && !stopped_until_) stopped_until_ = stalled_until(stalled);
+    if (still_waits && !stopped_until_ && once_more != Clock::time_point::max()) stopped_until_ = once_more;
   }
   if (over(skew_until_)) {
     std::vector<const Member*> late;

@@ -519,9 +519,9 @@ void CoordinatorServer::Loop::receive(LinkId id, Link& link) {
   if (got == 0) return lose(id, link, "connection closed");
   stats_.bytes_in += static_cast<std::size_t>(got);
   if (link.state == Link::State::closing) return;  // its job wants to know no more
-  // A part of a long message is a sign of life, too.
-  if (link.state == Link::State::joined) link.job->coordinator.heard(id, now());
   take_frames(id, link, {buffer_.get(), static_cast<std::size_t>(got)});
+  // A part of a long message is a sign of life, too.
+  if (link.state == Link::State::joined && !link.in.empty()) link.job->coordinator.heard(id, now());
 }
 
 void CoordinatorServer::Loop::take_frames(LinkId id, Link& link, std::string_view bytes) {
