@@ -602,6 +602,7 @@ void AgentLink::Connection::seal(std::uint8_t type, std::string_view payload) {
 }
 
 void AgentLink::Connection::write() {
+  if (how_sending_failed_) return;  // what was said before is still to be read, and then there is only an end
   if (!sending_.empty() || out_.empty() || !socket_.is_open()) return on_written();
   // At once, as far as it goes: the way through the event loop would come later than it needs to.
   error_code ec;
@@ -612,7 +613,7 @@ void AgentLink::Connection::write() {
   }
   if (!ec) out_.erase(0, sent);
   if (ec && ec != asio::error::would_block && ec != asio::error::try_again) {
-    how_sending_failed_ = ec;  // what was said before is still to be read, and then there is only an end
+    how_sending_failed_ = ec;  // the first answer tells a reset from an end in order, all that follow are alike
     return;
   }
   sending_.swap(out_);

@@ -490,6 +490,32 @@ TEST_CASE("a connection that is reset is made again, no message is lost and none
   for (const auto& line : coordinator_log()) CHECK(line.find("lost linked") == std::string::npos);
 }
 
+TEST_CASE("a connection that is reset while much is being said is no end in order") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(50);
+  options.coordinator.heartbeat_misses = 400;
+  Fixture f(options);
+  Wire wire(f.server->port());
+  Agent agent({{"127.0.0.1", wire.port()}});
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  // The system tells of a reset once: here to one of many messages that wait to be sent, and the next ones hear of a
+  // broken pipe, as after an end.
+  Round said = 0;
+  for (int i = 0; i < 60 && !agent.lost; ++i) {
+    for (int burst = 0; burst < 100; ++burst) agent.link->send(Opened{++said, 1});
+    wire.reset();
+    const auto resumed = f.server->stats().resumed;
+    agent.run_until([&] { return f.server->stats().resumed > resumed || agent.lost; });
+  }
+  INFO((agent.lost ? agent.lost->message : "not lost"));
+  CHECK_FALSE(agent.lost);
+  CHECK(agent.run_until([&] {
+    const auto* start = agent.messages.empty() ? nullptr : std::get_if<Start>(&agent.messages.back());
+    return (start != nullptr && start->round == said) || agent.lost;
+  }));
+}
+
 TEST_CASE("a connection that cannot be made again in time is lost, on both sides") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(100);
