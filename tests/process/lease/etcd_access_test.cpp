@@ -87,22 +87,22 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
     Candidates candidates;
     Candidate& one = candidates.add("one", {"job", etcd, ttl, 8});
     REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
-    CHECK_THAT(one.log[0], Catch::Contains("https"));
+    CHECK_THAT(one.log[0], test::contains("https"));
   }
   etcd.tls = true;
-  CHECK_THAT(refusal(etcd), Catch::Contains("its certificate is not trusted: "));
+  CHECK_THAT(refusal(etcd), test::contains("its certificate is not trusted: "));
   etcd.cacert = authority.file("ca.pem");
   etcd.cert = authority.file("agent.pem");
   etcd.key = authority.file("agent.key");
   works(etcd);
   auto wrong = etcd;
   wrong.cacert = strangers.file("ca.pem");
-  CHECK_THAT(refusal(wrong), Catch::Contains("its certificate is not trusted: "));
+  CHECK_THAT(refusal(wrong), test::contains("its certificate is not trusted: "));
   // By a name that is not in the certificate.
   wrong = etcd;
   const auto port = split(etcd.endpoints[0], ':')[1];
   wrong.endpoints = {"localhost:" + port};
-  CHECK_THAT(refusal(wrong), Catch::Contains("its certificate is for another host"));
+  CHECK_THAT(refusal(wrong), test::contains("its certificate is for another host"));
 
   // Files that are no such thing are said at once.
   boost::asio::io_context io;
@@ -114,16 +114,16 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
   };
   wrong = etcd;
   wrong.cacert = authority.file("missing.pem");
-  CHECK_THAT(made(wrong), Catch::Contains("cannot use " + wrong.cacert + " as cacert: "));
+  CHECK_THAT(made(wrong), test::contains("cannot use " + wrong.cacert + " as cacert: "));
   wrong = etcd;
   wrong.key = authority.file("ca.key");
-  CHECK_THAT(made(wrong), Catch::Contains("cannot use " + wrong.key + " as key: "));
+  CHECK_THAT(made(wrong), test::contains("cannot use " + wrong.key + " as key: "));
   wrong = etcd;
   wrong.key.clear();
-  CHECK_THAT(made(wrong), Catch::Contains("give both or none"));
+  CHECK_THAT(made(wrong), test::contains("give both or none"));
   wrong = etcd;
   wrong.tls = false;
-  CHECK_THAT(made(wrong), Catch::Contains("certificates are for etcd with TLS"));
+  CHECK_THAT(made(wrong), test::contains("certificates are for etcd with TLS"));
 }
 
 TEST_CASE("users and passwords") {
@@ -148,7 +148,7 @@ TEST_CASE("users and passwords") {
   etcd.password = "right";
   CHECK(refusal(etcd) == "etcd does not let user 'stranger' use keys below /ddrun/: etcdserver: permission denied");
   etcd.user.clear();
-  CHECK_THAT(refusal(etcd), Catch::StartsWith("etcd wants a user and a password"));
+  CHECK_THAT(refusal(etcd), Catch::Matchers::StartsWith("etcd wants a user and a password"));
 }
 
 TEST_CASE("a token of etcd that has run out is asked for anew") {
@@ -211,15 +211,14 @@ TEST_CASE("options that cannot be meant are refused before anything is asked") {
     CHECK(lease.error().code == Errc::invalid_argument);
     return lease.error().message;
   };
-  CHECK_THAT(refused({"", of({"h"}), ttl, 8}), Catch::Contains("a job's id has 1 to 512 bytes"));
-  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}),
-             Catch::Contains("2 seconds or more, and whole seconds, not 1.999"));
-  CHECK_THAT(refused({"job", of({"h"}), 2500ms, 8}), Catch::Contains("whole seconds"));
-  CHECK_THAT(refused({"job", of({}), ttl, 8}), Catch::Contains("one endpoint at least"));
+  CHECK_THAT(refused({"", of({"h"}), ttl, 8}), test::contains("a job's id has 1 to 512 bytes"));
+  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}), test::contains("2 seconds or more, and whole seconds, not 1.999"));
+  CHECK_THAT(refused({"job", of({"h"}), 2500ms, 8}), test::contains("whole seconds"));
+  CHECK_THAT(refused({"job", of({}), ttl, 8}), test::contains("one endpoint at least"));
   for (const auto* wrong : {"", "h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {
-    CHECK_THAT(refused({"job", of({wrong}), ttl, 8}), Catch::Contains("is no endpoint of etcd: HOST:PORT"));
+    CHECK_THAT(refused({"job", of({wrong}), ttl, 8}), test::contains("is no endpoint of etcd: HOST:PORT"));
   }
-  CHECK_THAT(refused({"job", lease::ProgramOptions{}, ttl, 8}), Catch::Contains("no program"));
+  CHECK_THAT(refused({"job", lease::ProgramOptions{}, ttl, 8}), test::contains("no program"));
 }
 
 TEST_CASE("a name that is not known, and members that refuse, are told and tried again") {
@@ -229,7 +228,7 @@ TEST_CASE("a name that is not known, and members that refuse, are told and tried
       candidates.add("one", {"job", of({"no-such-host.invalid:2379", concat("127.0.0.1:", port)}), ttl, 8});
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
-  CHECK_THAT(one.log[0], Catch::Contains(concat("127.0.0.1:", port, ": Connection refused")));
+  CHECK_THAT(one.log[0], test::contains(concat("127.0.0.1:", port, ": Connection refused")));
   candidates.run_for(1s);
   CHECK(one.log.size() == 1);
   CHECK_FALSE(one.unusable);

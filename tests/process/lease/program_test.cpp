@@ -146,7 +146,8 @@ TEST_CASE("a program that never works is said once") {
   Candidate& one = candidates.add("one", by(bad.argv));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
-  CHECK_THAT(*one.unusable, Catch::StartsWith("the lease's program does not work: ") && Catch::Contains(bad.said));
+  CHECK_THAT(*one.unusable,
+             Catch::Matchers::StartsWith("the lease's program does not work: ") && test::contains(bad.said));
   candidates.run_for(1s);
   CHECK(one.log.size() == 1);
 }

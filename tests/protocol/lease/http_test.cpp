@@ -144,15 +144,17 @@ TEST_CASE("answers that are cut, no HTTP, or without end are failures in words")
   CHECK(why("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhelloCUT") == "closed the connection");
   CHECK(why(std::string(chunked) + "5\r\nheCUT") == "closed the connection");
   CHECK(why(std::string(chunked) + chunk("hello") + "CUT") == "closed the connection");
-  CHECK_THAT(why("SSH-2.0-OpenSSH_9.2\r\n"), Catch::StartsWith("does not answer as etcd does ("));
-  CHECK_THAT(why(std::string(chunked) + "zz\r\nhello\r\n"), Catch::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why("SSH-2.0-OpenSSH_9.2\r\n"), Catch::Matchers::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why(std::string(chunked) + "zz\r\nhello\r\n"),
+             Catch::Matchers::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n"),
-             Catch::StartsWith("does not answer as etcd does ("));
+             Catch::Matchers::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why("HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x')),
-             Catch::StartsWith("does not answer as etcd does ("));
-  CHECK_THAT(why(chunked + chunk(std::string(2'000'000, 'x'))), Catch::StartsWith("does not answer as etcd does ("));
+             Catch::Matchers::StartsWith("does not answer as etcd does ("));
+  CHECK_THAT(why(chunked + chunk(std::string(2'000'000, 'x'))),
+             Catch::Matchers::StartsWith("does not answer as etcd does ("));
   CHECK_THAT(why("HTTP/1.0 200 OK\r\n\r\n" + std::string(2'000'000, 'x')),
-             Catch::StartsWith("does not answer as etcd does ("));
+             Catch::Matchers::StartsWith("does not answer as etcd does ("));
 }
 
 TEST_CASE("an answer that does not end is told line by line, however it is cut, and within bounds") {

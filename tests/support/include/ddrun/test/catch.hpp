@@ -13,6 +13,15 @@
 
 namespace ddrun::test {
 
+/// For CHECK_THAT: a text that has this one in it.
+inline auto contains(const std::string& part) {
+#if __has_include(<catch2/catch_all.hpp>)
+  return Catch::Matchers::ContainsSubstring(part);
+#else
+  return Catch::Matchers::Contains(part);
+#endif
+}
+
 /// Ends this test as skipped, with its reason on the screen (CTest counts it: SKIP_REGULAR_EXPRESSION).
 /// For what cannot be tried on this machine; every test case runs in a process of its own.
 [[noreturn]] inline void skip(const std::string& reason) {
