@@ -31,6 +31,19 @@ endif()
 # does itself.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
+# Certificates may come compressed, which CMake does not know of: Debian 13's libcrypto.a needs two more libraries.
+file(STRINGS "${OPENSSL_CRYPTO_LIBRARY}" uses_zstd REGEX "ZSTD_compress" LIMIT_COUNT 1)
+if(uses_zstd)
+  foreach(library IN ITEMS zstd z)
+    find_library(DDRUN_LIB_${library} lib${library}.a)
+    mark_as_advanced(DDRUN_LIB_${library})
+    if(NOT DDRUN_LIB_${library})
+      message(FATAL_ERROR
+        "OpenSSL needs lib${library}.a here: install libzstd-dev and zlib1g-dev (scripts/setup does)")
+    endif()
+    set_property(TARGET OpenSSL::Crypto APPEND PROPERTY INTERFACE_LINK_LIBRARIES "${DDRUN_LIB_${library}}")
+  endforeach()
+endif()
 
 # toml++ is used as headers only: its packages bring a shared library and no static one, and a program that is to
 # start fast and run anywhere needs neither.

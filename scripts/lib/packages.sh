@@ -5,7 +5,7 @@
 need_apt() {
   command -v apt-get >/dev/null || die "this is not a Debian or Ubuntu system: apt-get is missing" \
     "Install g++ 12 or newer, CMake 3.25, Ninja, Boost 1.81 or newer, CLI11, nlohmann-json 3.11, toml++, \
-tl-expected and OpenSSL 3 yourself, then call the script with --no-install"
+tl-expected, OpenSSL 3 and what it needs (libzstd, zlib) yourself, then call the script with --no-install"
 }
 
 as_root() {
@@ -41,7 +41,7 @@ build_packages() {
   local boost
   boost=$(boost_version)
   echo g++ cmake ninja-build "libboost$boost-dev" "libboost-filesystem$boost-dev" \
-    libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libexpected-dev libssl-dev
+    libcli11-dev nlohmann-json3-dev libtomlplusplus-dev libexpected-dev libssl-dev libzstd-dev zlib1g-dev
   case $boost in
     1.8[0-5]) ;; # Process v2 is compiled by ourselves
     *) echo "libboost-process$boost-dev" ;;
