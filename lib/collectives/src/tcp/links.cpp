@@ -38,17 +38,16 @@ Result<Listener> listen_on(const std::string& address) {
   return std::move(listeners->front());
 }
 
-/// Until the connection is made or refused.
-Result<void> finish_connecting(int fd, const std::string& what, Deadline deadline) {
+/// Until the connection is made or refused: errno, or ETIMEDOUT once the deadline has passed.
+int finish_connecting(int fd, Deadline deadline) {
   pollfd one{fd, POLLOUT, 0};
   while (poll(&one, 1, poll_timeout(deadline)) <= 0) {
-    if (Clock::now() >= deadline) return fail(Errc::timeout, what + ": no answer in time");
+    if (Clock::now() >= deadline) return ETIMEDOUT;
   }
   int error = 0;
   socklen_t length = sizeof(error);
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) return fail_errno(Errc::connection_lost, what, error);
-  return {};
+  return error;
 }
 
 }  // namespace
@@ -134,28 +133,44 @@ Result<void> TcpLinks::call(int peer, int streams, Deadline deadline) {
   if (first >= wanted) return {};
   const auto place = place_of(peer);
   if (!place) return tl::unexpected(place.error());
-  const std::string what = concat("cannot connect to rank ", peer, " at ", place->at.text());
   // All begin before the first is waited for.
   while (link.size() < wanted) {
     UniqueFd fd(socket(place->at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd) return fail_errno(Errc::unavailable, what, errno);
+    if (!fd) return cannot_call(peer, errno);
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     if (::connect(fd.get(), place->at.get(), place->at.size) != 0 && errno != EINPROGRESS) {
-      return fail_errno(Errc::connection_lost, what, errno);
+      return cannot_call(peer, errno);
     }
     link.push_back(std::move(fd));
   }
   for (std::size_t i = first; i < wanted; ++i) {
-    if (auto connected = finish_connecting(link[i].get(), what, deadline); !connected) return connected;
+    if (const int error = finish_connecting(link[i].get(), deadline); error != 0) return cannot_call(peer, error);
     Hello hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
     std::memcpy(hello.word.data(), place->word.data(), word_letters);
     // A new connection always has room for this little.
     if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
-      return fail_errno(Errc::connection_lost, what, errno);
+      return cannot_call(peer, errno);
     }
   }
   return {};
+}
+
+/// A rank listens from before it told others where until it ends: what its system answers by itself says that it has.
+tl::unexpected<Error> TcpLinks::cannot_call(int peer, int error) const {
+  const auto address = [this](int rank) {
+    const std::string& place = places_[static_cast<std::size_t>(rank)];
+    return std::string_view(place).substr(0, place.find(' '));
+  };
+  // From another machine it may be a firewall that refuses.
+  const bool refused_here = error == ECONNREFUSED && address(peer) == address(rank_);
+  if (error == ECONNRESET || error == EPIPE || refused_here) {
+    return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
+  }
+  const auto place = place_of(peer);
+  const std::string what = concat("cannot connect to rank ", peer, " at ", place ? place->at.text() : "?");
+  if (error == ETIMEDOUT) return fail(Errc::timeout, what + ": no answer in time");
+  return fail_errno(error == EMFILE || error == ENFILE ? Errc::unavailable : Errc::connection_lost, what, error);
 }
 
 Result<void> TcpLinks::answer() {

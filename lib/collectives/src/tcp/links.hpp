@@ -70,6 +70,7 @@ class TcpLinks {
 
   [[nodiscard]] static int of(const std::vector<Streams>& all, int peer, int stream);
   [[nodiscard]] Result<Place> place_of(int peer) const;
+  [[nodiscard]] tl::unexpected<Error> cannot_call(int peer, int error) const;
   [[nodiscard]] Result<void> wait_for_previous(Deadline deadline);
   enum class Heard { more, friendly, stranger };
   [[nodiscard]] Heard listen_to(Caller& caller) const;
