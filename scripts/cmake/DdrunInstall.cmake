@@ -34,6 +34,7 @@ install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" 
   PATTERN "*.md" PATTERN examples EXCLUDE)
 install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(FILES lib/rendezvous/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/rendezvous")
+install(FILES lib/lease/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/lease")
 install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")
 
 # find_package(ddrun) and ddrun::store for programs in C++ (docs/cpp-workers.md). Of ddrun::base only those headers that

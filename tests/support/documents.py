@@ -189,6 +189,15 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def etcd(port, peers):
+    """A shell's words that run one, of one member, as long as the shell lives."""
+    address = f"http://127.0.0.1:{port}"
+    among = f"http://127.0.0.1:{peers}"
+    return (f"etcd --data-dir=$(mktemp -d) --log-level=error --listen-client-urls={address} --advertise-client-urls={address} "
+            f"--listen-peer-urls={among} --initial-advertise-peer-urls={among} --initial-cluster=default={among} & "
+            "trap \"kill $!\" EXIT; ")
+
+
 class Page:
     """`path`: what is run; `folder`: an empty one; `venv`: that of a Python with PyTorch, None: blocks that need it are left
     out."""
@@ -272,8 +281,10 @@ class Page:
     @staticmethod
     def multiply(command, machines):
         port = free_port()
-        one = re.sub(r":29400\b", f":{port}", re.sub(r"\bnode0\b", "127.0.0.1", command.text))
-        command.text = f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
+        members = r"\bnode\d:2379(,node\d:2379)*"
+        one, found = re.subn(members, f"127.0.0.1:{port}", command.text)
+        one = re.sub(r":29400\b", f":{port}", re.sub(r"\bnode0\b", "127.0.0.1", one))
+        command.text = (etcd(port, free_port()) if found else "") + f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
             "for one in $all; do wait $one || code=$?; done; exit $code"
 
     def run_command(self, command, allowed):

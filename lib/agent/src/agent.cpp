@@ -200,7 +200,7 @@ Result<void> Agent::set_up() {
   group_ = std::make_unique<WorkerGroup>(io_.get_executor(), spec_, prepared_, *launcher_, watcher_, *output_);
   if (auto enough = group_->check_descriptors(); !enough) return enough;
   GroupMachine::Rules rules{spec_.restart, spec_.stop, spec_.exit_skew, spec_.timeout.value_or(Milliseconds{0}),
-                            member_->runs_coordinator()};
+                            [this] { return member_->runs_coordinator(); }};
   machine_ = std::make_unique<GroupMachine>(std::move(rules), prepared_.local_world_size);
   takedown_ = std::make_unique<Takedown>(io_.get_executor(), *group_, watcher_, *machine_, job_cgroup_,
                                          [this](const Event& event) { dispatch(event); });
@@ -222,6 +222,7 @@ Result<void> Agent::open_rendezvous() {
   options.events = &events_file_;
   options.version = version_;
   options.hooks = &hooks_;
+  options.on_lease_program = [shared = shared_.shared](pid_t pid) { shared->helper_pid = pid; };
   options.with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
                                         [this](const Event& event) { dispatch(event); });

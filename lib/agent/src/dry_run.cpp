@@ -64,14 +64,20 @@ struct RendezvousPlan {
 
 Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan) {
   const RendezvousSpec& wanted = spec.rendezvous;
-  const auto location = rendezvous::find_coordinator(wanted, rendezvous::this_machine());
-  if (!location) return tl::unexpected(location.error());
   const std::string nodes = wanted.min_nodes == wanted.max_nodes ? std::to_string(wanted.max_nodes)
                                                                  : concat(wanted.min_nodes, " to ", wanted.max_nodes);
-  const Endpoint& first = location->candidates.front();
-  plan.note = concat("once ", nodes, " machines have met at ", first.host, ":", first.port,
-                     location->is_here ? ", where this one would run the coordinator" : "",
-                     "; ranks and MASTER_ADDR are given then\n");
+  std::string place;
+  if (wanted.has_lease()) {
+    place = concat("where ", wanted.is_etcd() ? concat("etcd at ", wanted.endpoint) : concat("'", wanted.lease, "'"),
+                   " says");
+  } else {
+    const auto location = rendezvous::find_coordinator(wanted, rendezvous::this_machine());
+    if (!location) return tl::unexpected(location.error());
+    const Endpoint& first = location->candidates.front();
+    place = concat("at ", first.host, ":", first.port,
+                   location->is_here ? ", where this one would run the coordinator" : "");
+  }
+  plan.note = concat("once ", nodes, " machines have met ", place, "; ranks and MASTER_ADDR are given then\n");
   plan.not_known_yet = {"RANK",        "WORLD_SIZE",  "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
                         "MASTER_ADDR", "MASTER_PORT", "DDRUN_ROUND"};
   plan.ranks.run_id = wanted.id;

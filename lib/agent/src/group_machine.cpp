@@ -58,6 +58,7 @@ constexpr Step steps[] = {
     step<event::WorkerEnded>(State::stopping, State::stopping),
     step<event::GroupGone>(State::stopping, State::closing),
     step<event::OnlyStraysLeft>(State::stopping, State::killing),
+    step<event::StopOrdered>(State::stopping, State::stopping, State::killing),
     step<event::GraceExpired>(State::stopping, State::killing),
     step<event::JobTimeout>(State::stopping, State::stopping),
     step<event::EndingSignal>(State::stopping, State::stopping, State::killing),
@@ -121,7 +122,7 @@ GroupMachine::Actions GroupMachine::take_down(int signal) {
     stop_wanted_ = true;
     return {};
   }
-  if (rules_.stop.grace.count() == 0) return kill();
+  if (rules_.stop.grace.count() == 0 || signal == SIGKILL) return kill();
   state_ = State::stopping;
   return {action::SignalGroup{signal}, action::StartGrace{rules_.stop.grace}, action::CheckGone{}};
 }
@@ -269,7 +270,7 @@ GroupMachine::Actions GroupMachine::first_ending_signal(const event::EndingSigna
   if (all_went_well()) return ends_leftovers ? kill() : Actions{};  // only clearing up
   if (verdict_ == Verdict::timed_out || verdict_ == Verdict::launcher_failed) return {};
   Actions actions{action::TellLeave{{ending.signal, ending.sender}}};
-  if (!rules_.runs_coordinator) no_verdict_follows_ = true;
+  if (!rules_.runs_coordinator()) no_verdict_follows_ = true;
   for (auto& action : end_job(Verdict::stopped_by_signal, ending.signal)) actions.push_back(std::move(action));
   if (was_taking_down && state_ == State::stopping) {
     if (ends_leftovers) {
@@ -329,7 +330,11 @@ GroupMachine::Actions GroupMachine::handle(const event::StopOrdered& order) {
   if (state_ == State::rendezvous) {
     return std::exchange(unstarted_round_, false) ? Actions{action::TellStopped{}} : Actions{};
   }
-  if (stop_wanted_) return {};
+  if (state_ == State::stopping) return order.signal == SIGKILL ? kill() : Actions{};
+  if (stop_wanted_) {
+    if (order.signal == SIGKILL) stop_signal_ = SIGKILL;
+    return {};
+  }
   return take_down(order.signal != 0 ? order.signal : SIGTERM);
 }
 

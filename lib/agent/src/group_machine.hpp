@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -156,7 +157,8 @@ class GroupMachine {
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
     Milliseconds job_limit{0};      ///< --timeout, for the message
-    bool runs_coordinator = false;  ///< in this very agent, which therefore ends last
+    /// Whether that is in this very agent, which therefore ends last. May change while the job runs.
+    std::function<bool()> runs_coordinator = [] { return false; };
   };
   GroupMachine(Rules rules, int local_world_size);
 

@@ -28,6 +28,7 @@ class JobMember {
     std::string version;
     JobHooks* hooks = nullptr;
     bool with_store = true;
+    std::function<void(pid_t)> on_lease_program;  ///< see rendezvous.hpp
   };
   using Dispatch = std::function<void(const Event&)>;
 

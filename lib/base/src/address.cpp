@@ -5,6 +5,7 @@
 #include <net/if.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "ddrun/base/duration.hpp"
@@ -176,6 +177,12 @@ bool IpAddress::is_loopback() const {
   if (is_v4()) return bytes_[v4_prefix.size()] == 127;
   return std::all_of(bytes_.begin(), bytes_.end() - 1, [](std::uint8_t byte) { return byte == 0; }) &&
          bytes_.back() == 1;
+}
+
+int IpAddress::common_bits(const IpAddress& other) const {
+  const auto [mine, theirs] = std::mismatch(bytes_.begin(), bytes_.end(), other.bytes_.begin());
+  const int whole = static_cast<int>(mine - bytes_.begin()) * 8;
+  return mine == bytes_.end() ? whole : whole + std::countl_zero(static_cast<std::uint8_t>(*mine ^ *theirs));
 }
 
 bool IpAddress::is_link_local() const { return bytes_[0] == 0xfe && (bytes_[1] & 0xc0U) == 0x80; }

@@ -64,7 +64,8 @@ Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings
     if (typed(settings, "ssh")) warnings.emplace_back("--ssh has no effect without --hosts or --hostfile");
     return {};
   }
-  for (const std::string_view name : {"standalone", "node-rank", "rdzv-endpoint", "local-addr", "master-addr"}) {
+  for (const std::string_view name :
+       {"standalone", "node-rank", "rdzv-endpoint", "rdzv-lease", "local-addr", "master-addr"}) {
     if (!typed(settings, name)) continue;
     return fail(Errc::invalid_argument, concat("--", name,
                                                " cannot be given with --hosts: ddrun tells every host what "
@@ -98,10 +99,12 @@ Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& 
 }
 
 /// The last six say something about torchrun's own store or barrier, which ddrun does not have.
-constexpr std::array<const char*, 13> known_keys{
+constexpr std::array<const char*, 19> known_keys{
     "timeout",      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
     "is_host",      "rank",         "close_timeout",     "heartbeat",           "heartbeat_timeout",
-    "read_timeout", "store_type",   "use_libuv"};
+    "read_timeout", "store_type",   "use_libuv",
+    "protocol",     "cacert",       "cert",              "key",                 "user",
+    "port"};
 
 Result<void> wrong_value(std::string_view key, std::string_view text, const Error& error) {
   return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
@@ -154,6 +157,48 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
   return {};
 }
 
+/// Who runs the coordinator is decided by etcd, or by a program.
+Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, Warnings& warnings) {
+  const auto conf = [&](const std::string& key) {
+    const auto found = rendezvous.conf.find(key);
+    return found == rendezvous.conf.end() ? std::string() : found->second;
+  };
+  if (!rendezvous.is_etcd() && rendezvous.endpoint.find(',') != std::string::npos) {
+    return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", rendezvous.endpoint,
+                                               ": several endpoints are members of etcd (--rdzv-backend=etcd); else the "
+                                               "coordinator is at one place"));
+  }
+  if (!rendezvous.has_lease()) {
+    if (typed(settings, "lease-ttl")) {
+      warnings.emplace_back("--lease-ttl has no effect without --rdzv-backend=etcd or --rdzv-lease");
+    }
+    return {};
+  }
+  if (rendezvous.is_etcd() && !rendezvous.lease.empty()) {
+    return fail(Errc::invalid_argument, "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
+  }
+  if (!rendezvous.several_machines()) return {};
+  if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
+    return fail(Errc::invalid_argument, "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
+  }
+  if (!rendezvous.is_etcd() && typed(settings, "rdzv-endpoint")) {
+    warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
+  }
+  if (rendezvous.id == RendezvousSpec().id) {
+    return fail(Errc::invalid_argument, concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
+                                               " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
+  }
+  if (const std::string protocol = conf("protocol"); !protocol.empty() && protocol != "http" && protocol != "https") {
+    return fail(Errc::invalid_argument, concat("--rdzv-conf: protocol=", protocol, ": is not http or https"));
+  }
+  if (const std::string port = conf("port"); !port.empty()) {
+    const auto parsed = parse_int(port, 1, 65535);
+    if (!parsed) return wrong_value("port", port, parsed.error());
+    rendezvous.coordinator_port = *parsed;
+  }
+  return {};
+}
+
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
   RendezvousSpec& rendezvous = draft.spec.rendezvous;
   if (rendezvous.standalone) {
@@ -166,6 +211,7 @@ Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& 
     }
   }
   if (auto settled = settle_rendezvous_file(rendezvous, settings); !settled) return settled;
+  if (auto checked = check_lease(rendezvous, settings, warnings); !checked) return checked;
   const bool alone = !rendezvous.several_machines();
   if (alone && rendezvous.node_rank.value_or(0) != 0 && typed(settings, "node-rank")) {
     warnings.push_back(concat("--node-rank=", *rendezvous.node_rank, " is ignored: with one machine its rank is 0"));

@@ -10,14 +10,9 @@ namespace ddrun::cli {
 namespace {
 
 /// Of --rdzv-backend; what each does is a row of lib/rendezvous/src/rendezvous.cpp.
-constexpr const char* back_ends = "static c10d";
+constexpr const char* back_ends = "static c10d etcd etcd-v2";
 
 Result<void> set_backend(Draft& draft, std::string_view value) {
-  if (value == "etcd" || value == "etcd-v2") {
-    return fail(Errc::invalid_argument, concat("'", value,
-                                               "' needs an etcd server, which this version of ddrun does not "
-                                               "use; give static or c10d"));
-  }
   return assign(draft.spec.rendezvous.backend, parse_choice(value, back_ends));
 }
 
@@ -30,7 +25,12 @@ Result<void> set_endpoint(Draft& draft, std::string_view value) {
     draft.spec.rendezvous.endpoint = value;
     return {};
   }
-  return assign(draft.spec.rendezvous.endpoint, parse_endpoint(value));
+  // Several are members of etcd: that, too, is settled there.
+  for (const std::string& one : split(value, ',')) {
+    if (const auto endpoint = parse_endpoint(one); !endpoint) return tl::unexpected(endpoint.error());
+  }
+  draft.spec.rendezvous.endpoint = value;
+  return {};
 }
 
 Result<void> set_nodes(Draft& draft, std::string_view value) {
@@ -84,14 +84,16 @@ const Option rendezvous_table[] = {
      .choices = back_ends,
      .kind = Kind::choice,
      .pet = true,
-     .help = "static: node ranks as given; c10d: as they come. On one machine they are the same",
+     .help = "static: node ranks as given; c10d: as they come, and as long as one machine lives; etcd: any machine may be lost. "
+             "On one machine they are the same",
      .set = set_backend,
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.backend); }},
     {.name = "rdzv-endpoint",
      .metavar = "HOST[:PORT]",
      .kind = Kind::text,
      .pet = true,
-     .help = "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's",
+     .help = "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's; with etcd its members, "
+             "as HOST:PORT,...",
      .set = set_endpoint,
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.endpoint); }},
     {.name = "rdzv-id",

@@ -1,3 +1,4 @@
+#include "ddrun/base/text.hpp"
 #include "option_table.hpp"
 
 #include "ddrun/cli/values.hpp"
@@ -13,6 +14,15 @@ Result<void> set_fence(Draft& draft, std::string_view value) {
   if (value != "auto") return assign(draft.spec.rendezvous.fence, parse_time(value));
   draft.spec.rendezvous.fence.reset();
   return {};
+}
+
+/// etcd's own bound is whole seconds, and below two there is no room to renew a lease.
+Result<Milliseconds> parse_lease_ttl(std::string_view text) {
+  auto time = parse_time(text);
+  if (time && (*time < std::chrono::seconds(2) || time->count() % 1000 != 0)) {
+    return fail(Errc::invalid_argument, concat("'", text, "' is not a whole number of seconds from 2 on"));
+  }
+  return time;
 }
 
 constexpr Option several_table[] = {
@@ -55,6 +65,20 @@ constexpr Option several_table[] = {
      .help = "A node that no longer hears the coordinator stops its workers, and looks for it so long",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.coordinator_timeout, parse_time(v)); },
      .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.coordinator_timeout)); }},
+    {.name = "rdzv-lease",
+     .metavar = "COMMAND",
+     .kind = Kind::text,
+     .help = "A program that decides which machine runs the coordinator, as --rdzv-backend=etcd does; another one takes "
+             "over when that is lost",
+     .set = [](Draft& d,
+               std::string_view v) { return assign(d.spec.rendezvous.lease, Result<std::string>(std::string(v))); },
+     .show = [](const Draft& d) { return shown(d.spec.rendezvous.lease); }},
+    {.name = "lease-ttl",
+     .metavar = "TIME",
+     .kind = Kind::duration,
+     .help = "With etcd or a lease: a coordinator that is silent for so long is followed by another one",
+     .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.lease_ttl, parse_lease_ttl(v)); },
+     .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.lease_ttl)); }},
     {.name = "fence",
      .metavar = "TIME",
      .kind = Kind::duration,

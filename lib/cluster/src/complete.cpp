@@ -139,6 +139,7 @@ class Filling {
 
   Result<void> fill_rendezvous() {
     RendezvousSpec& rendezvous = spec_.rendezvous;
+    if (rendezvous.has_lease()) return {};
     if (has("rdzv-endpoint") || !rendezvous.coordinators.empty()) {
       if (has("rdzv-endpoint")) {
         instead("coordinator", "rdzv-endpoint");

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/run.hpp"
@@ -24,7 +25,15 @@ std::map<pid_t, std::optional<int>> running;
 
 }  // namespace
 
-Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 3>& streams, bool own_group) {
+Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 3>& streams, bool own_group,
+                    const std::string& variable) {
+  std::vector<char*> variables;
+  const std::string name = variable.substr(0, variable.find('=') + 1);
+  for (char** one = environ; *one != nullptr; ++one) {
+    if (name.empty() || !std::string_view(*one).starts_with(name)) variables.push_back(*one);
+  }
+  if (!variable.empty()) variables.push_back(const_cast<char*>(variable.c_str()));
+  variables.push_back(nullptr);
   std::vector<char*> words;
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -43,7 +52,7 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 
   ::posix_spawnattr_setflags(&attributes, static_cast<short>(flags));
   pid_t pid = -1;
   const std::lock_guard lock(mutex);  // take_end() may be asked for it at once
-  const int error = ::posix_spawnp(&pid, words[0], &files, &attributes, words.data(), environ);
+  const int error = ::posix_spawnp(&pid, words[0], &files, &attributes, words.data(), variables.data());
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   if (error != 0) {
@@ -61,6 +70,13 @@ std::optional<int> forget(pid_t pid) {
 int open_pidfd(pid_t pid) {
   const bool wanted = ::getenv("DDRUN_NO_PIDFD") == nullptr;
   return wanted ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1;
+}
+
+std::vector<pid_t> running_helpers() {
+  const std::lock_guard lock(mutex);
+  std::vector<pid_t> pids;
+  for (const auto& [pid, status] : running) pids.push_back(pid);
+  return pids;
 }
 
 bool take_end(pid_t pid) {

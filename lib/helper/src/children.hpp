@@ -14,9 +14,10 @@
 namespace ddrun::helper {
 
 /// Its process id. As a shell would start it, whatever this process ignores or blocks; `streams` become its stdin,
-/// stdout and stderr and must be no standard streams of ours. Errors as of start().
+/// stdout and stderr and must be no standard streams of ours. `variable`: NAME=VALUE, beside what this process has.
+/// Errors as of start().
 [[nodiscard]] Result<pid_t> spawn(const std::vector<std::string>& argv, const std::array<int, 3>& streams,
-                                  bool own_group);
+                                  bool own_group, const std::string& variable = "");
 
 /// The helper is of the past; gives back its wait status if take_end() was first.
 std::optional<int> forget(pid_t pid);

@@ -49,7 +49,9 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
         on_line_(std::move(on_line)),
         on_end_(std::move(on_end)) {}
 
-  Result<void> start(const std::vector<std::string>& argv) {
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  Result<void> start(const std::vector<std::string>& argv, const std::string& variable) {
     name_ = argv[0];
     // For its stdin no pipe: to write to one whose reader is gone is a signal.
     int pair[2];
@@ -68,7 +70,7 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
     for (const auto* end : {&in, &out_end, &err_end}) {
       if (!*end) return tl::unexpected(end->error());
     }
-    const auto pid = spawn(argv, {in->get(), out_end->get(), err_end->get()}, true);
+    const auto pid = spawn(argv, {in->get(), out_end->get(), err_end->get()}, true, variable);
     if (!pid) return tl::unexpected(pid.error());
     pid_ = *pid;
     error_code ec;
@@ -288,13 +290,14 @@ class Conversation::Impl : public std::enable_shared_from_this<Impl> {
 Conversation::Conversation(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Conversation::~Conversation() { impl_->drop(); }
 void Conversation::say(std::string_view line) { impl_->say(line); }
+pid_t Conversation::pid() const { return impl_->pid(); }
 void Conversation::hang_up() { impl_->hang_up(); }
 
 Result<std::unique_ptr<Conversation>> Conversation::start(const asio::any_io_executor& executor,
-                                                          const std::vector<std::string>& argv, OnLine on_line,
-                                                          OnEnd on_end) {
+                                                          const std::vector<std::string>& argv,
+                                                          const std::string& variable, OnLine on_line, OnEnd on_end) {
   auto impl = std::make_shared<Impl>(executor, std::move(on_line), std::move(on_end));
-  if (auto started = impl->start(argv); !started) return tl::unexpected(started.error());
+  if (auto started = impl->start(argv, variable); !started) return tl::unexpected(started.error());
   return std::unique_ptr<Conversation>(new Conversation(std::move(impl)));
 }
 

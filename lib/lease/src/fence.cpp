@@ -74,26 +74,27 @@ Fence::~Fence() {
 }
 
 void Fence::renewed(FenceClock::time_point sent, Milliseconds ttl) {
-  until_ = std::max(until_, sent + (ttl - fence_margin(ttl)));
+  until_ = std::max(until_.load(), sent + (ttl - fence_margin(ttl)));
   arm();
 }
 
 void Fence::drop() {
-  until_ = {};
+  until_ = FenceClock::time_point{};
   arm();
 }
 
 Milliseconds Fence::left() const {
   if (!holds()) return Milliseconds{0};
-  return std::chrono::duration_cast<Milliseconds>(until_ - FenceClock::now());
+  return std::chrono::duration_cast<Milliseconds>(until_.load() - FenceClock::now());
 }
 
 void Fence::arm() {
   itimerspec when{};
-  if (until_ != FenceClock::time_point{}) {
+  const FenceClock::time_point until = until_;
+  if (until != FenceClock::time_point{}) {
     // Not 0, which would disarm it. By what is left, so that both kinds of timer will do.
     when.it_value =
-        in_timespec(std::max<FenceClock::duration>(until_ - FenceClock::now(), std::chrono::nanoseconds(1)));
+        in_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
   }
   ::timerfd_settime(timer_->descriptor.native_handle(), 0, &when, nullptr);
 }

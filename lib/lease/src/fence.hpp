@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
@@ -40,7 +41,11 @@ class Fence {
   /// There is no lease any more.
   void drop();
 
-  [[nodiscard]] bool holds() const { return until_ != FenceClock::time_point{} && FenceClock::now() < until_; }
+  /// By any thread.
+  [[nodiscard]] bool holds() const {
+    const FenceClock::time_point until = until_;
+    return until != FenceClock::time_point{} && FenceClock::now() < until;
+  }
   [[nodiscard]] Milliseconds left() const;
 
  private:
@@ -49,7 +54,7 @@ class Fence {
   void arm();
 
   std::shared_ptr<Timer> timer_;
-  FenceClock::time_point until_{};
+  std::atomic<FenceClock::time_point> until_{FenceClock::time_point{}};
 };
 
 }  // namespace ddrun::lease

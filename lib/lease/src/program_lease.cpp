@@ -1,6 +1,7 @@
 #include "program_lease.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <deque>
@@ -39,6 +40,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
       : executor_(executor),
         job_(options.job),
         argv_(program.argv),
+        environment_(program.environment),
+        on_start_(program.on_start),
         ttl_(options.ttl),
         between_ticks_(std::min(options.ttl / 4, longest_between_ticks)),
         teller_(executor, std::move(callbacks)),
@@ -107,9 +110,10 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void begin() {
     auto started = helper::Conversation::start(
-        executor_, argv_, [this](std::string_view text) { heard(text); }, [this](std::string why) { ended(why); });
+        executor_, argv_, environment_, [this](std::string_view text) { heard(text); }, [this](std::string why) { ended(why); });
     if (!started) return ended(started.error().message);
     talk_ = std::move(*started);
+    if (on_start_) on_start_(talk_->pid());
     ticks_.clear();
     waiting_ = false;
     talk_->say(concat("job 1 ", ttl_.count(), " ", to_word(job_)));
@@ -177,6 +181,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void on(const line::Other& other) {
     if (term_ != 0) lost("another has it");
+    // Mine, of a program before this one: it runs out.
+    if (other.term == former_term_) return teller_.no_leader();
     if (other.term < highest_term_) {
       teller_.trouble(concat("a leader of term ", other.term, " is not obeyed after one of term ", highest_term_));
       return teller_.no_leader();
@@ -230,6 +236,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void step_down() {
+    if (term_ != 0) former_term_ = term_;
     term_ = 0;
     fence_->drop();
     teller_.forget_me();
@@ -243,6 +250,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   asio::any_io_executor executor_;
   std::string job_;
   std::vector<std::string> argv_;
+  std::string environment_;
+  std::function<void(pid_t)> on_start_;
   Milliseconds ttl_, between_ticks_;
   Teller teller_;
   std::unique_ptr<Fence> fence_;
@@ -255,7 +264,9 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   bool answered_ = false;  ///< ever
   bool candidate_ = false, closed_ = false;
   std::string address_;
-  std::uint64_t term_ = 0, highest_term_ = 0;
+  std::atomic<std::uint64_t> term_ = 0;
+  std::uint64_t highest_term_ = 0;
+  std::uint64_t former_term_ = 0;  ///< the last one that I led in
   std::optional<std::string> verdict_;
   VerdictRecord record_{teller_};
   Done resign_done_;

@@ -16,6 +16,7 @@
 
 #include "clone_child.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/helper/run.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "spawn_order.hpp"
 
@@ -220,6 +221,11 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   return confirm(0);
 }
 
-bool Launcher::anyone_left() const { return any_child_left(); }
+/// Helpers of this process are nobody's workers.
+bool Launcher::anyone_left() const {
+  if (!any_child_left()) return false;
+  const auto helpers = helper::running_helpers();
+  return helpers.empty() || !descendants(::getpid(), helpers).empty();
+}
 
 }  // namespace ddrun::process

@@ -39,7 +39,7 @@ std::vector<ProcessInfo> all_processes() {
 }
 
 /// Nothing if /proc cannot be read.
-std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
+std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::vector<pid_t>& spared) {
   const auto all = all_processes();
   if (all.empty()) return std::nullopt;
   std::unordered_multimap<pid_t, ProcessInfo> children;
@@ -47,6 +47,7 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
   std::vector<ProcessInfo> found;
   std::vector<pid_t> frontier{root};
   std::unordered_set<pid_t> seen{root};
+  seen.insert(spared.begin(), spared.end());
   while (!frontier.empty()) {
     std::vector<pid_t> next;
     for (const pid_t parent : frontier) {
@@ -64,7 +65,9 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root) {
 
 }  // namespace
 
-std::vector<ProcessInfo> descendants(pid_t root) { return find_descendants(root).value_or(std::vector<ProcessInfo>()); }
+std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& spared) {
+  return find_descendants(root, spared).value_or(std::vector<ProcessInfo>());
+}
 
 bool signal_descendant(const ProcessInfo& info, int signal) {
   const pid_t self = ::getpid();
@@ -100,7 +103,7 @@ bool any_child_left() {
 
 std::string process_name(pid_t pid) { return read_small_file(concat("/proc/", pid, "/comm")).value_or(""); }
 
-std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up) {
+std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up, pid_t spared) {
   sigset_t child_signal;
   ::sigemptyset(&child_signal);
   ::sigaddset(&child_signal, SIGCHLD);
@@ -115,7 +118,11 @@ std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_
       left = 0;
       break;
     }
-    auto all = find_descendants(::getpid());
+    auto all = find_descendants(::getpid(), {spared});
+    if (all && all->empty() && spared != 0) {
+      left = 0;
+      break;
+    }
     if (all) {
       std::erase_if(*all, [](const ProcessInfo& info) { return info.state == 'Z'; });
       left = all->size();

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,6 +44,8 @@ namespace {
 /// being freed.
 constexpr auto agent_margin = std::chrono::seconds(15);
 constexpr auto sweep_limit = std::chrono::seconds(10);
+/// For the agent's helper to do what it does at the end: to give back a lease takes a message to another machine.
+constexpr std::chrono::milliseconds helper_limit{2'000};
 
 /// `pkill ddrun` and `pkill -f` look at these two.
 void take_own_name(int argc, char** argv, pid_t guard) {
@@ -131,6 +134,16 @@ class Sweeper {
   std::optional<Clock::time_point> kill_at_;
 };
 
+/// Of a child; in vain if it has not ended by then, or was waited for already.
+void wait_for_end(pid_t child, Clock::time_point limit) {
+  const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  while (Clock::now() < limit && ::waitpid(child, nullptr, WNOHANG) == 0) {
+    pollfd waited{end.get(), POLLIN, 0};
+    // Without pidfds it is looked at now and then.
+    ::poll(&waited, end ? 1 : 0, end ? static_cast<int>(helper_limit.count()) : 10);
+  }
+}
+
 /// True if no process is left that could write into this pipe.
 bool is_at_its_end(int pipe) {
   pollfd end{pipe, POLLIN, 0};
@@ -198,7 +211,11 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
   if (!shared.agent_done) {
     cgroup.kill();
-    const auto left = kill_all_descendants(Clock::now() + sweep_limit);
+    auto left = kill_all_descendants(Clock::now() + sweep_limit, shared.helper_pid);
+    if (shared.helper_pid != 0) {
+      wait_for_end(shared.helper_pid, Clock::now() + helper_limit);
+      left = kill_all_descendants(Clock::now() + sweep_limit);
+    }
     shared.unkillable = left ? static_cast<int>(*left) : -1;
     cgroup.remove_soon();
   }

@@ -1,5 +1,7 @@
 #include "ddrun/rendezvous/coordinator.hpp"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -21,6 +23,7 @@
 #include "job_memory.hpp"
 #include "membership.hpp"
 #include "node_ranks.hpp"
+#include "recovery.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -40,6 +43,10 @@ constexpr std::size_t most_cause = 64UL << 10U;
 constexpr std::uint64_t most_unread_reports = 32UL << 20U;
 /// SIGKILL and what an agent does before and after it.
 constexpr Milliseconds time_to_kill{1'000};
+/// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
+/// anything is known of them.
+constexpr Milliseconds time_to_come{5'000};
+constexpr Milliseconds time_for_the_first_claim{10'000};
 /// The longest that a newcomer waits for a round to have lasted a while, whatever the last call.
 constexpr Milliseconds longest_settling{30'000};
 
@@ -67,6 +74,13 @@ class Coordinator::State {
   void tick();
   [[nodiscard]] std::optional<Clock::time_point> next_deadline() const;
 
+  void suspend();
+  void lead(Term term);
+  void stand_down(RefusalKind kind, const std::string& why);
+  [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
+  void recorded();
+  [[nodiscard]] bool stood_down() const { return stood_down_.has_value(); }
+
   [[nodiscard]] bool done() const;
   [[nodiscard]] bool waits_for_latecomers() const { return latecomers_until_.has_value(); }
   [[nodiscard]] const Membership& members() const { return members_; }
@@ -81,7 +95,8 @@ class Coordinator::State {
     opening,    ///< node rank 0 was given OPEN
     running,    ///< all were given START
     stopping,   ///< STOP was sent, some have not sent STOPPED
-    ended,      ///< the verdict is out
+    recording,  ///< the verdict is to be recorded before it is told
+    ended,      ///< the verdict is out, or another coordinator goes on
   };
   /// Why a round is stopped and what comes then.
   struct Ending {
@@ -100,17 +115,6 @@ class Coordinator::State {
     LinkId rival = 0;
     Clock::time_point asked;
     Clock::time_point deadline;
-  };
-
-  /// This coordinator takes over from another one: the last round that was started is known by its members' claims
-  /// only.
-  struct Recovery {
-    Clock::time_point until;
-    RoundClaim best;                 ///< of the highest term and round
-    std::map<LinkId, bool> members;  ///< who claims that round, and whether its workers have ended well
-    [[nodiscard]] bool complete() const {
-      return best.term != 0 && members.size() >= static_cast<std::size_t>(best.node_count);
-    }
   };
 
   // What is sent.
@@ -150,6 +154,11 @@ class Coordinator::State {
   void note_claim(Member& member, const RoundClaim& claim);
   [[nodiscard]] bool recovers();
   void recover();
+  [[nodiscard]] const Member* own_member() const;
+  [[nodiscard]] bool is_over() const { return phase_ == Phase::recording || phase_ == Phase::ended; }
+  [[nodiscard]] int stop_signal(const Ending& ending, int wanted) const;
+  void hand_over(const Ending& ending);
+  [[nodiscard]] std::optional<Clock::time_point> waits_for_lease_until() const;
 
   // Two claims of one place.
   void dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival);
@@ -200,6 +209,8 @@ class Coordinator::State {
 
   // The end of the job.
   void end(VerdictMessage verdict);
+  void tell_verdict();
+  void forget_deadlines();
   void tell_the_end(LinkId link, bool took_part);
   [[nodiscard]] VerdictMessage nobody_came() const;
 
@@ -240,6 +251,11 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
+  bool suspended_ = false;  ///< the lease is over
+  Clock::time_point suspended_since_;
+  bool to_record_ = false;  ///< the transport has not been given the verdict
+  /// What agents are told that come after this coordinator has stood down.
+  std::optional<Refused> stood_down_;
   Clock::time_point started_at_;  ///< the last round
 
   /// Reports to the observer, in bytes since the job began. What was sent before a ping has been read when it is
@@ -269,6 +285,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     lost(link, "it sent a second JOIN");
     return;
   }
+  if (stood_down_) return refuse(link, RefusalKind::moved, stood_down_->why);
   // No member is there and nothing has run: it is the newcomer's job.
   if (members_.empty() && !memory_.started && !memory_.verdict) {
     memory_.settings.clear();
@@ -279,14 +296,11 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_cause_.reset();
     answered_ = expected_ = 0;
   }
-  if (options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_) {
-    recovery_.emplace(Recovery{now + options_.recovery, {}, {}});
-  }
   if (const auto refused = objection(join)) {
     event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
     refuse(link, refused->kind, refused->why);
     if (refused->kind != RefusalKind::other_job) count_answered(join);
-  } else if (memory_.verdict) {
+  } else if (phase_ == Phase::ended) {
     answer_after_the_end(link);
     count_answered(join);
   } else if (Member* rival = members_.rival(join)) {
@@ -316,7 +330,7 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
                    concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
                           "; give both the same --rdzv-id, or this one another endpoint")};
   }
-  if (options_.term != 0 && join.claim.term >= options_.term) {
+  if (options_.term != 0 && join.claim.term > options_.term) {
     return Refused{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")};
   }
   if (join.agent_id.empty()) return for_good("an agent needs an id");
@@ -360,7 +374,13 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool is_own = options_.only_here || (options_.own && options_.own->agent_id == join.agent_id);
   Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.only_here) heartbeat_.add(link, now);
-  note_claim(member, join.claim);
+  if (options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_) {
+    const Clock::duration stopped =
+        time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill);
+    recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
+                      options_.has_lease);
+  }
+  if (join.claim.term < options_.term) note_claim(member, join.claim);
   send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                      static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
                      options_.term});  // the transport knows the session
@@ -412,6 +432,7 @@ std::string Coordinator::State::waits_for() const {
   const int wanted = memory_.meaning.min_nodes - members_.available();
   if (wanted > 0) return causes::more_nodes(wanted);
   if (recovery_) return "the others of the last round";
+  if (suspended_) return "the lease, which cannot be renewed at the moment";
   if (fence_until_) {
     return concat("the end of workers that may still run on ", fenced_, ", for ",
                   causes::seconds_text(*fence_until_ - now), " (--fence)");
@@ -422,7 +443,7 @@ std::string Coordinator::State::waits_for() const {
 // ---- newcomers beside a round: for each all workers have to start again, so they wait a little for each other
 
 bool Coordinator::State::runs_with_a_free_place() const {
-  return (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
+  return !suspended_ && (phase_ == Phase::opening || phase_ == Phase::running) && !any_succeeded_ &&
          round_size_ < static_cast<std::size_t>(memory_.meaning.max_nodes);
 }
 
@@ -475,39 +496,35 @@ void Coordinator::State::answer_after_the_end(LinkId link) {
 
 /// A claim of another round than the last one that was started makes a newcomer of its member.
 void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
-  if (!recovery_ || claim.term == 0 || claim.node_count < 1) return;
-  RoundClaim& best = recovery_->best;
-  const auto place = [](const RoundClaim& one) { return std::pair(one.term, one.round); };
-  if (place(claim) < place(best)) return;
-  if (place(claim) > place(best)) {
-    for (const auto& [link, succeeded] : std::exchange(recovery_->members, {})) {
-      if (Member* other = members_.find(link)) other->kept_rank = -1;
-    }
-    best = claim;
+  if (!recovery_) return;
+  const Recovery::Noted noted = recovery_->note(member.link, claim);
+  for (const LinkId link : noted.outdated) {
+    if (Member* other = members_.find(link)) other->kept_rank = -1;
   }
-  best.moved = best.moved && claim.moved;
-  member.kept_rank = claim.node_rank;
-  recovery_->members[member.link] = claim.succeeded;
+  if (noted.of_last_round) member.kept_rank = claim.node_rank;
 }
 
 /// Whether members of the last round may still come. Once that is clear, the job goes on from there.
 bool Coordinator::State::recovers() {
   if (!recovery_) return false;
-  if (!recovery_->complete() && now < recovery_->until && members_.available() < memory_.meaning.max_nodes) return true;
+  const bool all_of_a_new_job =
+      recovery_->nothing_before() && members_.available() >= memory_.meaning.max_nodes;
+  if (!recovery_->complete() && now < recovery_->until() && !all_of_a_new_job) return true;
   recover();
   return false;
 }
 
 void Coordinator::State::recover() {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
-  const RoundClaim& last = recovery.best;
+  const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
   memory_.round = std::max(memory_.round, last.round);
   memory_.started = true;
   (void)memory_.take(last.memory, now);  // what makes no sense is nothing to go by
-  const bool all_well = recovery.complete() && std::all_of(recovery.members.begin(), recovery.members.end(),
-                                                           [](const auto& one) { return one.second; });
-  if (all_well) {
+  if (recovery.all_well()) {
+    for (const LinkId link : recovery.members()) {
+      if (Member* member = members_.find(link)) member->in_round = true;  // they have taken part in what went well
+    }
     unfinished_ = 0;
     return check_finished();
   }
@@ -523,6 +540,75 @@ void Coordinator::State::recover() {
     spend_restart(cause.why);
   }
   last_cause_ = std::move(cause);
+}
+
+// ---- the lease: this coordinator leads, may not for a while, or leads no more
+
+/// The agent in this process, if it is there.
+const Member* Coordinator::State::own_member() const {
+  const auto link = members_.coordinators_own_link();
+  return link ? members_.find(*link) : nullptr;
+}
+
+void Coordinator::State::suspend() {
+  if (std::exchange(suspended_, true) || phase_ == Phase::ended) return;
+  suspended_since_ = now;
+  if (is_over()) return;
+  notice(
+      "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one begins "
+      "before it could");
+  if (phase_ == Phase::stopping && stop_signal(*ending_, 0) == SIGKILL) tell_stop(SIGKILL);
+}
+
+void Coordinator::State::lead(Term term) {
+  options_.term = term;
+  if (!std::exchange(suspended_, false)) return;
+  if (!is_over()) notice("the lease that says who leads the job is renewed");
+  if (phase_ == Phase::recording) to_record_ = true;
+  gather();
+  plan_to_let_in();
+}
+
+/// Something waits for the lease: the next round, or the verdict. Until when it may.
+std::optional<Clock::time_point> Coordinator::State::waits_for_lease_until() const {
+  if (!suspended_ || (phase_ != Phase::gathering && phase_ != Phase::recording)) return std::nullopt;
+  return suspended_since_ + options_.patience;
+}
+
+/// Members are told to go, and who leaves is told that it has left.
+void Coordinator::State::stand_down(RefusalKind kind, const std::string& why) {
+  if (phase_ == Phase::ended) return;
+  event(event_text::moved, memory_.round, why);
+  phase_ = Phase::ended;
+  stood_down_ = Refused{RefusalKind::moved, why};
+  forget_deadlines();
+  recovery_.reset();
+  std::vector<LinkId> links;
+  for (const auto& [link, member] : members_.all()) links.push_back(link);
+  for (const LinkId link : links) {
+    Member* member = members_.find(link);
+    if (member == nullptr) continue;
+    if (member->leaving) {
+      release(*member, concat("left the job after ", signal_name(member->leave_signal)));
+      continue;
+    }
+    refuse(link, kind, why);
+    members_.remove(link);
+  }
+  for (const Claim& claim : std::exchange(claims_, {})) refuse(claim.link, RefusalKind::moved, why);
+}
+
+/// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
+void Coordinator::State::hand_over(const Ending& ending) {
+  // A restart that was decided is to be paid for there.
+  const RefusalKind kind = ending.uses_restart ? RefusalKind::given_up : RefusalKind::moved;
+  stand_down(kind, concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
+}
+
+/// Workers of members that the next coordinator may not hear of must have ended when it can be there: those that are
+/// stopped for lost members while the lease is over have no grace.
+int Coordinator::State::stop_signal(const Ending& ending, int wanted) const {
+  return suspended_ && ending.cause.kind == VerdictKind::node_lost ? SIGKILL : wanted;
 }
 
 // ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
@@ -596,7 +682,7 @@ void Coordinator::State::gather() {
     last_call_.reset();
     last_call_over_ = false;
   }
-  if (pause_until_ || fence_until_ || here < job.min_nodes) return;
+  if (pause_until_ || fence_until_ || suspended_ || here < job.min_nodes) return;
   const bool last_call_over = memory_.started || last_call_over_ || job.last_call.count() == 0;
   if (here >= job.max_nodes || last_call_over) begin_round();
   else if (!last_call_) last_call_ = now + job.last_call;
@@ -661,6 +747,8 @@ void Coordinator::State::start_round(std::uint16_t port) {
   phase_ = Phase::running;
   started_at_ = now;
   memory_.started = true;
+  const Member* own = own_member();
+  memory_.coordinators_rank = own != nullptr && own->in_round ? own->node_rank : -1;
   unfinished_ = unsucceeded_ = round_size_;
   const std::string memory = options_.term == 0 ? "" : memory_.text(now);
   for (std::size_t rank = 0; rank < round_links_.size(); ++rank) {
@@ -690,7 +778,7 @@ void Coordinator::State::receive(LinkId link, const FromAgent& message) {
     settle_by_pong(*member, pong->number);
     note_stall(*member, Milliseconds{pong->stalled_ms});
     reports_read(link, pong->number);
-  } else if (phase_ != Phase::ended) {
+  } else if (!is_over()) {
     std::visit(
         [&](const auto& said) {
           if constexpr (requires { on(*member, said); }) on(*member, said);
@@ -758,7 +846,8 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   event(event_text::left, memory_.round, member.node(), cause.why);
   const JobSettings& job = memory_.meaning;
   const bool in_round = member.in_round;
-  const bool over = member.runs_coordinator || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
+  const bool is_leader = member.runs_coordinator && options_.has_lease;
+  const bool over = (member.runs_coordinator && !is_leader) || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
                     (members_.available() == 0 && (in_round || phase_ == Phase::gathering));
   // The store of node rank 0 is needed until the round is over; the others are, once their workers are done, not.
   const bool idle = !in_round || (phase_ == Phase::running && member.finished() && member.node_rank != 0);
@@ -773,6 +862,10 @@ void Coordinator::State::on(Member& member, const Leave& message) {
     ending.cause_link = member.link;
     ending.cause = std::move(cause);
     begin_stop(std::move(ending), 0);
+  } else if (phase_ == Phase::gathering && is_leader) {
+    Ending ending;
+    ending.cause = std::move(cause);
+    hand_over(ending);
   }
 }
 
@@ -811,7 +904,7 @@ void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
 
 /// An agent that answers lives: it is given up much later than a silent one.
 void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
-  if (phase_ == Phase::ended) return;
+  if (is_over()) return;
   if (stalled.count() == 0) {
     if (!member.stalled_since) return;
     const Milliseconds took = std::chrono::duration_cast<Milliseconds>(now - *member.stalled_since);
@@ -875,13 +968,13 @@ void Coordinator::State::lost(LinkId link, const std::string& how) {
 void Coordinator::State::lose(Member& member, const std::string& how, Clock::time_point since, bool broken) {
   const Member gone = member;
   members_.remove(gone.link);
-  if (recovery_) recovery_->members.erase(gone.link);
+  if (recovery_) recovery_->forget(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) refuse(gone.link, RefusalKind::given_up, cause.why);
   fence(gone, since, broken);
   count_departure(gone, cause);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
-  if (gone.runs_coordinator && phase_ != Phase::ended) {
+  if (gone.runs_coordinator && !is_over()) {
     // This very process: the others are to hear of it while it can still tell them.
     const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.told && !gone.stopped;
     stop_for_good(std::move(cause), nullptr, 0);
@@ -909,6 +1002,7 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
       if (gone.leaving && broken) one_less_to_stop();
       else lost_while_stopping(std::move(cause), since, broken);
       break;
+    case Phase::recording:
     case Phase::ended: break;
   }
   settle_by_loss(gone.link);
@@ -1025,6 +1119,7 @@ void Coordinator::State::stop_for_good(VerdictMessage cause, const Member* membe
       ending_->cause_link = member != nullptr ? member->link : 0;
       cause_details_.clear();
       break;
+    case Phase::recording:
     case Phase::ended: break;
   }
 }
@@ -1043,7 +1138,7 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
     const Member* member = members_.find(link);
     if (member != nullptr && member->told && !member->stopped) ++to_stop_;
   }
-  tell_stop(signal);
+  tell_stop(stop_signal(*ending_, signal));
   if (to_stop_ == 0) all_stopped();
 }
 
@@ -1082,6 +1177,8 @@ void Coordinator::State::all_stopped() {
     member->in_round = member->told = false;
     if (member->leaving) leavers.push_back(link);
   }
+  const Member* own = own_member();
+  if (options_.has_lease && own != nullptr && own->leaving) return hand_over(ending);
   phase_ = Phase::gathering;
   if (ending.had_started) join_until_.reset();
   if (ending.uses_restart) spend_restart(ending.cause.why);
@@ -1094,7 +1191,7 @@ void Coordinator::State::all_stopped() {
   if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
   gather();
   const int here = members_.available();
-  if (phase_ != Phase::gathering || (here >= memory_.meaning.min_nodes && !fence_until_)) return;
+  if (phase_ != Phase::gathering || (here >= memory_.meaning.min_nodes && !fence_until_ && !suspended_)) return;
   const std::string what_for = concat(waits_for(), ", after ", ending.cause.why);
   event(event_text::waiting, memory_.round, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
   for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
@@ -1135,11 +1232,30 @@ void Coordinator::State::leave_out(const std::string& host) {
 void Coordinator::State::end(VerdictMessage verdict) {
   verdict.restarts = memory_.budget.used();
   memory_.verdict = std::move(verdict);
-  phase_ = Phase::ended;
+  forget_deadlines();
+  if (!options_.has_lease) return tell_verdict();
+  phase_ = Phase::recording;
+  to_record_ = true;
+}
+
+std::optional<VerdictMessage> Coordinator::State::take_verdict_to_record() {
+  if (phase_ != Phase::recording || suspended_ || !std::exchange(to_record_, false)) return std::nullopt;
+  return memory_.verdict;
+}
+
+void Coordinator::State::recorded() {
+  if (phase_ == Phase::recording) tell_verdict();
+}
+
+void Coordinator::State::forget_deadlines() {
   for (auto* deadline : {&join_until_, &last_call_, &pause_until_, &fence_until_, &let_in_at_, &opened_until_,
                          &stopped_until_, &skew_until_}) {
     deadline->reset();
   }
+}
+
+void Coordinator::State::tell_verdict() {
+  phase_ = Phase::ended;
   verdict_until_ = now + time_to_read_the_verdict;
   // A job that a signal ended, or that never had enough for a round, has waited for none; the others of a job that was
   // over soon may still be on their way, and would look for its coordinator in vain.
@@ -1204,7 +1320,8 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
     return first;
   }
   also(heartbeat_.next());
-  if (recovery_) also(recovery_->until);
+  if (recovery_) also(recovery_->until());
+  also(waits_for_lease_until());
   if (!claims_.empty()) also(claims_.front().deadline);
   also(last_call_);
   also(pause_until_);
@@ -1239,7 +1356,7 @@ void Coordinator::State::tick() {
   for (const LinkId link : due.silent) {
     Member* member = members_.find(link);
     // The coordinator's own agent is in this very process: it is busy, not lost.
-    if (member == nullptr || phase_ == Phase::ended || member->runs_coordinator) continue;
+    if (member == nullptr || is_over() || member->runs_coordinator) continue;
     const std::string bound = causes::seconds_text(heartbeat_.bound());
     lose(*member,
          member->broken.empty()
@@ -1277,7 +1394,12 @@ void Coordinator::State::tick() {
     skew_until_.reset();
     if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
   }
-  if (recovery_ && recovery_->until <= now) gather();
+  if (over(waits_for_lease_until())) {
+    return stand_down(RefusalKind::moved,
+                      concat("the coordinator on ", options_.host, " leads no more: its lease could not be renewed for ",
+                             causes::seconds_text(now - suspended_since_)));
+  }
+  if (recovery_ && recovery_->until() <= now) gather();
   if (over(pause_until_)) {
     pause_until_.reset();
     gather();
@@ -1396,6 +1518,30 @@ void Coordinator::heard(LinkId link, Clock::time_point now) {
 }
 
 void Coordinator::broke(LinkId link, const std::string& how) { state_->broke(link, how); }
+
+void Coordinator::suspend(Clock::time_point now) {
+  state_->now = now;
+  state_->suspend();
+}
+
+void Coordinator::lead(Term term, Clock::time_point now) {
+  state_->now = now;
+  state_->lead(term);
+}
+
+void Coordinator::stand_down(const std::string& why, Clock::time_point now) {
+  state_->now = now;
+  state_->stand_down(RefusalKind::moved, why);
+}
+
+std::optional<VerdictMessage> Coordinator::take_verdict_to_record() { return state_->take_verdict_to_record(); }
+
+void Coordinator::recorded(Clock::time_point now) {
+  state_->now = now;
+  state_->recorded();
+}
+
+bool Coordinator::stood_down() const { return state_->stood_down(); }
 
 void Coordinator::tick(Clock::time_point now) {
   state_->now = now;

@@ -73,6 +73,15 @@ class CoordinatorServer::Loop {
   [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
+  /// For other threads: `what` is done with the only job's coordinator before this returns.
+  template <class Action>
+  void tell_coordinator(Action what) {
+    thread_.ask([&] {
+      Coordinator& coordinator = jobs_.begin()->second.coordinator;
+      what(coordinator, now());
+      carry_out(coordinator);
+    });
+  }
 
  private:
   /// A connection that is not authenticated. Answers are as short as the room that every new connection has.
@@ -139,6 +148,7 @@ class CoordinatorServer::Loop {
   void settle();
   void check_done();
   [[nodiscard]] Clock::time_point now() const { return turn_ - skipped_; }
+  void look_at_lease();
 
   // Who comes.
   void accept_from(Listener& listener);
@@ -204,6 +214,7 @@ class CoordinatorServer::Loop {
   Deadline stop_by_{};
   std::optional<Deadline> done_by_;
   bool done_told_ = false;
+  bool stood_down_told_ = false;
 
   std::mutex mutex_;  // of what follows
   bool done_ = false;
@@ -260,6 +271,7 @@ void CoordinatorServer::Loop::notice(std::uint64_t number, const std::string& te
 void CoordinatorServer::Loop::run() {
   for (;;) {
     const int count = wait_for_events();
+    look_at_lease();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
     // Who has sent something is heard before anybody is found to be silent.
     if (count < static_cast<int>(events_.size()) || turn_ - last_tick_ > max_without_tick) on_time();
@@ -288,6 +300,14 @@ int CoordinatorServer::Loop::wait_for_events() {
   turn_ = Clock::now();
   if (timeout >= 0) gap(turn_ - before - milliseconds(timeout));
   return std::max(count, 0);
+}
+
+/// Whatever has come, first it must be known whether this is still the coordinator to act on it.
+void CoordinatorServer::Loop::look_at_lease() {
+  if (!options_.holds_lease || options_.holds_lease()) return;
+  Coordinator& coordinator = jobs_.begin()->second.coordinator;
+  coordinator.suspend(now());
+  carry_out(coordinator);
 }
 
 Deadline CoordinatorServer::Loop::next_deadline() const {
@@ -648,6 +668,12 @@ void CoordinatorServer::Loop::carry_out(Coordinator& coordinator) {
       hang_up(output.link, found->second);
     }
   }
+  if (options_.on_verdict) {
+    if (const auto verdict = coordinator.take_verdict_to_record()) options_.on_verdict(*verdict);
+  }
+  if (options_.on_stood_down && coordinator.stood_down() && !std::exchange(stood_down_told_, true)) {
+    options_.on_stood_down();
+  }
 }
 
 void CoordinatorServer::Loop::send(LinkId id, Link& link, FromCoordinator message) {
@@ -802,5 +828,22 @@ std::uint16_t CoordinatorServer::port() const { return loop_->port(); }
 std::vector<std::string> CoordinatorServer::addresses() const { return loop_->addresses(); }
 bool CoordinatorServer::wait_done(Deadline deadline) const { return loop_->wait_done(deadline); }
 CoordinatorServerStats CoordinatorServer::stats() const { return loop_->stats(); }
+
+void CoordinatorServer::suspend() const {
+  loop_->tell_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.suspend(now); });
+}
+
+void CoordinatorServer::lead(Term term) const {
+  loop_->tell_coordinator([term](Coordinator& coordinator, Clock::time_point now) { coordinator.lead(term, now); });
+}
+
+void CoordinatorServer::stand_down(const std::string& why) const {
+  loop_->tell_coordinator(
+      [&why](Coordinator& coordinator, Clock::time_point now) { coordinator.stand_down(why, now); });
+}
+
+void CoordinatorServer::recorded() const {
+  loop_->tell_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.recorded(now); });
+}
 
 }  // namespace ddrun::rendezvous

@@ -133,6 +133,10 @@ std::string refused(Round last, const std::string& host, const std::string& addr
   return line({{"event", "refused"}, {"round", last}, {"host", host}, {"address", address}, {"why", why}});
 }
 
+std::string moved(Round last, const std::string& why) {
+  return line({{"event", "moved"}, {"round", last}, {"why", why}});
+}
+
 std::string verdict(Round number, const VerdictMessage& verdict) {
   return line({{"event", "verdict"},
                {"round", number},

@@ -123,6 +123,19 @@ MachineFacts this_machine() {
   return facts;
 }
 
+void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress>& own_addresses) {
+  const auto nearness = [&](const Endpoint& endpoint) {
+    int most = -1;
+    const auto address = IpAddress::parse(endpoint.host);
+    for (const IpAddress& own : own_addresses) {
+      if (address && !own.is_loopback()) most = std::max(most, own.common_bits(*address));
+    }
+    return most;
+  };
+  std::stable_sort(endpoints.begin(), endpoints.end(),
+                   [&](const Endpoint& a, const Endpoint& b) { return nearness(a) > nearness(b); });
+}
+
 Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine) {
   auto endpoints = endpoints_of(spec);
   if (!endpoints) return tl::unexpected(endpoints.error());

@@ -14,6 +14,7 @@ constexpr const char* restarts_key = "restarts";
 constexpr const char* doublings_key = "doublings";
 constexpr const char* recent_key = "recent_ms";
 constexpr const char* failures_key = "failures";
+constexpr const char* coordinator_key = "coordinator";
 
 }  // namespace
 
@@ -22,6 +23,7 @@ std::string JobMemory::text(Clock::time_point now) const {
   nlohmann::json json{{restarts_key, spent.used}, {doublings_key, spent.doublings}};
   for (const Milliseconds age : spent.ages) json[recent_key].push_back(age.count());
   if (!failures_of_host.empty()) json[failures_key] = failures_of_host;
+  if (coordinators_rank >= 0) json[coordinator_key] = coordinators_rank;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -30,6 +32,7 @@ bool JobMemory::take(const std::string& text, Clock::time_point now) {
   if (!json.is_object()) return false;
   RestartBudget::Spent spent;
   std::map<std::string, int> failures;
+  int coordinator = -1;
   try {
     spent.used = json.value(restarts_key, 0);
     spent.doublings = json.value(doublings_key, 0);
@@ -37,6 +40,7 @@ bool JobMemory::take(const std::string& text, Clock::time_point now) {
       spent.ages.emplace_back(age.get<std::int64_t>());
     }
     failures = json.value(failures_key, failures);
+    coordinator = json.value(coordinator_key, coordinator);
   } catch (const nlohmann::json::exception&) {
     return false;
   }
@@ -46,6 +50,7 @@ bool JobMemory::take(const std::string& text, Clock::time_point now) {
   if (!possible) return false;
   budget.take(spent, now);
   failures_of_host = std::move(failures);
+  coordinators_rank = std::max(coordinator, -1);
   return true;
 }
 

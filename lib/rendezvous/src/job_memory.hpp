@@ -24,6 +24,7 @@ struct JobMemory {
   Round round = 0;                              ///< the last one that was begun
   bool started = false;                         ///< workers ran once
   std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
+  int coordinators_rank = -1;                   ///< the node rank of the coordinator's own machine in that round
   Departures departures;
   std::optional<VerdictMessage> verdict;  ///< the job has ended
 

@@ -16,7 +16,9 @@
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/store/tcp_server.hpp"
+#include "leadership.hpp"
 #include "node_ranks.hpp"
+#include "recorded_verdict.hpp"
 #include "settings.hpp"
 #include "warn_on.hpp"
 
@@ -32,6 +34,12 @@ constexpr std::chrono::seconds patience{2};
 constexpr std::chrono::seconds last_words{6};
 /// For an answer to JOIN, beyond what a silent member is given.
 constexpr Milliseconds time_to_answer{10'000};
+/// For the lease to be given back at the end; it runs out by itself later.
+constexpr std::chrono::seconds time_to_resign{1};
+/// Of where this machine's coordinator is, as others read it.
+constexpr std::size_t longest_announced = 1024;
+/// Between two attempts to record the verdict while the lease is held.
+constexpr Milliseconds pause_before_recording_again{500};
 
 /// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
 /// machines of the round only, and listening on the address that workers are told and nowhere else.
@@ -110,7 +118,9 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
         options_(std::move(options)),
         listener_(std::move(listener)),
         notice_timer_(executor_),
-        close_timer_(executor_) {}
+        close_timer_(executor_),
+        look_timer_(executor_),
+        record_timer_(executor_) {}
 
   Result<void> open() override;
   [[nodiscard]] bool runs_coordinator() const override { return server_ != nullptr; }
@@ -130,6 +140,31 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
 
  private:
   Result<void> start_coordinator();
+  Result<void> open_lease();
+
+  // With a lease.
+  void campaign();
+  [[nodiscard]] std::string addresses_text(const CoordinatorServer& server) const;
+  void look_for_coordinator(Deadline until);
+  void nobody_leads();
+  void on_leader(const lease::Leader& leader);
+  void lead(Term term);
+  void follow(const lease::Leader& leader);
+  void stand_down(const std::string& why);
+  void stop_campaigning();
+  void record(const VerdictMessage& verdict);
+  void recorded(const VerdictMessage& verdict, const Result<void>& result);
+  void on_recorded_verdict(const std::string& text);
+  void end_as_recorded();
+  void on_unusable_lease(const Error& error);
+  void resign();
+  /// Hands what comes from another thread, or later, to this object as long as it lives and the job is not over for it.
+  template <class... Given>
+  auto while_it_lasts(void (JobRendezvous::*what)(Given...)) {
+    return [weak = weak_from_this(), what](const auto&... given) {
+      if (const auto self = weak.lock(); self && !self->over_) (self.get()->*what)(given...);
+    };
+  }
   [[nodiscard]] Join join_message() const;
 
   void send(const FromAgent& message) {
@@ -165,6 +200,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
     return rendezvous.endpoint.empty() || is_coordinators ? std::uint16_t{0} : port;
   }
 
+  [[nodiscard]] VerdictMessage left_verdict(const char* when) const;
   void lost(const LinkLoss& loss);
   void come_back(const std::string& why);
   void join_by(Deadline deadline);
@@ -172,8 +208,10 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
   void tell_later(std::string text);
-  void job_done();
+  void job_done(int server);
   void close_up();
+  void wait_to_close();
+  void find_again();
 
   asio::any_io_executor executor_;
   RendezvousOptions options_;
@@ -181,11 +219,16 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::string agent_id_ = random_id();
   CoordinatorLocation location_;
   MachineFacts machine_;
+  std::unique_ptr<Leadership> leadership_;  ///< outlives the servers, which ask it
   std::unique_ptr<CoordinatorServer> server_;
+  std::unique_ptr<CoordinatorServer> former_server_;  ///< has stood down, and still tells agents so
+  int servers_ = 0;                                   ///< so many were started; the last one is server_
   std::unique_ptr<AgentLink> link_;
   std::unique_ptr<RoundStore> store_;
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
+  asio::steady_timer look_timer_;
+  asio::steady_timer record_timer_;
   Round started_ = 0;
   bool member_ = false;  ///< Welcome was heard
   bool told_of_retry_ = false;
@@ -196,7 +239,20 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   /// This node is to join again, as a newcomer, once its workers are stopped.
   bool coming_back_ = false;
   std::string why_it_comes_back_;  ///< empty: it has not been a member before
+  std::optional<Leave> left_;      ///< this node was told to end
   std::optional<HmacKey> key_;     ///< of the job's secret; none: --insecure
+  // With a lease.
+  bool campaigns_ = false;
+  bool looking_ = false;  ///< for a coordinator, until it lets this node in
+  Deadline look_until_{};
+  Term term_ = 0;  ///< that this machine leads in, or led in last; 0: never
+  Term joined_term_ = 0;  ///< of the coordinator that serves this node
+  std::optional<lease::Leader> leader_;
+  std::optional<lease::Leader> followed_;  ///< by link_
+  std::string lease_trouble_;
+  std::optional<VerdictMessage> recorded_;
+  bool resigned_ = false, resigning_ = false;
+
   std::function<void()> close_done_;
   bool over_ = false;  ///< verdict, refusal or loss: nothing more is said or heard
 };
@@ -206,9 +262,13 @@ Result<void> JobRendezvous::open() {
   if (options_.secret) key_.emplace(options_.secret->bytes());
   options_.secret.reset();
   machine_ = this_machine();
-  auto location = find_coordinator(options_.spec->rendezvous, machine_);
-  if (!location) return tl::unexpected(location.error());
-  location_ = std::move(*location);
+  if (options_.spec->rendezvous.has_lease()) {
+    if (auto opened = open_lease(); !opened) return opened;
+  } else {
+    auto location = find_coordinator(options_.spec->rendezvous, machine_);
+    if (!location) return tl::unexpected(location.error());
+    location_ = std::move(*location);
+  }
   if (!location_.warning.empty()) say(Level::warning, location_.warning);
   store_ = std::make_unique<RoundStore>(executor_, machine_.addresses, options_.spec->rendezvous.store_max_memory,
                                         options_.with_store);
@@ -227,12 +287,25 @@ Result<void> JobRendezvous::start_coordinator() {
   options.coordinator.own = join_message();
   options.coordinator.heartbeat_interval = rendezvous.heartbeat_interval;
   options.coordinator.heartbeat_misses = rendezvous.heartbeat_misses;
-  options.on_done = [weak = weak_from_this(), executor = executor_] {
-    asio::post(executor, [weak] {
-      if (const auto self = weak.lock()) self->job_done();
+  options.on_done = [weak = weak_from_this(), executor = executor_, number = ++servers_] {
+    asio::post(executor, [weak, number] {
+      if (const auto self = weak.lock()) self->job_done(number);
     });
   };
   options.on_notice = warn_on(executor_);
+  if (leadership_) {
+    options.coordinator.term = term_;
+    options.coordinator.has_lease = true;
+    options.coordinator.patience = rendezvous.coordinator_timeout;
+    options.holds_lease = [leadership = leadership_.get()] { return leadership->leads(); };
+    options.on_verdict = [executor = executor_, tell = while_it_lasts(&JobRendezvous::record)](
+                             const VerdictMessage& verdict) { asio::post(executor, [tell, verdict] { tell(verdict); }); };
+    options.on_stood_down = [weak = weak_from_this(), executor = executor_] {
+      asio::post(executor, [weak] {
+        if (const auto self = weak.lock()) self->resign();
+      });
+    };
+  }
   auto server = CoordinatorServer::start(options);
   if (!server) {
     // Several agents on one machine: the first one runs it.
@@ -266,7 +339,17 @@ Join JobRendezvous::join_message() const {
   return join;
 }
 
-void JobRendezvous::join() { join_by(Clock::now() + options_.spec->rendezvous.join_timeout); }
+void JobRendezvous::join() {
+  const Deadline deadline = Clock::now() + options_.spec->rendezvous.join_timeout;
+  if (!leadership_) return join_by(deadline);
+  if (auto started = leadership_->start(); !started) {
+    asio::post(executor_, [self = shared_from_this(), error = started.error()] {
+      if (!self->over_) self->lost({error, false});
+    });
+    return;
+  }
+  look_for_coordinator(deadline);
+}
 
 void JobRendezvous::join_by(Deadline deadline) {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
@@ -275,7 +358,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   else options.coordinators = location_.candidates;
   options.secret = key_;
   options.is_here = server_ != nullptr;
-  options.was_there = !why_it_comes_back_.empty();
+  options.was_there = !why_it_comes_back_.empty() && !leadership_;
   options.join = join_message();
   options.connect_by = deadline;
   // A place that is disputed takes the coordinator as long as it waits for one that is silent.
@@ -328,19 +411,28 @@ void JobRendezvous::tell_later(std::string text) {
   });
 }
 
-void JobRendezvous::on(const Welcome&) {
+void JobRendezvous::on(const Welcome& welcome) {
   member_ = true;
+  looking_ = false;
+  look_timer_.cancel();
   notice_timer_.cancel();
+  // The next coordinator is to know that the job is no new one.
+  if (claim_.term == 0) claim_.term = welcome.term;
+  joined_term_ = welcome.term;
+  if (leadership_ && !server_) stop_campaigning();
 }
 
 void JobRendezvous::on(const Refused& refused) {
   const bool may_come_back = refused.kind == RefusalKind::given_up || refused.kind == RefusalKind::moved;
-  if (may_come_back && member_ && !server_) {
+  if (may_come_back && member_ && (!server_ || leadership_)) {
     claim_.moved = refused.kind == RefusalKind::moved;
+    if (server_) stand_down(refused.why);
     return come_back(refused.why);
   }
   VerdictMessage verdict;
-  if (refused.kind == RefusalKind::not_needed) {
+  if (refused.kind == RefusalKind::for_good && left_) {
+    verdict = left_verdict("");  // the coordinator, which was here, lets this node go as it would any other
+  } else if (refused.kind == RefusalKind::not_needed) {
     listener_.notice(concat("this node was not needed: ", refused.why));
   } else {
     verdict.kind = VerdictKind::launcher_failed;
@@ -400,6 +492,7 @@ void JobRendezvous::on(const VerdictMessage& verdict) { end(verdict); }
 void JobRendezvous::end(const VerdictMessage& verdict) {
   over_ = true;
   notice_timer_.cancel();
+  look_timer_.cancel();
   listener_.verdict(verdict);
 }
 
@@ -411,15 +504,19 @@ void JobRendezvous::end_later(VerdictMessage verdict) {
 
 void JobRendezvous::stopped(const Stopped& stopped) {
   has_workers_ = false;
-  if (std::exchange(coming_back_, false)) return join_by(Clock::now() + options_.spec->rendezvous.coordinator_timeout);
+  if (std::exchange(coming_back_, false)) return find_again();
   send(stopped);
 }
 
 void JobRendezvous::lost(const LinkLoss& loss) {
-  // What has been a member, and lost sight of a coordinator that may live, looks for it again.
-  if (member_ && loss.unreachable && !server_) return come_back(loss.error.message);
+  // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
+  if (member_ && (leadership_ ? true : loss.unreachable && !server_)) {
+    if (server_) stand_down(loss.error.message);
+    return come_back(loss.error.message);
+  }
   over_ = true;
   notice_timer_.cancel();
+  look_timer_.cancel();
   link_.reset();  // nothing is left to be delivered
   const std::string before = why_it_comes_back_.empty() || member_ ? "" : concat(why_it_comes_back_, "; then ");
   listener_.coordinator_lost(concat(before, loss.error.message));
@@ -433,24 +530,235 @@ void JobRendezvous::come_back(const std::string& why) {
   told_of_retry_ = false;
   link_.reset();
   store_->close();
+  if (leadership_) campaign();
   if (!has_workers_) {
-    listener_.notice(concat(why, "; joining again"));
-    return join_by(Clock::now() + options_.spec->rendezvous.coordinator_timeout);
+    listener_.notice(concat(why, leadership_ ? "; looking for the next coordinator" : "; joining again"));
+    return find_again();
   }
   coming_back_ = true;
   listener_.stop(Stop{started_, true, concat(why, "; stopping the workers, to join again"), 0});
 }
 
+void JobRendezvous::find_again() {
+  const Deadline deadline = Clock::now() + options_.spec->rendezvous.coordinator_timeout;
+  if (leadership_) look_for_coordinator(deadline);
+  else join_by(deadline);
+}
+
+// ---- with a lease: who runs the coordinator is decided by it, again and again
+
+Result<void> JobRendezvous::open_lease() {
+  const RendezvousSpec& rendezvous = options_.spec->rendezvous;
+  auto options = lease_options(rendezvous, options_.on_lease_program);
+  if (!options) return tl::unexpected(options.error());
+  location_.is_certain = true;
+  location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
+  lease::Callbacks callbacks;
+  callbacks.on_leader = while_it_lasts(&JobRendezvous::on_leader);
+  callbacks.on_no_leader = [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->leader_.reset();
+  };
+  callbacks.on_lost = [weak = weak_from_this()](std::string_view) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->leader_.reset();
+    if (self->server_) self->server_->suspend();
+  };
+  callbacks.on_verdict = [tell = while_it_lasts(&JobRendezvous::on_recorded_verdict)](std::string_view text) {
+    tell(std::string(text));
+  };
+  callbacks.on_trouble = [weak = weak_from_this()](std::string_view text) {
+    const auto self = weak.lock();
+    if (!self || self->over_) return;
+    self->lease_trouble_ = text;
+    self->listener_.notice(self->lease_trouble_);
+  };
+  callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
+  auto made = Leadership::make(executor_, std::move(*options), std::move(callbacks));
+  if (!made) return tl::unexpected(made.error());
+  leadership_ = std::move(*made);
+  return {};
+}
+
+void JobRendezvous::campaign() {
+  campaigns_ = true;
+  leadership_->campaign(server_ ? addresses_text(*server_) : "");
+}
+
+/// What is served by another coordinator does not want to be one: as long as that lives it has the lease again as soon
+/// as what decides is back.
+void JobRendezvous::stop_campaigning() {
+  if (std::exchange(campaigns_, false)) leadership_->resign(nullptr);
+}
+
+/// Where others reach the coordinator here.
+std::string JobRendezvous::addresses_text(const CoordinatorServer& server) const {
+  std::vector<std::string> texts;
+  if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
+  else texts = addresses_to_tell(machine_.addresses);
+  std::string text;
+  for (const std::string& address : texts) {
+    const auto parsed = IpAddress::parse(address);
+    if (parsed && parsed->is_link_local() && texts.size() > 1) continue;
+    const std::string one = host_port_text(address, server.port());
+    if (text.size() + one.size() + 1 > longest_announced) break;
+    text += concat(text.empty() ? "" : ",", one);
+  }
+  return text;
+}
+
+void JobRendezvous::look_for_coordinator(Deadline until) {
+  looking_ = true;
+  look_until_ = until;
+  if (recorded_) return end_as_recorded();
+  if (server_) return join_by(until);
+  if (!campaigns_) campaign();
+  look_timer_.expires_at(until);
+  look_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::nobody_leads)](const boost::system::error_code& ec) {
+    if (!ec) tell();
+  });
+  if (leader_) follow(*leader_);
+  else tell_later(concat("waiting for a coordinator; ", lease_trouble_.empty() ? "no machine leads the job yet" : lease_trouble_));
+}
+
+/// The link says by itself what keeps it from one that leads.
+void JobRendezvous::nobody_leads() {
+  if (!looking_ || link_) return;
+  lost({Error{Errc::timeout,
+              concat("no machine has taken the lead of the job in time", lease_trouble_.empty() ? "" : ": ",
+                     lease_trouble_),
+              {}},
+        false});
+}
+
+void JobRendezvous::on_leader(const lease::Leader& leader) {
+  leader_ = leader;
+  lease_trouble_.clear();
+  if (leader.is_me) return lead(leader.term);
+  const std::string why = concat("another machine leads the job, in term ", leader.term);
+  // Its members, this node among them, hear it from there.
+  if (server_) return server_->stand_down(why);
+  if (looking_) return follow(leader);
+  if (!member_ || leader.address.empty() || leader.term <= joined_term_) return;
+  // The one that serves this node may have lost the lease and got it again; else it does not know yet that it has not.
+  joined_term_ = leader.term;
+  if (followed_ && followed_->address != leader.address) come_back(why);
+}
+
+/// Again, if this is where the lease was lost and nobody else took it; else for the first time.
+void JobRendezvous::lead(Term term) {
+  if (!campaigns_) return leadership_->resign(nullptr);  // it came too late
+  if (std::exchange(term_, term) == term && server_) return;
+  if (server_) return server_->lead(term);
+  if (auto started = start_coordinator(); !started) {
+    resign();
+    return lost({started.error(), false});
+  }
+  campaign();  // now there is an address
+  if (!looking_) return;
+  link_.reset();
+  join_by(look_until_);
+}
+
+void JobRendezvous::follow(const lease::Leader& leader) {
+  if (leader.is_me || leader.address.empty() || (link_ && followed_ == leader)) return;
+  // It has just sent this node to the next one.
+  if (claim_.moved && leader.term == claim_.term) return;
+  followed_ = leader;
+  location_.candidates.clear();
+  for (const std::string& text : split(leader.address, ',')) {
+    const auto at = split_host_port(text);
+    const auto port = at && at->port ? parse_integer(*at->port, 1, 65535) : fail(Errc::invalid_argument, "no port");
+    if (at && port) location_.candidates.push_back({at->host, static_cast<std::uint16_t>(*port)});
+  }
+  nearest_first(location_.candidates, machine_.addresses);
+  link_.reset();
+  join_by(look_until_);
+}
+
+/// Of the coordinator here: it tells its agents so, and ends once they know. A lease that it may have is given back, so
+/// that the next one has a term of its own.
+void JobRendezvous::stand_down(const std::string& why) {
+  server_->stand_down(why);
+  former_server_ = std::move(server_);
+  campaigns_ = false;
+  leadership_->resign(nullptr);
+}
+
+void JobRendezvous::record(const VerdictMessage& verdict) {
+  if (!server_) return;
+  leadership_->record_verdict(recorded_text(verdict), [weak = weak_from_this(), verdict](const Result<void>& result) {
+    if (const auto self = weak.lock(); self && !self->over_) self->recorded(verdict, result);
+  });
+}
+
+/// Nothing is told before it is known that no other coordinator can run the job once more.
+void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& result) {
+  if (!server_) return;
+  if (result) return server_->recorded();
+  if (!leadership_->leads()) return;  // once it leads again the coordinator asks again
+  record_timer_.expires_after(pause_before_recording_again);
+  record_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
+    if (!ec) tell(verdict);
+  });
+}
+
+void JobRendezvous::on_recorded_verdict(const std::string& text) {
+  recorded_ = read_recorded(text);
+  if (!recorded_) return;
+  if (server_ && !leadership_->leads()) return server_->stand_down("the job has ended meanwhile");
+  if (looking_) end_as_recorded();
+}
+
+void JobRendezvous::end_as_recorded() {
+  VerdictMessage verdict = *recorded_;
+  if (claim_.term == 0) {
+    // This node has never been in the job: what it was started for was not done.
+    verdict.kind = VerdictKind::launcher_failed;
+    verdict.exit_code = exit_codes::launcher_failed;
+    verdict.host = options_.host;
+    verdict.why = concat("the job ", run_id(), " has ended already: ", recorded_->why,
+                         "; to run it once more give it another --rdzv-id");
+  }
+  link_.reset();
+  end(verdict);
+}
+
+/// A job that runs goes on without: only another coordinator cannot follow this one.
+void JobRendezvous::on_unusable_lease(const Error& error) {
+  lease_trouble_ = error.message;
+  if (member_) return listener_.notice(error.message);
+  lost({error, false});
+}
+
+void JobRendezvous::resign() {
+  campaigns_ = false;
+  if (!leadership_) return;
+  leadership_->resign([weak = weak_from_this()](const Result<void>&) {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->resigned_ = true;
+    self->close_up();
+  });
+}
+
+// ---- the end of this node's part
+
 void JobRendezvous::leave(const Leave& why) {
+  left_ = why;
   if (member_) return send(why);
+  if (!over_) end_later(left_verdict(outside()));
+}
+
+VerdictMessage JobRendezvous::left_verdict(const char* when) const {
   VerdictMessage verdict;
   verdict.kind = VerdictKind::stopped_by_signal;
-  verdict.exit_code = exit_codes::signal_base + why.signal;
-  verdict.signal = why.signal;
+  verdict.exit_code = exit_codes::signal_base + left_->signal;
+  verdict.signal = left_->signal;
   verdict.host = options_.host;
-  verdict.why =
-      concat("stopped by ", signal_name(why.signal), why.sender.empty() ? "" : concat(" from ", why.sender), outside());
-  if (!over_) end_later(std::move(verdict));
+  verdict.why = concat("stopped by ", signal_name(left_->signal),
+                       left_->sender.empty() ? "" : concat(" from ", left_->sender), when);
+  return verdict;
 }
 
 void JobRendezvous::abort(const Abort& why) {
@@ -466,20 +774,20 @@ void JobRendezvous::abort(const Abort& why) {
 void JobRendezvous::abandon(const std::string& /*why*/) {
   over_ = true;
   notice_timer_.cancel();
+  look_timer_.cancel();
   link_.reset();
+  former_server_.reset();
   server_.reset();
+  leadership_.reset();
 }
 
 void JobRendezvous::async_close(std::function<void()> done) {
   over_ = true;
   notice_timer_.cancel();
+  look_timer_.cancel();
   close_done_ = std::move(done);
   close_timer_.expires_after(last_words);
-  close_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
-    if (ec) return;
-    self->link_closed_ = self->job_done_ = true;
-    self->close_up();
-  });
+  wait_to_close();
   if (!link_) {
     link_closed_ = true;
     return close_up();
@@ -490,17 +798,39 @@ void JobRendezvous::async_close(std::function<void()> done) {
   });
 }
 
-void JobRendezvous::job_done() {
+void JobRendezvous::wait_to_close() {
+  close_timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
+    if (ec) return;
+    self->link_closed_ = self->job_done_ = self->resigned_ = true;
+    self->close_up();
+  });
+}
+
+void JobRendezvous::job_done(int server) {
+  if (server != servers_ || !server_) {
+    former_server_.reset();
+    return;
+  }
   job_done_ = true;
   close_up();
 }
 
 void JobRendezvous::close_up() {
   if (!close_done_ || !link_closed_ || (server_ && !job_done_)) return;
+  if (term_ != 0 && leadership_ && !resigned_) {
+    if (!std::exchange(resigning_, true)) {
+      resign();
+      close_timer_.expires_after(time_to_resign);
+      wait_to_close();
+    }
+    return;
+  }
   close_timer_.cancel();
   asio::post(executor_, [self = shared_from_this()] {
     self->link_.reset();
+    self->former_server_.reset();
     self->server_.reset();
+    self->leadership_.reset();
     self->store_.reset();
     if (auto done = std::exchange(self->close_done_, {})) done();
   });

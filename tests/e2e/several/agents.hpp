@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,13 +20,15 @@ inline constexpr const char* job_secret = "a secret for tests only, and long";
 /// The agents of one job, on this machine: the same endpoint and secret, each with its own options.
 class Agents {
  public:
-  explicit Agents(Words common) : common_(std::move(common)), port_(free_port()) {}
+  /// Without a port they have no endpoint: something else says where they meet.
+  explicit Agents(Words common, std::optional<int> port = free_port()) : common_(std::move(common)), port_(port) {}
 
   /// Its standard output goes to `stdout_file`, if one is named.
   /// "ddrun --rdzv-endpoint=… common… own… -- worker verbs…"
   Run& start(const Words& own, const Words& verbs, const std::string& secret = job_secret,
              const std::map<std::string, std::string>& variables = {}, const std::string& stdout_file = {}) {
-    Words options{"--rdzv-endpoint=127.0.0.1:" + std::to_string(port_)};
+    Words options;
+    if (port_) options.push_back("--rdzv-endpoint=127.0.0.1:" + std::to_string(*port_));
     options.insert(options.end(), common_.begin(), common_.end());
     options.insert(options.end(), own.begin(), own.end());
     RunOptions run;
@@ -40,7 +43,7 @@ class Agents {
     return *runs_.back();
   }
 
-  [[nodiscard]] int port() const { return port_; }
+  [[nodiscard]] int port() const { return port_.value(); }
   Run& operator[](std::size_t agent) { return *runs_.at(agent); }
 
   /// Waits for all of them; fails the test if something is left.
@@ -59,7 +62,7 @@ class Agents {
 
  private:
   Words common_;
-  int port_;
+  std::optional<int> port_;
   std::vector<std::unique_ptr<Run>> runs_;
 };
 

@@ -22,7 +22,7 @@ namespace {
 struct Talk {
   explicit Talk(const std::string& script) {
     auto started = helper::Conversation::start(
-        io.get_executor(), {"sh", "-c", script}, [this](std::string_view line) { lines.emplace_back(line); },
+        io.get_executor(), {"sh", "-c", script}, "GREETING=it is", [this](std::string_view line) { lines.emplace_back(line); },
         [this](std::string text) { why = std::move(text); });
     REQUIRE(started);
     with = std::move(*started);
@@ -53,6 +53,13 @@ class WithPidfds {
 };
 
 }  // namespace
+
+TEST_CASE("a conversation's program has a variable that this process has not") {
+  Talk talk("echo $GREETING $HOME");
+  (void)talk.end();
+  CHECK(talk.lines == std::vector<std::string>{std::string("it is ") + ::getenv("HOME")});
+  CHECK(::getenv("GREETING") == nullptr);
+}
 
 TEST_CASE("lines go both ways, and a program's end is told with its status and its last words") {
   const bool pidfd = GENERATE(true, false);

@@ -155,6 +155,12 @@ std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::excha
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
 bool Coordinator::waits_for_latecomers() const { return false; }
 bool Coordinator::done() const { return state_->done; }
+void Coordinator::suspend(Clock::time_point /*now*/) {}
+void Coordinator::lead(Term /*term*/, Clock::time_point /*now*/) {}
+void Coordinator::stand_down(const std::string& /*why*/, Clock::time_point /*now*/) {}
+std::optional<VerdictMessage> Coordinator::take_verdict_to_record() { return std::nullopt; }
+void Coordinator::recorded(Clock::time_point /*now*/) {}
+bool Coordinator::stood_down() const { return false; }
 std::vector<Coordinator::MemberView> Coordinator::members() const { return {}; }
 Round Coordinator::round() const { return 0; }
 int Coordinator::restarts() const { return 0; }

@@ -13,7 +13,7 @@ namespace {
 GroupMachine::Rules rules(bool runs_coordinator = false) {
   GroupMachine::Rules rules;
   rules.job_limit = Milliseconds{60'000};
-  rules.runs_coordinator = runs_coordinator;
+  rules.runs_coordinator = [=] { return runs_coordinator; };
   return rules;
 }
 

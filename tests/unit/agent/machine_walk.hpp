@@ -222,7 +222,7 @@ struct Walk {
     agent::GroupMachine::Rules rules;
     rules.restart = restart;
     rules.stop = stop;
-    rules.runs_coordinator = true;
+    rules.runs_coordinator = [] { return true; };
     return rules;
   }
 

@@ -40,6 +40,7 @@ NamedEvents make_events() {
   add("SkewExpired", event::SkewExpired{});
   add("RoundBegins", event::RoundBegins{0});
   add("StopOrdered", event::StopOrdered{SIGINT});
+  add("StopOrdered at once", event::StopOrdered{SIGKILL});
   add("VerdictSpoken", event::VerdictSpoken{});
   add("CoordinatorLost", event::CoordinatorLost{"gone"});
   return events;
@@ -54,7 +55,7 @@ GroupMachine::Rules rules(bool runs_coordinator, Milliseconds grace) {
   GroupMachine::Rules rules;
   rules.stop = test::grace(grace);
   rules.exit_skew = Milliseconds{500};
-  rules.runs_coordinator = runs_coordinator;
+  rules.runs_coordinator = [=] { return runs_coordinator; };
   return rules;
 }
 
@@ -119,12 +120,14 @@ constexpr Done table[] = {
     {State::running, "EndingSignal", State::stopping, "tell leave 2, signal 2, grace 30000, check"},
     {State::running, "ParentLost", State::stopping, "abandon, signal 15, grace 30000, check"},
     {State::running, "StopOrdered", State::stopping, "signal 2, grace 30000, check"},
+    {State::running, "StopOrdered at once", State::killing, "kill, check"},
     {State::running, "VerdictSpoken", State::stopping, stop_with_term},
     {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
     {State::stopping, "OnlyStraysLeft", State::killing, "kill, check"},
     {State::stopping, "GraceExpired", State::killing, "kill, check"},
+    {State::stopping, "StopOrdered at once", State::killing, "kill, check"},
     {State::stopping, "JobTimeout", State::stopping, "tell abort 124"},
     {State::stopping, "EndingSignal", State::stopping, "tell leave 2, signal 2"},
     {State::stopping, "ParentLost", State::stopping, "abandon"},
@@ -222,6 +225,7 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
                                                                   {"EndingSignal", "signal 2, grace 30000, check"},
                                                                   {"ParentLost", stop_with_term},
                                                                   {"StopOrdered", "signal 2, grace 30000, check"},
+                                                                  {"StopOrdered at once", "kill, check"},
                                                                   {"VerdictSpoken", stop_with_term},
                                                                   {"CoordinatorLost", stop_with_term}};
   for (const auto& [name, event] : all_events()) {

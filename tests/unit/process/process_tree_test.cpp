@@ -88,6 +88,29 @@ TEST_CASE("all descendants are found and parents stand before their children") {
                     [](const ProcessInfo& info) { return process_name(info.pid) == "a) b (c) R 1 2"; }));
 }
 
+TEST_CASE("who is spared is no descendant, nor what descends from it, and outlives the others") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  const pid_t spared = ::fork();
+  if (spared == 0) {
+    if (::fork() >= 0) ::pause();
+    ::_exit(0);
+  }
+  REQUIRE(test::wait_until([&] { return descendants(spared).size() == 1; }));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  const auto all = descendants(::getpid(), {spared});
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].pid == child);
+  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s, spared) == 0);
+  CHECK(find(descendants(::getpid()), child) == nullptr);
+  CHECK(descendants(::getpid()).size() == 2);
+  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s) == 0);
+  CHECK_FALSE(any_child_left());
+}
+
 TEST_CASE("a zombie is told as one") {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);

@@ -48,6 +48,13 @@ class ScriptedJob {
   void stops(LinkId link, const std::string& cause = "", const std::string& workers = "");
   void leaves(LinkId link, int signal);
 
+  /// What the coordinator's owner does.
+  template <class Action>
+  void acts(Action what) {
+    what(coordinator(), now);
+    deliver();
+  }
+
   /// Calls `tick` whenever it is wanted until so much time has passed.
   void wait(Milliseconds time);
 

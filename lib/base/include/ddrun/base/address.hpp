@@ -71,6 +71,8 @@ class IpAddress {
   [[nodiscard]] bool is_unspecified() const;
   /// "10.0.0.1", "fd00::7"
   [[nodiscard]] std::string text() const;
+  /// How many bits are the same before the first that is not, of 128; the more, the nearer two machines are as a rule.
+  [[nodiscard]] int common_bits(const IpAddress& other) const;
 
   auto operator<=>(const IpAddress&) const = default;
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <memory>
@@ -27,14 +29,17 @@ class Conversation {
   /// line of its stderr. It is gone by then. Nothing is called afterwards.
   using OnEnd = std::function<void(std::string why)>;
 
-  /// `argv[0]` is looked for in PATH. Nothing is called before this returns. Errors: `not_found`, `unavailable`.
+  /// `argv[0]` is looked for in PATH. `variable`: NAME=VALUE, beside what this process has; may be empty. Nothing is
+  /// called before this returns. Errors: `not_found`, `unavailable`.
   [[nodiscard]] static Result<std::unique_ptr<Conversation>> start(const boost::asio::any_io_executor& executor,
-                                                                   const std::vector<std::string>& argv, OnLine on_line,
+                                                                   const std::vector<std::string>& argv,
+                                                                   const std::string& variable, OnLine on_line,
                                                                    OnEnd on_end);
   ~Conversation();
   Conversation(const Conversation&) = delete;
   Conversation& operator=(const Conversation&) = delete;
 
+  [[nodiscard]] pid_t pid() const;
   /// `line` goes to its stdin, with an end of line, as soon as there is room.
   void say(std::string_view line);
   /// After all that was said its stdin is at an end.

@@ -49,4 +49,7 @@ using Running = std::shared_ptr<void>;
 /// then, and its `on_end` will tell it.
 bool take_end(pid_t pid);
 
+/// The helpers that run now, conversations (conversation.hpp) among them.
+[[nodiscard]] std::vector<pid_t> running_helpers();
+
 }  // namespace ddrun::helper

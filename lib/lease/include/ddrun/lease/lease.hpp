@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +65,9 @@ struct EtcdOptions {
 /// A program as lib/lease/PROTOCOL.md describes it. Its first word is looked for in PATH.
 struct ProgramOptions {
   std::vector<std::string> argv;
+  std::string environment{};  ///< NAME=VALUE, beside what this process has; empty: nothing
+  /// It runs as this process, each time that it is started. On the executor; may be empty.
+  std::function<void(pid_t)> on_start{};
 };
 
 inline constexpr Milliseconds shortest_ttl{2000};
@@ -91,7 +96,7 @@ class Lease {
   /// may be empty. With another address: where I am has changed.
   virtual void campaign(std::string address) = 0;
 
-  /// Whether I lead at this moment, by the clock.
+  /// Whether I lead at this moment, by the clock. By any thread.
   [[nodiscard]] virtual bool leads() const = 0;
 
   using Done = std::function<void(Result<void>)>;

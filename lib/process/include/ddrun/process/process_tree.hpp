@@ -18,9 +18,10 @@ struct ProcessInfo {
   unsigned long long born = 0;  ///< in clock ticks since boot; tells it from a later process of the same number
 };
 
-/// All that descend from `root` now, `root` itself left out, parents before their children. Reads /proc once; a process
-/// that is born meanwhile may be missing, so a caller that kills has to look again. Zombies are included.
-[[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root);
+/// All that descend from `root` now, `root` itself left out, parents before their children; and without those in
+/// `spared` and what descends from them. Reads /proc once; a process that is born meanwhile may be missing, so a caller
+/// that kills has to look again. Zombies are included.
+[[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& spared = {});
 
 /// Sends a signal to one of this process's descendants, as they were found a moment ago. Where it is not a child, whose
 /// number stays its own until we have waited for it, it is held by a pidfd and looked at again: its parent may have
@@ -42,7 +43,8 @@ bool signal_descendant(const ProcessInfo& info, int signal);
 /// this process to be a child subreaper, else grandchildren slip away. Blocks, at most until `give_up`; what is left
 /// then cannot be killed (uninterruptible in the kernel). Gives back how many are left;
 /// nothing if that cannot be known because /proc cannot be read.
-/// Only for a process whose children are all to die, without any other wait going on.
-std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up);
+/// Only for a process whose children are all to die, without any other wait going on. `spared`, a child, and what
+/// descends from it are left alone; 0: none is.
+std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up, pid_t spared = 0);
 
 }  // namespace ddrun::process

@@ -26,10 +26,14 @@ struct CoordinatorOptions {
   bool only_here = false;
   bool with_events = true;  ///< EventLine is sent
   /// The how manieth coordinator of the job this is, as who leads a job is decided elsewhere; 0: it is the only one.
-  /// From 1 on the members of a job that has lost its coordinator are taken over by their claims: for so long it waits
-  /// for those of the last round.
+  /// From 1 on the members of a job that has lost its coordinator are taken over by their claims: it waits until those
+  /// of the last round are there, or can run no workers any more.
   Term term = 0;
-  Milliseconds recovery{10'000};
+  /// A lease decides who leads. Its holder stops to act as the coordinator before another one has it: see suspend().
+  /// The verdict is recorded with it before it is told: see take_verdict_to_record().
+  bool has_lease = false;
+  /// While it is over, so long nothing may be begun or ended that would have to be; then this coordinator stands down.
+  Milliseconds patience{30'000};
   /// What the agent in this very process will say, if there is one: it alone runs the coordinator, whatever others say,
   /// and what it says of the job is what all others are compared with, whoever comes first.
   std::optional<Join> own;
@@ -65,6 +69,21 @@ class Coordinator {
   void lost(LinkId link, const std::string& how, Clock::time_point now);
   /// Time has passed.
   void tick(Clock::time_point now);
+
+  // Of a coordinator with a lease.
+  /// The lease is over, and another may have it soon: no round begins and no verdict is told from now on. The round that
+  /// runs goes on, unless members are lost.
+  void suspend(Clock::time_point now);
+  /// It is this one's again, with a new term.
+  void lead(Term term, Clock::time_point now);
+  /// Another has it, or is to have it. All members are told to look for the next coordinator.
+  void stand_down(const std::string& why, Clock::time_point now);
+  /// Of a job that has just ended: to be recorded, then recorded() is to be called. Nothing while suspended; once more
+  /// after lead() if it was not recorded.
+  [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
+  void recorded(Clock::time_point now);
+  /// It has stood down, of itself where the agent in its process leaves.
+  [[nodiscard]] bool stood_down() const;
 
   /// A message to send, or, without one, a link to close once everything before is on its way.
   struct Output {

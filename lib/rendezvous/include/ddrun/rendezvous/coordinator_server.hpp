@@ -30,8 +30,17 @@ struct CoordinatorServerOptions {
   /// A sentence for the user who runs the job: a peer has been turned away. A few only, then fewer and fewer of the
   /// same kind. On the server's thread: must not block.
   std::function<void(const std::string&)> on_notice;
-  /// Once the only job has ended and every agent has been told. On the server's thread: must not block.
+  /// Once the only job has ended, or its coordinator has stood down, and every agent has been told. On the server's
+  /// thread: must not block.
   std::function<void()> on_done;
+
+  // With `coordinator.has_lease`; all on the server's thread, must not block.
+  /// Whether the lease is held at this moment. Asked at each turn, as this process may have stood still.
+  std::function<bool()> holds_lease;
+  /// How the job has ended, to be recorded with the lease; then recorded() is to be called.
+  std::function<void(const VerdictMessage&)> on_verdict;
+  /// The agent in this process has left, and the lease is to be given back.
+  std::function<void()> on_stood_down;
 };
 
 /// What a server has done since it was started.
@@ -79,6 +88,13 @@ class CoordinatorServer {
   [[nodiscard]] bool wait_done(Deadline deadline) const;
   /// Asks the server's thread: returns when it has answered. May be called from any thread but that one.
   [[nodiscard]] CoordinatorServerStats stats() const;
+
+  // What Coordinator promises of a coordinator with a lease. Each returns when the server's thread has done it; not from
+  // that thread.
+  void suspend() const;
+  void lead(Term term) const;
+  void stand_down(const std::string& why) const;
+  void recorded() const;
 
  private:
   class Loop;

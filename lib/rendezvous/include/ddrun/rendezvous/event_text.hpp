@@ -43,6 +43,8 @@ struct Node {
 [[nodiscard]] std::string excluded(Round number, const Node& node, int failures);
 [[nodiscard]] std::string refused(Round last, const std::string& host, const std::string& address,
                                   const std::string& why);
+/// This coordinator leads the job no more, and there will be another one.
+[[nodiscard]] std::string moved(Round last, const std::string& why);
 [[nodiscard]] std::string verdict(Round number, const VerdictMessage& verdict);
 
 /// "worker_failed"

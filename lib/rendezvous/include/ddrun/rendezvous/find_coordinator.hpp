@@ -41,4 +41,8 @@ struct CoordinatorLocation {
 /// run a coordinator.
 [[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
 
+/// Addresses of one machine, in the order in which they are likely to be reached from here: those with the longest
+/// common beginning with one of our own first.
+void nearest_first(std::vector<Endpoint>& endpoints, const std::vector<IpAddress>& own_addresses);
+
 }  // namespace ddrun::rendezvous

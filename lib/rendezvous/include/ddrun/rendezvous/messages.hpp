@@ -26,7 +26,7 @@ using Term = std::uint64_t;
 // From an agent.
 /// What an agent brings along from the last round that was started, for the coordinator of the next term.
 struct RoundClaim {
-  Term term = 0;  ///< of that START; 0: there is none
+  Term term = 0;  ///< of that START, or without one of the last WELCOME; 0: there is none
   Round round = 0;
   std::int32_t node_rank = -1;
   std::int32_t node_count = 0;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <cstdint>
 #include <functional>
@@ -38,6 +40,9 @@ struct RendezvousOptions {
   bool with_store = true;
   /// Called in open() if a coordinator that others reach runs here: the port it listens on.
   std::function<void(std::uint16_t)> on_listening;
+  /// The process of the program that knows who leads: it is to outlive this one for a moment, if this one is killed. On
+  /// another thread; may be empty.
+  std::function<void(pid_t)> on_lease_program;
 };
 
 /// A job as the agent of one machine takes part in it: joins, hears of rounds, says how its own part of each went, and

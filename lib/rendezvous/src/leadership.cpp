@@ -1,0 +1,141 @@
+#include "leadership.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddrun/base/event_thread.hpp"
+#include "ddrun/base/proc.hpp"
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr const char* etcd_program = "ddrun-etcd";
+
+/// Beside this program, where both are installed or built; else somewhere in PATH.
+std::string path_of_etcd_program() {
+  const std::string own = own_program();
+  const std::string beside = concat(own.substr(0, own.rfind('/') + 1), etcd_program);
+  return ::access(beside.c_str(), X_OK) == 0 ? beside : etcd_program;
+}
+
+std::string conf_value(const RendezvousSpec& spec, const std::string& key) {
+  const auto found = spec.conf.find(key);
+  return found == spec.conf.end() ? "" : found->second;
+}
+
+std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
+  std::vector<std::string> words{path_of_etcd_program(), concat("--endpoints=", spec.endpoint)};
+  if (conf_value(spec, "protocol") == "https") words.emplace_back("--tls");
+  for (const char* key : {"cacert", "cert", "key"}) {
+    if (const std::string value = conf_value(spec, key); !value.empty()) words.push_back(concat("--", key, "=", value));
+  }
+  return words;
+}
+
+}  // namespace
+
+Result<lease::LeaseOptions> lease_options(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
+  if (spec.id == RendezvousSpec().id) {
+    return fail(Errc::invalid_argument,
+                "jobs that share what decides who leads are told apart by their names: give this one an --rdzv-id");
+  }
+  lease::ProgramOptions program;
+  if (spec.is_etcd()) {
+    program.argv = etcd_command(spec);
+    // Not among its words, which everybody on the machine can read.
+    if (const std::string user = conf_value(spec, "user"); !user.empty()) {
+      program.environment = concat("DDRUN_ETCD_USER=", user);
+    }
+  } else {
+    for (auto& word : split(spec.lease, ' ')) {
+      if (!word.empty()) program.argv.push_back(std::move(word));
+    }
+  }
+  program.on_start = std::move(on_program);
+  lease::LeaseOptions options;
+  options.job = spec.id;
+  options.engine = std::move(program);
+  options.ttl = spec.lease_ttl;
+  options.candidates = static_cast<std::size_t>(std::max(spec.max_nodes, spec.agents_expected));
+  return options;
+}
+
+Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(executor)) {}
+
+Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, lease::LeaseOptions options,
+                                                     lease::Callbacks callbacks) {
+  std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
+  made->callbacks_ = std::make_shared<const lease::Callbacks>(std::move(callbacks));
+  // To the owner's thread, unless that has no more use for it by then.
+  const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member, auto... given) {
+    asio::post(executor, [weak, member, ... given = std::move(given)] {
+      const auto told = weak.lock();
+      if (told && (*told).*member) ((*told).*member)(given...);
+    });
+  };
+  using lease::Callbacks;
+  Callbacks on_thread;
+  on_thread.on_leader = [forward](const lease::Leader& leader) { forward(&Callbacks::on_leader, leader); };
+  on_thread.on_no_leader = [forward] { forward(&Callbacks::on_no_leader); };
+  on_thread.on_lost = [forward](std::string_view why) { forward(&Callbacks::on_lost, std::string(why)); };
+  on_thread.on_verdict = [forward](std::string_view text) { forward(&Callbacks::on_verdict, std::string(text)); };
+  on_thread.on_trouble = [forward](std::string_view text) { forward(&Callbacks::on_trouble, std::string(text)); };
+  on_thread.on_unusable = [forward](const Error& error) { forward(&Callbacks::on_unusable, error); };
+  auto lease = lease::make_lease(made->context_.get_executor(), std::move(options), std::move(on_thread));
+  if (!lease) return tl::unexpected(lease.error());
+  made->lease_ = std::move(*lease);
+  return made;
+}
+
+Leadership::~Leadership() {
+  callbacks_.reset();
+  if (!thread_.joinable()) return;
+  asio::post(context_, [this] {
+    lease_.reset();
+    context_.stop();
+  });
+  thread_.join();
+}
+
+Result<void> Leadership::start() {
+  auto thread = start_quiet_thread("ddrun-lease", [this] {
+    const auto work = asio::make_work_guard(context_);
+    context_.run();
+  });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread_ = std::move(*thread);
+  asio::post(context_, [this] { lease_->start(); });
+  return {};
+}
+
+void Leadership::campaign(std::string address) {
+  asio::post(context_, [this, address = std::move(address)]() mutable { lease_->campaign(std::move(address)); });
+}
+
+void Leadership::resign(lease::Lease::Done done) {
+  asio::post(context_, [this, executor = executor_, done = std::move(done)]() mutable {
+    lease_->resign([executor, done = std::move(done)](const Result<void>& result) {
+      if (done) asio::post(executor, [done, result] { done(result); });
+    });
+  });
+}
+
+void Leadership::record_verdict(std::string text, lease::Lease::Done done) {
+  asio::post(context_, [this, executor = executor_, text = std::move(text), done = std::move(done)]() mutable {
+    lease_->record_verdict(std::move(text), [executor, done = std::move(done)](const Result<void>& result) {
+      asio::post(executor, [done, result] { done(result); });
+    });
+  });
+}
+
+}  // namespace ddrun::rendezvous

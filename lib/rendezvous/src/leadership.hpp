@@ -1,0 +1,58 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "ddrun/base/result.hpp"
+#include "ddrun/lease/lease.hpp"
+#include "ddrun/spec/launch_spec.hpp"
+
+namespace ddrun::rendezvous {
+
+/// How the lease of this job is to be had. Fails with `invalid_argument` for options that cannot be meant.
+/// `on_program` as in RendezvousOptions.
+[[nodiscard]] Result<lease::LeaseOptions> lease_options(const RendezvousSpec& spec,
+                                                        std::function<void(pid_t)> on_program);
+
+/// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
+/// that can block: a coordinator whose main thread waits for a disk still leads.
+///
+/// Used from one thread, that of the executor: all callbacks and answers come there, never from within a call. Only
+/// leads() is for all threads. What the calls and callbacks mean says lease.hpp.
+class Leadership {
+ public:
+  /// Connects to nothing yet. Fails with `invalid_argument` for options that cannot be meant, with `unavailable` where
+  /// descriptors run out.
+  [[nodiscard]] static Result<std::unique_ptr<Leadership>> make(boost::asio::any_io_executor executor,
+                                                                lease::LeaseOptions options,
+                                                                lease::Callbacks callbacks);
+  /// Nothing is called any more. A lease that is held is not given back: it runs out.
+  ~Leadership();
+  Leadership(const Leadership&) = delete;
+  Leadership& operator=(const Leadership&) = delete;
+
+  /// Once. Fails with `unavailable` if the system has no thread to give.
+  Result<void> start();
+  void campaign(std::string address);
+  void resign(lease::Lease::Done done);
+  void record_verdict(std::string text, lease::Lease::Done done);
+  /// By any thread.
+  [[nodiscard]] bool leads() const { return lease_->leads(); }
+
+ private:
+  explicit Leadership(boost::asio::any_io_executor executor);
+
+  /// The owner's thread.
+  boost::asio::any_io_executor executor_;
+  /// Gone when the owner wants to hear nothing any more.
+  std::shared_ptr<const lease::Callbacks> callbacks_;
+  boost::asio::io_context context_{1};
+  std::shared_ptr<lease::Lease> lease_;
+  std::thread thread_;
+};
+
+}  // namespace ddrun::rendezvous

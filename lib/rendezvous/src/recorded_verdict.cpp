@@ -1,0 +1,60 @@
+#include "recorded_verdict.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/rendezvous/event_text.hpp"
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+using nlohmann::json;
+
+/// Escaped in JSON it may become six times as long, and all of it must stay below 16 KiB.
+constexpr std::size_t most_of_a_text = 2048;
+
+constexpr VerdictKind kinds[] = {VerdictKind::success,           VerdictKind::worker_failed,
+                                 VerdictKind::timed_out,         VerdictKind::stopped_by_signal,
+                                 VerdictKind::launcher_failed,   VerdictKind::node_lost};
+
+}  // namespace
+
+std::string recorded_text(const VerdictMessage& verdict) {
+  const json text{{"verdict", event_text::name(verdict.kind)},
+                  {"exit_code", verdict.exit_code},
+                  {"signal", verdict.signal},
+                  {"host", cut_line(verdict.host, most_of_a_text / 8)},
+                  {"node_rank", verdict.node_rank},
+                  {"rank", verdict.rank},
+                  {"restarts", verdict.restarts},
+                  {"why", cut_line(verdict.why, most_of_a_text)}};
+  return text.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::optional<VerdictMessage> read_recorded(const std::string& text) {
+  const auto parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_object()) return std::nullopt;
+  VerdictMessage verdict;
+  try {
+    const auto name = parsed.at("verdict").get<std::string>();
+    const auto* kind =
+        std::find_if(std::begin(kinds), std::end(kinds), [&](VerdictKind one) { return event_text::name(one) == name; });
+    if (kind == std::end(kinds)) return std::nullopt;
+    verdict.kind = *kind;
+    verdict.exit_code = parsed.at("exit_code").get<std::int32_t>();
+    verdict.signal = parsed.value("signal", verdict.signal);
+    verdict.host = plain_line(parsed.value("host", verdict.host));
+    verdict.node_rank = parsed.value("node_rank", verdict.node_rank);
+    verdict.rank = parsed.value("rank", verdict.rank);
+    verdict.restarts = parsed.value("restarts", verdict.restarts);
+    verdict.why = plain_line(parsed.value("why", verdict.why));
+  } catch (const json::exception&) {
+    return std::nullopt;
+  }
+  return verdict;
+}
+
+}  // namespace ddrun::rendezvous

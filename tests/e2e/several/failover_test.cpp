@@ -1,0 +1,190 @@
+// The coordinator is lost, or leaves, and the job goes on under another one: a lease says which.
+
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "agents.hpp"
+#include "ddrun/test/files.hpp"
+
+using namespace ddrun::test;
+
+namespace {
+
+/// Agents whose coordinator is where a file says.
+class LeasedAgents {
+ public:
+  explicit LeasedAgents(Words common)
+      : file_(directory_.file("lease")),
+        agents_(with_lease(std::move(common)), std::nullopt) {}
+
+  Run& start(const Words& verbs, const Words& own = {}) {
+    runs_.push_back(&agents_.start(own, verbs));
+    return *runs_.back();
+  }
+  /// So many agents, each with a worker that has said that it is up.
+  void start_all(std::size_t count, const Words& verbs) {
+    for (std::size_t i = 0; i < count; ++i) start(verbs);
+    for (Run* run : runs_) REQUIRE(run->wait_for_out("up"));
+  }
+  Run& operator[](std::size_t agent) { return *runs_.at(agent); }
+  [[nodiscard]] std::size_t size() const { return runs_.size(); }
+  std::vector<Outcome> finish() { return agents_.finish(); }
+  [[nodiscard]] std::string file(const std::string& name) const { return directory_.file(name); }
+
+  /// Nothing where there is no file yet.
+  [[nodiscard]] nlohmann::json state() const {
+    const auto json = nlohmann::json::parse(read_file(file_), nullptr, false);
+    return json.is_object() ? json : nlohmann::json::object();
+  }
+  [[nodiscard]] int term() const { return state().value("term", 0); }
+  /// The agent that leads, as an index.
+  [[nodiscard]] std::size_t leader() const {
+    const pid_t pid = state().value("agent", -1);
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      if (Agents::agent_of(*runs_[i]) == pid) return i;
+    }
+    FAIL("no agent leads: " << state().dump());
+    return 0;
+  }
+  void engine_goes() const { write_file(file_ + ".away", ""); }
+  void engine_comes() const { std::filesystem::remove(file_ + ".away"); }
+
+ private:
+  Words with_lease(Words words) {
+    words.insert(words.end(), {"--rdzv-lease=python3 " DDRUN_TEST_FILE_LEASE " " + file_, "--rdzv-id=leased",
+                               "--lease-ttl=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+    return words;
+  }
+
+  TemporaryDirectory directory_;
+  std::string file_;
+  Agents agents_;
+  std::vector<Run*> runs_;
+};
+
+Words until(const std::string& file) {
+  return {"env", "DDRUN_ROUND", "env", "TORCHELASTIC_RESTART_COUNT", "env", "WORLD_SIZE", "print", "up", "await", file};
+}
+
+}  // namespace
+
+TEST_CASE("The coordinator's agent is killed: the others run the next round, under another coordinator") {
+  LeasedAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=20"});
+  const auto verbs = until(agents.file("go"));
+  agents.start_all(3, verbs);
+  const std::size_t first = agents.leader();
+  const int term = agents.term();
+  REQUIRE(agents[first].signal(Agents::agent_of(agents[first]), SIGKILL));
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
+  }
+  CHECK(agents.term() > term);
+  CHECK(agents.leader() != first);
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i == first) continue;
+    CHECK(outcomes[i].code() == 0);
+    CHECK(count(outcomes[i].out, "TORCHELASTIC_RESTART_COUNT=1\n") == 1);
+    CHECK(has(outcomes[i].out, "WORLD_SIZE=2\n"));
+    CHECK(has(outcomes[i].err, "broke: connection closed; stopping the workers, to join again"));
+  }
+}
+
+TEST_CASE("The coordinator's agent is told to end: the others go on without it, and that costs no restart") {
+  LeasedAgents agents({"--nnodes=2:3", "--last-call=20"});
+  const auto verbs = until(agents.file("go"));
+  agents.start_all(3, verbs);
+  const std::size_t first = agents.leader();
+  agents[first].signal(SIGTERM);
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
+  }
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    CHECK(outcomes[i].code() == (i == first ? -SIGTERM : 0));
+    if (i != first) CHECK(count(outcomes[i].out, "TORCHELASTIC_RESTART_COUNT=0\n") == 2);
+  }
+}
+
+TEST_CASE("A coordinator that falls silent is followed by another one once its lease is over, and hears of it") {
+  LeasedAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=1"});
+  const auto verbs = until(agents.file("go"));
+  agents.start_all(3, verbs);
+  const std::size_t first = agents.leader();
+  const pid_t stopped = Agents::agent_of(agents[first]);
+  REQUIRE(agents[first].signal(stopped, SIGSTOP));
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
+  }
+  // It comes back as a newcomer, and all run once more.
+  REQUIRE(agents[first].signal(stopped, SIGCONT));
+  for (std::size_t i = 0; i < agents.size(); ++i) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=3"));
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  CHECK(count(outcomes[first].out, "DDRUN_ROUND=2\n") == 0);
+}
+
+TEST_CASE("What decides who leads is away for a while: the round runs on, and the job ends once it is back") {
+  LeasedAgents agents({"--nnodes=2", "--last-call=20"});
+  agents.start_all(2, until(agents.file("go")));
+  const int term = agents.term();
+  agents.engine_goes();
+  for (std::size_t i = 0; i < agents.size(); ++i) REQUIRE(agents[i].wait_for_err("the engine is away"));
+  REQUIRE(agents[agents.leader()].wait_for_err("the round that runs goes on"));
+  write_file(agents.file("go"), "");
+  for (std::size_t i = 0; i < agents.size(); ++i) CHECK_FALSE(agents[i].living().empty());
+  agents.engine_comes();
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "up\n") == 1);
+  }
+  CHECK(agents.term() > term);
+}
+
+TEST_CASE("A job that has ended is not run once more under its name, and says so") {
+  LeasedAgents agents({"--nnodes=2"});
+  agents.start({"exit", "3"});
+  agents.start({"exit", "3"});
+  auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 3);
+  agents.start({"print", "ran"});
+  outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[2].code() == 125);
+  CHECK(outcomes[2].out.empty());
+  CHECK(has(outcomes[2].err, "the job leased has ended already: "));
+  CHECK(has(outcomes[2].err, "give it another --rdzv-id"));
+}
+
+TEST_CASE("Without anything that says who leads a job does not begin, and says why") {
+  LeasedAgents agents({"--nnodes=2", "--join-timeout=1"});
+  agents.engine_goes();
+  agents.start({"print", "ran"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 125);
+  CHECK(has(outcomes[0].err, "no machine has taken the lead of the job in time: the engine is away"));
+}
+
+TEST_CASE("A lease's program that does not work is the job's error") {
+  Agents agents({"--nnodes=2", "--rdzv-id=x"}, std::nullopt);
+  agents.start({"--rdzv-lease=/nonexistent/program"}, {"print", "ran"});
+  agents.start({"--rdzv-lease=sh -c false"}, {"print", "ran"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 125);
+    CHECK(has(outcome.err, "the lease's program does not work: "));
+  }
+}

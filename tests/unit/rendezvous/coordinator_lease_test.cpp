@@ -1,0 +1,256 @@
+// A coordinator whose lease says that it leads: what it does without, how it hands over, and when a verdict is told.
+
+#include <signal.h>
+
+#include "ddrun/test/catch.hpp"
+#include "scripted_job.hpp"
+
+using namespace ddrun;
+using namespace ddrun::rendezvous;
+using ddrun::test::ScriptedJob;
+
+namespace {
+
+/// A coordinator on a, with its agent; b and c are there, and a round of them runs.
+struct Leader {
+  explicit Leader(int min_nodes = 2, int max_nodes = 3) : job(min_nodes, max_nodes) {
+    job.options.term = 7;
+    job.options.has_lease = true;
+    job.options.patience = Milliseconds{30'000};
+    job.joins(job.own_join_of("a"));
+    job.joins("b");
+    job.joins("c");
+    for (int i = 0; i < 100 && !job.has<Open>(a); ++i) job.wait(Milliseconds{1'000});
+    job.opens();
+    for (const LinkId link : {a, b, c}) start = job.next<Start>(link);
+  }
+  void suspend() { job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); }); }
+  void lead(Term term) {
+    job.acts([term](Coordinator& c, Clock::time_point now) { c.lead(term, now); });
+  }
+  void recorded() { job.acts([](Coordinator& c, Clock::time_point now) { c.recorded(now); }); }
+  void all_stop() {
+    for (const LinkId link : {a, b, c}) job.stops(link);
+  }
+
+  const LinkId a = 1, b = 2, c = 3;
+  ScriptedJob job;
+  Start start;
+};
+
+}  // namespace
+
+TEST_CASE("what the next coordinator hears tells which machine led") {
+  const Leader leader;
+  CHECK(leader.start.memory == R"({"coordinator":0,"doublings":0,"restarts":0})");
+}
+
+TEST_CASE("without its lease a coordinator lets the round run, and begins no other one") {
+  Leader leader;
+  auto& job = leader.job;
+  leader.suspend();
+  CHECK(job.next<Notice>(leader.a).text.find("the round that runs goes on") != std::string::npos);
+  job.wait(Milliseconds{60'000});
+  CHECK_FALSE(job.has<Stop>(leader.b));
+
+  job.fails(leader.b, job.node_rank(leader.b), 1);
+  CHECK(job.next<Stop>(leader.b).signal == 0);
+  leader.all_stop();
+  CHECK_FALSE(job.has<Open>(leader.a));
+  CHECK(job.next<Waiting>(leader.b).what_for.find("the lease") != std::string::npos);
+  SECTION("until it has it again") {
+    leader.lead(9);
+    job.opens();
+    const Start start = job.next<Start>(leader.b);
+    CHECK(start.round == 2);
+    CHECK(start.term == 9);
+  }
+  SECTION("and goes once that takes too long") {
+    job.wait(Milliseconds{1});
+    for (const LinkId link : {leader.a, leader.b, leader.c}) {
+      CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
+      CHECK(job.closed(link));
+    }
+    CHECK(job.coordinator().stood_down());
+    CHECK(job.coordinator().done());
+    const LinkId late = job.joins("d");
+    CHECK(job.next<Refused>(late).kind == RefusalKind::moved);
+  }
+}
+
+TEST_CASE("patience with a lease is counted from its loss") {
+  Leader leader;
+  leader.suspend();
+  leader.job.wait(Milliseconds{10'000});
+  leader.job.fails(leader.b, 1, 1);
+  leader.all_stop();
+  leader.job.wait(Milliseconds{19'000});
+  CHECK_FALSE(leader.job.coordinator().stood_down());
+  leader.job.wait(Milliseconds{1'500});
+  CHECK(leader.job.coordinator().stood_down());
+}
+
+TEST_CASE("workers that another coordinator may not hear of are killed when the lease is over and members are lost") {
+  Leader leader(1, 3);
+  auto& job = leader.job;
+  SECTION("the lease first") {
+    leader.suspend();
+    job.breaks(leader.c);
+    CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
+    CHECK(job.next<Stop>(leader.b).signal == SIGKILL);
+  }
+  SECTION("members first") {
+    job.breaks(leader.c);
+    CHECK(job.next<Stop>(leader.a).signal == 0);
+    leader.suspend();
+    CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
+  }
+  SECTION("but not for a worker that failed") {
+    leader.suspend();
+    job.fails(leader.b, 1, 1);
+    CHECK(job.next<Stop>(leader.a).signal == 0);
+  }
+}
+
+TEST_CASE("no newcomer stops a round that no other one can follow") {
+  Leader leader(1, 4);
+  leader.suspend();
+  leader.job.joins("d");
+  leader.job.wait(Milliseconds{60'000});
+  CHECK_FALSE(leader.job.has<Stop>(leader.b));
+  leader.lead(8);
+  leader.job.wait(Milliseconds{1});
+  CHECK(leader.job.has<Stop>(leader.b));
+}
+
+TEST_CASE("another machine leads: members look for it") {
+  Leader leader;
+  leader.suspend();
+  leader.job.acts([](Coordinator& c, Clock::time_point now) { c.stand_down("another machine leads", now); });
+  for (const LinkId link : {leader.a, leader.b, leader.c}) {
+    const Refused refused = leader.job.next<Refused>(link);
+    CHECK(refused.kind == RefusalKind::moved);
+    CHECK(refused.why == "another machine leads");
+  }
+  CHECK(leader.job.events().back().find(R"("event":"moved")") != std::string::npos);
+}
+
+TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on under another one") {
+  SECTION("in a round: once its workers are stopped") {
+    Leader leader;
+    auto& job = leader.job;
+    job.leaves(leader.a, SIGTERM);
+    CHECK(job.next<Stop>(leader.b).another_round);
+    job.stops(leader.b);
+    job.stops(leader.c);
+    CHECK_FALSE(job.coordinator().stood_down());
+    job.stops(leader.a);
+    CHECK(job.coordinator().stood_down());
+    for (const LinkId link : {leader.b, leader.c}) CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
+    CHECK(job.next<Refused>(leader.a).kind == RefusalKind::for_good);
+    CHECK_FALSE(job.coordinator().verdict());
+  }
+  SECTION("a restart that was decided before is paid for by the next one") {
+    Leader leader;
+    auto& job = leader.job;
+    job.fails(leader.b, 1, 1);
+    job.leaves(leader.a, SIGTERM);
+    leader.all_stop();
+    CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+  }
+  SECTION("between two rounds: at once") {
+    Leader leader;
+    auto& job = leader.job;
+    leader.suspend();
+    job.fails(leader.b, 1, 1);
+    leader.all_stop();
+    job.leaves(leader.a, SIGTERM);
+    CHECK(job.next<Refused>(leader.b).kind == RefusalKind::moved);
+  }
+  SECTION("with too few others a job of fixed size ends") {
+    Leader leader(3, 3);
+    auto& job = leader.job;
+    job.leaves(leader.a, SIGTERM);
+    CHECK_FALSE(job.next<Stop>(leader.b).another_round);
+    leader.all_stop();
+    leader.recorded();
+    CHECK(job.next<VerdictMessage>(leader.b).kind == VerdictKind::stopped_by_signal);
+  }
+}
+
+TEST_CASE("a verdict is told once it is recorded") {
+  Leader leader;
+  auto& job = leader.job;
+  for (const LinkId link : {leader.a, leader.b, leader.c}) job.succeeds(link);
+  leader.all_stop();
+  const auto verdict = job.coordinator().take_verdict_to_record();
+  REQUIRE(verdict);
+  CHECK(verdict->kind == VerdictKind::success);
+  CHECK_FALSE(job.coordinator().take_verdict_to_record());
+  CHECK_FALSE(job.has<VerdictMessage>(leader.b));
+  CHECK_FALSE(job.coordinator().done());
+  SECTION("and not before") {
+    job.wait(Milliseconds{60'000});  // agents are there, and answer
+    CHECK_FALSE(job.has<VerdictMessage>(leader.b));
+    leader.recorded();
+    for (const LinkId link : {leader.a, leader.b, leader.c}) {
+      CHECK(job.next<VerdictMessage>(link).kind == VerdictKind::success);
+    }
+  }
+  SECTION("who comes meanwhile hears it, too") {
+    const LinkId late = job.joins("d");
+    CHECK(job.has<Waiting>(late));
+    leader.recorded();
+    CHECK(job.next<Refused>(late).kind == RefusalKind::not_needed);
+  }
+  SECTION("with a new lease it is to be recorded again") {
+    leader.suspend();
+    leader.lead(8);
+    CHECK(job.coordinator().take_verdict_to_record());
+  }
+  SECTION("a lease that does not come back leaves it to the next coordinator") {
+    leader.suspend();
+    job.wait(Milliseconds{29'000});
+    CHECK_FALSE(job.coordinator().stood_down());
+    job.wait(Milliseconds{1'500});
+    for (const LinkId link : {leader.a, leader.b, leader.c}) {
+      CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
+      CHECK_FALSE(job.has<VerdictMessage>(link));
+    }
+  }
+}
+
+TEST_CASE("a job that ends while the lease is over has nothing recorded before it is back") {
+  Leader leader;
+  auto& job = leader.job;
+  leader.suspend();
+  for (const LinkId link : {leader.a, leader.b, leader.c}) job.succeeds(link);
+  leader.all_stop();
+  CHECK_FALSE(job.coordinator().take_verdict_to_record());
+  leader.lead(8);
+  CHECK(job.coordinator().take_verdict_to_record());
+}
+
+TEST_CASE("the next coordinator waits for all but the machine of the one before, which has no workers any more") {
+  Leader leader;
+  ScriptedJob after(2, 3);
+  after.options.term = 9;
+  after.options.has_lease = true;
+  after.options.host = "b";
+  const auto claims = [&](const char* host, int node_rank) {
+    Join join = after.join_of(host);
+    join.claim = {7, 1, node_rank, 3, leader.start.memory, false, false};
+    return after.joins(join);
+  };
+  SECTION("the others are enough") {
+    claims("b", 1);
+    CHECK(after.coordinator().round() == 0);
+    claims("c", 2);
+    CHECK(after.coordinator().round() == 2);
+  }
+  SECTION("another one may still have workers") {
+    claims("a", 0);
+    claims("c", 2);
+    CHECK(after.coordinator().round() == 0);
+  }
+}
