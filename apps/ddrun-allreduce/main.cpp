@@ -1,6 +1,5 @@
 // ddrun-allreduce: parse, find the other ranks, run the sizes, report.
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -8,6 +7,7 @@
 #include <string_view>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/place.hpp"
 #include "ddrun/bench/run.hpp"
@@ -16,13 +16,6 @@ using namespace ddrun;
 using namespace ddrun::bench;
 
 namespace {
-
-/// Whatever is opened later must not become the stdout that was closed: the table would go there.
-void hold_standard_streams() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(fd, F_GETFD) == -1) static_cast<void>(open("/dev/null", O_RDONLY));
-  }
-}
 
 int status_of(const Error& error) {
   switch (error.code) {

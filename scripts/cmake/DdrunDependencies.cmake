@@ -27,8 +27,8 @@ elseif(DDRUN_WITH_GLOO STREQUAL "AUTO" AND DDRUN_LINK STREQUAL "dynamic" AND NOT
   endif()
 endif()
 
-# Of OpenSSL SHA-256, and TLS for etcd, from the static libraries: a shared one would cost every start of ddrun more than all that it
-# does itself.
+# Of OpenSSL SHA-256, and TLS for ddrun-etcd, from the static libraries: a shared one would cost every start of ddrun more than all
+# that it does itself.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
 find_package(OpenSSL 3.0 REQUIRED COMPONENTS SSL Crypto)
 # Certificates may come compressed, which CMake does not know of: Debian 13's libcrypto.a needs two more libraries.

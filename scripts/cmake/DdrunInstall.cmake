@@ -16,25 +16,26 @@ foreach(shell IN ITEMS bash zsh fish)
 endforeach()
 add_custom_target(ddrun_completions ALL DEPENDS ${completion_files})
 # All that is installed.
-add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_store)
+add_custom_target(ddrun_programs DEPENDS ddrun_completions ddrun_program ddrun_allreduce_program ddrun_etcd_program ddrun_store)
 # bash looks for a file of each program's name.
-install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun-allreduce COMPONENT programs
-  DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
-install(FILES "${completion_dir}/ddrun.bash" RENAME ddrun COMPONENT programs
-  DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+foreach(program IN ITEMS ddrun ddrun-allreduce ddrun-etcd)
+  install(FILES "${completion_dir}/ddrun.bash" RENAME ${program} COMPONENT programs
+    DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+endforeach()
 install(FILES "${completion_dir}/ddrun.zsh" RENAME _ddrun COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
 install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
   DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 
-install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
+install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 docs/ddrun-etcd.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 # In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
   PATTERN "*.md" PATTERN examples EXCLUDE)
 install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-install(FILES lib/rendezvous/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/rendezvous")
-install(FILES lib/lease/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/lease")
+foreach(module IN ITEMS lease rendezvous)
+  install(FILES lib/${module}/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/${module}")
+endforeach()
 install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")
 
 # find_package(ddrun) and ddrun::store for programs in C++ (docs/cpp-workers.md). Of ddrun::base only those headers that

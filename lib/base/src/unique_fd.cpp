@@ -59,4 +59,11 @@ bool write_all(int fd, const void* data, std::size_t size) noexcept {
   return true;
 }
 
+void hold_standard_streams() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
+      const int opened = ::open("/dev/null", O_RDONLY);
+  }
+}
+
 }  // namespace ddrun

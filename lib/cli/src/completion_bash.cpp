@@ -143,7 +143,7 @@ _ddrun_commands() {
     done
 }
 
-_ddrun_allreduce() {
+_ddrun_by_help() {
     local cur=${COMP_WORDS[COMP_CWORD]}
     COMPREPLY=()
     if [[ $cur == -* ]]; then
@@ -178,7 +178,7 @@ std::string bash_completion() {
   text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
                  ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
   text += walk;
-  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_allreduce ddrun-allreduce\n";
+  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_by_help ddrun-allreduce ddrun-etcd\n";
 }
 
 }  // namespace ddrun::cli

@@ -34,7 +34,7 @@ std::string specification(const Option& option) {
 }  // namespace
 
 std::string zsh_completion() {
-  std::string text = R"(#compdef ddrun ddrun-allreduce
+  std::string text = R"(#compdef ddrun ddrun-allreduce ddrun-etcd
 # zsh completion for ddrun; made by: ddrun completion zsh
 
 _ddrun_program() {
@@ -42,7 +42,7 @@ _ddrun_program() {
 }
 
 _ddrun() {
-  if [[ $service == ddrun-allreduce ]]; then _gnu_generic; return; fi
+  if [[ $service == ddrun-* ]]; then _gnu_generic; return; fi
   if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
     compadd -- config completion env help rendezvous secret store version
     _ddrun_program
@@ -82,7 +82,7 @@ _ddrun() {
 if [ "$funcstack[1]" = _ddrun ]; then
   _ddrun "$@"
 else
-  compdef _ddrun ddrun ddrun-allreduce
+  compdef _ddrun ddrun ddrun-allreduce ddrun-etcd
 fi
 )";
   return text;

@@ -1,4 +1,4 @@
-#include "fence.hpp"
+#include "ddrun/lease/fence.hpp"
 
 #include <sys/timerfd.h>
 #include <time.h>

@@ -1,10 +1,6 @@
 #include "ddrun/lease/lease.hpp"
 
-#include <utility>
-
 #include "ddrun/base/text.hpp"
-#include "etcd_lease.hpp"
-#include "program_lease.hpp"
 
 namespace ddrun::lease {
 
@@ -14,8 +10,7 @@ constexpr std::size_t longest_job = 512;
 
 }  // namespace
 
-Result<std::shared_ptr<Lease>> make_lease(const boost::asio::any_io_executor& executor, LeaseOptions options,
-                                          Callbacks callbacks) {
+Result<void> check_options(const LeaseOptions& options) {
   if (options.job.empty() || options.job.size() > longest_job) {
     return fail(Errc::invalid_argument, concat("a job's id has 1 to ", longest_job, " bytes"));
   }
@@ -24,10 +19,7 @@ Result<std::shared_ptr<Lease>> make_lease(const boost::asio::any_io_executor& ex
                 concat("a lease's time to live is ", duration_text(shortest_ttl),
                        " seconds or more, and whole seconds, not ", duration_text(options.ttl)));
   }
-  if (const auto* etcd = std::get_if<EtcdOptions>(&options.engine)) {
-    return make_etcd_lease(executor, options, *etcd, std::move(callbacks));
-  }
-  return make_program_lease(executor, options, std::get<ProgramOptions>(options.engine), std::move(callbacks));
+  return {};
 }
 
 }  // namespace ddrun::lease

@@ -1,4 +1,4 @@
-#include "program_lease.hpp"
+#include "ddrun/lease/program_lease.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -12,11 +12,11 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/conversation.hpp"
-#include "fence.hpp"
-#include "program_lines.hpp"
-#include "teller.hpp"
-#include "verdict_record.hpp"
-#include "words.hpp"
+#include "ddrun/lease/fence.hpp"
+#include "ddrun/lease/program_lines.hpp"
+#include "ddrun/lease/teller.hpp"
+#include "ddrun/lease/verdict_record.hpp"
+#include "ddrun/lease/words.hpp"
 
 // PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
 // happened after that.
@@ -30,8 +30,6 @@ using boost::system::error_code;
 
 constexpr Milliseconds longest_between_ticks{1000};
 constexpr Milliseconds pause_before_restart{500};
-/// As many as a program may still speak of.
-constexpr std::size_t ticks_kept = 8;
 
 class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLease> {
  public:
@@ -131,7 +129,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
           [this] { tick(); });
     if (!talk_ || std::exchange(waiting_, true)) return;
     ticks_.push_back({++last_tick_, FenceClock::now()});
-    if (ticks_.size() > ticks_kept) ticks_.pop_front();
+    if (ticks_.size() > ticks_known) ticks_.pop_front();
     talk_->say(concat("tick ", last_tick_));
     after(patience_, 2 * ttl_, [this] { end_it(concat("has not answered for ", format_duration(2 * ttl_))); });
   }
@@ -276,6 +274,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
 Result<std::shared_ptr<Lease>> make_program_lease(const asio::any_io_executor& executor, const LeaseOptions& options,
                                                   const ProgramOptions& program, Callbacks callbacks) {
+  if (const auto right = check_options(options); !right) return tl::unexpected(right.error());
   auto lease = std::make_shared<ProgramLease>(executor, options, program, std::move(callbacks));
   if (const auto ready = lease->prepare(); !ready) return tl::unexpected(ready.error());
   return std::shared_ptr<Lease>(lease.get(), [lease](Lease*) { lease->close(); });

@@ -1,14 +1,17 @@
-#include "program_lines.hpp"
+#include "ddrun/lease/program_lines.hpp"
 
 #include <charconv>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "words.hpp"
+#include "ddrun/lease/words.hpp"
 
-namespace ddrun::lease::line {
+namespace ddrun::lease {
 
 namespace {
+
+/// Of a lease, in milliseconds: so that no sum of times overflows.
+constexpr std::uint64_t longest_ttl = 10'000'000'000;
 
 /// Terms and ticks begin with 1.
 std::optional<std::uint64_t> positive(std::string_view word) {
@@ -20,7 +23,7 @@ std::optional<std::uint64_t> positive(std::string_view word) {
 
 }  // namespace
 
-std::optional<Line> parse(std::string_view text) {
+std::optional<line::Line> line::parse(std::string_view text) {
   const auto words = split(text, ' ');
   const std::string& what = words[0];
   const auto is = [&](std::string_view name, std::size_t arguments) {
@@ -49,4 +52,29 @@ std::optional<Line> parse(std::string_view text) {
   return std::nullopt;
 }
 
-}  // namespace ddrun::lease::line
+std::optional<said::Line> said::parse(std::string_view text) {
+  const auto words = split(text, ' ');
+  const std::string& what = words[0];
+  if (what == "resign" && words.size() == 1) return Resign{};
+  if (what == "job" && words.size() > 1) {
+    const auto version = positive(words[1]);
+    if (version && *version != 1) return Job{*version, {}, {}};
+    if (!version || words.size() != 4) return std::nullopt;
+    const auto ttl = positive(words[2]);
+    auto job = from_word(words[3]);
+    if (ttl && *ttl <= longest_ttl && job) return Job{*version, Milliseconds(*ttl), std::move(*job)};
+  }
+  if (words.size() != 2) return std::nullopt;
+  if (what == "campaign") {
+    if (auto address = from_word(words[1])) return Campaign{std::move(*address)};
+  }
+  if (what == "tick") {
+    if (const auto number = positive(words[1])) return Tick{*number};
+  }
+  if (what == "verdict") {
+    if (auto verdict = from_word(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddrun::lease

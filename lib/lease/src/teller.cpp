@@ -1,4 +1,4 @@
-#include "teller.hpp"
+#include "ddrun/lease/teller.hpp"
 
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -61,6 +61,10 @@ void Teller::unusable(Error error) {
 void Teller::answer(Lease::Done done, Result<void> result) {
   if (!done) return;
   post([done = std::move(done), result = std::move(result)](const Callbacks&) { done(result); });
+}
+
+void Teller::also(std::function<void()> what) {
+  post([what = std::move(what)](const Callbacks&) { what(); });
 }
 
 void Teller::close() { callbacks_.reset(); }

@@ -1,4 +1,4 @@
-#include "words.hpp"
+#include "ddrun/lease/words.hpp"
 
 namespace ddrun::lease {
 

@@ -549,8 +549,6 @@ void JobRendezvous::find_again() {
 
 Result<void> JobRendezvous::open_lease() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
-  auto options = lease_options(rendezvous, options_.on_lease_program);
-  if (!options) return tl::unexpected(options.error());
   location_.is_certain = true;
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   lease::Callbacks callbacks;
@@ -574,7 +572,8 @@ Result<void> JobRendezvous::open_lease() {
     self->listener_.notice(self->lease_trouble_);
   };
   callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
-  auto made = Leadership::make(executor_, std::move(*options), std::move(callbacks));
+  auto made = Leadership::make(executor_, {rendezvous.id, rendezvous.lease_ttl},
+                               lease_program(rendezvous, options_.on_lease_program), std::move(callbacks));
   if (!made) return tl::unexpected(made.error());
   leadership_ = std::move(*made);
   return {};

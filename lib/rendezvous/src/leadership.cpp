@@ -34,7 +34,8 @@ std::string conf_value(const RendezvousSpec& spec, const std::string& key) {
 }
 
 std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
-  std::vector<std::string> words{path_of_etcd_program(), concat("--endpoints=", spec.endpoint)};
+  std::vector<std::string> words{path_of_etcd_program(), concat("--endpoints=", spec.endpoint),
+                                 concat("--candidates=", std::max(spec.max_nodes, spec.agents_expected))};
   if (conf_value(spec, "protocol") == "https") words.emplace_back("--tls");
   for (const char* key : {"cacert", "cert", "key"}) {
     if (const std::string value = conf_value(spec, key); !value.empty()) words.push_back(concat("--", key, "=", value));
@@ -44,11 +45,7 @@ std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
 
 }  // namespace
 
-Result<lease::LeaseOptions> lease_options(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
-  if (spec.id == RendezvousSpec().id) {
-    return fail(Errc::invalid_argument,
-                "jobs that share what decides who leads are told apart by their names: give this one an --rdzv-id");
-  }
+lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
     program.argv = etcd_command(spec);
@@ -62,17 +59,14 @@ Result<lease::LeaseOptions> lease_options(const RendezvousSpec& spec, std::funct
     }
   }
   program.on_start = std::move(on_program);
-  lease::LeaseOptions options;
-  options.job = spec.id;
-  options.engine = std::move(program);
-  options.ttl = spec.lease_ttl;
-  options.candidates = static_cast<std::size_t>(std::max(spec.max_nodes, spec.agents_expected));
-  return options;
+  return program;
 }
 
 Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
-Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, lease::LeaseOptions options,
+Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor,
+                                                     const lease::LeaseOptions& options,
+                                                     const lease::ProgramOptions& program,
                                                      lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(std::move(callbacks));
@@ -91,7 +85,7 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   on_thread.on_verdict = [forward](std::string_view text) { forward(&Callbacks::on_verdict, std::string(text)); };
   on_thread.on_trouble = [forward](std::string_view text) { forward(&Callbacks::on_trouble, std::string(text)); };
   on_thread.on_unusable = [forward](const Error& error) { forward(&Callbacks::on_unusable, error); };
-  auto lease = lease::make_lease(made->context_.get_executor(), std::move(options), std::move(on_thread));
+  auto lease = lease::make_program_lease(made->context_.get_executor(), options, program, std::move(on_thread));
   if (!lease) return tl::unexpected(lease.error());
   made->lease_ = std::move(*lease);
   return made;

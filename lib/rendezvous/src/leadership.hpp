@@ -9,14 +9,13 @@
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/lease/lease.hpp"
+#include "ddrun/lease/program_lease.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
 
-/// How the lease of this job is to be had. Fails with `invalid_argument` for options that cannot be meant.
-/// `on_program` as in RendezvousOptions.
-[[nodiscard]] Result<lease::LeaseOptions> lease_options(const RendezvousSpec& spec,
-                                                        std::function<void(pid_t)> on_program);
+/// The program that has the lease of this job; `on_program` as in RendezvousOptions.
+[[nodiscard]] lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program);
 
 /// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
 /// that can block: a coordinator whose main thread waits for a disk still leads.
@@ -28,7 +27,8 @@ class Leadership {
   /// Connects to nothing yet. Fails with `invalid_argument` for options that cannot be meant, with `unavailable` where
   /// descriptors run out.
   [[nodiscard]] static Result<std::unique_ptr<Leadership>> make(boost::asio::any_io_executor executor,
-                                                                lease::LeaseOptions options,
+                                                                const lease::LeaseOptions& options,
+                                                                const lease::ProgramOptions& program,
                                                                 lease::Callbacks callbacks);
   /// Nothing is called any more. A lease that is held is not given back: it runs out.
   ~Leadership();

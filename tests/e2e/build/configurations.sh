@@ -27,7 +27,7 @@ targets without | grep '^ddrun_program:' >/dev/null || fail "without Catch2 ther
 tr '\n' ' ' <"$dir/wanted.txt" | tr -s ' ' | grep -q 'the tests need Catch2, not installed here.*scripts/setup --tests' ||
   { cat "$dir/wanted.txt"; fail "the message does not say what to install"; }
 
-# scripts/quickstart: both programs as the preset has them, in few steps, as each costs seconds.
+# scripts/quickstart: all programs as the preset has them, in few steps, as each costs seconds.
 # shellcheck disable=SC2016 # the script's words
 grep -qxF 'build_preset release "${quickstart_options[@]}"' scripts/quickstart ||
   fail "scripts/quickstart does not build the preset release"
@@ -37,7 +37,7 @@ quickstart_options=()
 configure quick "${quickstart_options[@]}" || { cat "$dir/quick.txt"; fail "the quickstart's build cannot be configured"; }
 steps=$(ninja -C "$dir/quick" -n | grep -c 'Building CXX object')
 [ "$steps" -le 50 ] || fail "the quickstart compiles $steps files"
-for program in ddrun ddrun-allreduce; do
+for program in ddrun ddrun-allreduce ddrun-etcd; do
   ninja -C "$dir/quick" -n | grep "Linking CXX executable bin/$program\$" >/dev/null || fail "the quickstart does not build $program"
 done
 for setting in CMAKE_BUILD_TYPE CMAKE_CXX_FLAGS DDRUN_LINK DDRUN_WORKER_LINK DDRUN_SPLIT_DEBUG DDRUN_UNITY; do

@@ -8,8 +8,8 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 "$cmake" --install "$build" --prefix "$prefix" >"$prefix.log" 2>&1 || { cat "$prefix.log"; rm -f "$prefix.log"; fail "install"; }
 rm -f "$prefix.log"
-for file in bin/ddrun bin/ddrun-allreduce share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 \
-  share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
+for file in bin/ddrun bin/ddrun-allreduce bin/ddrun-etcd share/man/man1/ddrun.1 share/man/man1/ddrun-allreduce.1 share/man/man1/ddrun-etcd.1 \
+  share/bash-completion/completions/ddrun share/bash-completion/completions/ddrun-allreduce share/bash-completion/completions/ddrun-etcd share/zsh/site-functions/_ddrun share/fish/vendor_completions.d/ddrun.fish \
   share/doc/ddrun/README.md share/doc/ddrun/CHANGELOG.md share/doc/ddrun/docs/differences-from-torchrun.md \
   share/doc/ddrun/configs/cpu-smoke.toml share/doc/ddrun/scripts/each-host; do
   [ -s "$prefix/$file" ] || fail "$file is not installed"
@@ -33,6 +33,8 @@ cd /
 PATH=$prefix/bin:$PATH ddrun --nproc-per-node=2 ddrun-allreduce -b 8 -e 4K -n 2 >"$prefix/out" 2>&1 ||
   { cat "$prefix/out"; fail "the installed programs do not run a job"; }
 
+"$prefix/bin/ddrun-etcd" --endpoints=127.0.0.1 </dev/null || fail "the installed ddrun-etcd does not run"
+
 # The shells read the completions.
 bash -n "$prefix/share/bash-completion/completions/ddrun" || fail "bash cannot read its completions"
 if command -v zsh >/dev/null; then
@@ -50,11 +52,11 @@ shows() { # OPTION FILE REGEX: what readelf says of the file
   grep -q "$3" <<<"$text"
 }
 build_id() { readelf --notes --wide "$1" | sed -n 's/.*Build ID: *//p'; }
-for program in ddrun ddrun-allreduce; do
+for program in ddrun ddrun-allreduce ddrun-etcd; do
   file=$prefix/bin/$program
   shows --file-header "$file" 'Type: *DYN' || fail "$program is not position-independent"
   how=$link
-  [ "$program" = ddrun ] || how=$worker_link
+  [ "$program" != ddrun-allreduce ] || how=$worker_link
   if [ "$how" = static ]; then
     ! shows --program-headers "$file" INTERP || fail "$program needs a dynamic linker"
     ! shows --dynamic "$file" NEEDED || fail "$program needs shared libraries"

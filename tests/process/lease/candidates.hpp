@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/lease/lease.hpp"
+#include "ddrun/lease/program_lease.hpp"
 #include "ddrun/test/catch.hpp"
 
 namespace ddrun::test {
@@ -23,10 +23,20 @@ inline constexpr int slowness = 4;
 inline constexpr int slowness = 1;
 #endif
 
+using MakeLease =
+    std::function<Result<std::shared_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
+
+inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl}) {
+  return [program = lease::ProgramOptions{std::move(argv)}, options = std::move(options)](
+             const boost::asio::any_io_executor& executor, lease::Callbacks callbacks) {
+    return lease::make_program_lease(executor, options, program, std::move(callbacks));
+  };
+}
+
 /// A machine that has a lease: an event loop of its own, so that it can stand still alone, and what it was told.
 class Candidate {
  public:
-  Candidate(std::string name, lease::LeaseOptions options) : name_(std::move(name)) {
+  Candidate(std::string name, const MakeLease& make) : name_(std::move(name)) {
     lease::Callbacks callbacks;
     callbacks.on_leader = [this](const lease::Leader& to) {
       leader = to;
@@ -49,7 +59,7 @@ class Candidate {
       unusable = error.message;
       log.push_back(concat("unusable: ", error.message));
     };
-    auto made = lease::make_lease(io.get_executor(), std::move(options), std::move(callbacks));
+    auto made = make(io.get_executor(), std::move(callbacks));
     if (!made) throw std::runtime_error(made.error().message);
     lease = *made;
     lease->start();
@@ -85,8 +95,8 @@ class Candidate {
 /// Several of them, of one job. At each step no two lead, and terms rise from one leader to the next.
 class Candidates {
  public:
-  Candidate& add(const std::string& name, lease::LeaseOptions options) {
-    all_.push_back(std::make_unique<Candidate>(name, std::move(options)));
+  Candidate& add(const std::string& name, const MakeLease& make) {
+    all_.push_back(std::make_unique<Candidate>(name, make));
     return *all_.back();
   }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "candidates.hpp"
+#include "by_etcd.hpp"
 #include "ddrun/test/ports.hpp"
 #include "etcd_cluster.hpp"
 
@@ -12,16 +12,16 @@ using namespace std::chrono_literals;
 
 namespace {
 
-lease::EtcdOptions of(const std::vector<std::string>& endpoints) {
-  lease::EtcdOptions etcd;
+etcd::EtcdOptions of(const std::vector<std::string>& endpoints) {
+  etcd::EtcdOptions etcd;
   etcd.endpoints = endpoints;
   return etcd;
 }
 
 /// What is said of it once, as the only thing.
-std::string refusal(lease::EtcdOptions etcd) {
+std::string refusal(const MakeLease& make) {
   Candidates candidates;
-  Candidate& one = candidates.add("one", {"job", std::move(etcd), ttl, 8});
+  Candidate& one = candidates.add("one", make);
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
   candidates.run_for(300ms);
@@ -30,12 +30,28 @@ std::string refusal(lease::EtcdOptions etcd) {
   CHECK(std::count_if(one.log.begin(), one.log.end(),
                       [](const std::string& line) { return line.starts_with("unusable"); }) == 1);
   CHECK(one.log.back().starts_with("unusable"));
-  return *one.unusable;
+  if (!through_program) return *one.unusable;
+  const std::string ended = " exited with code 1: ";
+  const auto at = one.unusable->find(ended);
+  REQUIRE(at != std::string::npos);
+  CHECK_THAT(*one.unusable, Catch::Matchers::StartsWith("the lease's program does not work: "));
+  return one.unusable->substr(at + ended.size());
+}
+std::string refusal(const etcd::EtcdOptions& etcd) { return refusal(by_etcd(etcd)); }
+
+/// What is said at once of options that cannot be meant; of those that the program has, it is the program that says it.
+std::string mistake(const MakeLease& make) {
+  boost::asio::io_context io;
+  const auto made = make(io.get_executor(), {});
+  if (made && through_program) return refusal(make);
+  REQUIRE_FALSE(made);
+  CHECK(made.error().code == Errc::invalid_argument);
+  return made.error().message;
 }
 
-void works(lease::EtcdOptions etcd) {
+void works(const etcd::EtcdOptions& etcd) {
   Candidates candidates;
-  Candidate& one = candidates.add("one", {"job", std::move(etcd), ttl, 8});
+  Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads(); }));
   std::optional<Result<void>> recorded, resigned;
@@ -85,7 +101,7 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
   auto etcd = of(cluster.endpoints());
   {
     Candidates candidates;
-    Candidate& one = candidates.add("one", {"job", etcd, ttl, 8});
+    Candidate& one = candidates.add("one", by_etcd(etcd));
     REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
     CHECK_THAT(one.log[0], test::contains("https"));
   }
@@ -105,25 +121,18 @@ TEST_CASE("TLS: with certificates on both sides, and every way in which they are
   CHECK_THAT(refusal(wrong), test::contains("its certificate is for another host"));
 
   // Files that are no such thing are said at once.
-  boost::asio::io_context io;
-  const auto made = [&](const lease::EtcdOptions& with) {
-    const auto lease = lease::make_lease(io.get_executor(), {"job", with, ttl, 8}, {});
-    REQUIRE_FALSE(lease);
-    CHECK(lease.error().code == Errc::invalid_argument);
-    return lease.error().message;
-  };
   wrong = etcd;
   wrong.cacert = authority.file("missing.pem");
-  CHECK_THAT(made(wrong), test::contains("cannot use " + wrong.cacert + " as cacert: "));
+  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("cannot use " + wrong.cacert + " as cacert: "));
   wrong = etcd;
   wrong.key = authority.file("ca.key");
-  CHECK_THAT(made(wrong), test::contains("cannot use " + wrong.key + " as key: "));
+  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("cannot use " + wrong.key + " as key: "));
   wrong = etcd;
   wrong.key.clear();
-  CHECK_THAT(made(wrong), test::contains("give both or none"));
+  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("give both or none"));
   wrong = etcd;
   wrong.tls = false;
-  CHECK_THAT(made(wrong), test::contains("certificates are for etcd with TLS"));
+  CHECK_THAT(mistake(by_etcd(wrong)), test::contains("certificates are for etcd with TLS"));
 }
 
 TEST_CASE("users and passwords") {
@@ -160,7 +169,7 @@ TEST_CASE("a token of etcd that has run out is asked for anew") {
   cluster.etcdctl({"user", "grant-role", "root", "root"});
   cluster.etcdctl({"auth", "enable"});
   Candidates candidates;
-  Candidate& one = candidates.add("one", {"job", etcd, ttl, 8});
+  Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads(); }));
   // It keeps them in memory.
@@ -204,28 +213,26 @@ while True:
 }
 
 TEST_CASE("options that cannot be meant are refused before anything is asked") {
-  boost::asio::io_context io;
-  const auto refused = [&](lease::LeaseOptions options) {
-    const auto lease = lease::make_lease(io.get_executor(), std::move(options), {});
-    REQUIRE_FALSE(lease);
-    CHECK(lease.error().code == Errc::invalid_argument);
-    return lease.error().message;
+  const auto refused = [](const std::vector<std::string>& endpoints,
+                          const lease::LeaseOptions& options = {"job", ttl}) {
+    return mistake(by_etcd(of(endpoints), options));
   };
-  CHECK_THAT(refused({"", of({"h"}), ttl, 8}), test::contains("a job's id has 1 to 512 bytes"));
-  CHECK_THAT(refused({"job", of({"h"}), 1999ms, 8}), test::contains("2 seconds or more, and whole seconds, not 1.999"));
-  CHECK_THAT(refused({"job", of({"h"}), 2500ms, 8}), test::contains("whole seconds"));
-  CHECK_THAT(refused({"job", of({}), ttl, 8}), test::contains("one endpoint at least"));
-  for (const auto* wrong : {"", "h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {
-    CHECK_THAT(refused({"job", of({wrong}), ttl, 8}), test::contains("is no endpoint of etcd: HOST:PORT"));
+  CHECK_THAT(refused({"h"}, {"", ttl}), test::contains("a job's id has 1 to 512 bytes"));
+  CHECK_THAT(refused({"h"}, {"job", 1999ms}), test::contains("2 seconds or more, and whole seconds, not 1.999"));
+  CHECK_THAT(refused({"h"}, {"job", 2500ms}), test::contains("whole seconds"));
+  if (!through_program) {
+    CHECK_THAT(refused({}), test::contains("one endpoint at least"));
+    CHECK_THAT(refused({""}), test::contains("is no endpoint of etcd: HOST:PORT"));
   }
-  CHECK_THAT(refused({"job", lease::ProgramOptions{}, ttl, 8}), test::contains("no program"));
+  for (const auto* wrong : {"h:", "h:0", "h:99999", "http://h:2379", "a b", "h\r\nX: y"}) {
+    CHECK_THAT(refused({"h", wrong}), test::contains("is no endpoint of etcd: HOST:PORT"));
+  }
 }
 
 TEST_CASE("a name that is not known, and members that refuse, are told and tried again") {
   Candidates candidates;
   const int port = free_port();
-  Candidate& one =
-      candidates.add("one", {"job", of({"no-such-host.invalid:2379", concat("127.0.0.1:", port)}), ttl, 8});
+  Candidate& one = candidates.add("one", by_etcd(of({"no-such-host.invalid:2379", concat("127.0.0.1:", port)})));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.has_logged("trouble: "); }));
   CHECK_THAT(one.log[0], test::contains(concat("127.0.0.1:", port, ": Connection refused")));

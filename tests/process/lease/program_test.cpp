@@ -13,12 +13,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-lease::LeaseOptions by(std::vector<std::string> argv) {
-  return {"a job/ü%", lease::ProgramOptions{std::move(argv)}, ttl, 8};
-}
 /// A shell script that is given the words of a line as $what, $a, $b, $c.
-lease::LeaseOptions by_script(const std::string& cases) {
-  return by({"sh", "-c", concat("while read -r what a b c; do case $what in ", cases, "\nesac; done; echo bye >&2")});
+MakeLease by_script(const std::string& cases) {
+  return by_program(
+      {"sh", "-c", concat("while read -r what a b c; do case $what in ", cases, "\nesac; done; echo bye >&2")});
 }
 
 constexpr const char* leading =
@@ -31,12 +29,12 @@ Candidate& elected(Candidates& candidates) {
 }
 
 /// What holds for each engine.
-void play(const std::function<lease::LeaseOptions()>& options) {
+void play(const MakeLease& make) {
   Candidates candidates;
-  Candidate& observer = candidates.add("observer", options());
+  Candidate& observer = candidates.add("observer", make);
   for (int i = 0; i < 3; ++i) {
     const auto name = concat("n", i, ":1 ü");
-    candidates.add(name, options()).lease->campaign(name);
+    candidates.add(name, make).lease->campaign(name);
   }
   Candidate* first = &elected(candidates);
   const auto term = first->leader->term;
@@ -143,7 +141,7 @@ TEST_CASE("a program that never works is said once") {
                             Bad{{"sh", "-c", "echo 'usage: me' >&2; exit 2"}, "sh exited with code 2: usage: me"},
                             Bad{{"sh", "-c", "echo hello; sleep 60"}, "'hello'"});
   Candidates candidates;
-  Candidate& one = candidates.add("one", by(bad.argv));
+  Candidate& one = candidates.add("one", by_program(bad.argv));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.unusable.has_value(); }));
   CHECK_THAT(*one.unusable,
@@ -178,7 +176,7 @@ TEST_CASE("nothing of a program is left when its lease is dropped") {
 TEST_CASE("configs/lease/etcd.sh is such a program") {
   if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
   const EtcdCluster cluster(1);
-  play([&] { return by({DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]}); });
+  play(by_program({DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]}));
 }
 
 TEST_CASE("configs/lease/kubernetes.sh is such a program") {
@@ -191,8 +189,19 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   const Run server({"python3", DDRUN_FAKE_KUBERNETES, std::to_string(port), "a.b-c"});
   const auto api = concat("http://127.0.0.1:", port);
   REQUIRE(wait_until([&] { return Run({"curl", "-s", api}).wait().code() == 0; }));
-  play([&] {
-    return by({"env", concat("DDRUN_KUBERNETES_API=", api), concat("DDRUN_SERVICE_ACCOUNT=", account.path()),
-               DDRUN_CONFIGS "/lease/kubernetes.sh", "job-1"});
-  });
+  play(by_program({"env", concat("DDRUN_KUBERNETES_API=", api), concat("DDRUN_SERVICE_ACCOUNT=", account.path()),
+                   DDRUN_CONFIGS "/lease/kubernetes.sh", "job-1"}));
+}
+
+TEST_CASE("options that cannot be meant are refused before a program is started") {
+  const auto refused = [](const MakeLease& make) {
+    boost::asio::io_context io;
+    const auto made = make(io.get_executor(), {});
+    REQUIRE_FALSE(made);
+    CHECK(made.error().code == Errc::invalid_argument);
+    return made.error().message;
+  };
+  CHECK_THAT(refused(by_program({"true"}, {"", ttl})), test::contains("a job's id has 1 to 512 bytes"));
+  CHECK_THAT(refused(by_program({"true"}, {"job", 1999ms})), test::contains("2 seconds or more"));
+  CHECK_THAT(refused(by_program({})), test::contains("no program"));
 }

@@ -45,4 +45,8 @@ struct Pipe {
 /// it takes nothing for ten seconds: then errno is EAGAIN.
 bool write_all(int fd, const void* data, std::size_t size) noexcept;
 
+/// Puts /dev/null where a standard stream was closed by the caller: what is opened later must not become one, or our
+/// words would go there.
+void hold_standard_streams() noexcept;
+
 }  // namespace ddrun

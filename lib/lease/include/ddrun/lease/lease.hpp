@@ -1,22 +1,17 @@
 #pragma once
 
-#include <sys/types.h>
-
-#include <boost/asio/any_io_executor.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <variant>
-#include <vector>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 
-// Who leads a job on several machines, decided by an engine that exists: etcd, or a program that asks another one
-// (Kubernetes, Consul). A leader holds a lease for so long as it renews it; when it does not, another may have it.
+// Who leads a job on several machines, decided by an engine that exists: by a program that asks one (program_lease.hpp;
+// etcd, Kubernetes, Consul), or by etcd within this process (lib/etcd). A leader holds a lease for so long as it renews
+// it; when it does not, another may have it.
 //
 // Whatever fails, there are never two leaders at one time, by this rule: a leader counts its time to live from before
 // it sent the request that renewed its lease, by a clock that goes on while the machine sleeps, and steps down a margin
@@ -51,37 +46,19 @@ struct Callbacks {
   std::function<void(const Error& error)> on_unusable;
 };
 
-/// etcd 3.4 or newer, through its JSON gateway. Keys are below `/ddrun/<job>/`.
-struct EtcdOptions {
-  std::vector<std::string> endpoints;  ///< "h1:2379", "10.0.0.1", "[fd00::1]:2379"; port 2379 if none is given
-  bool tls = false;
-  std::string cacert;  ///< PEM file of whom to trust; empty: the system's. Read by make_lease(), as are the next two.
-  std::string cert;    ///< PEM file with our certificate and its chain, if etcd wants one
-  std::string key;     ///< PEM file with its key
-  std::string user;    ///< empty: none
-  std::string password;
-};
-
-/// A program as lib/lease/PROTOCOL.md describes it. Its first word is looked for in PATH.
-struct ProgramOptions {
-  std::vector<std::string> argv;
-  std::string environment{};  ///< NAME=VALUE, beside what this process has; empty: nothing
-  /// It runs as this process, each time that it is started. On the executor; may be empty.
-  std::function<void(pid_t)> on_start{};
-};
-
 inline constexpr Milliseconds shortest_ttl{2000};
 /// Of a verdict. It stays in the engine, where there is no room for more.
 inline constexpr std::size_t longest_verdict = 16 * 1024;
 
 struct LeaseOptions {
   std::string job;  ///< any text that is the same on all machines of a job, and no other job's
-  std::variant<EtcdOptions, ProgramOptions> engine;
   /// After so long without renewal another may lead; whole seconds, shortest_ttl at least. Below 4 s it is lost when
   /// etcd has to elect a leader among its own members, which takes 1 to 2 s there, and soon had again.
   Milliseconds ttl{5000};
-  std::size_t candidates = 8;  ///< about how many there are; they do not all try in the same moment
 };
+
+/// What holds for each engine. Errors: `invalid_argument`, with a sentence that says what is wrong.
+[[nodiscard]] Result<void> check_options(const LeaseOptions& options);
 
 /// One machine's part in it. All calls on the executor, which must run one thread at a time. None blocks. Dropping it
 /// ends all at once: nothing is called any more, and a lease that it holds runs out.
@@ -110,9 +87,5 @@ class Lease {
   /// lead), `unavailable`: it is not known to be recorded, and may be all the same; on_verdict will tell.
   virtual void record_verdict(std::string text, Done done) = 0;
 };
-
-/// Reads the certificates; connects to nothing. Errors: `invalid_argument`, with a sentence that says what is wrong.
-[[nodiscard]] Result<std::shared_ptr<Lease>> make_lease(const boost::asio::any_io_executor& executor,
-                                                        LeaseOptions options, Callbacks callbacks);
 
 }  // namespace ddrun::lease

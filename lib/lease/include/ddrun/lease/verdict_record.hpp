@@ -5,7 +5,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/lease/lease.hpp"
-#include "teller.hpp"
+#include "ddrun/lease/teller.hpp"
 
 namespace ddrun::lease {
 

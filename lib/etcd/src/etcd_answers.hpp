@@ -9,7 +9,7 @@
 // What etcd's JSON gateway says, as values. Numbers of 64 bits come as texts there, and what is 0, false or empty is
 // left out. Functions give nothing for what is not such an answer; they hold no more than what came.
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 struct KeyValue {
   std::string key, value;
@@ -63,4 +63,4 @@ struct EtcdError {
 [[nodiscard]] std::string to_base64(std::string_view bytes);
 [[nodiscard]] std::optional<std::string> from_base64(std::string_view text);
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

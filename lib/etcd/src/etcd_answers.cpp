@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace {
 
@@ -191,4 +191,4 @@ std::optional<std::string> from_base64(std::string_view text) {
   return bytes;
 }
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

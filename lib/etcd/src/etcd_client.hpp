@@ -12,13 +12,14 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/etcd/etcd_lease.hpp"
 #include "ddrun/helper/run.hpp"
+#include "ddrun/lease/fence.hpp"
 #include "etcd_answers.hpp"
-#include "fence.hpp"
 #include "http_connection.hpp"
 #include "stream.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 /// Asks an etcd of several members, one that answers: a member that fails or is silent for `bound` is left for the next
 /// at once. Requests go one after the other, through one connection that stays; a watch has its own, to the same
@@ -51,7 +52,7 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   /// `not_found`, else `invalid_argument`, with its words. Each request may reach etcd more than once.
   void ask(std::string path, std::string body, Deadline by, Take take, Fail fail);
   /// When the request that is answered in this moment was sent.
-  [[nodiscard]] FenceClock::time_point sent() const { return sent_; }
+  [[nodiscard]] lease::FenceClock::time_point sent() const { return sent_; }
 
   /// One at a time; another one, or close_watch(), ends it. `on_end` is told once.
   void watch(std::string body, std::function<void(std::string_view line)> on_line,
@@ -115,9 +116,9 @@ class EtcdClient : public std::enable_shared_from_this<EtcdClient> {
   std::deque<Question> questions_;
   std::unique_ptr<HttpConnection> connection_, watch_;
   std::string token_, trouble_;
-  FenceClock::time_point sent_{};
+  lease::FenceClock::time_point sent_{};
   bool busy_ = false, pausing_ = false, authenticating_ = false, auth_is_off_ = false, closed_ = false;
   bool was_well_ = false, trouble_told_ = false;
 };
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

@@ -1,16 +1,10 @@
-// etcd's answers, lines of a program, and texts as words.
+// etcd's answers.
 
 #include "ddrun/test/catch.hpp"
 #include "etcd_answers.hpp"
-#include "fence.hpp"
-#include "program_lines.hpp"
-#include "words.hpp"
-
-#include <boost/asio/io_context.hpp>
 
 using namespace ddrun;
-using namespace ddrun::lease;
-using namespace std::chrono_literals;
+using namespace ddrun::etcd;
 
 TEST_CASE("answers of etcd 3.4, as it gave them") {
   const auto range = parse_range(
@@ -88,89 +82,12 @@ TEST_CASE("what is not an answer is none") {
   CHECK_FALSE(parse_watch(R"({"result":{"events":[{}]}})"));
 }
 
-TEST_CASE("bytes come back from base64 and from words as they were, and nothing else is one") {
-  const std::vector<std::string> texts{"",  "a",     "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0'),
-                                       "%", "~-._A9"};
-  for (const std::string& text : texts) {
-    CHECK(from_base64(to_base64(text)) == text);
-    CHECK(from_word(to_word(text)) == text);
-    CHECK(to_word(text).find_first_of(" \n/\"\\") == std::string::npos);
-  }
+TEST_CASE("bytes come back from base64 as they were, and nothing else is one") {
+  const std::vector<std::string> texts{"", "a", "ab", "abc", "a b/c%", "\xff\x01\n", std::string(3, '\0'), "%"};
+  for (const std::string& text : texts) CHECK(from_base64(to_base64(text)) == text);
   CHECK(to_base64(std::string(2, '\0')) == "AAA=");
-  CHECK(to_word("a job/ü") == "a%20job%2F%C3%BC");
   for (const auto* wrong : {"a", "abc", "====", "ab=c", "a===", "ab c", "abcd\n", " abc", "abc-", "abc%"}) {
     CAPTURE(wrong);
     CHECK_FALSE(from_base64(wrong));
   }
-  for (const auto* wrong : {"", "%4", "%41", "%zz", "%c3", "a b", "%%", "ü"}) {
-    CAPTURE(wrong);
-    CHECK_FALSE(from_word(wrong));
-  }
-}
-
-TEST_CASE("lines of a program") {
-  const auto mine = line::parse("mine 7 12");
-  REQUIRE(mine);
-  CHECK(std::get<line::Mine>(*mine).term == 7);
-  CHECK(std::get<line::Mine>(*mine).tick == 12);
-  CHECK(std::get<line::Other>(line::parse("leader 7 n0%3A1").value()).address == "n0:1");
-  CHECK(std::get<line::Other>(line::parse("leader 7 %").value()).address.empty());
-  CHECK(std::get<line::Verdict>(line::parse("verdict exit%200").value()).text == "exit 0");
-  CHECK(std::get<line::Refused>(line::parse("refused for a reason").value()).why == "for a reason");
-  CHECK(std::get<line::Trouble>(line::parse("trouble \x1b[31mred").value()).text == "red");
-  for (const auto* wrong : {"",
-                            " ",
-                            "mine",
-                            "mine 7",
-                            "mine 7 ",
-                            "mine 0 1",
-                            "mine -1 1",
-                            "mine 7 1 ",
-                            "mine 7 1 2",
-                            "mine 7x 1",
-                            "mine 99999999999999999999 1",
-                            "leader 7",
-                            "leader 7 a b",
-                            "leader 7 a%",
-                            "verdict",
-                            "verdict %",
-                            "none ",
-                            "None",
-                            "done",
-                            "done x",
-                            "trouble",
-                            "recorded x",
-                            "lost"}) {
-    CAPTURE(wrong);
-    CHECK_FALSE(line::parse(wrong));
-  }
-}
-
-TEST_CASE("a fence holds from the sending of a request, less a margin, and says when it is over") {
-  boost::asio::io_context io;
-  int over = 0;
-  auto fence = std::move(*Fence::make(io.get_executor(), [&] { ++over; }));
-  CHECK_FALSE(fence->holds());
-  const auto begin = FenceClock::now();
-  fence->renewed(begin, 200ms);
-  CHECK(fence->holds());
-  CHECK(fence->left() <= 180ms);
-  // One that was sent earlier shortens nothing.
-  fence->renewed(begin - 1s, 200ms);
-  CHECK(fence->holds());
-  while (over == 0) io.run_one();
-  CHECK(FenceClock::now() - begin >= 180ms);
-  CHECK_FALSE(fence->holds());
-  CHECK(fence->left() == 0ms);
-
-  // It is over whether the loop has run or not.
-  fence->renewed(FenceClock::now() - 1s, 1s);
-  CHECK_FALSE(fence->holds());
-  fence->renewed(FenceClock::now(), 1s);
-  CHECK(fence->holds());
-  fence->drop();
-  CHECK_FALSE(fence->holds());
-  fence.reset();
-  io.run();
-  CHECK(over <= 2);
 }

@@ -29,6 +29,8 @@ class Teller {
   void trouble(std::string text);
   void unusable(Error error);
   void answer(Lease::Done done, Result<void> result);
+  /// Something that only this kind of lease tells, in order with the rest.
+  void also(std::function<void()> what);
   /// Nothing is said any more, not even what is under way.
   void close();
 

@@ -8,7 +8,7 @@
 
 #include "ddrun/base/text.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace http = boost::beast::http;
 using boost::system::error_code;
@@ -154,4 +154,4 @@ void HttpConnection::follow(std::string request, OnLine on_line, OnAnswer on_end
 bool HttpConnection::is_open() const { return impl_->is_open(); }
 bool HttpConnection::was_used() const { return impl_->was_used(); }
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

@@ -1,6 +1,7 @@
-#include "etcd_lease.hpp"
+#include "ddrun/etcd/etcd_lease.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <nlohmann/json.hpp>
@@ -11,12 +12,13 @@
 
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/lease/fence.hpp"
+#include "ddrun/lease/teller.hpp"
+#include "ddrun/lease/verdict_record.hpp"
+#include "ddrun/lease/words.hpp"
 #include "etcd_answers.hpp"
 #include "etcd_client.hpp"
-#include "fence.hpp"
-#include "teller.hpp"
-#include "verdict_record.hpp"
-#include "words.hpp"
+#include "held_lease.hpp"
 
 // How it works. The job's state is two keys: `leader`, with an etcd lease of the one who leads, and `verdict`. Every
 // machine reads both and watches them from there. Who wants to lead takes a lease and makes the key in a transaction
@@ -24,12 +26,21 @@
 // machine knows that the key is its own: so an answer that was lost does no harm, the next reading shows what became of
 // it.
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
+using lease::Callbacks;
+using lease::Fence;
+using lease::fence_margin;
+using lease::FenceClock;
+using lease::Lease;
+using lease::LeaseOptions;
+using lease::Teller;
+using lease::to_word;
+using lease::VerdictRecord;
 using nlohmann::json;
 
 constexpr std::uint16_t default_port = 2379;
@@ -43,16 +54,19 @@ constexpr std::chrono::microseconds check_for_each{500};
 
 std::string number_text(std::int64_t number) { return std::to_string(number); }
 
-class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
+class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLease> {
  public:
-  EtcdLease(const asio::any_io_executor& executor, const LeaseOptions& options, Callbacks callbacks)
+  /// `held`: it is for another process, which calls keep(); else it is for this one, and keeps itself.
+  EtcdLease(const asio::any_io_executor& executor, const LeaseOptions& options, std::size_t candidates,
+            Callbacks callbacks, std::optional<HeldLeaseEvents> held)
       : executor_(executor),
         ttl_(options.ttl),
-        spread_(std::clamp<Milliseconds>(std::chrono::duration_cast<Milliseconds>(spread_of_each * options.candidates),
+        spread_(std::clamp<Milliseconds>(std::chrono::duration_cast<Milliseconds>(spread_of_each * candidates),
                                          least_spread, most_spread)),
-        check_every_(std::max<Clock::duration>(ttl_ / 2, check_for_each * options.candidates)),
+        check_every_(std::max<Clock::duration>(ttl_ / 2, check_for_each * candidates)),
         prefix_(concat("/ddrun/", to_word(options.job), "/")),
         teller_(executor, std::move(callbacks)),
+        held_(std::move(held)),
         renew_timer_(executor),
         try_timer_(executor),
         check_timer_(executor),
@@ -108,6 +122,12 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     else later([this] { announce(); });
   }
 
+  void keep() override {
+    kept_until_ = Clock::now() + ttl_ / 2;
+    renew();
+    try_soon();
+  }
+
   [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
 
   void resign(Done done) override {
@@ -133,7 +153,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
 
   void record_verdict(std::string text, Done done) override {
     if (!record_.begin(std::move(text), std::move(done), verdict_.has_value(), leads())) return;
-    const auto term = term_;
+    const std::uint64_t term = term_;
     client_->ask(
         "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(), while_held(),
         [this, term](const std::string& body) {
@@ -195,6 +215,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
           }
           watch(snapshot->revision + 1);
           apply(*snapshot);
+          if (held_) teller_.also(held_->on_read);
           return true;
         },
         [this](const Error& error) {
@@ -316,7 +337,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
       }
       trying_ = false;
       term_ = highest_term_ = term;
-      renew_at(last_sent_);
+      renewed();
     }
     teller_.leader({term_, leader_->value, true});
     announce();
@@ -343,31 +364,39 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
         [this](const Error&) { announcing_ = false; });
   }
 
-  void renew_at(FenceClock::time_point last) {
-    const auto due = std::chrono::duration_cast<Clock::duration>(last + ttl_ / 5 - FenceClock::now());
+  /// By the request that was sent at `last_sent_`.
+  void renewed() {
+    if (held_) {
+      if (term_ != 0) teller_.also([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
+      return;
+    }
+    const auto due = std::chrono::duration_cast<Clock::duration>(last_sent_ + ttl_ / 5 - FenceClock::now());
     after(renew_timer_, std::max(due, Clock::duration::zero()), [this] { renew(); });
   }
 
   void renew() {
-    if (lease_ == 0) return;
-    const auto id = lease_;
+    if (lease_ == 0 || renewing_ == lease_) return;
+    const auto id = renewing_ = lease_;
     client_->ask(
         "/v3/lease/keepalive", json{{"ID", number_text(id)}}.dump(), while_held(),
         [this, id](const std::string& body) {
           const auto left = parse_keepalive(body);
           if (!left) return false;
           if (id != lease_) return true;
+          renewing_ = 0;
           if (*left == 0) {
             lost("etcd has let the lease run out");
             return true;
           }
           last_sent_ = client_->sent();
           fence_->renewed(last_sent_, std::min<Milliseconds>(ttl_, std::chrono::seconds(*left)));
-          renew_at(last_sent_);
+          renewed();
           return true;
         },
         [this, id](const Error& error) {
-          if (id == lease_ && error.code != Errc::timeout) lost(error.message);
+          if (id != lease_) return;
+          renewing_ = 0;
+          if (error.code != Errc::timeout) lost(error.message);
         });
   }
 
@@ -396,6 +425,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
     fence_->drop();
     term_ = 0;
     trying_ = false;
+    ++attempt_;  // what is under way is of no use any more
     announcing_ = false;
     teller_.forget_me();
     if (lease_ == 0) return 0;
@@ -419,12 +449,16 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
 
   // ---- campaigning ----
 
+  [[nodiscard]] bool may_try() const {
+    return candidate_ && lease_ == 0 && synced_ && !leader_ && !verdict_ && (!held_ || Clock::now() < kept_until_);
+  }
+
   void try_soon() {
-    if (!candidate_ || trying_ || lease_ != 0 || !synced_ || leader_ || verdict_) return;
+    if (trying_ || !may_try()) return;
     trying_ = true;
     after(try_timer_, random_part(spread_), [this] {
       trying_ = false;
-      if (candidate_ && lease_ == 0 && synced_ && !leader_ && !verdict_) try_now();
+      if (may_try()) try_now();
     });
   }
 
@@ -438,13 +472,18 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
 
   void try_now() {
     trying_ = true;
+    const auto attempt = attempt_;
     client_->ask(
         "/v3/lease/grant",
         json{{"TTL", number_text(std::chrono::duration_cast<std::chrono::seconds>(ttl_).count())}}.dump(),
         Clock::now() + ttl_,
-        [this](const std::string& body) {
+        [this, attempt](const std::string& body) {
           const auto granted = parse_grant(body);
           if (!granted) return false;
+          if (attempt != attempt_) {
+            revoke_other(granted->id);
+            return true;
+          }
           lease_ = granted->id;
           last_sent_ = client_->sent();
           const Milliseconds ttl = std::chrono::seconds(granted->ttl);
@@ -457,7 +496,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
           else take();
           return true;
         },
-        [this](const Error& error) {
+        [this, attempt](const Error& error) {
+          if (attempt != attempt_) return;
           if (error.code != Errc::timeout) teller_.trouble(error.message);
           try_later();
         });
@@ -481,8 +521,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
         [this, id, address = address_](const std::string& body) {
           auto answer = parse_txn(body);
           if (!answer) return false;
-          trying_ = false;
           if (id != lease_) return true;
+          trying_ = false;
           if (answer->succeeded) {
             const auto revision = answer->found.revision;
             answer->found.kvs = {{leader_key(), address, revision, revision, id}};
@@ -496,8 +536,8 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
           return true;
         },
         [this, id](const Error& error) {
-          trying_ = false;
           if (id != lease_) return;
+          trying_ = false;
           if (error.code != Errc::timeout && error.code != Errc::not_found) teller_.trouble(error.message);
           revoke(give_up_lease());
           try_later();
@@ -554,6 +594,7 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   Clock::duration check_every_;
   std::string prefix_;
   Teller teller_;
+  std::optional<HeldLeaseEvents> held_;
   std::shared_ptr<EtcdClient> client_;
   std::unique_ptr<Fence> fence_;
   asio::steady_timer renew_timer_, try_timer_, check_timer_, sync_timer_;
@@ -571,25 +612,44 @@ class EtcdLease : public Lease, public std::enable_shared_from_this<EtcdLease> {
   std::string address_;
   bool candidate_ = false;
   bool trying_ = false;
+  std::uint64_t attempt_ = 0;
   bool announcing_ = false;
   bool revoking_ = false;
   bool long_ttl_told_ = false;
   bool closed_ = false;
-  std::int64_t lease_ = 0;   ///< taken, or being tried with; 0: none
+  std::int64_t lease_ = 0;     ///< taken, or being tried with; 0: none
+  std::int64_t renewing_ = 0;  ///< whose renewal is under way
+  Deadline kept_until_{};
   std::int64_t former_ = 0;  ///< the one before, which is not used any more
-  std::uint64_t term_ = 0;   ///< that I lead in; 0: I do not
+  std::atomic<std::uint64_t> term_ = 0;  ///< that I lead in; 0: I do not
   FenceClock::time_point last_sent_{};
   VerdictRecord record_{teller_};
 };
 
-}  // namespace
-
-Result<std::shared_ptr<Lease>> make_etcd_lease(const asio::any_io_executor& executor, const LeaseOptions& options,
-                                               const EtcdOptions& etcd, Callbacks callbacks) {
-  auto lease = std::make_shared<EtcdLease>(executor, options, std::move(callbacks));
-  if (const auto ready = lease->prepare(etcd); !ready) return tl::unexpected(ready.error());
+Result<std::shared_ptr<HeldLease>> make(const asio::any_io_executor& executor, const LeaseOptions& options,
+                                        const EtcdOptions& etcd, Callbacks callbacks,
+                                        std::optional<HeldLeaseEvents> held) {
+  if (const auto right = lease::check_options(options); !right) return tl::unexpected(right.error());
+  auto made = std::make_shared<EtcdLease>(executor, options, etcd.candidates, std::move(callbacks), std::move(held));
+  if (const auto ready = made->prepare(etcd); !ready) return tl::unexpected(ready.error());
   // What is under way keeps it alive; who drops it is told nothing any more.
-  return std::shared_ptr<Lease>(lease.get(), [lease](Lease*) { lease->close(); });
+  return std::shared_ptr<HeldLease>(made.get(), [made](HeldLease*) { made->close(); });
 }
 
-}  // namespace ddrun::lease
+}  // namespace
+
+Result<std::shared_ptr<lease::Lease>> make_etcd_lease(const asio::any_io_executor& executor,
+                                                      const lease::LeaseOptions& options, const EtcdOptions& etcd,
+                                                      lease::Callbacks callbacks) {
+  auto made = make(executor, options, etcd, std::move(callbacks), std::nullopt);
+  if (!made) return tl::unexpected(made.error());
+  return std::shared_ptr<Lease>(std::move(*made));
+}
+
+Result<std::shared_ptr<HeldLease>> make_held_lease(const asio::any_io_executor& executor,
+                                                   const lease::LeaseOptions& options, const EtcdOptions& etcd,
+                                                   lease::Callbacks callbacks, HeldLeaseEvents events) {
+  return make(executor, options, etcd, std::move(callbacks), std::move(events));
+}
+
+}  // namespace ddrun::etcd

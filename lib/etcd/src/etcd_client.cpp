@@ -9,7 +9,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace {
 
@@ -162,7 +162,7 @@ void EtcdClient::send() {
   const bool fresh = !connection_ || !connection_->is_open();
   if (fresh) connection_ = connection();
   authenticating_ = !options_.user.empty() && token_.empty() && !auth_is_off_;
-  sent_ = FenceClock::now();
+  sent_ = lease::FenceClock::now();
   // To connect takes its time, with TLS in particular.
   timer_.expires_after(fresh ? 2 * bound_ : bound_);
   timer_.async_wait([self = shared_from_this()](const boost::system::error_code& ec) {
@@ -372,4 +372,4 @@ void EtcdClient::close_watch() {
   watch_.reset();
 }
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

@@ -3,7 +3,7 @@
 
 #include "stream.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace {
 
@@ -44,4 +44,4 @@ StreamMaker plain_streams(const boost::asio::any_io_executor& executor) {
   return [executor](const std::string&) { return std::make_shared<PlainStream>(executor); };
 }
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

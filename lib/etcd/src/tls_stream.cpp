@@ -14,7 +14,7 @@
 #include "ddrun/base/text.hpp"
 #include "stream.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 namespace {
 
@@ -105,4 +105,4 @@ Result<StreamMaker> tls_streams(const boost::asio::any_io_executor& executor, co
   return [executor, context](const std::string& host) { return std::make_shared<TlsStream>(executor, context, host); };
 }
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

@@ -15,7 +15,7 @@
 #include "http_connection.hpp"
 
 using namespace ddrun;
-using namespace ddrun::lease;
+using namespace ddrun::etcd;
 using namespace std::chrono_literals;
 using boost::asio::ip::tcp;
 

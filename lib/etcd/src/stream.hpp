@@ -9,9 +9,9 @@
 #include <string>
 
 #include "ddrun/base/result.hpp"
-#include "ddrun/lease/lease.hpp"
+#include "ddrun/etcd/etcd_lease.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 /// A connection that bytes go through, with or without TLS. One read and one write at a time; what is under way keeps
 /// it alive, and ends with an error after close().
@@ -43,4 +43,4 @@ using StreamMaker = std::function<std::shared_ptr<Stream>(const std::string& hos
 /// Reads the files of the options. Errors: `invalid_argument`. Nothing of TLS is touched before this is called.
 [[nodiscard]] Result<StreamMaker> tls_streams(const boost::asio::any_io_executor& executor, const EtcdOptions& options);
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

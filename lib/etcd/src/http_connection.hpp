@@ -11,7 +11,7 @@
 #include "ddrun/base/result.hpp"
 #include "stream.hpp"
 
-namespace ddrun::lease {
+namespace ddrun::etcd {
 
 struct HttpAnswer {
   unsigned status = 0;
@@ -55,4 +55,4 @@ class HttpConnection {
   std::shared_ptr<Impl> impl_;
 };
 
-}  // namespace ddrun::lease
+}  // namespace ddrun::etcd

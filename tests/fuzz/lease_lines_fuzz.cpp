@@ -1,0 +1,28 @@
+// What a lease's program prints, and what is said to it, or whatever else comes: any bytes.
+//
+// What must hold: every parser ends with a value or with none; a term and a tick are above 0; what comes back from a
+// word is what its encoding says.
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "ddrun/lease/program_lines.hpp"
+#include "ddrun/lease/words.hpp"
+#include "input.hpp"
+
+using namespace ddrun::lease;
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  DDRUN_FUZZ_CHECK(from_word(to_word(text)) == text);
+  if (const auto bytes = from_word(text)) DDRUN_FUZZ_CHECK(to_word(*bytes) == text);
+  if (const auto said = line::parse(text)) {
+    if (const auto* mine = std::get_if<line::Mine>(&*said)) DDRUN_FUZZ_CHECK(mine->term > 0 && mine->tick > 0);
+    if (const auto* other = std::get_if<line::Other>(&*said)) DDRUN_FUZZ_CHECK(other->term > 0);
+  }
+  if (const auto told = said::parse(text)) {
+    if (const auto* job = std::get_if<said::Job>(&*told)) DDRUN_FUZZ_CHECK(job->version > 0 && job->ttl.count() >= 0);
+    if (const auto* tick = std::get_if<said::Tick>(&*told)) DDRUN_FUZZ_CHECK(tick->number > 0);
+  }
+  return 0;
+}

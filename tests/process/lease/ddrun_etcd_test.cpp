@@ -1,0 +1,306 @@
+// The program ddrun-etcd by itself: its command line, its lines, its signals, its end.
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <regex>
+#include <set>
+
+#include "by_etcd.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "ddrun/test/full_pipe.hpp"
+#include "ddrun/test/ports.hpp"
+#include "etcd_cluster.hpp"
+
+using namespace ddrun;
+using namespace ddrun::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Of no job here.
+constexpr Milliseconds never_runs_out{60'000};
+
+/// One that is talked to: its stdin stays open.
+class Spoken {
+ public:
+  /// `stdout_fd`: what it writes to instead.
+  explicit Spoken(const std::vector<std::string>& endpoints, int stdout_fd = -1)
+      : in_(std::move(*make_pipe())),
+        run_({DDRUN_TEST_ETCD_PROGRAM, "--endpoints=" + join(endpoints, ",")}, with(in_.read.get(), stdout_fd)) {
+    in_.read.reset();
+  }
+  void say(const std::string& line) const {
+    const std::string text = line + "\n";
+    REQUIRE(write_all(in_.write.get(), text.data(), text.size()));
+  }
+  void hang_up() { in_.write.reset(); }
+  bool hear(const std::string& text) { return run_.wait_for_out(text); }
+  [[nodiscard]] Run& run() { return run_; }
+
+ private:
+  static RunOptions with(int stdin_fd, int stdout_fd) {
+    RunOptions options;
+    options.in_child = [=] {
+      ::dup2(stdin_fd, STDIN_FILENO);
+      if (stdout_fd >= 0) ::dup2(stdout_fd, STDOUT_FILENO);
+    };
+    return options;
+  }
+  Pipe in_;
+  Run run_;
+};
+
+Outcome told(const std::string& input, const std::vector<std::string>& options = {"--endpoints=127.0.0.1:1"},
+             const std::vector<std::pair<std::string, std::string>>& env = {}) {
+  std::vector<std::string> argv{DDRUN_TEST_ETCD_PROGRAM};
+  argv.insert(argv.end(), options.begin(), options.end());
+  RunOptions run;
+  run.input = input;
+  run.env = env;
+  return Run(argv, run).wait();
+}
+
+/// The one line that was said to people.
+std::string sentence(const Outcome& outcome) {
+  CAPTURE(outcome.out, outcome.err);
+  CHECK(split(outcome.err, '\n').size() == 2);
+  return outcome.err;
+}
+
+std::string leader_in(const EtcdCluster& cluster) {
+  return cluster.etcdctl({"get", "--print-value-only", "/ddrun/job/leader"});
+}
+
+std::string first_line(const std::string& text, const std::string& beginning) {
+  for (const auto& line : split(text, '\n')) {
+    if (line.starts_with(beginning)) return line;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("ddrun-etcd: what is not in the protocol ends it with one sentence") {
+  struct Wrong {
+    std::string lines;
+    std::string said;
+  };
+  const std::string job = "job 1 5000 x\n";
+  const Wrong wrong = GENERATE_COPY(
+      Wrong{"hello\n", "was told what is not in the protocol: 'hello'\n"},
+      Wrong{"tick 1\n", "was told what is not in the protocol before a job: 'tick 1'\n"},
+      Wrong{"job 2 x\n", "speaks version 1 of the lease's protocol, and was told version 2\n"},
+      Wrong{job + job, "was told what is not in the protocol, a second job: 'job 1 5000 x'\n"},
+      Wrong{job + "tick 0\n", "was told what is not in the protocol: 'tick 0'\n"},
+      Wrong{job + "tick 1\ntick 2\n", "was told tick 2, which is not due\n"},
+      Wrong{job + "campaign a b\n", "was told what is not in the protocol: 'campaign a b'\n"},
+      Wrong{job + std::string(65 * 1024, 'x'), "was told a line that is longer than 64 KiB\n"},
+      Wrong{"job 1 1999 x\n", "a lease's time to live is 2 seconds or more, and whole seconds, not 1.999\n"},
+      Wrong{"job 1 99999999999999999999 x\n",
+            "was told what is not in the protocol: 'job 1 99999999999999999999 x'\n"});
+  const auto outcome = told(wrong.lines);
+  CHECK(sentence(outcome) == wrong.said);
+  CHECK(outcome.code() == 2);
+}
+
+TEST_CASE("ddrun-etcd: the end of its stdin is its end") {
+  for (const auto* lines : {"", "job 1 5000 x\n", "job 1 5000 x\ncampaign a\ntick 1\n", "job 1 50"}) {
+    CAPTURE(lines);
+    const auto outcome = told(lines);
+    CHECK(outcome.code() == 0);
+    CHECK(outcome.err.empty());
+  }
+}
+
+TEST_CASE("ddrun-etcd: wrong usage is refused in one line, and a password is not said") {
+  struct Wrong {
+    std::vector<std::string> options;
+    std::string said;
+  };
+  for (const auto& wrong : {Wrong{{}, "--endpoints is required"}, Wrong{{"--endpoints="}, "--endpoints"},
+                            Wrong{{"--endpoints=h", "--candidates=some"}, "--candidates"},
+                            Wrong{{"--endpoints=h", "--no-such-option"}, "--no-such-option"}}) {
+    const auto outcome = told("", wrong.options);
+    CHECK(outcome.code() == 2);
+    CHECK_THAT(sentence(outcome), Catch::Matchers::StartsWith("ddrun-etcd: error: ") && test::contains(wrong.said));
+    CHECK(outcome.out.empty());
+  }
+  for (const auto* user : {"secret", ":secret", ""}) {
+    const auto outcome = told("", {"--endpoints=h"}, {{"DDRUN_ETCD_USER", user}});
+    CHECK(outcome.code() == 2);
+    CHECK(sentence(outcome) == "ddrun-etcd: error: DDRUN_ETCD_USER is not NAME:PASSWORD\n");
+  }
+}
+
+TEST_CASE("ddrun-etcd: the manual page has every option of the help, and no other") {
+  const auto help = told("", {"--help"});
+  CHECK(help.code() == 0);
+  CHECK_THAT(told("", {"--version"}).out, Catch::Matchers::StartsWith("ddrun-etcd "));
+  static const std::regex kName("^ +(?:-h,)?(--[a-z]+)"), kDescribed("^\\.BR? (--[a-z]+)");
+  const auto names = [](const std::string& text, const std::regex& kPattern) {
+    std::set<std::string> found;
+    for (const auto& line : split(text, '\n')) {
+      std::smatch match;
+      if (std::regex_search(line, match, kPattern)) found.insert(match[1].str());
+    }
+    return found;
+  };
+  std::string page = read_file(DDRUN_TEST_DOCUMENTS "/ddrun-etcd.1");
+  std::erase(page, '\\');
+  const auto known = names(help.out, kName);
+  CHECK(known.size() == 8);
+  CHECK(names(page, kDescribed) == known);
+  CHECK_THAT(page, test::contains("DDRUN_ETCD_USER"));
+}
+
+TEST_CASE("ddrun-etcd: without an etcd that answers the first tick is done when its time is over, later ones at once") {
+  Spoken program({concat("127.0.0.1:", free_port())});
+  program.say("job 1 2000 job");
+  program.say("campaign me%3A1");
+  const auto begin = Clock::now();
+  program.say("tick 1");
+  REQUIRE(program.hear("done 1\n"));
+  CHECK(Clock::now() - begin >= ttl);
+  CHECK_THAT(program.run().out(), Catch::Matchers::StartsWith("trouble etcd cannot be asked: 127.0.0.1:"));
+  program.say("tick 2");
+  REQUIRE(program.hear("done 2\n"));
+  CHECK(Clock::now() - begin < 2 * ttl * slowness);
+  program.hang_up();
+  const auto outcome = program.run().wait();
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.err.empty());
+}
+
+TEST_CASE("ddrun-etcd: it goes on trying where etcd answers only later") {
+  const EtcdCluster cluster(1);
+  cluster.stop(0);
+  Spoken program(cluster.endpoints());
+  program.say("job 1 2000 job");
+  program.say("campaign me%3A1");
+  program.say("tick 4");
+  REQUIRE(program.hear("done 4\n"));
+  CHECK_THAT(program.run().out(), Catch::Matchers::StartsWith("trouble "));
+  cluster.go_on(0);
+  int tick = 4;
+  REQUIRE(wait_until([&] {
+    program.say(concat("tick ", ++tick));
+    return program.hear(concat("done ", tick, "\n")) && program.run().out().find("mine ") != std::string::npos;
+  }));
+}
+
+TEST_CASE("ddrun-etcd: a lease counts from the last tick that was read before its request was sent") {
+  const EtcdCluster cluster(1);
+  Spoken program(cluster.endpoints());
+  program.say(concat("job 1 ", never_runs_out.count(), " job"));
+  program.say("campaign me%3A1");
+  program.say("tick 1");
+  REQUIRE(program.hear("mine "));
+  REQUIRE(program.hear(" 1\n"));
+  program.say("tick 2");
+  REQUIRE(program.hear("done 2\n"));
+  REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 2\n")); }));
+  // The request of tick 3 is under way while tick 4 comes, which is of no use to it.
+  cluster.stop(0);
+  program.say("tick 3");
+  REQUIRE(program.hear("done 3\n"));
+  program.say("tick 4");
+  REQUIRE(program.hear("done 4\n"));
+  cluster.go_on(0);
+  REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 3\n")); }));
+  program.say("tick 5");
+  REQUIRE(wait_until([&] { return std::regex_search(program.run().out(), std::regex("mine \\d+ 5\n")); }));
+  CHECK_FALSE(std::regex_search(program.run().out(), std::regex("mine \\d+ 4\n")));
+}
+
+TEST_CASE("ddrun-etcd: who says no ticks gets no lease, and keeps none") {
+  const EtcdCluster cluster(1);
+  Spoken program(cluster.endpoints());
+  program.say("job 1 2000 job");
+  program.say("tick 1");
+  REQUIRE(program.hear("done 1\n"));
+  program.say("campaign me%3A1");
+  program.say("tick 2");
+  REQUIRE(program.hear("mine "));
+  CHECK(leader_in(cluster) == "me:1\n");
+  // It steps down by its clock, and does not take what is free then.
+  REQUIRE(program.hear("none\n"));
+  REQUIRE(wait_until([&] { return leader_in(cluster).empty(); }));
+  Spoken other(cluster.endpoints());
+  other.say("job 1 2000 job");
+  other.say("campaign other%3A1");
+  other.say("tick 1");
+  REQUIRE(other.hear("mine "));
+  REQUIRE(program.hear("leader "));
+  CHECK(first_line(program.run().out(), "leader ").ends_with(" other%3A1"));
+}
+
+TEST_CASE("ddrun-etcd: signals that meet a whole job are not for it") {
+  const EtcdCluster cluster(1);
+  Spoken program(cluster.endpoints());
+  program.say(concat("job 1 ", never_runs_out.count(), " job"));
+  program.say("campaign me%3A1");
+  program.say("tick 1");
+  REQUIRE(program.hear("mine "));
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) program.run().signal(signal);
+  program.say("tick 2");
+  REQUIRE(program.hear("done 2\n"));
+  // Its stdin is what ends it, and what gives the lease back.
+  CHECK(leader_in(cluster) == "me:1\n");
+  program.hang_up();
+  const auto outcome = program.run().wait();
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.err.empty());
+  CHECK(leader_in(cluster).empty());
+}
+
+TEST_CASE("ddrun-etcd: a reader that takes nothing does not hold it up") {
+  const EtcdCluster cluster(1);
+  FullPipe full;
+  Spoken program(cluster.endpoints(), full.write_end());
+  program.say(concat("job 1 ", never_runs_out.count(), " job"));
+  program.say("campaign me%3A1");
+  program.say("tick 1");
+  REQUIRE(wait_until([&] { return leader_in(cluster) == "me:1\n"; }));
+  REQUIRE(full.wait_for("done 1\n"));
+  REQUIRE(full.wait_for("mine "));
+  program.hang_up();
+  CHECK(program.run().wait().code() == 0);
+  CHECK(leader_in(cluster).empty());
+}
+
+TEST_CASE("ddrun-etcd: a machine whose ddrun is killed with -9 is followed at once") {
+  const EtcdCluster cluster;
+  etcd::EtcdOptions etcd;
+  etcd.endpoints = cluster.endpoints();
+  const auto make = by_etcd(etcd, {"job", never_runs_out});
+  const std::string tag = concat("DDRUN_TEST_KILLED=", ::getpid());
+  struct Child {
+    pid_t pid;
+    ~Child() {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  };
+  auto first = std::make_unique<Child>(Child{::fork()});
+  if (first->pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::putenv(const_cast<char*>(tag.c_str()));
+    Candidate candidate("first", make);
+    candidate.lease->campaign("first:1");
+    candidate.io.run();
+    ::_exit(1);
+  }
+  Candidates candidates;
+  Candidate& second = candidates.add("second", make);
+  REQUIRE(candidates.run_until([&] { return second.follows("first:1"); }));
+  second.lease->campaign("second:1");
+  CHECK(processes_with(tag).size() == 1);
+  first.reset();
+  // Long before the lease could have run out.
+  REQUIRE(candidates.run_until([&] { return second.leads(); }, 20s));
+  CHECK(wait_until([&] { return processes_with(tag).empty(); }));
+}
