@@ -77,11 +77,49 @@ Result<std::vector<Listener>> listen_on_all(std::vector<SocketAddress> endpoints
 
 }  // namespace
 
+namespace {
+
+bool set_option(int fd, int option, int value) {
+  return ::setsockopt(fd, SOL_SOCKET, option, &value, sizeof value) == 0;
+}
+
+/// Keeps other users from the port of a listener while that does not listen: with SO_REUSEADDR they could bind it
+/// then, and listen first. A second socket is bound there without SO_REUSEADDR, which nobody's shares a port with but,
+/// by SO_REUSEPORT, those of the same user.
+class PortGuard {
+ public:
+  explicit PortGuard(const Listener& listener)
+      : listener_(listener.fd.get()),
+        fd_(::socket(listener.at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    set_option(listener_, SO_REUSEPORT, 1);
+    if (listener.at.family() == AF_INET6) ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    set_option(fd_.get(), SO_REUSEPORT, 1);
+    // To be bound beside the connections of the listener, which have it.
+    set_option(fd_.get(), SO_REUSEADDR, 1);
+    // Without a descriptor, or on a kernel that shares no ports, it goes on unguarded.
+    if (::bind(fd_.get(), listener.at.get(), listener.at.size) == 0) set_option(fd_.get(), SO_REUSEADDR, 0);
+    else fd_.reset();
+  }
+  ~PortGuard() { set_option(listener_, SO_REUSEPORT, 0); }
+  PortGuard(const PortGuard&) = delete;
+  PortGuard& operator=(const PortGuard&) = delete;
+
+ private:
+  int listener_;
+  UniqueFd fd_;
+};
+
+}  // namespace
+
 Result<void> Listener::restart() {
-  // shutdown() throws away the queues and keeps the port, since it was bound by number.
-  ::shutdown(fd.get(), SHUT_RD);
-  if (::listen(fd.get(), INT_MAX) == 0) {
-    if (const auto now = local_socket_address(fd.get()); now && now->port() == at.port()) return {};
+  {
+    const PortGuard guard(*this);
+    // shutdown() throws away the queues and keeps the port, since it was bound by number.
+    ::shutdown(fd.get(), SHUT_RD);
+    if (::listen(fd.get(), INT_MAX) == 0) {
+      if (const auto now = local_socket_address(fd.get()); now && now->port() == at.port()) return {};
+    }
   }
   // Not every kernel knows that way.
   fd.reset();

@@ -26,7 +26,8 @@ struct Listener {
   UniqueFd fd;
   SocketAddress at;
 
-  /// Drops every connection that is not accepted yet, finished or half made, and goes on listening on the same port.
+  /// Drops every connection that is not accepted yet, finished or half made, and goes on listening on the same port,
+  /// which no other user can take meanwhile.
   Result<void> restart();
 };
 
