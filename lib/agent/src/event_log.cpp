@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ddrun/base/messages.hpp"
+#include "worker_json.hpp"
 
 namespace ddrun::agent {
 
@@ -62,7 +63,7 @@ void EventLog::write(const std::string& state, const std::string& source, const 
                              {"source", source},
                              {"timestamp", 0},
                              {"metadata", std::move(metadata)}};
-  say_text(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+  say_text(json_for_terminal(line.dump(-1, ' ', false, ordered_json::error_handler_t::replace)) + "\n");
 }
 
 }  // namespace ddrun::agent

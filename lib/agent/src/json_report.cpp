@@ -125,7 +125,7 @@ std::string json_report(const JobResult& result) {
   for (const AttemptResult& attempt : result.attempts)
     json["attempts"].push_back(attempt_json(attempt, result, others));
   // Workers write what they like: bytes that are not UTF-8 become the replacement character.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_for_terminal(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
 }
 
 Result<void> check_report_file(const std::string& path) {

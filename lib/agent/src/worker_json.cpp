@@ -69,6 +69,32 @@ Json worker_json(const WorkerEnd& worker) {
   return json;
 }
 
+std::string json_for_terminal(std::string json) {
+  const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(json[at]); };
+  const auto eight_bit = [&](std::size_t at) {
+    return byte(at) == 0xC2 && at + 1 < json.size() && byte(at + 1) >= 0x80 && byte(at + 1) < 0xA0;
+  };
+  const auto is_control = [&](std::size_t at) {
+    return (byte(at) < ' ' && json[at] != '\n') || byte(at) == 0x7F || eight_bit(at);
+  };
+  std::size_t at = 0;
+  while (at < json.size() && !is_control(at)) ++at;
+  if (at == json.size()) return json;
+  std::string fit = json.substr(0, at);
+  for (; at < json.size(); ++at) {
+    if (!is_control(at)) {
+      fit += json[at];
+    } else if (byte(at) < ' ') {
+      fit += ' ';
+    } else {
+      if (eight_bit(at)) ++at;
+      constexpr std::string_view digits = "0123456789abcdef";
+      fit += concat("\\u00", digits[byte(at) >> 4U], digits[byte(at) & 15U]);
+    }
+  }
+  return fit;
+}
+
 std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 namespace {

@@ -33,6 +33,11 @@ void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& 
 /// One line. Workers write what they like: bytes that are not UTF-8 become the replacement character.
 [[nodiscard]] std::string one_line(const Json& json);
 
+/// `json` with the control characters in its strings that JSON lets stand there, DEL and those of eight bits, as \u
+/// escapes: the same to a program, and no command to a terminal. Others do not belong there and become spaces, but for
+/// line ends.
+[[nodiscard]] std::string json_for_terminal(std::string json);
+
 /// What another machine's worker_json says, as far as the failure report wants it. Nothing if it is none.
 [[nodiscard]] std::optional<WorkerEnd> worker_from_json(const std::string& text);
 

@@ -89,8 +89,7 @@ bool set_option(int fd, int option, int value) {
 class PortGuard {
  public:
   explicit PortGuard(const Listener& listener)
-      : listener_(listener.fd.get()),
-        fd_(::socket(listener.at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+      : listener_(listener.fd.get()), fd_(::socket(listener.at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const int on = 1;
     set_option(listener_, SO_REUSEPORT, 1);
     if (listener.at.family() == AF_INET6) ::setsockopt(fd_.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);

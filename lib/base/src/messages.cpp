@@ -63,6 +63,7 @@ std::string fit_for_terminal(std::string_view text) {
     const bool eight_bit = c == 0xC2 && next >= 0x80 && next < 0xA0;
     const bool control = eight_bit || (c < ' ' && c != '\n' && c != '\t') || c == 0x7F;
     fit += control ? '?' : text[at];
+    if (c == '\n' && next != '\0' && next != ' ' && next != '\n') fit += "  ";
     if (eight_bit) ++at;
   }
   return fit;

@@ -2,8 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ddrun/base/messages.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
+#include "event_log.hpp"
 #include "job_samples.hpp"
 
 using namespace ddrun;
@@ -18,6 +20,31 @@ TEST_CASE("a success without all its output stays a success in the report and ha
   CHECK(json["verdict"] == "success");
   CHECK(json["output_complete"] == false);
   CHECK(json["exit_code"] == 125);
+}
+
+TEST_CASE("nothing in the report is a command to a terminal, and nothing of it is changed") {
+  JobResult result;
+  const std::string name =
+      "one\ntwo\033[2J\x7F\xC2\x9B"
+      "2J \xC2\xA0-\xC3\xA9";
+  result.host = name;
+  const std::string report = json_report(result);
+  for (const char* const control : {"\033", "\x7F", "\xC2\x9B"}) CHECK(report.find(control) == std::string::npos);
+  CHECK(nlohmann::json::parse(report)["host"] == name);
+}
+
+TEST_CASE("nothing in the events of --event-log-handler is a command to a terminal") {
+  std::string said;
+  set_message_sink([&](std::string_view line) { said += line; });
+  JobResult result;
+  result.verdict = Verdict::node_lost;
+  result.message =
+      "node\x7F\xC2\x9B"
+      "2J\033 was lost";
+  EventLog("console", "default", "h1", "c10d").job_ended(result);
+  set_message_sink({});
+  for (const char* const control : {"\033", "\x7F", "\xC2\x9B"}) CHECK(said.find(control) == std::string::npos);
+  CHECK(nlohmann::json::parse(said)["metadata"]["raw_error"] == result.message);
 }
 
 TEST_CASE("the report has every fact of the result under its key") {

@@ -27,8 +27,8 @@ void set_message_settings(MessageSettings settings);
 /// assertions aborts; any other writes the line straight to stderr, where it may stand amid another line.
 void set_message_sink(std::function<void(std::string_view line)> sink);
 
-/// `text` with '?' in place of each control character but line ends and tabs: names and reasons that come from another
-/// machine are not to move the cursor or to set a title. Whatever is said goes through it.
+/// `text` with '?' for each control character but tabs and line ends, behind which it is indented: a name that comes
+/// from another machine is not to move the cursor or to pass for a message. Whatever is said goes through it.
 [[nodiscard]] std::string fit_for_terminal(std::string_view text);
 
 void say(Level level, std::string_view message);
