@@ -135,8 +135,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 /// Files of the whole job are on the machine where it was started.
 Result<void> open_files(const LaunchSpec& spec, agent::EventsFile& events, remote::HeadOptions& options) {
   if (spec.events_file) {
-    // Who waits for a disk answers no host.
-    if (auto opened = events.open(*spec.events_file, agent::EventsFile::DiskWait::thread); !opened) return opened;
+    if (auto opened = events.open(*spec.events_file); !opened) return opened;
     options.on_events = [&events](std::string_view lines) { events.write(lines); };
   }
   if (!spec.report_file) return {};

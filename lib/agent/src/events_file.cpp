@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
@@ -35,19 +36,16 @@ class EventsFile::LineFile {
  public:
   explicit LineFile(UniqueFd fd) : fd_(std::move(fd)) {}
 
-  struct Loss {
-    std::size_t bytes = 0;
-    int error = 0;
-  };
-  Loss write(std::string_view lines) {
+  /// 0, or why they are lost.
+  int write(std::string_view lines) {
     // The disk was full in the middle of a line: that one is lost, and not the next one too.
     if (torn_ && ::write(fd_.get(), "\n", 1) == 1) torn_ = false;
     const ssize_t written = ::write(fd_.get(), lines.data(), lines.size());
-    if (written == static_cast<ssize_t>(lines.size())) return {};
+    if (written == static_cast<ssize_t>(lines.size())) return 0;
     // A disk that takes a part of a line is full.
     const int error = written < 0 ? errno : ENOSPC;
     torn_ = torn_ || (written > 0 && lines[static_cast<std::size_t>(written) - 1] != '\n');
-    return {lines.size(), error};
+    return error;
   }
 
  private:
@@ -128,7 +126,7 @@ class EventsFile::Feed {
  private:
   /// 0, or why nothing was taken.
   int put(const std::string& lines) {
-    if (file_) return file_->write(lines).error;
+    if (file_) return file_->write(lines);
     // A FIFO has a reader, or gets one now; if that one leaves, the next one may come.
     if (!fd_) fd_.reset(::open(path_.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
     const int err = !fd_ || !write_all(fd_.get(), lines.data(), lines.size()) ? errno : 0;
@@ -151,7 +149,7 @@ class EventsFile::Feed {
 EventsFile::EventsFile() = default;
 EventsFile::~EventsFile() { finish(); }
 
-Result<void> EventsFile::open(const std::string& path, DiskWait who) {
+Result<void> EventsFile::open(const std::string& path) {
   const auto failed = [&] { return fail_errno(Errc::unavailable, concat("--events: cannot open ", path), errno); };
   UniqueFd fd;
   struct stat info {};
@@ -168,14 +166,9 @@ Result<void> EventsFile::open(const std::string& path, DiskWait who) {
   if (fd && ::fstat(fd.get(), &info) != 0) return failed();
   device_ = info.st_dev;
   inode_ = info.st_ino;
-  if (!S_ISREG(info.st_mode)) {
-    const bool opened = static_cast<bool>(fd);
-    return start_feed(std::make_shared<Feed>(opened ? "" : path, std::move(fd)));
-  }
-  auto file = std::make_unique<LineFile>(std::move(fd));
-  if (who == DiskWait::thread) return start_feed(std::make_shared<Feed>(std::move(file)));
-  file_ = std::move(file);
-  return {};
+  if (S_ISREG(info.st_mode)) return start_feed(std::make_shared<Feed>(std::make_unique<LineFile>(std::move(fd))));
+  const bool opened = static_cast<bool>(fd);
+  return start_feed(std::make_shared<Feed>(opened ? "" : path, std::move(fd)));
 }
 
 Result<void> EventsFile::start_feed(std::shared_ptr<Feed> feed) {
@@ -188,22 +181,23 @@ Result<void> EventsFile::start_feed(std::shared_ptr<Feed> feed) {
 
 bool EventsFile::same_place(int fd) const {
   struct stat info {};
-  return (file_ || feed_) && ::fstat(fd, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
+  return feed_ && ::fstat(fd, &info) == 0 && info.st_dev == device_ && info.st_ino == inode_;
 }
 
 void EventsFile::write_line(const std::string& json) {
-  if ((!file_ && !feed_) || json.size() < 2 || json.front() != '{') return;
+  if (!feed_ || json.size() < 2 || json.front() != '{') return;
   const bool empty = json == "{}";
-  write(concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1), "\n"));
+  std::string line =
+      concat("{\"time\":", utc(std::chrono::system_clock::now()).dump(), empty ? "" : ",", json.substr(1));
+  // The coordinator may be another machine's.
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  write(line + "\n");
 }
 
-void EventsFile::write(std::string_view lines) {
+void EventsFile::write(std::string_view said) {
+  const std::string lines = json_for_terminal(std::string(said));
   if (console_) return console_(lines);
-  if (file_) {
-    const LineFile::Loss loss = file_->write(lines);
-    if (loss.bytes > 0) note_loss(lost_ + loss.bytes, std::strerror(loss.error));
-    return;
-  }
+  if (!feed_) return;
   const bool added = feed_->add(lines);
   if (feed_->is_disk()) {
     const Feed::Loss loss = feed_->refused();

@@ -9,9 +9,24 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
+#include "ddrun/test/processes.hpp"
 
 using namespace ddrun::agent;
 using namespace ddrun::test;
+
+TEST_CASE("an event of another agent is one line, and no command to a terminal") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.file("events");
+  EventsFile file;
+  REQUIRE(file.open(path));
+  file.write_line("{\"event\":\"lost\"}\n{\"event\":\"verdict\"}");
+  file.write("{\"why\":\"\033[2J\x7F\xC2\x9B caf\xC3\xA9 \xC2\xA0\xC2\"}\n");
+  file.finish();
+  const std::string written = read_file(path);
+  const std::size_t second = written.find('\n') + 1;
+  CHECK(written.substr(0, second).ends_with(",\"event\":\"lost\"} {\"event\":\"verdict\"}\n"));
+  CHECK(written.substr(second) == "{\"why\":\" [2J\\u007f\\u009b caf\xC3\xA9 \xC2\xA0\xC2\"}\n");
+}
 
 TEST_CASE("a line of events that does not fit is lost alone") {
   const TemporaryDirectory directory;
@@ -21,6 +36,7 @@ TEST_CASE("a line of events that does not fit is lost alone") {
   EventsFile file;
   REQUIRE(file.open(path));
   file.write("{\"event\":\"first\"}\n");
+  REQUIRE(wait_until([&] { return !read_file(path).empty(); }));
   // As a full disk does: the next line is taken in part.
   const auto before = ::signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};
@@ -28,8 +44,10 @@ TEST_CASE("a line of events that does not fit is lost alone") {
   const rlimit small{25, limit.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
   file.write("{\"event\":\"second\"}\n");
+  const bool torn = wait_until([&] { return read_file(path) == "{\"event\":\"first\"}\n{\"event"; });
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
   ::signal(SIGXFSZ, before);
+  REQUIRE(torn);
   file.write("{\"event\":\"third\"}\n");
   file.write("{\"event\":\"fourth\"}\n");
   file.finish();
