@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
 
@@ -199,6 +200,28 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
   return {};
 }
 
+/// A link-local IPv6 address leads somewhere only together with an interface of the machine that uses it.
+Result<void> check_link_local(const RendezvousSpec& rendezvous, const Settings& settings) {
+  const auto is_link_local = [](const std::string& text) {
+    const auto address = IpAddress::parse(text);
+    return address && address->is_link_local();
+  };
+  const auto wrong = [&](std::string_view name, std::string_view why) {
+    return fail(Errc::invalid_argument, concat(settings.of(name).prefix, ": a link-local address ", why));
+  };
+  if (rendezvous.local_addr && is_link_local(*rendezvous.local_addr)) {
+    return wrong("local-addr", "leads nowhere from other machines; give another one of this machine");
+  }
+  const auto lacks_zone = [&](const std::string& host) {
+    return is_link_local(host) && host.find('%') == std::string::npos;
+  };
+  constexpr std::string_view how = "needs the interface that leads to it: fe80::1%eth0";
+  const auto endpoint = split_host_port(rendezvous.endpoint);
+  if (endpoint && lacks_zone(endpoint->host)) return wrong("rdzv-endpoint", how);
+  if (rendezvous.master_addr && lacks_zone(*rendezvous.master_addr)) return wrong("master-addr", how);
+  return {};
+}
+
 Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& warnings) {
   RendezvousSpec& rendezvous = draft.spec.rendezvous;
   if (rendezvous.standalone) {
@@ -221,6 +244,9 @@ Result<void> check_rendezvous(Draft& draft, const Settings& settings, Warnings& 
     return fail(Errc::invalid_argument,
                 concat("--node-rank=", *rendezvous.node_rank, " with --nnodes=", rendezvous.max_nodes,
                        ": node ranks are 0 to ", rendezvous.max_nodes - 1));
+  }
+  if (!alone) {
+    if (auto reached = check_link_local(rendezvous, settings); !reached) return reached;
   }
   return apply_rendezvous_conf(rendezvous, settings, warnings);
 }

@@ -115,6 +115,19 @@ TEST_CASE("what can only be meant as an address has to be one") {
   CHECK(launched({"--rdzv-endpoint=1st.example:5", "w"}).spec.rendezvous.endpoint == "1st.example:5");
 }
 
+TEST_CASE("link-local addresses where they lead nowhere") {
+  CHECK(refused({"--nnodes=2", "--local-addr=fe80::1%eth0", "w"}) ==
+        "--local-addr=fe80::1%eth0: a link-local address leads nowhere from other machines; give another one of this "
+        "machine");
+  CHECK(refused({"--nnodes=2", "--rdzv-endpoint=[fe80::1]:5", "w"}) ==
+        "--rdzv-endpoint=[fe80::1]:5: a link-local address needs the interface that leads to it: fe80::1%eth0");
+  CHECK(refused({"--nnodes=2", "--master-addr=fe80::1", "w"}) ==
+        "--master-addr=fe80::1: a link-local address needs the interface that leads to it: fe80::1%eth0");
+  CHECK(launched({"--nnodes=2", "--rdzv-endpoint=[fe80::1%eth0]:5", "w"}).spec.rendezvous.endpoint ==
+        "[fe80::1%eth0]:5");
+  CHECK(launched({"--rdzv-endpoint=[fe80::1]:5", "w"}).spec.rendezvous.endpoint == "[fe80::1]:5");
+}
+
 TEST_CASE("a flag takes only a yes or a no") {
   CHECK(refused({"--standalone=maybe", "w"}) == "--standalone: 'maybe' is neither 0 nor 1");
   CHECK(refused({"--standalone=", "w"}) == "--standalone= has no value; give 0 or 1, or leave out the =");
