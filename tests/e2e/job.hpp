@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,17 @@ inline bool insist(Run& run, int signal) {
     run.signal(signal);
     return has(run.err(), "again: killing all workers");
   });
+}
+
+/// Skips the test where ddrun loads no library before the C library (LD_PRELOAD).
+inline void needs_preload() {
+#ifdef DDRUN_SANITIZED
+  skip("a library cannot be loaded before a sanitizer's own");
+#endif
+  // What loads a program's libraries is named at the beginning of its file.
+  std::string beginning(4096, '\0');
+  std::ifstream(DDRUN_TEST_DDRUN, std::ios::binary).read(beginning.data(), 4096);
+  if (!has(beginning, "/ld-")) skip("a static program loads no library");
 }
 
 }  // namespace ddrun::test

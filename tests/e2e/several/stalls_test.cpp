@@ -54,10 +54,7 @@ TEST_CASE("An agent whose main thread waits for a disk is not lost, the coordina
 }
 
 TEST_CASE("A disk that takes nothing for a while is no lost node, whatever file lies on it") {
-#ifdef DDRUN_SANITIZED
-  skip("a library cannot be loaded before a sanitizer's own");
-#endif
-  if (DDRUN_TEST_LINK == std::string_view("static")) skip("a static program loads no library that is slow");
+  needs_preload();
   const TemporaryDirectory directory;
   const std::string end = directory.file("end");
   const std::string slow = directory.file("slow/");

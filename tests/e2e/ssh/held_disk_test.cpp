@@ -12,10 +12,7 @@ namespace {
 /// A job on one host whose worker stays until the disk has come back. After 2 s without a word each side gives the
 /// other up.
 void survives(const TemporaryDirectory& dir, const std::string& held, const Words& more, RunOptions options) {
-#ifdef DDRUN_SANITIZED
-  skip("a library cannot be loaded before a sanitizer's own");
-#endif
-  if (DDRUN_TEST_LINK == std::string_view("static")) skip("a static program loads no library to hold a write with");
+  needs_preload();
   const std::string reach = dir.file("reach", "#!/bin/sh\nexec /bin/sh -c \"$2\"\n", 0755);
   const std::string back = dir.file("back");
   options.env = {{"LD_PRELOAD", DDRUN_TEST_HELD_WRITES},

@@ -5,10 +5,7 @@
 using namespace ddrun::test;
 
 TEST_CASE("A job with a store that all workers use looks up no name") {
-#ifdef DDRUN_SANITIZED
-  skip("a library cannot be loaded before a sanitizer's own");
-#endif
-  if (DDRUN_TEST_LINK == std::string_view("static")) skip("a static program loads no library to count with");
+  needs_preload();
   const TemporaryDirectory folder;
   const std::string record = folder.file("lookups");
   RunOptions options;
