@@ -13,6 +13,7 @@ import ctypes
 import dataclasses
 import fcntl
 import glob
+import itertools
 import os
 import pathlib
 import shutil
@@ -41,6 +42,11 @@ def obstacle():
                             "link", "add", "wire0", "type", "veth", "peer", "name", "wire1"], capture_output=True, text=True,
                            check=False)
     return f"no namespaces and wires for them: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def no_slow_disk():
+    """Why there can be no slow disk here; empty if there can."""
+    return "" if os.path.exists("/dev/fuse") else "the kernel has no /dev/fuse, and so no disk that hangs"
 
 
 def fake_clock_library():
@@ -238,7 +244,7 @@ class Host:
     def mend(self):
         """Undoes what was done to its network."""
         for verbs, undo in (({"cut"}, ("heal",)), ({"deaf", "mute", "loss", "block"}, ("open",)),
-                            ({"rate", "delay"}, ("rate", 0))):
+                            ({"rate"}, ("rate", 0)), ({"delay"}, ("delay", 0))):
             if self._changed & verbs:
                 self._tell(*undo)
         self._changed.clear()
@@ -262,14 +268,8 @@ class Host:
         self._tell("rate", rate)
 
     def delay(self, milliseconds):
-        """False where the kernel cannot do it."""
-        try:
-            self._tell("delay", milliseconds)
-        except AssertionError as error:
-            if "qdisc kind is unknown" in str(error) or "No such file" in str(error):
-                return False
-            raise
-        return True
+        """Of what it sends."""
+        self._tell("delay", milliseconds)
 
     def block(self, port):
         self._tell("block", port)
@@ -320,6 +320,10 @@ class Host:
             raise AssertionError(str(done))
         return folder
 
+    def slow_disk(self):
+        """A folder on a file system that can hang, seen by this host only; to be closed."""
+        return SlowDisk(self)
+
     def processes(self, everything=False, space=None):
         """What runs there, without what belongs to the host itself: the first process and sshd."""
         space = space or _read(self.bed.dir / f"{self.name}.space").strip()
@@ -359,6 +363,38 @@ class Host:
         for process in seen[:count]:
             os.kill(process.pid, number)
         return seen[:count]
+
+
+class SlowDisk:
+    """`folder` is what processes of the host see, `behind` where it lies, for others; while `hold` is there it hangs."""
+    _numbers = itertools.count(1)
+
+    def __init__(self, host):
+        base = host.bed.dir / f"slow-{next(self._numbers)}"
+        self.host, self.folder, self.behind, self.hold = host, base / "seen", base / "behind", base / "hold"
+        self._waits = base / "hold.waits"
+        for folder in (self.folder, self.behind):
+            folder.mkdir(parents=True)
+        self._server = host.start([HERE / "slow_disk.py", self.folder, self.behind, self.hold], cwd="/")
+        wait_until(lambda: "mounted" in self._server.out or self._server.ended(), 20, "the slow disk")
+        if self._server.ended():
+            raise AssertionError(str(self._server))
+
+    def hang(self):
+        self.hold.touch()
+
+    def is_waited_for(self):
+        return self._waits.exists()
+
+    def go_on(self):
+        self._waits.unlink(missing_ok=True)
+        self.hold.unlink(missing_ok=True)
+
+    def close(self):
+        """Whoever still waits for it gets an error."""
+        self._server.signal(signal.SIGKILL)
+        self._server.wait(10)
+        self.host.run(["umount", "-l", self.folder], cwd="/")
 
 
 class Bed:

@@ -10,7 +10,7 @@
 #   hosts.sh deaf HOST        it can send but hears nothing (mute: it hears but what it sends vanishes)
 #   hosts.sh loss HOST PCT    so many packets in a hundred to it and from it are lost; 0 none
 #   hosts.sh rate HOST RATE   it sends no faster, e.g. 1mbit; 0 as fast as it can
-#   hosts.sh delay HOST MS    what it sends arrives later; needs CONFIG_NET_SCH_NETEM in the kernel; 0 at once
+#   hosts.sh delay HOST MS    what it sends arrives later; 0 at once
 #   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT…": all but to these
 #   hosts.sh reset HOST       its connections are reset, as a box on the way does that has forgotten them; needs
 #                             CONFIG_INET_DIAG_DESTROY in the kernel
@@ -72,6 +72,9 @@ enter() { # HOST CMD…
 switch() { nsenter -t "$(init_of head)" -n -- "$@"; }
 
 number() { echo "${1#h}"; }
+
+# What of a host is plugged into the switch: its wire, or what comes behind a wire that is late.
+plug() { if switch ip link show "s$1" &>/dev/null; then echo "s$1"; else echo "v$1"; fi; }
 
 wait_for() { # WHAT CMD…
   local what=$1 i
@@ -167,6 +170,7 @@ boot_main() {
   wire=$!
   wait_for "$h" is_apart "$wire"
   ip link del "v$h" 2>/dev/null || true
+  ip link del "d$h" 2>/dev/null || true # the wire was late
   # Always the same card: the others remember it.
   ip link add "v$h" type veth peer name eth0 address "$(printf '02:00:0a:4d:00:%02x' "$(number "$h")")" netns "$wire"
   ip link set "v$h" master switch up
@@ -239,8 +243,8 @@ cmd=${1:-}
 case "$cmd" in
   up | down | run) "$cmd" "$@" ;;
   exec) enter "$@" ;;
-  cut) switch ip link set "v$1" nomaster ;;
-  heal) switch ip link set "v$1" master switch ;;
+  cut) switch ip link set "$(plug "$1")" nomaster ;;
+  heal) switch ip link set "$(plug "$1")" master switch ;;
   deaf) tables "$1" -I INPUT 1 ! -i lo -j DROP ;;
   mute) tables "$1" -I OUTPUT 1 ! -o lo -j DROP ;;
   loss)
@@ -257,8 +261,17 @@ case "$cmd" in
     [ "$2" = 0 ] || enter "$1" tc qdisc add dev eth0 root tbf rate "$2" burst 16kb latency 400ms
     ;;
   delay)
-    enter "$1" tc qdisc del dev eth0 root 2>/dev/null || true
-    [ "$2" = 0 ] || enter "$1" tc qdisc add dev eth0 root netem delay "$2ms"
+    switch ip link del "d$1" 2>/dev/null || true
+    if [ "$2" = 0 ]; then
+      switch ip link set "v$1" master switch
+    else
+      switch ip link add "d$1" type veth peer name "s$1"
+      switch ip link set "v$1" nomaster
+      switch ip link set "d$1" up
+      enter head setsid "${self%/*}/late_wire.py" "v$1" "d$1" "$2" >"$dir/$1.wire" 2>&1 </dev/null &
+      wait_for "the late wire" grep -q carries "$dir/$1.wire"
+      switch ip link set "s$1" master switch up
+    fi
     ;;
   block)
     if [ "$2" = but ]; then
@@ -272,7 +285,7 @@ case "$cmd" in
   open) tables "$1" -F ;;
   crash)
     first=$(init_of "$1")
-    switch ip link set "v$1" nomaster
+    switch ip link set "$(plug "$1")" nomaster
     rm -f "$dir/$1.space" "$dir/$1.init" # another host may get the same namespace number
     kill -KILL "$first"
     ;;

@@ -123,6 +123,49 @@ class Hosts(NetTest):
         server.wait(30)
         self.assertGreater(server.seconds, 1.5, "400 kB need 3 s at this rate")
 
+    def test_a_late_wire(self):
+        def answer_in():
+            asked = self.bed[1].run(["bash", "-c", ": </dev/tcp/10.77.0.2/9"], 20)
+            self.assertIn("Connection refused", asked.err)
+            return asked.seconds
+        self.bed[2].delay(700)
+        self.bed[1].answers(self.bed[2])  # they know each other's card now
+        self.assertGreater(answer_in(), 0.7)
+        self.bed[2].cut()
+        self.assertFalse(self.bed[1].answers(self.bed[2], 2))
+        self.bed[2].heal()
+        wait_until(lambda: self.bed[1].answers(self.bed[2]), 30, "an answer")
+        server = self.bed[1].start(["python3", "-c", LISTEN, "902"])
+        wait_until(lambda: "listening" in server.out, 20, "the server")
+        send = "import socket; s = socket.create_connection(('10.77.0.1', 902)); s.sendall(bytes(4000000))"
+        client = self.bed[2].run(["python3", "-c", send + "; s.shutdown(1); s.recv(1)"])
+        self.assertEqual((client.code, server.wait(30)), (0, 0), f"{client}\n{server}")
+        self.assertEqual(sum(map(int, server.out.split()[1:])), 4000000)
+        self.bed[2].crash()
+        self.bed[2].boot()
+        self.assertLess(min(answer_in() for _ in range(5)), 0.7)
+
+    def test_a_disk_that_hangs(self):
+        if obstacle := beds.no_slow_disk():
+            self.skipTest(obstacle)
+        disk = self.bed[1].slow_disk()
+        self.addCleanup(disk.close)
+        script = ("set -e; cd $0; mkdir -p a/b; echo one >a/b/file; echo two >>a/b/file; mv a/b/file a/file; mv a c; cat c/file; "
+                  "ln -s c/file link; cat link; ls c; touch -d @7 c/file; stat -c %Y c/file; printf x | dd of=c/file conv=notrunc "
+                  "status=none; rm link; rmdir c/b; df . >/dev/null; cat c/file; ! cat nothing 2>/dev/null")
+        there = self.bed[1].run(["sh", "-c", script, disk.folder], cwd="/")
+        self.assertEqual((there.code, there.out), (0, "one\ntwo\none\ntwo\nb\nfile\n7\nxne\ntwo\n"), str(there))
+        self.assertEqual((disk.behind / "c/file").read_text(encoding="ascii"), "xne\ntwo\n")
+        self.assertEqual(os.listdir(disk.folder), [], "seen by that host only")
+        disk.hang()
+        writes = self.bed[1].start(["sh", "-c", "echo three >>$0/c/file", disk.folder], cwd="/")
+        wait_until(disk.is_waited_for, 20, "a request")
+        with self.assertRaises(AssertionError):
+            writes.wait(1)
+        disk.go_on()
+        self.assertEqual(writes.wait(20), 0, str(writes))
+        self.assertEqual((disk.behind / "c/file").read_text(encoding="ascii"), "xne\ntwo\nthree\n")
+
     def test_a_crash_leaves_nothing_and_a_boot_brings_it_back(self):
         self.bed[3].start(["sh", "-c", "sleep 1000 & setsid sleep 1000 & wait"])
         wait_until(lambda: len(self.bed[3].processes()) == 3, 10, "three processes")

@@ -1,7 +1,9 @@
 """Machines with several interfaces."""
 
+import re
+
 from jobs import JobTest
-from netcase import main
+from netcase import main, wait_until
 
 
 class Interfaces(JobTest):
@@ -30,6 +32,29 @@ class Interfaces(JobTest):
         self.go()
         self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0], self.said())
         self.assertNotIn("not the address of a node", jobs["h1"].err)
+
+    def test_machines_that_meet_by_link_local_addresses(self):
+        h1, h2 = self.bed.hosts
+        at = re.search(r"fe80:[0-9a-f:]+", self.tell(h1, "ip -6 -o addr show dev eth0 scope link"))[0]
+        for host in (h1, h2):  # a new address is tried out for a second
+            wait_until(lambda host=host: "tentative" not in self.tell(host, "ip -6 addr show dev eth0"), 30, "the address")
+
+        def start():
+            return [self.ddrun(host, f"--rdzv-endpoint=[{at}%eth0]:29400", verbs=["count", "sum", "env", "MASTER_ADDR"])
+                    for host in (h1, h2)]
+        jobs = start()
+        self.assertEqual([job.wait(60) for job in jobs], [0, 0], self.said())
+        for job in jobs:
+            self.assertIn(set(re.findall(r"MASTER_ADDR=(\S+)", job.out)), ({h1.address}, {h1.address6}), self.said())
+        # With no other address.
+        for host in (h1, h2):
+            self.tell(host, "ip addr flush dev eth0 scope global")
+            self.addCleanup(self.tell, host, f"ip addr add {host.address}/24 dev eth0")
+            self.addCleanup(self.tell, host, f"ip -6 addr add {host.address6}/64 dev eth0 nodad")
+        jobs = start()
+        self.assertEqual([job.wait(60) for job in jobs], [125, 125], self.said())
+        for job in jobs:
+            self.assertRegex(job.err, "no address is known by which the other machines reach this one but fe80:")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,15 @@ class Mistakes(JobTest):
         jobs = self.start(f"--rdzv-endpoint=nowhere.example:{PORT}", "--rdzv-conf=join_timeout=3")
         self.ends(row, jobs.values())
 
+    def test_a_name_with_the_addresses_of_two_machines(self):
+        row = self.row("several-addresses")
+        with open(self.bed.dir / "hosts", "a", encoding="ascii") as names:
+            names.writelines(f"{host.address} both.example\n" for host in self.bed.hosts[:2])
+        jobs = self.start(f"--rdzv-endpoint=both.example:{PORT}", hosts=self.bed.hosts[:2], nnodes="1:2",
+                          verbs=["report", str(self.reports)])
+        self.ends(row, jobs.values())
+        self.assertEqual(self.attempts(), {}, "no worker has run")
+
     def test_the_port_is_taken(self):
         row = self.row("port-taken")
         other = self.bed[1].start(["python3", "-c", LISTEN, str(PORT)])

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import time
 import unittest
 
+from bed import no_slow_disk
 from jobs import INTERRUPT, KILL, STOP, JobTest
 from netcase import DDRUN, WORKER, main, wait_until
 
@@ -34,10 +36,14 @@ class SshTest(JobTest):
         own.write_text(text + self.config.read_text(encoding="ascii"), encoding="ascii")
         return own
 
-    def job(self, *options, on="h1,h2,h3", verbs=LASTING, words=None, config=None, program=DDRUN, ssh=(), env=None):
-        return self.home.start([program, " ".join(["--ssh=ssh -F", str(config or self.config), *ssh]), f"--hosts={on}",
-                                "--nproc-per-node=2", "--shutdown-timeout=5", *options, "--", *(words or [WORKER, *verbs])],
-                               env=env)
+    def job(self, *options, on="h1,h2,h3", verbs=LASTING, words=None, config=None, program=DDRUN, ssh=(), env=None, reach="ssh",
+            out=None):
+        """`reach` in place of ssh; with `out`, a file, as its standard output."""
+        args = [program, " ".join([f"--ssh={reach} -F", str(config or self.config), *ssh]), f"--hosts={on}", "--nproc-per-node=2",
+                "--shutdown-timeout=5", *options, "--", *(words or [WORKER, *verbs])]
+        if out:
+            args = ["sh", "-c", 'out=$1; shift; exec "$@" >"$out"', "sh", out, *args]
+        return self.home.start(args, env=env)
 
     def running(self, *options, hosts=3, **more):
         job = self.job(*options, **more)
@@ -132,6 +138,50 @@ class Jobs(SshTest):
                    lambda: f"the end on h2\n{self.said()}")
         os.kill(stopped.pid, KILL)
         self.wait_for_none(self.bed.hosts, 30)
+
+
+class Homes(SshTest):
+    """What is slow or hostile in the middle of a job."""
+
+    def test_the_disk_at_home_hangs_for_longer_than_the_silence(self):
+        row = self.row("ssh-home-disk")
+        if obstacle := no_slow_disk():
+            self.skipTest(obstacle)
+        disk = self.home.slow_disk()
+        self.addCleanup(disk.close)
+        step = self.bed.dir / f"step-{self.number}"
+        job = self.job(f"--events={disk.folder}/events", out=disk.folder / "out",
+                       verbs=("print", "up", "await", str(step), "print", "more", "await", str(self.go_file)))
+        out = disk.behind / "out"
+
+        def lines(text):
+            return out.exists() and out.read_text(encoding="ascii").count(f"{text}\n")
+        self.until(lambda: lines("up") == 6, "the workers")
+        disk.hang()
+        step.touch()
+        self.until(disk.is_waited_for, "a write")
+        time.sleep(35)  # what is tried is this time, longer than the silence
+        self.assertFalse(job.ended(), self.said())
+        disk.go_on()
+        self.until(lambda: lines("more") == 6, "the lines that have waited")
+        self.go()
+        self.ends(row, [job], 0)
+        self.assertIn('"event":"verdict"', (disk.behind / "events").read_text(encoding="ascii"))
+
+    def test_a_host_speaks_for_another(self):
+        row = self.row("ssh-other-host")
+        lie = self.bed.dir / f"lie-{self.number}"
+        reach = self.bed.dir / f"reach-{self.number}"
+        # In the name of the first host: it has ended, and well.
+        reach.write_text(f"""#!/bin/sh
+case " $* " in *" h2 "*) (while ! test -e {lie}; do sleep 0.1; done; printf '\\0\\0\\0\\001\\0\\0\\0\\0\\0150') & ;; esac
+exec ssh "$@"
+""", encoding="ascii")
+        reach.chmod(0o755)
+        job = self.running(reach=reach)
+        lie.touch()
+        self.ends(row, [job])
+        self.wait_for_none(self.bed.hosts, row.seconds + 30)
 
 
 class Starts(SshTest):

@@ -86,6 +86,15 @@ class Wires(JobTest):
         time.sleep(4)
         self.ends_well(row, jobs)
 
+    def test_packets_are_late_and_some_are_lost(self):
+        row = self.row("late-loss")
+        self.bed[2].delay(200)
+        self.bed[2].loss(2)
+        jobs = self.running()
+        time.sleep(10)
+        self.ends_well(row, jobs)
+        self.assertNotRegex(jobs["h1"].err, r"\blost\b", self.said())
+
 
 if __name__ == "__main__":
     main()

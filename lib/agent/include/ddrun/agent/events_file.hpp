@@ -16,9 +16,9 @@ namespace ddrun::agent {
 /// --events FILE: one JSON object per line for each event of the job, appended, each with "time" (UTC) in front. The
 /// keys are in docs/several-machines.md. `-` is standard output.
 ///
-/// A thread of its own writes, each line in one piece: who waits for a disk that hangs, for a reader that is slow or has
-/// yet to come, answers no other machine. What waits is bounded; what is more is dropped, and said. A full disk costs
-/// lines, not the job.
+/// A thread of its own writes, each line in one piece: who waits for a disk that hangs, for a reader that is slow or
+/// has yet to come, answers no other machine. What waits is bounded; what is more is dropped, and said. A full disk
+/// costs lines, not the job.
 class EventsFile {
  public:
   EventsFile();
@@ -41,8 +41,8 @@ class EventsFile {
   void write(std::string_view lines);
 
   /// No more events come: waits for who reads, as long as something is read every two seconds (of a disk: every
-  /// minute). All is in the file then, or it says what was lost. Of a file the first loss is said at the next event, and
-  /// here the sum if it has grown.
+  /// minute). All is in the file then, or it says what was lost. Of a file the first loss is said at the next event,
+  /// and here the sum if it has grown.
   void finish();
 
  private:
