@@ -387,8 +387,8 @@ class SlowDisk:
         return self._waits.exists()
 
     def go_on(self):
-        self._waits.unlink(missing_ok=True)
         self.hold.unlink(missing_ok=True)
+        wait_until(lambda: not self._waits.exists(), 20, "the slow disk")
 
     def close(self):
         """Whoever still waits for it gets an error."""

@@ -4,7 +4,7 @@
     slow_disk.py FOLDER BEHIND HOLD
 
 Mounts on FOLDER what lies in the folder BEHIND and serves it until it is killed. While there is a file HOLD no request is
-answered, whatever it asks; the first one that waits makes HOLD.waits. Speaks the kernel's protocol (FUSE 7.31, see
+answered, whatever it asks; while one waits there is HOLD.waits. Speaks the kernel's protocol (FUSE 7.31, see
 linux/fuse.h) on /dev/fuse, with nothing but the standard library. Nothing is kept in the kernel's caches: each open, look,
 write and rename comes here. Needs root.
 """
@@ -227,6 +227,7 @@ def wait_while(hold):
         open(hold + ".waits", "w", encoding="ascii").close()
         while os.path.exists(hold):
             time.sleep(0.01)
+        os.unlink(hold + ".waits")
 
 
 def serve(folder, behind, hold):
