@@ -279,13 +279,13 @@ TEST_CASE("ddrun-etcd: a machine whose ddrun is killed with -9 is followed at on
   const auto make = by_etcd(etcd, {"job", never_runs_out});
   const std::string tag = concat("DDRUN_TEST_KILLED=", ::getpid());
   struct Child {
-    pid_t pid;
+    const pid_t pid = ::fork();
     ~Child() {
       ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, 0);
     }
   };
-  auto first = std::make_unique<Child>(Child{::fork()});
+  auto first = std::make_unique<Child>();
   if (first->pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::putenv(const_cast<char*>(tag.c_str()));
