@@ -1,7 +1,9 @@
 #!/bin/sh
-# A lease in etcd, for ddrun's lease protocol (lib/lease/PROTOCOL.md): etcd.sh URL. Needs curl, base64 and sed. ddrun
-# speaks to etcd itself, and better; this one shows how short such a program is, for an engine that ddrun does not know.
+# A lease in etcd, for ddrun's lease protocol (lib/lease/PROTOCOL.md): etcd.sh URL. Needs curl, base64 and sed. The
+# program ddrun-etcd does it better, with several members, TLS and a watch; this one shows how short such a program is, for
+# an engine without one.
 set -u
+trap '' INT TERM HUP # who ends it closes its stdin
 url=${1:?usage: etcd.sh URL, such as http://127.0.0.1:2379}
 
 b64() { printf %s "$1" | base64 | tr -d '\n'; }

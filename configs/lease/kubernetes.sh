@@ -6,6 +6,7 @@
 #   kubectl create role ddrun --verb=get,create,patch --resource=leases
 #   kubectl create rolebinding ddrun --role=ddrun --serviceaccount=default:default
 set -u
+trap '' INT TERM HUP # who ends it closes its stdin
 name=${1:?usage: kubernetes.sh NAME, of the Lease}
 account=${DDRUN_SERVICE_ACCOUNT:-/var/run/secrets/kubernetes.io/serviceaccount}
 api=${DDRUN_KUBERNETES_API:-https://${KUBERNETES_SERVICE_HOST:-kubernetes.default.svc}:${KUBERNETES_SERVICE_PORT:-443}}
