@@ -156,7 +156,7 @@ class GroupMachine {
     RestartPolicy restart;  ///< what counts as success
     StopPolicy stop;
     std::optional<Milliseconds> exit_skew;
-    Milliseconds job_limit{0};      ///< --timeout, for the message
+    Milliseconds job_limit{0};  ///< --timeout, for the message
     /// Whether that is in this very agent, which therefore ends last. May change while the job runs.
     std::function<bool()> runs_coordinator = [] { return false; };
   };

@@ -11,8 +11,8 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/helper/run.hpp"
+#include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/worker_env/worker_argv.hpp"
 

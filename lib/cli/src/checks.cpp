@@ -100,12 +100,25 @@ Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& 
 }
 
 /// The last six say something about torchrun's own store or barrier, which ddrun does not have.
-constexpr std::array<const char*, 19> known_keys{
-    "timeout",      "join_timeout", "last_call_timeout", "keep_alive_interval", "keep_alive_max_attempt",
-    "is_host",      "rank",         "close_timeout",     "heartbeat",           "heartbeat_timeout",
-    "read_timeout", "store_type",   "use_libuv",
-    "protocol",     "cacert",       "cert",              "key",                 "user",
-    "port"};
+constexpr std::array<const char*, 19> known_keys{"timeout",
+                                                 "join_timeout",
+                                                 "last_call_timeout",
+                                                 "keep_alive_interval",
+                                                 "keep_alive_max_attempt",
+                                                 "is_host",
+                                                 "rank",
+                                                 "close_timeout",
+                                                 "heartbeat",
+                                                 "heartbeat_timeout",
+                                                 "read_timeout",
+                                                 "store_type",
+                                                 "use_libuv",
+                                                 "protocol",
+                                                 "cacert",
+                                                 "cert",
+                                                 "key",
+                                                 "user",
+                                                 "port"};
 
 Result<void> wrong_value(std::string_view key, std::string_view text, const Error& error) {
   return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
@@ -165,9 +178,10 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return found == rendezvous.conf.end() ? std::string() : found->second;
   };
   if (!rendezvous.is_etcd() && rendezvous.endpoint.find(',') != std::string::npos) {
-    return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", rendezvous.endpoint,
-                                               ": several endpoints are members of etcd (--rdzv-backend=etcd); else the "
-                                               "coordinator is at one place"));
+    return fail(Errc::invalid_argument,
+                concat("--rdzv-endpoint=", rendezvous.endpoint,
+                       ": several endpoints are members of etcd (--rdzv-backend=etcd); else the "
+                       "coordinator is at one place"));
   }
   if (!rendezvous.has_lease()) {
     if (typed(settings, "lease-ttl")) {
@@ -176,18 +190,21 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return {};
   }
   if (rendezvous.is_etcd() && !rendezvous.lease.empty()) {
-    return fail(Errc::invalid_argument, "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
+    return fail(Errc::invalid_argument,
+                "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
   }
   if (!rendezvous.several_machines()) return {};
   if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
-    return fail(Errc::invalid_argument, "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
+    return fail(Errc::invalid_argument,
+                "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
   }
   if (!rendezvous.is_etcd() && typed(settings, "rdzv-endpoint")) {
     warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
   }
   if (rendezvous.id == RendezvousSpec().id) {
-    return fail(Errc::invalid_argument, concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
-                                               " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
+    return fail(Errc::invalid_argument,
+                concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
+                       " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
   }
   if (const std::string protocol = conf("protocol"); !protocol.empty() && protocol != "http" && protocol != "https") {
     return fail(Errc::invalid_argument, concat("--rdzv-conf: protocol=", protocol, ": is not http or https"));

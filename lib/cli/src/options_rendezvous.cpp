@@ -84,7 +84,8 @@ const Option rendezvous_table[] = {
      .choices = back_ends,
      .kind = Kind::choice,
      .pet = true,
-     .help = "static: node ranks as given; c10d: as they come, and as long as one machine lives; etcd: any machine may be lost. "
+     .help = "static: node ranks as given; c10d: as they come, and as long as one machine lives; etcd: any machine may "
+             "be lost. "
              "On one machine they are the same",
      .set = set_backend,
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.backend); }},
@@ -92,8 +93,9 @@ const Option rendezvous_table[] = {
      .metavar = "HOST[:PORT]",
      .kind = Kind::text,
      .pet = true,
-     .help = "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's; with etcd its members, "
-             "as HOST:PORT,...",
+     .help =
+         "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's; with etcd its members, "
+         "as HOST:PORT,...",
      .set = set_endpoint,
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.endpoint); }},
     {.name = "rdzv-id",

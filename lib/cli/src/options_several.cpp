@@ -68,8 +68,9 @@ constexpr Option several_table[] = {
     {.name = "rdzv-lease",
      .metavar = "COMMAND",
      .kind = Kind::text,
-     .help = "A program that decides which machine runs the coordinator, as --rdzv-backend=etcd does; another one takes "
-             "over when that is lost",
+     .help =
+         "A program that decides which machine runs the coordinator, as --rdzv-backend=etcd does; another one takes "
+         "over when that is lost",
      .set = [](Draft& d,
                std::string_view v) { return assign(d.spec.rendezvous.lease, Result<std::string>(std::string(v))); },
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.lease); }},

@@ -367,7 +367,8 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   /// By the request that was sent at `last_sent_`.
   void renewed() {
     if (held_) {
-      if (term_ != 0) teller_.also([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
+      if (term_ != 0)
+        teller_.also([told = held_->on_held, term = term_.load(), sent = last_sent_] { told(term, sent); });
       return;
     }
     const auto due = std::chrono::duration_cast<Clock::duration>(last_sent_ + ttl_ / 5 - FenceClock::now());
@@ -620,7 +621,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   std::int64_t lease_ = 0;     ///< taken, or being tried with; 0: none
   std::int64_t renewing_ = 0;  ///< whose renewal is under way
   Deadline kept_until_{};
-  std::int64_t former_ = 0;  ///< the one before, which is not used any more
+  std::int64_t former_ = 0;              ///< the one before, which is not used any more
   std::atomic<std::uint64_t> term_ = 0;  ///< that I lead in; 0: I do not
   FenceClock::time_point last_sent_{};
   VerdictRecord record_{teller_};

@@ -93,8 +93,7 @@ void Fence::arm() {
   const FenceClock::time_point until = until_;
   if (until != FenceClock::time_point{}) {
     // Not 0, which would disarm it. By what is left, so that both kinds of timer will do.
-    when.it_value =
-        in_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
+    when.it_value = in_timespec(std::max<FenceClock::duration>(until - FenceClock::now(), std::chrono::nanoseconds(1)));
   }
   ::timerfd_settime(timer_->descriptor.native_handle(), 0, &when, nullptr);
 }

@@ -108,7 +108,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   void begin() {
     auto started = helper::Conversation::start(
-        executor_, argv_, environment_, [this](std::string_view text) { heard(text); }, [this](std::string why) { ended(why); });
+        executor_, argv_, environment_, [this](std::string_view text) { heard(text); },
+        [this](std::string why) { ended(why); });
     if (!started) return ended(started.error().message);
     talk_ = std::move(*started);
     if (on_start_) on_start_(talk_->pid());

@@ -507,8 +507,7 @@ void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
 /// Whether members of the last round may still come. Once that is clear, the job goes on from there.
 bool Coordinator::State::recovers() {
   if (!recovery_) return false;
-  const bool all_of_a_new_job =
-      recovery_->nothing_before() && members_.available() >= memory_.meaning.max_nodes;
+  const bool all_of_a_new_job = recovery_->nothing_before() && members_.available() >= memory_.meaning.max_nodes;
   if (!recovery_->complete() && now < recovery_->until() && !all_of_a_new_job) return true;
   recover();
   return false;
@@ -555,7 +554,8 @@ void Coordinator::State::suspend() {
   suspended_since_ = now;
   if (is_over()) return;
   notice(
-      "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one begins "
+      "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
+      "begins "
       "before it could");
   if (phase_ == Phase::stopping && stop_signal(*ending_, 0) == SIGKILL) tell_stop(SIGKILL);
 }
@@ -847,7 +847,8 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   const JobSettings& job = memory_.meaning;
   const bool in_round = member.in_round;
   const bool is_leader = member.runs_coordinator && options_.has_lease;
-  const bool over = (member.runs_coordinator && !is_leader) || (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
+  const bool over = (member.runs_coordinator && !is_leader) ||
+                    (in_round && job.fixed_size() && members_.available() < job.min_nodes) ||
                     (members_.available() == 0 && (in_round || phase_ == Phase::gathering));
   // The store of node rank 0 is needed until the round is over; the others are, once their workers are done, not.
   const bool idle = !in_round || (phase_ == Phase::running && member.finished() && member.node_rank != 0);
@@ -1395,9 +1396,9 @@ void Coordinator::State::tick() {
     if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
   }
   if (over(waits_for_lease_until())) {
-    return stand_down(RefusalKind::moved,
-                      concat("the coordinator on ", options_.host, " leads no more: its lease could not be renewed for ",
-                             causes::seconds_text(now - suspended_since_)));
+    return stand_down(RefusalKind::moved, concat("the coordinator on ", options_.host,
+                                                 " leads no more: its lease could not be renewed for ",
+                                                 causes::seconds_text(now - suspended_since_)));
   }
   if (recovery_ && recovery_->until() <= now) gather();
   if (over(pause_until_)) {

@@ -245,7 +245,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool campaigns_ = false;
   bool looking_ = false;  ///< for a coordinator, until it lets this node in
   Deadline look_until_{};
-  Term term_ = 0;  ///< that this machine leads in, or led in last; 0: never
+  Term term_ = 0;         ///< that this machine leads in, or led in last; 0: never
   Term joined_term_ = 0;  ///< of the coordinator that serves this node
   std::optional<lease::Leader> leader_;
   std::optional<lease::Leader> followed_;  ///< by link_
@@ -298,8 +298,10 @@ Result<void> JobRendezvous::start_coordinator() {
     options.coordinator.has_lease = true;
     options.coordinator.patience = rendezvous.coordinator_timeout;
     options.holds_lease = [leadership = leadership_.get()] { return leadership->leads(); };
-    options.on_verdict = [executor = executor_, tell = while_it_lasts(&JobRendezvous::record)](
-                             const VerdictMessage& verdict) { asio::post(executor, [tell, verdict] { tell(verdict); }); };
+    options.on_verdict = [executor = executor_,
+                          tell = while_it_lasts(&JobRendezvous::record)](const VerdictMessage& verdict) {
+      asio::post(executor, [tell, verdict] { tell(verdict); });
+    };
     options.on_stood_down = [weak = weak_from_this(), executor = executor_] {
       asio::post(executor, [weak] {
         if (const auto self = weak.lock()) self->resign();
@@ -617,7 +619,9 @@ void JobRendezvous::look_for_coordinator(Deadline until) {
     if (!ec) tell();
   });
   if (leader_) follow(*leader_);
-  else tell_later(concat("waiting for a coordinator; ", lease_trouble_.empty() ? "no machine leads the job yet" : lease_trouble_));
+  else
+    tell_later(concat("waiting for a coordinator; ",
+                      lease_trouble_.empty() ? "no machine leads the job yet" : lease_trouble_));
 }
 
 /// The link says by itself what keeps it from one that leads.
@@ -697,9 +701,10 @@ void JobRendezvous::recorded(const VerdictMessage& verdict, const Result<void>& 
   if (result) return server_->recorded();
   if (!leadership_->leads()) return;  // once it leads again the coordinator asks again
   record_timer_.expires_after(pause_before_recording_again);
-  record_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
-    if (!ec) tell(verdict);
-  });
+  record_timer_.async_wait(
+      [tell = while_it_lasts(&JobRendezvous::record), verdict](const boost::system::error_code& ec) {
+        if (!ec) tell(verdict);
+      });
 }
 
 void JobRendezvous::on_recorded_verdict(const std::string& text) {

@@ -64,14 +64,13 @@ lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<vo
 
 Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
-Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor,
-                                                     const lease::LeaseOptions& options,
-                                                     const lease::ProgramOptions& program,
-                                                     lease::Callbacks callbacks) {
+Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const lease::LeaseOptions& options,
+                                                     const lease::ProgramOptions& program, lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(std::move(callbacks));
   // To the owner's thread, unless that has no more use for it by then.
-  const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member, auto... given) {
+  const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member,
+                                                                                            auto... given) {
     asio::post(executor, [weak, member, ... given = std::move(given)] {
       const auto told = weak.lock();
       if (told && (*told).*member) ((*told).*member)(given...);

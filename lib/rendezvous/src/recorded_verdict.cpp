@@ -16,9 +16,8 @@ using nlohmann::json;
 /// Escaped in JSON it may become six times as long, and all of it must stay below 16 KiB.
 constexpr std::size_t most_of_a_text = 2048;
 
-constexpr VerdictKind kinds[] = {VerdictKind::success,           VerdictKind::worker_failed,
-                                 VerdictKind::timed_out,         VerdictKind::stopped_by_signal,
-                                 VerdictKind::launcher_failed,   VerdictKind::node_lost};
+constexpr VerdictKind kinds[] = {VerdictKind::success,           VerdictKind::worker_failed,   VerdictKind::timed_out,
+                                 VerdictKind::stopped_by_signal, VerdictKind::launcher_failed, VerdictKind::node_lost};
 
 }  // namespace
 
@@ -40,8 +39,8 @@ std::optional<VerdictMessage> read_recorded(const std::string& text) {
   VerdictMessage verdict;
   try {
     const auto name = parsed.at("verdict").get<std::string>();
-    const auto* kind =
-        std::find_if(std::begin(kinds), std::end(kinds), [&](VerdictKind one) { return event_text::name(one) == name; });
+    const auto* kind = std::find_if(std::begin(kinds), std::end(kinds),
+                                    [&](VerdictKind one) { return event_text::name(one) == name; });
     if (kind == std::end(kinds)) return std::nullopt;
     verdict.kind = *kind;
     verdict.exit_code = parsed.at("exit_code").get<std::int32_t>();

@@ -5,7 +5,8 @@
 
 #include "ddrun/rendezvous/messages.hpp"
 
-// How a job has ended, as it is recorded with its lease for those who come later: lib/rendezvous/PROTOCOL.md, section 10.
+// How a job has ended, as it is recorded with its lease for those who come later: lib/rendezvous/PROTOCOL.md,
+// section 10.
 
 namespace ddrun::rendezvous {
 

@@ -16,8 +16,7 @@ namespace {
 class LeasedAgents {
  public:
   explicit LeasedAgents(Words common)
-      : file_(directory_.file("lease")),
-        agents_(with_lease(std::move(common)), std::nullopt) {}
+      : file_(directory_.file("lease")), agents_(with_lease(std::move(common)), std::nullopt) {}
 
   Run& start(const Words& verbs, const Words& own = {}) {
     runs_.push_back(&agents_.start(own, verbs));

@@ -22,7 +22,8 @@ namespace {
 struct Talk {
   explicit Talk(const std::string& script) {
     auto started = helper::Conversation::start(
-        io.get_executor(), {"sh", "-c", script}, "GREETING=it is", [this](std::string_view line) { lines.emplace_back(line); },
+        io.get_executor(), {"sh", "-c", script}, "GREETING=it is",
+        [this](std::string_view line) { lines.emplace_back(line); },
         [this](std::string text) { why = std::move(text); });
     REQUIRE(started);
     with = std::move(*started);

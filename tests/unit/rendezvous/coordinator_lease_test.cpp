@@ -24,11 +24,15 @@ struct Leader {
     job.opens();
     for (const LinkId link : {a, b, c}) start = job.next<Start>(link);
   }
-  void suspend() { job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); }); }
+  void suspend() {
+    job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); });
+  }
   void lead(Term term) {
     job.acts([term](Coordinator& c, Clock::time_point now) { c.lead(term, now); });
   }
-  void recorded() { job.acts([](Coordinator& c, Clock::time_point now) { c.recorded(now); }); }
+  void recorded() {
+    job.acts([](Coordinator& c, Clock::time_point now) { c.recorded(now); });
+  }
   void all_stop() {
     for (const LinkId link : {a, b, c}) job.stops(link);
   }

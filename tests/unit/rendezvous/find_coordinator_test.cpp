@@ -248,8 +248,8 @@ TEST_CASE("of a machine's addresses those are tried first that are likely to be 
   const auto ip = [](const char* text) { return IpAddress::parse(text).value(); };
   std::vector<Endpoint> endpoints{{"fd00:1::5", 7}, {"172.17.0.1", 7}, {"10.0.3.5", 7}, {"10.0.0.5", 7}, {"a-name", 7}};
   nearest_first(endpoints, {ip("127.0.0.1"), ip("10.0.0.9"), ip("fd00:2::9")});
-  CHECK(endpoints == std::vector<Endpoint>{
-                         {"10.0.0.5", 7}, {"10.0.3.5", 7}, {"172.17.0.1", 7}, {"fd00:1::5", 7}, {"a-name", 7}});
+  CHECK(endpoints ==
+        std::vector<Endpoint>{{"10.0.0.5", 7}, {"10.0.3.5", 7}, {"172.17.0.1", 7}, {"fd00:1::5", 7}, {"a-name", 7}});
   CHECK(ip("10.0.0.1").common_bits(ip("10.0.0.1")) == 128);
   CHECK(ip("10.0.0.1").common_bits(ip("10.0.0.2")) == 126);
   CHECK(ip("::1").common_bits(ip("8000::")) == 0);

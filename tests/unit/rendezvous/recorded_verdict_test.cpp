@@ -30,9 +30,9 @@ TEST_CASE("a recorded verdict has a bound, whatever is in it") {
 }
 
 TEST_CASE("what is no recorded verdict is taken for none") {
-  const std::string text = GENERATE("", "[]", "7", "{}", R"({"verdict":"success"})", R"({"verdict":7,"exit_code":0})",
-                                    R"({"verdict":"unheard of","exit_code":0})",
-                                    R"({"verdict":"success","exit_code":"0"})");
+  const std::string text =
+      GENERATE("", "[]", "7", "{}", R"({"verdict":"success"})", R"({"verdict":7,"exit_code":0})",
+               R"({"verdict":"unheard of","exit_code":0})", R"({"verdict":"success","exit_code":"0"})");
   CAPTURE(text);
   CHECK_FALSE(read_recorded(text));
 }

@@ -71,8 +71,8 @@ struct SharedState {
   /// The job's own cgroup if there is one, else empty. The agent may look once `cgroup_decided` is not 0 (a futex).
   char cgroup[512] = {};
   std::atomic<int> cgroup_decided{0};
-  /// A program that the agent talks to: it is to hear that the agent is gone, and to end by itself, before it is killed;
-  /// 0: none.
+  /// A program that the agent talks to: it is to hear that the agent is gone, and to end by itself, before it is
+  /// killed; 0: none.
   std::atomic<pid_t> helper_pid{0};
   /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty.
   char private_directory[512] = {};

@@ -71,8 +71,8 @@ class Coordinator {
   void tick(Clock::time_point now);
 
   // Of a coordinator with a lease.
-  /// The lease is over, and another may have it soon: no round begins and no verdict is told from now on. The round that
-  /// runs goes on, unless members are lost.
+  /// The lease is over, and another may have it soon: no round begins and no verdict is told from now on. The round
+  /// that runs goes on, unless members are lost.
   void suspend(Clock::time_point now);
   /// It is this one's again, with a new term.
   void lead(Term term, Clock::time_point now);

@@ -89,8 +89,8 @@ class CoordinatorServer {
   /// Asks the server's thread: returns when it has answered. May be called from any thread but that one.
   [[nodiscard]] CoordinatorServerStats stats() const;
 
-  // What Coordinator promises of a coordinator with a lease. Each returns when the server's thread has done it; not from
-  // that thread.
+  // What Coordinator promises of a coordinator with a lease. Each returns when the server's thread has done it; not
+  // from that thread.
   void suspend() const;
   void lead(Term term) const;
   void stand_down(const std::string& why) const;

@@ -151,10 +151,10 @@ struct RendezvousSpec {
   std::optional<Milliseconds> fence;
   int node_max_failures = 0;  ///< of a host's workers, then it is left out; 0: no limit
   std::optional<std::string> secret_file;
-  bool insecure = false;  ///< no secret: every host that reaches the port may join
-  std::string lease;               ///< a command that decides who runs the coordinator; empty: none is given
-  Milliseconds lease_ttl{5'000};   ///< whole seconds
-  int coordinator_port = 0;        ///< with a lease; 0: any
+  bool insecure = false;          ///< no secret: every host that reaches the port may join
+  std::string lease;              ///< a command that decides who runs the coordinator; empty: none is given
+  Milliseconds lease_ttl{5'000};  ///< whole seconds
+  int coordinator_port = 0;       ///< with a lease; 0: any
 
   [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
   [[nodiscard]] bool is_etcd() const { return backend == "etcd" || backend == "etcd-v2"; }
