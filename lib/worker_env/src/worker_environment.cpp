@@ -69,10 +69,10 @@ constexpr std::array<OwnVariable, 23> own_variables{{
 
 /// Options of ddrun that say which machines this job is on and where they meet. A ddrun that a worker starts is another
 /// job, and would join this one if it had them. docs/environment.md has the same list.
-constexpr std::array<std::string_view, 11> places_of_this_job{
+constexpr std::array<std::string_view, 12> places_of_this_job{
     "DDRUN_HOSTFILE",    "DDRUN_HOSTS",         "DDRUN_LOCAL_ADDR", "DDRUN_MASTER_ADDR",
     "DDRUN_MASTER_PORT", "DDRUN_NNODES",        "DDRUN_NODE_RANK",  "DDRUN_RDZV_BACKEND",
-    "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID"};
+    "DDRUN_RDZV_CONF",   "DDRUN_RDZV_ENDPOINT", "DDRUN_RDZV_ID",    "DDRUN_RDZV_LEASE"};
 
 constexpr std::string_view cuda_devices = "CUDA_VISIBLE_DEVICES";
 constexpr std::string_view hip_devices = "HIP_VISIBLE_DEVICES";
@@ -210,15 +210,9 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
 
   // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
   // of another ddrun). The secret is between agents.
-  std::vector<std::string_view> replaced = {"RANK",
-                                            "LOCAL_RANK",
-                                            "ROLE_RANK",
-                                            "TORCHELASTIC_ERROR_FILE",
-                                            "DDRUN_SEED",
-                                            "DDRUN_ATTEMPT_DIR",
-                                            "DDRUN_JOB_TAG",
-                                            "DDRUN_SECRET",
-                                            "DDRUN_STARTED_BY_SRUN"};
+  std::vector<std::string_view> replaced = {
+      "RANK",          "LOCAL_RANK",   "ROLE_RANK",       "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR",
+      "DDRUN_JOB_TAG", "DDRUN_SECRET", "DDRUN_ETCD_USER", "DDRUN_STARTED_BY_SRUN"};
   replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);

@@ -362,7 +362,9 @@ TEST_CASE("the inherited part is shared by all workers and survives a move") {
 TEST_CASE("The secret between agents is not for workers") {
   Case c;
   c.parent.push_back("DDRUN_SECRET=correct horse battery staple");
+  c.parent.push_back("DDRUN_ETCD_USER=ddrun:a password");
   CHECK(c.values(0).count("DDRUN_SECRET") == 0);
+  CHECK(c.values(0).count("DDRUN_ETCD_USER") == 0);
   c.spec.env = {{"DDRUN_SECRET", "another one that is long"}};
   CHECK(c.error() ==
         "--env DDRUN_SECRET: workers do not get it; use --secret-file, or set the variable for ddrun itself");
