@@ -249,7 +249,6 @@ LINES = [
     Line("-r yes probe.py", status=2),
     Line("--local-ranks-filter=a probe.py", status=2),
     Line("--rdzv-conf=timeout probe.py", status=2),
-    Line("--rdzv-backend=etcd --rdzv-endpoint=localhost:1 probe.py", status=2),
     Line("--logs-specs=mine probe.py", status=2),
     Line("--stand probe.py", status=2, refused="abbreviations"),
     Line("--signals-to-handle=SIGNONSENSE probe.py", status=2, refused="unknown-signal"),
