@@ -241,8 +241,12 @@ class Host:
         self._changed.add(verb)
         self.bed.tell(verb, self.name, *words)
 
+    def was_changed(self):
+        """Whether something has been done to its network."""
+        return bool(self._changed)
+
     def mend(self):
-        """Undoes what was done to its network."""
+        """Undoes that."""
         for verbs, undo in (({"cut"}, ("heal",)), ({"deaf", "mute", "loss", "block"}, ("open",)),
                             ({"rate"}, ("rate", 0)), ({"delay"}, ("delay", 0))):
             if self._changed & verbs:
@@ -449,6 +453,7 @@ class Bed:
         for started in self.started:
             started.close()
         self.started.clear()
+        unsure = [host for host in self.hosts if not host.is_up() or host.was_changed()]
         for host in self.hosts:
             if not host.is_up():
                 host.boot()
@@ -460,6 +465,11 @@ class Bed:
                 except ProcessLookupError:
                     pass
             host.mend()
+        # A host that has looked for another's card in vain says "No route to host" for some time more.
+        for host in unsure:
+            for other in self.hosts:
+                if other is not host:
+                    wait_until(lambda one=host, two=other: one.answers(two) and two.answers(one), 30, f"{host} and {other}")
         return left
 
     def close(self):

@@ -215,6 +215,14 @@ class Hosts(NetTest):
         self.assertIn("sleep 1000", self.left(0.1)["h2"][0])
         self.bed.mend()
 
+    def test_mended_hosts_answer_at_once(self):
+        self.bed[2].cut()
+        self.bed[1].run(["ip", "neigh", "flush", "all"])
+        # By then h1 has asked three times for h2's card, and is about to give up.
+        self.assertFalse(self.bed[1].answers(self.bed[2], 2.5))
+        self.bed.mend()
+        self.assertTrue(self.bed[1].answers(self.bed[2], 0.5))
+
 
 class Life(unittest.TestCase):
     def setUp(self):

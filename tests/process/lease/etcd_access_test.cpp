@@ -160,11 +160,15 @@ TEST_CASE("users and passwords") {
   CHECK_THAT(refusal(etcd), Catch::Matchers::StartsWith("etcd wants a user and a password"));
 }
 
-TEST_CASE("a token of etcd that has run out is asked for anew") {
+TEST_CASE("a token that etcd takes no more is asked for anew") {
   EtcdCluster cluster(1);
   auto etcd = of(cluster.endpoints());
   etcd.user = "root";
   etcd.password = "secret";
+  const auto as_root = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "--user=root:secret");
+    cluster.etcdctl(words);
+  };
   cluster.etcdctl({"user", "add", "root:secret"});
   cluster.etcdctl({"user", "grant-role", "root", "root"});
   cluster.etcdctl({"auth", "enable"});
@@ -172,11 +176,23 @@ TEST_CASE("a token of etcd that has run out is asked for anew") {
   Candidate& one = candidates.add("one", by_etcd(etcd));
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads(); }));
-  // It keeps them in memory.
-  cluster.kill(0);
-  cluster.start(0);
-  REQUIRE(candidates.run_until([&] { return one.has_logged("lost: ") || one.has_logged("etcd answers again"); }));
+  const auto term = one.leader->term;
+  SECTION("it has restarted, and keeps them in memory") {
+    cluster.kill(0);
+    cluster.start(0);
+  }
+  SECTION("its users have changed: \"revision of auth store is old\"") { as_root({"user", "add", "other:secret"}); }
+  SECTION("it has forgotten them: \"invalid auth token\"") {
+    as_root({"auth", "disable"});
+    cluster.etcdctl({"auth", "enable"});
+  }
+  // It may notice before, when it renews; it does when it asks for something new.
+  std::optional<Result<void>> resigned;
+  one.lease->resign(one.into(resigned));
+  REQUIRE(candidates.run_until([&] { return resigned.has_value(); }));
+  one.lease->campaign("one:2");
   REQUIRE(candidates.run_until([&] { return one.leads(); }, 60s));
+  CHECK(one.leader->term > term);
   CHECK_FALSE(one.unusable);
 }
 
