@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -65,6 +66,28 @@ bool has_entry(pid_t pid, const std::string& entry) {
   return environment.find('\0' + entry + '\0') != std::string::npos;
 }
 
+/// Our own environment with these in it; the last of a name counts.
+std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& more) {
+  std::map<std::string, std::string> values;
+  for (char** entry = ::environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::size_t name_end = std::min(text.find('='), text.size());
+    values[text.substr(0, name_end)] = text.substr(name_end);
+  }
+  for (const auto& [name, value] : more) values[name] = '=' + value;
+  std::vector<std::string> entries;
+  for (const auto& [name, value] : values) entries.push_back(name + value);
+  return entries;
+}
+
+/// Ends with a null pointer, as exec wants it. Points into `words`.
+std::vector<char*> pointers_to(const std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (const auto& word : words) pointers.push_back(const_cast<char*>(word.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 }  // namespace
 
 std::vector<pid_t> processes_with(const std::string& entry) {
@@ -102,15 +125,20 @@ int Outcome::code() const { return WIFEXITED(wait_status) ? WEXITSTATUS(wait_sta
 
 Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::move(options.input)) {
   static std::atomic<int> counter{0};
-  tag_ = "DDRUN_TEST_TAG=" + std::to_string(::getpid()) + "." + std::to_string(counter++) + "." +
-         std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+  const std::string tag_name = "DDRUN_TEST_TAG";
+  const std::string tag = std::to_string(::getpid()) + "." + std::to_string(counter++) + "." +
+                          std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
+  tag_ = tag_name + "=" + tag;
   int in[2], out[2], err[2];
   if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
     throw std::runtime_error("pipe failed");
   }
-  std::vector<char*> words;
-  for (const auto& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+  // Another thread may be allocating at the moment of the fork, and a sanitizer's allocator stays locked in the child
+  // then: all that it needs is made before.
+  auto more = options.env;
+  more.emplace_back(tag_name, tag);
+  const auto entries = environment_with(more);
+  const auto words = pointers_to(argv), environment = pointers_to(entries);
   // Until exec the child must not run the handlers of the test framework, which would try to report and hang.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -124,8 +152,7 @@ Run::Run(const std::vector<std::string>& argv, Options options) : input_(std::mo
     if (!options.inherit_input) ::dup2(in[0], 0);
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
-    ::putenv(const_cast<char*>(tag_.c_str()));
-    for (const auto& [name, value] : options.env) ::setenv(name.c_str(), value.c_str(), 1);
+    ::environ = const_cast<char**>(environment.data());
     if (!options.directory.empty() && ::chdir(options.directory.c_str()) != 0) ::_exit(97);
     if (options.descriptor_limit > 0) {
       const rlimit limit{static_cast<rlim_t>(options.descriptor_limit), static_cast<rlim_t>(options.descriptor_limit)};
