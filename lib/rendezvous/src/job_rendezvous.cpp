@@ -207,6 +207,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline);
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
+  void run_it_after_all(Deadline deadline);
   void tell_later(std::string text);
   void job_done(int server);
   void close_up();
@@ -376,11 +377,12 @@ void JobRendezvous::join_by(Deadline deadline) {
     if (const auto self = weak.lock(); self && !self->over_) self->lost(loss);
   };
   const auto limit = std::chrono::round<Milliseconds>(deadline - Clock::now());
-  callbacks.on_retry = [weak = weak_from_this(), until = format_duration(limit)](const std::string& why) {
+  callbacks.on_retry = [weak = weak_from_this(), deadline, until = format_duration(limit)](const std::string& why) {
     const auto self = weak.lock();
     if (self && !self->over_ && !std::exchange(self->told_of_retry_, true)) {
       self->tell_later(concat(why, "; trying for ", until));
     }
+    if (self && !self->over_) self->run_it_after_all(deadline);
   };
   callbacks.on_looked_up = [weak = weak_from_this(), deadline](const std::vector<std::string>& addresses) {
     if (const auto self = weak.lock(); self && !self->over_) self->ask_again_who_runs_it(addresses, deadline);
@@ -401,6 +403,15 @@ void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addres
   const auto location = find_coordinator(options_.spec->rendezvous, machine);
   if (!location) return lost({location.error(), false});
   if (!location->is_here || !start_coordinator() || !server_) return;
+  link_.reset();
+  join_by(deadline);
+}
+
+/// What had the coordinator's port on this machine need not have been a coordinator, or is none any more: agents that
+/// began at the same moment may have kept it from each other.
+void JobRendezvous::run_it_after_all(Deadline deadline) {
+  if (member_ || server_ || !location_.is_here) return;
+  if (!start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
 }

@@ -184,6 +184,22 @@ TEST_CASE("Without a secret there is no job on several machines") {
   }
 }
 
+TEST_CASE("Agents of one machine whose port was taken when they began run the coordinator once it is free") {
+  const int port = free_port();
+  // One of its two addresses: there is no coordinator on the other one either.
+  Run other({"python3", "-c",
+             "import signal, socket; s = socket.socket(socket.AF_INET6); s.bind(('::1', " + std::to_string(port) +
+                 ")); s.listen(); print('up', flush=True); signal.pause()"});
+  REQUIRE(other.wait_for_out("up"));
+  Agents agents({"--nnodes=2"}, port);
+  for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"});
+  for (int i = 0; i < 2; ++i) REQUIRE(agents[i].wait_for_err("nobody listens on 127.0.0.1:" + std::to_string(port)));
+  other.signal(SIGKILL);
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+}
+
 TEST_CASE("A secret of words is warned about once in a job") {
   Agents agents({"--nnodes=2"});
   for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"}, "sixteen bytes and more");
