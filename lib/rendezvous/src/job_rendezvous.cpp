@@ -408,9 +408,10 @@ void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addres
 }
 
 /// What had the coordinator's port on this machine need not have been a coordinator, or is none any more: agents that
-/// began at the same moment may have kept it from each other.
+/// began at the same moment may have kept it from each other. Who has been in the job does not begin it anew: it may
+/// have ended.
 void JobRendezvous::run_it_after_all(Deadline deadline) {
-  if (member_ || server_ || !location_.is_here) return;
+  if (member_ || !why_it_comes_back_.empty() || server_ || !location_.is_here) return;
   if (!start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
