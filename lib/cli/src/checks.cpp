@@ -84,8 +84,7 @@ void check_filters(const Draft& draft, const Settings& settings, Warnings& warni
 
 /// torchrun's c10d can meet in a file. A job of one machine needs no rendezvous; several machines need a port.
 Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& settings) {
-  const auto store = rendezvous.conf.find("store_type");
-  if (rendezvous.backend != "c10d" || store == rendezvous.conf.end() || store->second != "file") {
+  if (rendezvous.backend != "c10d" || rendezvous.conf_value("store_type") != "file") {
     if (rendezvous.endpoint.find('/') == std::string::npos) return {};
     const auto wrong = parse_endpoint(rendezvous.endpoint);
     return fail(Errc::invalid_argument, concat(settings.of("rdzv-endpoint").prefix, ": ", wrong.error().message));
@@ -131,10 +130,10 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
   const bool is_static = rendezvous.backend == "static";
   const auto given = [&](std::string_view option) { return settings.is_on(option); };
   const auto time = [&](const std::string& key, std::string_view option, Milliseconds& to) -> Result<void> {
-    const auto found = rendezvous.conf.find(key);
-    if (found == rendezvous.conf.end() || given(option)) return {};
-    const auto parsed = parse_positive_time(found->second);
-    if (!parsed) return wrong_value(key, found->second, parsed.error());
+    const auto text = rendezvous.conf_value(key);
+    if (!text || given(option)) return {};
+    const auto parsed = parse_positive_time(*text);
+    if (!parsed) return wrong_value(key, *text, parsed.error());
     to = *parsed;
     return {};
   };
@@ -143,21 +142,19 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
     return set;
   if (auto set = time("last_call_timeout", "last-call", rendezvous.last_call); !set) return set;
   if (auto set = time("keep_alive_interval", "heartbeat-interval", rendezvous.heartbeat_interval); !set) return set;
-  if (const auto found = rendezvous.conf.find("keep_alive_max_attempt");
-      found != rendezvous.conf.end() && !given("heartbeat-misses")) {
-    const auto parsed = parse_int(found->second, 1, 10'000);
-    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+  if (const auto text = rendezvous.conf_value("keep_alive_max_attempt"); text && !given("heartbeat-misses")) {
+    const auto parsed = parse_int(*text, 1, 10'000);
+    if (!parsed) return wrong_value("keep_alive_max_attempt", *text, parsed.error());
     rendezvous.heartbeat_misses = *parsed;
   }
-  if (const auto found = rendezvous.conf.find("rank");
-      found != rendezvous.conf.end() && is_static && !rendezvous.node_rank) {
-    const auto parsed = parse_int(found->second, 0, 1'000'000);
-    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+  if (const auto text = rendezvous.conf_value("rank"); text && is_static && !rendezvous.node_rank) {
+    const auto parsed = parse_int(*text, 0, 1'000'000);
+    if (!parsed) return wrong_value("rank", *text, parsed.error());
     rendezvous.node_rank = *parsed;
   }
-  if (const auto found = rendezvous.conf.find("is_host"); found != rendezvous.conf.end() && !rendezvous.is_host) {
-    const auto parsed = parse_bool(found->second);
-    if (!parsed) return wrong_value(found->first, found->second, parsed.error());
+  if (const auto text = rendezvous.conf_value("is_host"); text && !rendezvous.is_host) {
+    const auto parsed = parse_bool(*text);
+    if (!parsed) return wrong_value("is_host", *text, parsed.error());
     rendezvous.is_host = *parsed;
   }
   if (settings.of("rdzv-conf").source != Source::command_line) return {};
@@ -173,10 +170,7 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
 
 /// Who runs the coordinator is decided by etcd, or by a program.
 Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, Warnings& warnings) {
-  const auto conf = [&](const std::string& key) {
-    const auto found = rendezvous.conf.find(key);
-    return found == rendezvous.conf.end() ? std::string() : found->second;
-  };
+  const auto conf = [&](const std::string& key) { return rendezvous.conf_value(key).value_or(""); };
   if (!rendezvous.is_etcd() && rendezvous.endpoint.find(',') != std::string::npos) {
     return fail(Errc::invalid_argument,
                 concat("--rdzv-endpoint=", rendezvous.endpoint,

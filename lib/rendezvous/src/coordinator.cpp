@@ -555,8 +555,7 @@ void Coordinator::State::suspend() {
   if (is_over()) return;
   notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
-      "begins "
-      "before it could");
+      "begins before it could");
   if (phase_ == Phase::stopping && stop_signal(*ending_, 0) == SIGKILL) tell_stop(SIGKILL);
 }
 

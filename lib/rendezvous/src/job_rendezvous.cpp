@@ -15,10 +15,10 @@
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
-#include "ddrun/store/tcp_server.hpp"
 #include "leadership.hpp"
 #include "node_ranks.hpp"
 #include "recorded_verdict.hpp"
+#include "round_store.hpp"
 #include "settings.hpp"
 #include "warn_on.hpp"
 
@@ -40,75 +40,6 @@ constexpr std::chrono::seconds time_to_resign{1};
 constexpr std::size_t longest_announced = 1024;
 /// Between two attempts to record the verdict while the lease is held.
 constexpr Milliseconds pause_before_recording_again{500};
-
-/// The worker store of a job on several machines, while it lies with this agent: empty for each round, open to the
-/// machines of the round only, and listening on the address that workers are told and nowhere else.
-class RoundStore {
- public:
-  /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
-  /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
-  /// looked for and given up again.
-  RoundStore(asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
-             bool with_store)
-      : executor_(std::move(executor)),
-        machine_addresses_(std::move(machine_addresses)),
-        max_memory_(max_memory),
-        with_store_(with_store) {}
-
-  /// Opens it for a round and gives its port. Blocks for well under a millisecond. Fails with `unavailable` if it
-  /// cannot listen, and where the order leaves open who may come or where workers find it.
-  Result<std::uint16_t> open(const Open& order);
-
-  /// Another node has it now.
-  void close() { server_.reset(); }
-
- private:
-  asio::any_io_executor executor_;
-  std::vector<IpAddress> machine_addresses_;
-  std::uint64_t max_memory_;
-  bool with_store_;
-  std::vector<std::string> listens_on_;
-  std::unique_ptr<store::TcpServer> server_;
-};
-
-Result<std::uint16_t> RoundStore::open(const Open& order) {
-  std::vector<std::string> addresses{order.address};
-  const auto address = IpAddress::parse(order.address);
-  if (address && address->is_link_local()) {
-    return fail(
-        Errc::invalid_argument,
-        concat("no address is known by which the other machines reach this one but ", order.address,
-               ", which means nothing without an interface; give one (--local-addr), or the endpoint by another"));
-  }
-  // To the store an empty list is everybody.
-  if (order.addresses.empty()) {
-    return fail(Errc::protocol, "the coordinator does not say which machines may use it");
-  }
-  const bool ours =
-      address && (address->is_loopback() || std::find(machine_addresses_.begin(), machine_addresses_.end(), *address) !=
-                                                machine_addresses_.end());
-  // A name, or an address that something in front of this machine translates: where it arrives here is not known.
-  if (!ours) addresses = {"0.0.0.0", "::"};
-  if (server_ && addresses == listens_on_ && (order.port == 0 || order.port == server_->port())) {
-    if (auto emptied = server_->new_round(order.addresses); !emptied) return tl::unexpected(emptied.error());
-    return server_->port();
-  }
-  server_.reset();
-  store::TcpServerOptions options;
-  options.addresses = addresses;
-  options.port = order.port;
-  options.max_memory = max_memory_;
-  options.allowed_peers = order.addresses;
-  options.on_refusal = warn_on(executor_);
-  auto started = store::TcpServer::start(options);
-  if (!started) return tl::unexpected(started.error());
-  const std::uint16_t port = (*started)->port();
-  if (with_store_) {
-    server_ = std::move(*started);
-    listens_on_ = std::move(addresses);
-  }
-  return port;
-}
 
 /// A job on several machines: finds the coordinator or runs it. PROTOCOL.md is what it speaks.
 class JobRendezvous final : public Rendezvous, public std::enable_shared_from_this<JobRendezvous> {
@@ -202,12 +133,13 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
 
   [[nodiscard]] VerdictMessage left_verdict(const char* when) const;
   void lost(const LinkLoss& loss);
+  void lost_later(Error error);
   void come_back(const std::string& why);
   void join_by(Deadline deadline);
   void ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline);
   void end(const VerdictMessage& verdict);
   void end_later(VerdictMessage verdict);
-  void run_it_after_all(Deadline deadline);
+  void attempt_failed(const std::string& text, Deadline deadline);
   void tell_later(std::string text);
   void job_done(int server);
   void close_up();
@@ -243,14 +175,11 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::optional<Leave> left_;      ///< this node was told to end
   std::optional<HmacKey> key_;     ///< of the job's secret; none: --insecure
   // With a lease.
-  bool campaigns_ = false;
   bool looking_ = false;  ///< for a coordinator, until it lets this node in
   Deadline look_until_{};
-  Term term_ = 0;         ///< that this machine leads in, or led in last; 0: never
-  Term joined_term_ = 0;  ///< of the coordinator that serves this node
-  std::optional<lease::Leader> leader_;
+  Term term_ = 0;                          ///< that this machine leads in, or led in last; 0: never
+  Term joined_term_ = 0;                   ///< of the coordinator that serves this node
   std::optional<lease::Leader> followed_;  ///< by link_
-  std::string lease_trouble_;
   std::optional<VerdictMessage> recorded_;
   bool resigned_ = false, resigning_ = false;
 
@@ -345,12 +274,7 @@ Join JobRendezvous::join_message() const {
 void JobRendezvous::join() {
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.join_timeout;
   if (!leadership_) return join_by(deadline);
-  if (auto started = leadership_->start(); !started) {
-    asio::post(executor_, [self = shared_from_this(), error = started.error()] {
-      if (!self->over_) self->lost({error, false});
-    });
-    return;
-  }
+  if (auto started = leadership_->start(); !started) return lost_later(started.error());
   look_for_coordinator(deadline);
 }
 
@@ -370,29 +294,17 @@ void JobRendezvous::join_by(Deadline deadline) {
     options.local_address = *local;
   }
   AgentLinkCallbacks callbacks;
-  callbacks.on_message = [weak = weak_from_this()](const FromCoordinator& message) {
-    if (const auto self = weak.lock(); self && !self->over_) self->heard(message);
-  };
-  callbacks.on_lost = [weak = weak_from_this()](const LinkLoss& loss) {
-    if (const auto self = weak.lock(); self && !self->over_) self->lost(loss);
-  };
+  callbacks.on_message = while_it_lasts(&JobRendezvous::heard);
+  callbacks.on_lost = while_it_lasts(&JobRendezvous::lost);
   const auto limit = std::chrono::round<Milliseconds>(deadline - Clock::now());
-  callbacks.on_retry = [weak = weak_from_this(), deadline, until = format_duration(limit)](const std::string& why) {
-    const auto self = weak.lock();
-    if (self && !self->over_ && !std::exchange(self->told_of_retry_, true)) {
-      self->tell_later(concat(why, "; trying for ", until));
-    }
-    if (self && !self->over_) self->run_it_after_all(deadline);
+  callbacks.on_retry = [tell = while_it_lasts(&JobRendezvous::attempt_failed), deadline,
+                        until = format_duration(limit)](const std::string& why) {
+    tell(concat(why, "; trying for ", until), deadline);
   };
-  callbacks.on_looked_up = [weak = weak_from_this(), deadline](const std::vector<std::string>& addresses) {
-    if (const auto self = weak.lock(); self && !self->over_) self->ask_again_who_runs_it(addresses, deadline);
-  };
+  callbacks.on_looked_up = [ask = while_it_lasts(&JobRendezvous::ask_again_who_runs_it),
+                            deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
-  if (auto started = link_->start(); !started) {
-    asio::post(executor_, [self = shared_from_this(), error = started.error()] {
-      if (!self->over_) self->lost({error, false});
-    });
-  }
+  if (auto started = link_->start(); !started) lost_later(started.error());
 }
 
 /// The endpoint's name may have had no address when this agent began, or another's: whose it is now decides.
@@ -408,10 +320,10 @@ void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addres
 }
 
 /// What had the coordinator's port on this machine need not have been a coordinator, or is none any more: agents that
-/// began at the same moment may have kept it from each other. Who has been in the job does not begin it anew: it may
-/// have ended.
-void JobRendezvous::run_it_after_all(Deadline deadline) {
-  if (member_ || !why_it_comes_back_.empty() || server_ || !location_.is_here) return;
+/// began at the same moment may have kept it from each other.
+void JobRendezvous::attempt_failed(const std::string& text, Deadline deadline) {
+  if (!std::exchange(told_of_retry_, true)) tell_later(text);
+  if (member_ || server_ || !location_.is_here) return;
   if (!start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
@@ -536,6 +448,12 @@ void JobRendezvous::lost(const LinkLoss& loss) {
   listener_.coordinator_lost(concat(before, loss.error.message));
 }
 
+/// For what the owner asked for just now: it is not called from within that.
+void JobRendezvous::lost_later(Error error) {
+  asio::post(executor_,
+             [tell = while_it_lasts(&JobRendezvous::lost), loss = LinkLoss{std::move(error), false}] { tell(loss); });
+}
+
 /// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped.
 void JobRendezvous::come_back(const std::string& why) {
   why_it_comes_back_ = why;
@@ -567,23 +485,14 @@ Result<void> JobRendezvous::open_lease() {
   location_.ports = {static_cast<std::uint16_t>(rendezvous.coordinator_port)};
   lease::Callbacks callbacks;
   callbacks.on_leader = while_it_lasts(&JobRendezvous::on_leader);
-  callbacks.on_no_leader = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->leader_.reset();
-  };
   callbacks.on_lost = [weak = weak_from_this()](std::string_view) {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->leader_.reset();
-    if (self->server_) self->server_->suspend();
+    if (const auto self = weak.lock(); self && self->server_) self->server_->suspend();
   };
   callbacks.on_verdict = [tell = while_it_lasts(&JobRendezvous::on_recorded_verdict)](std::string_view text) {
     tell(std::string(text));
   };
   callbacks.on_trouble = [weak = weak_from_this()](std::string_view text) {
-    const auto self = weak.lock();
-    if (!self || self->over_) return;
-    self->lease_trouble_ = text;
-    self->listener_.notice(self->lease_trouble_);
+    if (const auto self = weak.lock(); self && !self->over_) self->listener_.notice(std::string(text));
   };
   callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
   auto made = Leadership::make(executor_, {rendezvous.id, rendezvous.lease_ttl},
@@ -593,15 +502,12 @@ Result<void> JobRendezvous::open_lease() {
   return {};
 }
 
-void JobRendezvous::campaign() {
-  campaigns_ = true;
-  leadership_->campaign(server_ ? addresses_text(*server_) : "");
-}
+void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(*server_) : ""); }
 
 /// What is served by another coordinator does not want to be one: as long as that lives it has the lease again as soon
 /// as what decides is back.
 void JobRendezvous::stop_campaigning() {
-  if (std::exchange(campaigns_, false)) leadership_->resign(nullptr);
+  if (leadership_->campaigns()) leadership_->resign(nullptr);
 }
 
 /// Where others reach the coordinator here.
@@ -625,30 +531,26 @@ void JobRendezvous::look_for_coordinator(Deadline until) {
   look_until_ = until;
   if (recorded_) return end_as_recorded();
   if (server_) return join_by(until);
-  if (!campaigns_) campaign();
+  if (!leadership_->campaigns()) campaign();
   look_timer_.expires_at(until);
   look_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::nobody_leads)](const boost::system::error_code& ec) {
     if (!ec) tell();
   });
-  if (leader_) follow(*leader_);
-  else
-    tell_later(concat("waiting for a coordinator; ",
-                      lease_trouble_.empty() ? "no machine leads the job yet" : lease_trouble_));
+  if (const auto& leader = leadership_->leader()) return follow(*leader);
+  const std::string& trouble = leadership_->trouble();
+  tell_later(concat("waiting for a coordinator; ", trouble.empty() ? "no machine leads the job yet" : trouble));
 }
 
 /// The link says by itself what keeps it from one that leads.
 void JobRendezvous::nobody_leads() {
   if (!looking_ || link_) return;
-  lost({Error{Errc::timeout,
-              concat("no machine has taken the lead of the job in time", lease_trouble_.empty() ? "" : ": ",
-                     lease_trouble_),
-              {}},
-        false});
+  const std::string& trouble = leadership_->trouble();
+  const std::string why =
+      concat("no machine has taken the lead of the job in time", trouble.empty() ? "" : ": ", trouble);
+  lost({Error{Errc::timeout, why, {}}, false});
 }
 
 void JobRendezvous::on_leader(const lease::Leader& leader) {
-  leader_ = leader;
-  lease_trouble_.clear();
   if (leader.is_me) return lead(leader.term);
   const std::string why = concat("another machine leads the job, in term ", leader.term);
   // Its members, this node among them, hear it from there.
@@ -662,7 +564,7 @@ void JobRendezvous::on_leader(const lease::Leader& leader) {
 
 /// Again, if this is where the lease was lost and nobody else took it; else for the first time.
 void JobRendezvous::lead(Term term) {
-  if (!campaigns_) return leadership_->resign(nullptr);  // it came too late
+  if (!leadership_->campaigns()) return leadership_->resign(nullptr);  // it came too late
   if (std::exchange(term_, term) == term && server_) return;
   if (server_) return server_->lead(term);
   if (auto started = start_coordinator(); !started) {
@@ -696,15 +598,13 @@ void JobRendezvous::follow(const lease::Leader& leader) {
 void JobRendezvous::stand_down(const std::string& why) {
   server_->stand_down(why);
   former_server_ = std::move(server_);
-  campaigns_ = false;
   leadership_->resign(nullptr);
 }
 
 void JobRendezvous::record(const VerdictMessage& verdict) {
   if (!server_) return;
-  leadership_->record_verdict(recorded_text(verdict), [weak = weak_from_this(), verdict](const Result<void>& result) {
-    if (const auto self = weak.lock(); self && !self->over_) self->recorded(verdict, result);
-  });
+  leadership_->record_verdict(recorded_text(verdict), [tell = while_it_lasts(&JobRendezvous::recorded),
+                                                       verdict](const Result<void>& result) { tell(verdict, result); });
 }
 
 /// Nothing is told before it is known that no other coordinator can run the job once more.
@@ -742,13 +642,11 @@ void JobRendezvous::end_as_recorded() {
 
 /// A job that runs goes on without: only another coordinator cannot follow this one.
 void JobRendezvous::on_unusable_lease(const Error& error) {
-  lease_trouble_ = error.message;
   if (member_) return listener_.notice(error.message);
   lost({error, false});
 }
 
 void JobRendezvous::resign() {
-  campaigns_ = false;
   if (!leadership_) return;
   leadership_->resign([weak = weak_from_this()](const Result<void>&) {
     const auto self = weak.lock();

@@ -28,17 +28,14 @@ std::string path_of_etcd_program() {
   return ::access(beside.c_str(), X_OK) == 0 ? beside : etcd_program;
 }
 
-std::string conf_value(const RendezvousSpec& spec, const std::string& key) {
-  const auto found = spec.conf.find(key);
-  return found == spec.conf.end() ? "" : found->second;
-}
-
 std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
   std::vector<std::string> words{path_of_etcd_program(), concat("--endpoints=", spec.endpoint),
                                  concat("--candidates=", std::max(spec.max_nodes, spec.agents_expected))};
-  if (conf_value(spec, "protocol") == "https") words.emplace_back("--tls");
+  if (spec.conf_value("protocol") == "https") words.emplace_back("--tls");
   for (const char* key : {"cacert", "cert", "key"}) {
-    if (const std::string value = conf_value(spec, key); !value.empty()) words.push_back(concat("--", key, "=", value));
+    if (const auto value = spec.conf_value(key).value_or(""); !value.empty()) {
+      words.push_back(concat("--", key, "=", value));
+    }
   }
   return words;
 }
@@ -50,7 +47,7 @@ lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<vo
   if (spec.is_etcd()) {
     program.argv = etcd_command(spec);
     // Not among its words, which everybody on the machine can read.
-    if (const std::string user = conf_value(spec, "user"); !user.empty()) {
+    if (const auto user = spec.conf_value("user").value_or(""); !user.empty()) {
       program.environment = concat("DDRUN_ETCD_USER=", user);
     }
   } else {
@@ -67,7 +64,7 @@ Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(exe
 Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const lease::LeaseOptions& options,
                                                      const lease::ProgramOptions& program, lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
-  made->callbacks_ = std::make_shared<const lease::Callbacks>(std::move(callbacks));
+  made->callbacks_ = std::make_shared<const lease::Callbacks>(made->remembering(std::move(callbacks)));
   // To the owner's thread, unless that has no more use for it by then.
   const auto forward = [executor = made->executor_, weak = std::weak_ptr(made->callbacks_)](auto member,
                                                                                             auto... given) {
@@ -88,6 +85,28 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   if (!lease) return tl::unexpected(lease.error());
   made->lease_ = std::move(*lease);
   return made;
+}
+
+/// What is told is known before.
+lease::Callbacks Leadership::remembering(lease::Callbacks callbacks) {
+  const auto first = [](auto remember, auto told) {
+    return [remember, told = std::move(told)](const auto&... given) {
+      remember(given...);
+      if (told) told(given...);
+    };
+  };
+  callbacks.on_leader = first(
+      [this](const lease::Leader& leader) {
+        leader_ = leader;
+        trouble_.clear();
+      },
+      std::move(callbacks.on_leader));
+  callbacks.on_no_leader = first([this] { leader_.reset(); }, std::move(callbacks.on_no_leader));
+  callbacks.on_lost = first([this](std::string_view) { leader_.reset(); }, std::move(callbacks.on_lost));
+  callbacks.on_trouble = first([this](std::string_view text) { trouble_ = text; }, std::move(callbacks.on_trouble));
+  callbacks.on_unusable =
+      first([this](const Error& error) { trouble_ = error.message; }, std::move(callbacks.on_unusable));
+  return callbacks;
 }
 
 Leadership::~Leadership() {
@@ -112,10 +131,12 @@ Result<void> Leadership::start() {
 }
 
 void Leadership::campaign(std::string address) {
+  campaigns_ = true;
   asio::post(context_, [this, address = std::move(address)]() mutable { lease_->campaign(std::move(address)); });
 }
 
 void Leadership::resign(lease::Lease::Done done) {
+  campaigns_ = false;
   asio::post(context_, [this, executor = executor_, done = std::move(done)]() mutable {
     lease_->resign([executor, done = std::move(done)](const Result<void>& result) {
       if (done) asio::post(executor, [done, result] { done(result); });

@@ -4,6 +4,7 @@
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -38,18 +39,30 @@ class Leadership {
   /// Once. Fails with `unavailable` if the system has no thread to give.
   Result<void> start();
   void campaign(std::string address);
+  /// `done` may be empty.
   void resign(lease::Lease::Done done);
   void record_verdict(std::string text, lease::Lease::Done done);
   /// By any thread.
   [[nodiscard]] bool leads() const { return lease_->leads(); }
 
+  /// The last of campaign() and resign() was the former.
+  [[nodiscard]] bool campaigns() const { return campaigns_; }
+  /// Who leads, as callbacks have told; nothing while it is not known, or while this machine has just lost the lease.
+  [[nodiscard]] const std::optional<lease::Leader>& leader() const { return leader_; }
+  /// What keeps the engine from saying who leads, as callbacks have told; empty if nothing does.
+  [[nodiscard]] const std::string& trouble() const { return trouble_; }
+
  private:
   explicit Leadership(boost::asio::any_io_executor executor);
+  [[nodiscard]] lease::Callbacks remembering(lease::Callbacks callbacks);
 
   /// The owner's thread.
   boost::asio::any_io_executor executor_;
   /// Gone when the owner wants to hear nothing any more.
   std::shared_ptr<const lease::Callbacks> callbacks_;
+  bool campaigns_ = false;
+  std::optional<lease::Leader> leader_;
+  std::string trouble_;
   boost::asio::io_context context_{1};
   std::shared_ptr<lease::Lease> lease_;
   std::thread thread_;

@@ -126,7 +126,7 @@ struct RendezvousSpec {
   std::string backend = "static";
   std::string endpoint;     ///< as typed
   std::string id = "none";  ///< empty, on one machine: a random one
-  std::map<std::string, std::string> conf;
+  std::map<std::string, std::string> conf;  ///< of --rdzv-conf
   bool standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
@@ -157,6 +157,11 @@ struct RendezvousSpec {
   int coordinator_port = 0;       ///< with a lease; 0: any
 
   [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
+  /// What --rdzv-conf says of `key`; nothing where it does not.
+  [[nodiscard]] std::optional<std::string> conf_value(const std::string& key) const {
+    const auto found = conf.find(key);
+    return found == conf.end() ? std::nullopt : std::optional(found->second);
+  }
   [[nodiscard]] bool is_etcd() const { return backend == "etcd" || backend == "etcd-v2"; }
   /// Who runs the coordinator is decided by a lease, and it outlives its machine.
   [[nodiscard]] bool has_lease() const { return is_etcd() || !lease.empty(); }
