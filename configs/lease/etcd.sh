@@ -59,6 +59,13 @@ tick() {
   fi
 }
 
+depose() {
+  ask /v3/kv/range "{\"key\":\"$leader_key\"}" || return
+  if [ "$(field create_revision)" = "$1" ] && [ "$(field lease)" != "$lease" ]; then
+    ask /v3/lease/revoke "{\"ID\":\"$(field lease)\"}"
+  fi
+}
+
 record() {
   if [ -z "$term" ] || ! kept=$(granted 86400); then
     echo "refused there is no lease"
@@ -85,6 +92,7 @@ while read -r what a b c; do
       tick "$a"
       echo "done $a"
       ;;
+    depose) depose "$a" ;;
     resign)
       address=''
       give_up

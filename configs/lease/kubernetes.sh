@@ -90,6 +90,14 @@ tick() {
   fi
 }
 
+# Its address stays for those who ask meanwhile.
+depose() {
+  look && [ "$code" = 200 ] && [ "$transitions" = "$1" ] && [ "$holder" != "$me" ] || return
+  own=$address address=$other
+  change "$1" '' "$verdict"
+  address=$own
+}
+
 give_up() {
   if [ -n "$term" ] && look && [ "$code" = 200 ] && [ "$holder" = "$me" ]; then
     address=$other
@@ -110,6 +118,7 @@ while read -r what a b _; do
       tick "$a"
       echo "done $a"
       ;;
+    depose) depose "$a" ;;
     resign)
       give_up
       echo resigned

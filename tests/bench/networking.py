@@ -86,16 +86,17 @@ class Warm:
 class Job:
     """One job of one launcher on all hosts of a bed. Its workers write down when they begin and when SIGTERM comes."""
 
-    def __init__(self, field, side, restarts):
-        self.field, self.side, self.bed = field, side, field.bed
-        self.expected = WORKERS * len(self.bed.hosts)
+    def __init__(self, field, side, restarts, meeting=()):
+        """`meeting`: options for where and how many, if not all at a port of the first host."""
+        self.field, self.side, self.bed, self.hosts = field, side, field.bed, field.hosts
+        self.expected = WORKERS * len(self.hosts)
         field.jobs += 1
         self.files = [(f"{self.bed.dir}/{host.name}.began-{field.jobs}", f"{self.bed.dir}/{host.name}.stopped-{field.jobs}")
-                      for host in self.bed.hosts]
-        count = len(self.bed.hosts)
-        self.options = [f"--nnodes={count}", f"--nproc-per-node={WORKERS}", f"--max-restarts={restarts}",
-                        "--rdzv-backend=c10d", f"--rdzv-id=bench{field.jobs}",
-                        f"--rdzv-endpoint={self.bed[1].address}:{PORT}", "--no-python"]
+                      for host in self.hosts]
+        self.id = f"bench{field.jobs}"
+        self.options = [f"--nproc-per-node={WORKERS}", f"--max-restarts={restarts}", f"--rdzv-id={self.id}", "--no-python",
+                        *(meeting or [f"--nnodes={len(self.hosts)}", "--rdzv-backend=c10d",
+                                      f"--rdzv-endpoint={self.hosts[0].address}:{PORT}"])]
         self.errors = open(f"{self.bed.dir}/errors-{field.jobs}", "w+b")
         self.begun = 0
 
@@ -105,7 +106,7 @@ class Job:
         if self.side == "ddrun":
             env = {"DDRUN_SECRET": "the bench's own secret"}
             gated = [host.start([self.field.bench.ddrun, *args], env=env, gate=True)
-                     for host, args in zip(self.bed.hosts, words)]
+                     for host, args in zip(self.hosts, words)]
             wait_until(lambda: all(_waits_at_gate(started) for started in gated), 20, "the start of the shells")
             began = time.monotonic_ns()
             for started in gated:
@@ -127,7 +128,7 @@ class Job:
 
     def stamps(self, which=0):
         found = []
-        for host, files in zip(self.bed.hosts, self.files):
+        for host, files in zip(self.hosts, self.files):
             try:
                 with open(files[which], "rb") as file:
                     data = file.read()
@@ -154,7 +155,7 @@ class Job:
         """Kills a worker of a random host; the nanosecond, and the host."""
         while True:
             # Chosen before the pause: looking through all processes takes a processor of its own for milliseconds.
-            host, victim = random.choice([(host, seen) for host in self.bed.hosts for seen in host.processes()
+            host, victim = random.choice([(host, seen) for host in self.hosts for seen in host.processes()
                                           if seen.name == "bench_worker"])
             time.sleep(random.uniform(*pause))
             self.begun = self.sizes()
@@ -176,12 +177,12 @@ class Job:
         killed, there = self.kill_one(pause)
         self.wait_for(self.expected)
         stops = [when for when, host, _ in self.stamps(1)[before:] if host is not there and when > killed]
-        if len(stops) < WORKERS * (len(self.bed.hosts) - 1):
+        if len(stops) < WORKERS * (len(self.hosts) - 1):
             raise Failure(f"SIGTERM came to {len(stops)} workers of other hosts only")
         return (max(stops) - killed) / 1e9
 
     def close(self):
-        for host in self.bed.hosts:
+        for host in self.hosts:
             for _ in range(200):
                 left = [seen for seen in host.processes() if not self.field.is_warm(seen)]
                 if not left:
@@ -195,8 +196,9 @@ class Job:
         for warm in self.field.warm:
             warm.drain()
         for started in self.bed.started:
-            started.close()
-        self.bed.started.clear()
+            if started.host in self.hosts:
+                started.close()
+        self.bed.started[:] = [started for started in self.bed.started if started.host not in self.hosts]
         self.errors.close()
 
 
@@ -209,17 +211,18 @@ def _waits_at_gate(started):
 
 
 class Field:
-    """A bed for a benchmark, with torchrun warmed up on its hosts."""
+    """A bed for a benchmark, with torchrun warmed up on its hosts; `others` are hosts that have no agent."""
 
-    def __init__(self, bench, hosts):
+    def __init__(self, bench, hosts, others=0):
         self.bench, self.jobs, self.warm, self.trouble = bench, 0, [], ""
-        self.bed = beds.Bed(hosts, clocks=False)  # stamps of several hosts are compared
+        self.bed = beds.Bed(hosts + others, clocks=False)  # stamps of several hosts are compared
+        self.hosts, self.others = self.bed.hosts[:hosts], self.bed.hosts[hosts:]
         try:
             if bench.torchrun:
-                self.warm = [Warm(host, bench.torchrun) for host in self.bed.hosts]
+                self.warm = [Warm(host, bench.torchrun) for host in self.hosts]
                 for warm in self.warm:
                     warm.ready()
-            self._warm_pids = {seen.pid for host in self.bed.hosts for seen in host.processes()}
+            self._warm_pids = {seen.pid for host in self.hosts for seen in host.processes()}
         except BaseException:
             self.close()
             raise
@@ -238,10 +241,10 @@ class Field:
     def is_warm(self, seen):
         return seen.pid in self._warm_pids
 
-    def job(self, side, restarts=0):
+    def job(self, side, restarts=0, meeting=()):
         if side == "torchrun" and not self.warm:
             raise Skip("torchrun is not installed (scripts/setup --rivals)")
-        return Job(self, side, restarts)
+        return Job(self, side, restarts, meeting)
 
     def round_trip(self):
         """Seconds for one byte to the next host and back."""

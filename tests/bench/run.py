@@ -11,6 +11,7 @@ import time
 
 import coordinating
 import counting
+import failing_over
 import gpu_reducing
 import launching
 import networking
@@ -45,6 +46,7 @@ BENCHMARKS = {
     "network-restart": networking.network_restart,
     "network-stop": networking.network_stop,
     "network-idle": networking.network_idle,
+    "network-failover": failing_over.network_failover,
 }
 
 

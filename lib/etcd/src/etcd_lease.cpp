@@ -69,6 +69,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         held_(std::move(held)),
         renew_timer_(executor),
         try_timer_(executor),
+        depose_timer_(executor),
         check_timer_(executor),
         sync_timer_(executor) {}
 
@@ -105,7 +106,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     if (client_) client_->close();
     fence_.reset();
     record_.drop();
-    for (auto* timer : {&renew_timer_, &try_timer_, &check_timer_, &sync_timer_}) timer->cancel();
+    for (auto* timer : {&renew_timer_, &try_timer_, &depose_timer_, &check_timer_, &sync_timer_}) timer->cancel();
   }
 
   // What Lease promises.
@@ -129,6 +130,15 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   }
 
   [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
+
+  /// All machines of a job may want to at the same moment: most of them find that it is done.
+  void depose(std::uint64_t term) override {
+    after(depose_timer_, random_part(spread_), [this, term] {
+      if (!leader_ || static_cast<std::uint64_t>(leader_->create_revision) != term) return;
+      if (leader_->lease == 0 || leader_->lease == lease_) return;
+      revoke_other(leader_->lease);
+    });
+  }
 
   void resign(Done done) override {
     candidate_ = false;
@@ -598,7 +608,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   std::optional<HeldLeaseEvents> held_;
   std::shared_ptr<EtcdClient> client_;
   std::unique_ptr<Fence> fence_;
-  asio::steady_timer renew_timer_, try_timer_, check_timer_, sync_timer_;
+  asio::steady_timer renew_timer_, try_timer_, depose_timer_, check_timer_, sync_timer_;
   std::minstd_rand random_{std::random_device()()};
 
   // What etcd has, as of `revision_`.

@@ -158,6 +158,8 @@ class Service {
     });
   }
 
+  void on(const said::Depose& depose) { lease_->depose(depose.term); }
+
   void on(const said::Resign&) {
     lease_->resign([this](const Result<void>& resigned) {
       if (resigned) say("resigned");

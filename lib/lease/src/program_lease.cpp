@@ -76,6 +76,10 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
 
   [[nodiscard]] bool leads() const override { return term_ != 0 && fence_->holds(); }
 
+  void depose(std::uint64_t term) override {
+    if (talk_ && term_ == 0) talk_->say(concat("depose ", term));
+  }
+
   void resign(Done done) override {
     candidate_ = false;
     record_.fail("gave the lease back before the verdict was recorded");

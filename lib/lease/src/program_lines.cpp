@@ -71,6 +71,9 @@ std::optional<said::Line> said::parse(std::string_view text) {
   if (what == "tick") {
     if (const auto number = positive(words[1])) return Tick{*number};
   }
+  if (what == "depose") {
+    if (const auto term = positive(words[1])) return Depose{*term};
+  }
   if (what == "verdict") {
     if (auto verdict = from_word(words[1]); verdict && !verdict->empty()) return Verdict{std::move(*verdict)};
   }

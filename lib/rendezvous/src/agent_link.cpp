@@ -275,7 +275,14 @@ void AgentLink::Connection::next_target() {
 void AgentLink::Connection::end_pass() {
   const bool hopeless =
       std::all_of(candidates_.begin(), candidates_.end(), [](const auto& one) { return one.for_good.has_value(); });
-  if (hopeless || (options_.was_there && is_gone())) return give_up();
+  const bool gone = is_gone();
+  if (hopeless || (options_.was_there && gone)) return give_up();
+  if (gone) {
+    tell_owner([](const Owner& owner) {
+      const auto on_gone = owner.callbacks.on_gone;  // which may end the link
+      if (on_gone) on_gone();
+    });
+  }
   stage_ = Stage::looking;
   after(pause_, [this] { begin_pass(); });
   pause_ = std::min(2 * pause_, max_pause);

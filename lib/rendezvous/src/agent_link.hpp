@@ -50,6 +50,9 @@ struct AgentLinkCallbacks {
   std::function<void(const LinkLoss&)> on_lost;
   /// Why an attempt has come to nothing; there will be another. May be empty.
   std::function<void(const std::string&)> on_retry;
+  /// While it is looked for: no process listens where it may be, and has not for half a second. Again and again; may be
+  /// empty.
+  std::function<void()> on_gone;
   /// The name of a candidate has these addresses now, and will be tried there. May be empty.
   std::function<void(const std::vector<std::string>&)> on_looked_up;
 };

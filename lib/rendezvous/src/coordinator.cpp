@@ -375,8 +375,9 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.only_here) heartbeat_.add(link, now);
   if (options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_) {
-    const Clock::duration stopped =
-        time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill);
+    const Clock::duration stopped = std::max<Clock::duration>(
+        options_.lease_ttl,
+        time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
     recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
                       options_.has_lease);
   }

@@ -81,6 +81,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on_leader(const lease::Leader& leader);
   void lead(Term term);
   void follow(const lease::Leader& leader);
+  void coordinator_is_gone();
   void stand_down(const std::string& why);
   void stop_campaigning();
   void record(const VerdictMessage& verdict);
@@ -178,7 +179,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool looking_ = false;  ///< for a coordinator, until it lets this node in
   Deadline look_until_{};
   Term term_ = 0;                          ///< that this machine leads in, or led in last; 0: never
-  Term joined_term_ = 0;                   ///< of the coordinator that serves this node
+  Term joined_term_ = 0;                   ///< of the coordinator that serves this node, or did
   std::optional<lease::Leader> followed_;  ///< by link_
   std::optional<VerdictMessage> recorded_;
   bool resigned_ = false, resigning_ = false;
@@ -226,6 +227,7 @@ Result<void> JobRendezvous::start_coordinator() {
   if (leadership_) {
     options.coordinator.term = term_;
     options.coordinator.has_lease = true;
+    options.coordinator.lease_ttl = rendezvous.lease_ttl;
     options.coordinator.patience = rendezvous.coordinator_timeout;
     options.holds_lease = [leadership = leadership_.get()] { return leadership->leads(); };
     options.on_verdict = [executor = executor_,
@@ -303,6 +305,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   };
   callbacks.on_looked_up = [ask = while_it_lasts(&JobRendezvous::ask_again_who_runs_it),
                             deadline](const std::vector<std::string>& addresses) { ask(addresses, deadline); };
+  if (leadership_ && !server_) callbacks.on_gone = while_it_lasts(&JobRendezvous::coordinator_is_gone);
   link_ = std::make_unique<AgentLink>(executor_, std::move(options), std::move(callbacks));
   if (auto started = link_->start(); !started) lost_later(started.error());
 }
@@ -591,6 +594,15 @@ void JobRendezvous::follow(const lease::Leader& leader) {
   nearest_first(location_.candidates, machine_.addresses);
   link_.reset();
   join_by(look_until_);
+}
+
+/// The one that leads has served this node, and no process listens any more where it was: its end is known, and the
+/// lease need not run out. Should it live all the same, behind something that refuses in its place, it can begin no
+/// round with itself alone, and the next coordinator begins none before the members of the last one are with it, or the
+/// time to live is over.
+void JobRendezvous::coordinator_is_gone() {
+  if (!looking_ || !followed_ || followed_->term != joined_term_) return;
+  if (options_.spec->rendezvous.min_nodes > 1) leadership_->depose(followed_->term);
 }
 
 /// Of the coordinator here: it tells its agents so, and ends once they know. A lease that it may have is given back, so

@@ -135,6 +135,10 @@ void Leadership::campaign(std::string address) {
   asio::post(context_, [this, address = std::move(address)]() mutable { lease_->campaign(std::move(address)); });
 }
 
+void Leadership::depose(std::uint64_t term) {
+  asio::post(context_, [this, term] { lease_->depose(term); });
+}
+
 void Leadership::resign(lease::Lease::Done done) {
   campaigns_ = false;
   asio::post(context_, [this, executor = executor_, done = std::move(done)]() mutable {

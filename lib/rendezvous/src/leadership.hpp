@@ -39,6 +39,7 @@ class Leadership {
   /// Once. Fails with `unavailable` if the system has no thread to give.
   Result<void> start();
   void campaign(std::string address);
+  void depose(std::uint64_t term);
   /// `done` may be empty.
   void resign(lease::Lease::Done done);
   void record_verdict(std::string text, lease::Lease::Done done);

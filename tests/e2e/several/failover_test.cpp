@@ -15,8 +15,8 @@ namespace {
 /// Agents whose coordinator is where a file says.
 class LeasedAgents {
  public:
-  explicit LeasedAgents(Words common)
-      : file_(directory_.file("lease")), agents_(with_lease(std::move(common)), std::nullopt) {}
+  explicit LeasedAgents(Words common, const std::string& ttl = "2")
+      : file_(directory_.file("lease")), agents_(with_lease(std::move(common), ttl), std::nullopt) {}
 
   Run& start(const Words& verbs, const Words& own = {}) {
     runs_.push_back(&agents_.start(own, verbs));
@@ -51,9 +51,9 @@ class LeasedAgents {
   void engine_comes() const { std::filesystem::remove(file_ + ".away"); }
 
  private:
-  Words with_lease(Words words) {
+  Words with_lease(Words words, const std::string& ttl) {
     words.insert(words.end(), {"--rdzv-lease=python3 " DDRUN_TEST_FILE_LEASE " " + file_, "--rdzv-id=leased",
-                               "--lease-ttl=2", "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+                               "--lease-ttl=" + ttl, "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
     return words;
   }
 
@@ -91,6 +91,51 @@ TEST_CASE("The coordinator's agent is killed: the others run the next round, und
     CHECK(has(outcomes[i].out, "WORLD_SIZE=2\n"));
     CHECK(has(outcomes[i].err, "broke: connection closed; stopping the workers, to join again"));
   }
+}
+
+TEST_CASE(
+    "All of the coordinator's machine is killed at once: its lease is taken from it, and others need not wait for it") {
+  // Longer than any wait here.
+  LeasedAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=20"}, "600");
+  const auto verbs = until(agents.file("go"));
+  agents.start_all(3, verbs);
+  const std::size_t first = agents.leader();
+  const int term = agents.term();
+  // None of them, the lease's program neither, does anything once the first has gone.
+  const auto all = agents[first].living();
+  for (const int number : {SIGSTOP, SIGKILL}) {
+    for (const pid_t pid : all) (void)agents[first].signal(pid, number);
+  }
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
+  }
+  CHECK(agents.term() > term);
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (std::size_t i = 0; i < agents.size(); ++i) {
+    if (i != first) CHECK(outcomes[i].code() == 0);
+  }
+}
+
+TEST_CASE("A machine that may go on alone does not take the lease from another: that runs out") {
+  LeasedAgents agents({"--nnodes=1:2", "--max-restarts=2", "--last-call=5"}, "4");
+  const auto verbs = until(agents.file("go"));
+  agents.start_all(2, verbs);
+  const std::size_t first = agents.leader(), other = 1 - first;
+  const double until = agents.state().value("until", 0.0);
+  const auto all = agents[first].living();
+  for (const int number : {SIGSTOP, SIGKILL}) {
+    for (const pid_t pid : all) (void)agents[first].signal(pid, number);
+  }
+  REQUIRE(agents[other].wait_for_out("DDRUN_ROUND=2"));
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  CHECK(static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 >= until);
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[other].code() == 0);
 }
 
 TEST_CASE("The coordinator's agent is told to end: the others go on without it, and that costs no restart") {

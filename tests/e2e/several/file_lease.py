@@ -60,6 +60,13 @@ def give_back(state):
         state["holder"] = ""
 
 
+def depose(term):
+    def change(state):
+        if state["term"] == term and state["holder"] != me:
+            state["holder"] = ""
+    return change
+
+
 def record(text):
     def change(state):
         if state["holder"] != me or state["verdict"]:
@@ -98,6 +105,8 @@ def answer(words):
         tick = int(words[1])
         look(tick)
         say("done %d" % tick)
+    elif words[0] == "depose":
+        with_state(depose(int(words[1])))
     elif words[0] == "resign":
         campaigns = False
         with_state(give_back)
@@ -124,6 +133,8 @@ while True:
             elif away and words[0] == "resign":
                 campaigns, me = False, new_name()  # what it held runs out
                 say("resigned")
+            elif away and words[0] == "depose":
+                pass
             elif away and words[0] == "verdict":
                 say("refused the engine is away")
             elif away and words[0] == "campaign":

@@ -26,8 +26,9 @@ inline constexpr int slowness = 1;
 using MakeLease =
     std::function<Result<std::shared_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
 
-inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl}) {
-  return [program = lease::ProgramOptions{std::move(argv)}, options = std::move(options)](
+inline MakeLease by_program(std::vector<std::string> argv, lease::LeaseOptions options = {"a job/ü%", ttl},
+                            std::function<void(pid_t)> on_start = {}) {
+  return [program = lease::ProgramOptions{std::move(argv), {}, std::move(on_start)}, options = std::move(options)](
              const boost::asio::any_io_executor& executor, lease::Callbacks callbacks) {
     return lease::make_program_lease(executor, options, program, std::move(callbacks));
   };

@@ -181,6 +181,45 @@ TEST_CASE("a lease that is taken away is lost at once") {
   REQUIRE(candidates.run_until([&] { return leader.leads() && leader.leader && leader.leader->term > second; }));
 }
 
+TEST_CASE("a leader that has ended is deposed, and the next one need not wait until its lease runs out") {
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  // Longer than the test waits.
+  Candidate& first = candidates.add("first", in(cluster, "job", 60s));
+  first.lease->campaign("first:1");
+  const auto term = elected(candidates).leader->term;
+  Candidate& next = candidates.add("next", in(cluster, "job", 60s));
+  next.lease->campaign("next:1");
+  REQUIRE(candidates.run_until([&] { return next.follows("first:1"); }));
+  // Of another term it is no leader's.
+  next.lease->depose(term - 1);
+  next.lease->depose(term + 1);
+  candidates.run_for(1s);
+  CHECK(first.leads());
+  CHECK(first.log.size() == 1);
+  first.crash();
+  next.lease->depose(term);
+  REQUIRE(candidates.run_until([&] { return next.leads(); }));
+  REQUIRE(next.leader);
+  CHECK(next.leader->term > term);
+}
+
+TEST_CASE("a leader that is deposed but lives hears of it at once") {
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  Candidate& observer = candidates.add("observer", in(cluster, "job", 60s));
+  Candidate& leader = candidates.add("leader", in(cluster, "job", 60s));
+  leader.lease->campaign("leader:1");
+  const auto term = elected(candidates).leader->term;
+  // It does not depose itself.
+  leader.lease->depose(term);
+  candidates.run_for(500ms);
+  CHECK(leader.log.size() == 1);
+  observer.lease->depose(term);
+  REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: "); }));
+  REQUIRE(candidates.run_until([&] { return leader.leads() && leader.leader && leader.leader->term > term; }));
+}
+
 TEST_CASE("etcd's leader is killed: ours leads on, and the next is elected too") {
   EtcdCluster cluster;
   Candidates candidates;

@@ -1,5 +1,7 @@
 // Leases by a program: its lines, its ends, and the examples in configs/.
 
+#include <signal.h>
+
 #include <algorithm>
 
 #include "candidates.hpp"
@@ -71,6 +73,26 @@ void play(const MakeLease& make) {
   second->lease->campaign("again:1");
   candidates.run_for(ttl + 2s);
   CHECK(candidates.who_leads() == nullptr);
+}
+
+/// A leader whose program is killed cannot give its lease back: it is had before it runs out. So it is as well where
+/// all of a machine ends at once.
+void play_deposing(const std::vector<std::string>& argv) {
+  const lease::LeaseOptions long_one{"deposed", 60s};
+  pid_t program = 0;
+  Candidates candidates;
+  Candidate& first = candidates.add("first", by_program(argv, long_one, [&](pid_t pid) { program = pid; }));
+  first.lease->campaign("first:1");
+  const auto term = elected(candidates).leader->term;
+  Candidate& next = candidates.add("next", by_program(argv, long_one));
+  next.lease->campaign("next:1");
+  REQUIRE(candidates.run_until([&] { return next.follows("first:1"); }));
+  next.lease->depose(term + 1);
+  REQUIRE(::kill(-program, SIGKILL) == 0);
+  REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
+  next.lease->depose(term);
+  REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads()->leader; }));
+  CHECK(candidates.who_leads()->leader->term > term);
 }
 
 }  // namespace
@@ -176,7 +198,9 @@ TEST_CASE("nothing of a program is left when its lease is dropped") {
 TEST_CASE("configs/lease/etcd.sh is such a program") {
   if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
   const EtcdCluster cluster(1);
-  play(by_program({DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]}));
+  const std::vector<std::string> argv{DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]};
+  play(by_program(argv));
+  play_deposing(argv);
 }
 
 TEST_CASE("configs/lease/kubernetes.sh is such a program") {
@@ -189,8 +213,12 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   const Run server({"python3", DDRUN_FAKE_KUBERNETES, std::to_string(port), "a.b-c"});
   const auto api = concat("http://127.0.0.1:", port);
   REQUIRE(wait_until([&] { return Run({"curl", "-s", api}).wait().code() == 0; }));
-  play(by_program({"env", concat("DDRUN_KUBERNETES_API=", api), concat("DDRUN_SERVICE_ACCOUNT=", account.path()),
-                   DDRUN_CONFIGS "/lease/kubernetes.sh", "job-1"}));
+  std::vector<std::string> argv{"env", concat("DDRUN_KUBERNETES_API=", api),
+                                concat("DDRUN_SERVICE_ACCOUNT=", account.path()), DDRUN_CONFIGS "/lease/kubernetes.sh",
+                                "job-1"};
+  play(by_program(argv));
+  argv.back() = "job-2";
+  play_deposing(argv);
 }
 
 TEST_CASE("options that cannot be meant are refused before a program is started") {

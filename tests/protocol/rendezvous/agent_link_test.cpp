@@ -36,6 +36,7 @@ struct Agent {
       unreachable = loss.unreachable;
     };
     callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
+    callbacks.on_gone = [this] { gone = true; };
     link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
   }
 
@@ -71,6 +72,7 @@ struct Agent {
   std::vector<std::string> retries;
   std::optional<Error> lost;
   bool unreachable = false;
+  bool gone = false;
   std::optional<AgentLink> link;
 };
 
@@ -542,6 +544,26 @@ TEST_CASE("a coordinator whose process has ended is not waited for") {
   f.reset();
   CHECK(has(agent.end(), "broke: connection closed"));
   CHECK_FALSE(agent.unreachable);
+}
+
+TEST_CASE("an agent that looks for its coordinator says whether a process is there at all") {
+  const int nowhere = test::free_port();
+  SECTION("connections are refused for half a second") {
+    const auto begin = Clock::now();
+    Agent agent({{"127.0.0.1", static_cast<std::uint16_t>(nowhere)}, {"::1", static_cast<std::uint16_t>(nowhere)}});
+    REQUIRE(agent.link->start());
+    CHECK(agent.run_until([&] { return agent.gone; }));
+    CHECK(Clock::now() - begin >= 500ms);
+    CHECK_FALSE(agent.lost);
+  }
+  SECTION("one of its addresses does not answer as a coordinator does, but answers") {
+    Wire silent(static_cast<std::uint16_t>(nowhere));
+    Agent agent({{"127.0.0.1", static_cast<std::uint16_t>(test::free_port())}, {"127.0.0.1", silent.port()}},
+                the_secret, 3s);
+    REQUIRE(agent.link->start());
+    CHECK(has(agent.end(), "127.0.0.1"));
+    CHECK_FALSE(agent.gone);
+  }
 }
 
 TEST_CASE("an agent whose own thread stands still is not lost, and says so") {

@@ -74,6 +74,7 @@ TEST_CASE("lines that ddrun says") {
   CHECK(std::get<said::Campaign>(said::parse("campaign n0%3A1").value()).address == "n0:1");
   CHECK(std::get<said::Campaign>(said::parse("campaign %").value()).address.empty());
   CHECK(std::get<said::Tick>(said::parse("tick 18446744073709551615").value()).number == 18446744073709551615U);
+  CHECK(std::get<said::Depose>(said::parse("depose 7").value()).term == 7);
   CHECK(std::holds_alternative<said::Resign>(said::parse("resign").value()));
   CHECK(std::get<said::Verdict>(said::parse("verdict exit%200").value()).text == "exit 0");
   for (const auto* wrong : {"",
@@ -94,6 +95,10 @@ TEST_CASE("lines that ddrun says") {
                             "tick 0",
                             "tick x",
                             "tick 1 ",
+                            "depose",
+                            "depose 0",
+                            "depose x",
+                            "depose 1 2",
                             "resign now",
                             "verdict",
                             "verdict %",

@@ -113,6 +113,19 @@ TEST_CASE("who does not come in time is left behind, and who never took part wai
   CHECK(after.job.node_rank(new_one) >= 0);
 }
 
+TEST_CASE("one that was deposed may lead by its own clock, so others of its round are waited for as long") {
+  Before before;
+  auto claims = claims_of(before);
+  After after;
+  after.job.options.lease_ttl = Milliseconds{60'000};
+  after.claims("b", claims[2]);
+  after.job.wait(Milliseconds{59'900});
+  CHECK(after.job.coordinator().round() == 0);
+  after.job.wait(Milliseconds{200});
+  after.job.opens();
+  CHECK(after.job.coordinator().round() == 2);
+}
+
 TEST_CASE("a member that is lost while its claim is waited with does not count") {
   Before before;
   auto claims = claims_of(before);

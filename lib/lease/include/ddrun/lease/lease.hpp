@@ -76,6 +76,10 @@ class Lease {
   /// Whether I lead at this moment, by the clock. By any thread.
   [[nodiscard]] virtual bool leads() const = 0;
 
+  /// Who leads in `term` has ended, as the caller knows: if it still has the lease, it is taken from it now, and others
+  /// need not wait until it runs out. Callbacks tell what becomes of it. An engine that cannot lets it run out.
+  virtual void depose(std::uint64_t term) = 0;
+
   using Done = std::function<void(Result<void>)>;
 
   /// I do not lead from now on, and do not want to. `done`: the lease is given back, and another may have it at once;

@@ -63,12 +63,15 @@ struct Campaign {
 struct Tick {
   std::uint64_t number;
 };
+struct Depose {
+  std::uint64_t term;
+};
 struct Resign {};
 struct Verdict {
   std::string text;
 };
 
-using Line = std::variant<Job, Campaign, Tick, Resign, Verdict>;
+using Line = std::variant<Job, Campaign, Tick, Depose, Resign, Verdict>;
 
 [[nodiscard]] std::optional<Line> parse(std::string_view text);
 

@@ -32,6 +32,8 @@ struct CoordinatorOptions {
   /// A lease decides who leads. Its holder stops to act as the coordinator before another one has it: see suspend().
   /// The verdict is recorded with it before it is told: see take_verdict_to_record().
   bool has_lease = false;
+  /// A coordinator before this one that lives, and was deposed, may not know for so long.
+  Milliseconds lease_ttl{0};
   /// While it is over, so long nothing may be begun or ended that would have to be; then this coordinator stands down.
   Milliseconds patience{30'000};
   /// What the agent in this very process will say, if there is one: it alone runs the coordinator, whatever others say,
