@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 #include <list>
 #include <map>
@@ -23,6 +22,7 @@
 #include "job_memory.hpp"
 #include "membership.hpp"
 #include "node_ranks.hpp"
+#include "outgoing.hpp"
 #include "recovery.hpp"
 
 namespace ddrun::rendezvous {
@@ -39,8 +39,6 @@ constexpr Milliseconds time_for_latecomers{5'000};
 constexpr Milliseconds worth_telling_of_a_stall{10'000};
 /// Of what a node tells of its first failure.
 constexpr std::size_t most_cause = 64UL << 10U;
-/// Of reports that one agent was sent and has not read yet: below what the transport keeps for one that does not read.
-constexpr std::uint64_t most_unread_reports = 32UL << 20U;
 /// SIGKILL and what an agent does before and after it.
 constexpr Milliseconds time_to_kill{1'000};
 /// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
@@ -85,7 +83,7 @@ class Coordinator::State {
   [[nodiscard]] bool waits_for_latecomers() const { return latecomers_until_.has_value(); }
   [[nodiscard]] const Membership& members() const { return members_; }
   [[nodiscard]] const JobMemory& memory() const { return memory_; }
-  [[nodiscard]] std::vector<Output> take_outputs();
+  [[nodiscard]] std::vector<Output> take_outputs() { return out_.take(); }
 
   Clock::time_point now;  ///< set before each call
 
@@ -117,22 +115,12 @@ class Coordinator::State {
     Clock::time_point deadline;
   };
 
-  // What is sent.
-  void send(LinkId link, FromCoordinator message);
-  void close(LinkId link);
-  void refuse(LinkId link, RefusalKind kind, const std::string& why);
   /// Tells what `make` of event_text makes of these.
   template <class Make, class... Given>
   void event(Make make, const Given&... given) {
-    if (options_.with_events) keep_event(make(given...));
+    if (options_.with_events) out_.event(make(given...), members_.size() + 100);
   }
-  void keep_event(std::string json);
-  void flush_events();
-  void notice(const std::string& text);
   [[nodiscard]] std::optional<LinkId> observer() const;
-  std::uint32_t ping(LinkId link);
-  void report(const Member& member, const std::string& workers);
-  void reports_read(LinkId link, std::uint32_t number);
 
   // Joining.
   [[nodiscard]] std::optional<Refused> objection(const Join& join);
@@ -258,20 +246,7 @@ class Coordinator::State {
   std::optional<Refused> stood_down_;
   Clock::time_point started_at_;  ///< the last round
 
-  /// Reports to the observer, in bytes since the job began. What was sent before a ping has been read when it is
-  /// answered.
-  struct Reported {
-    LinkId to = 0;
-    std::uint64_t sent = 0;
-    std::uint64_t read = 0;
-    std::uint32_t ping = 0;  ///< 0: none is under way
-    std::uint64_t sent_before_ping = 0;
-  };
-  Reported reported_;
-
-  std::uint32_t pings_ = 0;
-  std::vector<Output> outputs_;
-  std::deque<std::string> early_events_;  ///< that no agent could be told yet
+  Outgoing out_{[this] { return observer(); }};
 };
 
 Coordinator::State::State(CoordinatorOptions options)
@@ -281,11 +256,11 @@ Coordinator::State::State(CoordinatorOptions options)
 
 void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& facts) {
   if (members_.find(link) != nullptr || drop_claim(link)) {
-    close(link);
+    out_.close(link);
     lost(link, "it sent a second JOIN");
     return;
   }
-  if (stood_down_) return refuse(link, RefusalKind::moved, stood_down_->why);
+  if (stood_down_) return out_.refuse(link, RefusalKind::moved, stood_down_->why);
   // No member is there and nothing has run: it is the newcomer's job.
   if (members_.empty() && !memory_.started && !memory_.verdict) {
     memory_.settings.clear();
@@ -298,7 +273,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
   }
   if (const auto refused = objection(join)) {
     event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
-    refuse(link, refused->kind, refused->why);
+    out_.refuse(link, refused->kind, refused->why);
     if (refused->kind != RefusalKind::other_job) count_answered(join);
   } else if (phase_ == Phase::ended) {
     answer_after_the_end(link);
@@ -382,9 +357,9 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
                       options_.has_lease);
   }
   if (join.claim.term < options_.term) note_claim(member, join.claim);
-  send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
-                     options_.term});  // the transport knows the session
+  out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
+                          static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
+                          options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins = runs_with_a_free_place();
   const bool joins_now = joins && let_in_from(member) <= now;
@@ -423,9 +398,9 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
 
 void Coordinator::State::tell_waiting(Member& member, bool spare, const std::string& what_for) {
   member.told_spare = spare;
-  send(member.link,
-       Waiting{static_cast<std::uint32_t>(members_.available()), static_cast<std::uint32_t>(memory_.meaning.min_nodes),
-               static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
+  out_.send(member.link, Waiting{static_cast<std::uint32_t>(members_.available()),
+                                 static_cast<std::uint32_t>(memory_.meaning.min_nodes),
+                                 static_cast<std::uint32_t>(memory_.meaning.max_nodes), spare, what_for});
 }
 
 /// What those wait for that are there when no round runs.
@@ -490,7 +465,7 @@ void Coordinator::State::let_in() {
 
 void Coordinator::State::answer_after_the_end(LinkId link) {
   tell_the_end(link, false);
-  close(link);
+  out_.close(link);
 }
 
 // ---- taking over from another coordinator
@@ -554,7 +529,7 @@ void Coordinator::State::suspend() {
   if (std::exchange(suspended_, true) || phase_ == Phase::ended) return;
   suspended_since_ = now;
   if (is_over()) return;
-  notice(
+  out_.notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
   if (phase_ == Phase::stopping && stop_signal(*ending_, 0) == SIGKILL) tell_stop(SIGKILL);
@@ -563,7 +538,7 @@ void Coordinator::State::suspend() {
 void Coordinator::State::lead(Term term) {
   options_.term = term;
   if (!std::exchange(suspended_, false)) return;
-  if (!is_over()) notice("the lease that says who leads the job is renewed");
+  if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
   gather();
   plan_to_let_in();
@@ -592,10 +567,10 @@ void Coordinator::State::stand_down(RefusalKind kind, const std::string& why) {
       release(*member, concat("left the job after ", signal_name(member->leave_signal)));
       continue;
     }
-    refuse(link, kind, why);
+    out_.refuse(link, kind, why);
     members_.remove(link);
   }
-  for (const Claim& claim : std::exchange(claims_, {})) refuse(claim.link, RefusalKind::moved, why);
+  for (const Claim& claim : std::exchange(claims_, {})) out_.refuse(claim.link, RefusalKind::moved, why);
 }
 
 /// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
@@ -614,7 +589,7 @@ int Coordinator::State::stop_signal(const Ending& ending, int wanted) const {
 // ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
 
 void Coordinator::State::dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival) {
-  if (rival.probe == 0) rival.probe = ping(rival.link);
+  if (rival.probe == 0) rival.probe = out_.ping(rival.link);
   claims_.push_back(Claim{link, join, facts, rival.link, now, now + heartbeat_.bound()});
 }
 
@@ -624,7 +599,7 @@ void Coordinator::State::settle_by_pong(Member& rival, std::uint32_t number) {
   rival.probe = 0;
   for (auto claim = claims_.begin(); claim != claims_.end();) {
     if (claim->rival == rival.link) {
-      refuse(claim->link, RefusalKind::for_good, refusal(claim->join, rival));
+      out_.refuse(claim->link, RefusalKind::for_good, refusal(claim->join, rival));
       claim = claims_.erase(claim);
     } else {
       ++claim;
@@ -638,7 +613,7 @@ void Coordinator::State::settle_by_time() {
     Member* member = members_.find(rival);
     if (member != nullptr && member->last_heard > claims_.front().asked) {
       member->probe = 0;
-      refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *member));
+      out_.refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *member));
       claims_.pop_front();
     } else if (member != nullptr) {
       lose(*member, "it is silent, and another agent came in its place", member->last_heard, false);
@@ -727,7 +702,7 @@ void Coordinator::State::begin_round() {
   event(event_text::round, memory_.round, memory_.budget.used(), world_size, address_, hosts);
   if (!options_.only_here) opened_until_ = now + time_to_open;
   members.front()->told = true;
-  send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
+  out_.send(members.front()->link, Open{memory_.round, address_, 0, addresses_of(seen, options_.own_addresses)});
   if (static_cast<std::size_t>(members_.available()) == members.size()) return;
   for (auto& [link, member] : members_.all()) {
     if (member.available() && !member.in_round && !member.told_spare) tell_waiting(member, true, "a place in the job");
@@ -759,7 +734,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
     ranks[rank].master_addr = address_;
     ranks[rank].master_port = port;
-    send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
+    out_.send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
   }
   event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
   plan_to_let_in();
@@ -772,12 +747,12 @@ void Coordinator::State::receive(LinkId link, const FromAgent& message) {
   if (member == nullptr) return;
   heard(*member);
   if (std::holds_alternative<Join>(message)) {
-    close(link);
+    out_.close(link);
     lost(link, "it sent a second JOIN");
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
     settle_by_pong(*member, pong->number);
     note_stall(*member, Milliseconds{pong->stalled_ms});
-    reports_read(link, pong->number);
+    out_.on_pong(link, pong->number);
   } else if (!is_over()) {
     std::visit(
         [&](const auto& said) {
@@ -817,7 +792,7 @@ void Coordinator::State::on(Member& member, const Succeeded& message) {
 void Coordinator::State::on(Member& member, const Stopped& message) {
   if (message.round != memory_.round || !member.told || member.stopped) return;
   member.stopped = true;
-  if (!message.workers.empty()) report(member, message.workers);
+  if (!message.workers.empty()) out_.report({memory_.round, member.node_rank, member.host, message.workers});
   if (phase_ == Phase::stopping) {
     const std::string cause = message.cause.size() <= most_cause ? message.cause : "";
     if (ending_->cause_link == member.link) cause_details_.of_cause(cause);
@@ -912,7 +887,7 @@ void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
     member.stalled_since.reset();
     if (std::exchange(member.stall_told, false)) {
       event(event_text::recovered, memory_.round, member.node(), took);
-      notice(concat(describe_with_rank(member), " goes on after ", causes::seconds_text(took)));
+      out_.notice(concat(describe_with_rank(member), " goes on after ", causes::seconds_text(took)));
     }
     // It could not do what it was told meanwhile.
     if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_bound(memory_.meaning));
@@ -922,9 +897,10 @@ void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
   if (stalled >= memory_.meaning.stall_timeout) return lose(member, stall_text(member), *member.stalled_since, false);
   if (stalled < worth_telling_of_a_stall || std::exchange(member.stall_told, true)) return;
   event(event_text::stalled, memory_.round, member.node(), stalled);
-  notice(concat(describe_with_rank(member), " answers, but its ddrun waits for something, a disk or a terminal, since ",
-                causes::seconds_text(stalled), "; its workers run on; it is given up after ",
-                causes::seconds_text(memory_.meaning.stall_timeout)));
+  out_.notice(concat(describe_with_rank(member),
+                     " answers, but its ddrun waits for something, a disk or a terminal, since ",
+                     causes::seconds_text(stalled), "; its workers run on; it is given up after ",
+                     causes::seconds_text(memory_.meaning.stall_timeout)));
 }
 
 std::string Coordinator::State::stall_text(const Member& member) const {
@@ -971,7 +947,7 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   members_.remove(gone.link);
   if (recovery_) recovery_->forget(gone.link);
   VerdictMessage cause = causes::node_lost(gone, how);
-  if (!broken) refuse(gone.link, RefusalKind::given_up, cause.why);
+  if (!broken) out_.refuse(gone.link, RefusalKind::given_up, cause.why);
   fence(gone, since, broken);
   count_departure(gone, cause);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
@@ -1071,10 +1047,10 @@ void Coordinator::State::release(Member& member, const std::string& why) {
   if (member.aborted) {
     VerdictMessage own = causes::aborted(member, *member.aborted);
     own.restarts = memory_.budget.used();
-    send(link, std::move(own));
-    close(link);
+    out_.send(link, std::move(own));
+    out_.close(link);
   } else {
-    refuse(link, RefusalKind::for_good, why);
+    out_.refuse(link, RefusalKind::for_good, why);
   }
   members_.remove(link);
   settle_by_loss(link);
@@ -1154,7 +1130,7 @@ void Coordinator::State::tell_stop(int signal) {
   event(event_text::ended, memory_.round, stop.another_round, stop.why);
   for (const LinkId link : round_links_) {
     const Member* member = members_.find(link);
-    if (member != nullptr && member->told) send(link, stop);
+    if (member != nullptr && member->told) out_.send(link, stop);
   }
 }
 
@@ -1273,7 +1249,7 @@ void Coordinator::State::tell_verdict() {
     if (!took_part && memory_.verdict->kind == VerdictKind::success) released.push_back(link);
   }
   for (const LinkId link : released) {
-    close(link);
+    out_.close(link);
     members_.remove(link);
   }
   for (const Claim& claim : std::exchange(claims_, {})) {
@@ -1285,13 +1261,13 @@ void Coordinator::State::tell_verdict() {
 /// A member that took no part in a success was not needed; every other end is told to all.
 void Coordinator::State::tell_the_end(LinkId link, bool took_part) {
   if (memory_.verdict->kind == VerdictKind::success && !took_part) {
-    send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
+    out_.send(link, Refused{RefusalKind::not_needed, "the job has ended well without it"});
   } else if (link == observer_of_the_end_) {
-    send(link, *memory_.verdict);
+    out_.send(link, *memory_.verdict);
   } else {
     VerdictMessage brief = *memory_.verdict;
     brief.cause = brief_cause_;
-    send(link, std::move(brief));
+    out_.send(link, std::move(brief));
   }
 }
 
@@ -1343,7 +1319,7 @@ void Coordinator::State::tick() {
     std::vector<LinkId> slow;
     for (const auto& [link, member] : members_.all()) slow.push_back(link);
     for (const LinkId link : slow) {
-      close(link);
+      out_.close(link);
       members_.remove(link);
     }
     return;
@@ -1353,7 +1329,7 @@ void Coordinator::State::tick() {
     if (member == nullptr) return std::nullopt;
     return member->last_heard;
   });
-  for (const LinkId link : due.ping) ping(link);
+  for (const LinkId link : due.ping) out_.ping(link);
   for (const LinkId link : due.silent) {
     Member* member = members_.find(link);
     // The coordinator's own agent is in this very process: it is busy, not lost.
@@ -1420,75 +1396,13 @@ void Coordinator::State::tick() {
   }
 }
 
-// ---- what is sent: messages, and events to the agent that tells them to people
-
-void Coordinator::State::send(LinkId link, FromCoordinator message) {
-  outputs_.push_back(Output{link, std::move(message)});
-}
-
-void Coordinator::State::close(LinkId link) { outputs_.push_back(Output{link, std::nullopt}); }
-
-void Coordinator::State::refuse(LinkId link, RefusalKind kind, const std::string& why) {
-  send(link, Refused{kind, why});
-  close(link);
-}
-
-std::vector<Coordinator::Output> Coordinator::State::take_outputs() { return std::exchange(outputs_, {}); }
-
-std::uint32_t Coordinator::State::ping(LinkId link) {
-  if (++pings_ == 0) ++pings_;
-  send(link, Ping{pings_});
-  if (link == reported_.to && reported_.ping == 0) {
-    reported_.ping = pings_;
-    reported_.sent_before_ping = reported_.sent;
-  }
-  return pings_;
-}
-
+/// The agent that tells people.
 std::optional<LinkId> Coordinator::State::observer() const {
   if (const auto own = members_.coordinators_own_link()) return own;
   if (round_links_.empty()) return std::nullopt;
   const Member* first = members_.find(round_links_.front());
   if (first == nullptr) return std::nullopt;
   return first->link;
-}
-
-/// An observer that is slow to read, or whose job has very many workers, is not to be cut off for it.
-void Coordinator::State::report(const Member& member, const std::string& workers) {
-  const auto to = observer();
-  if (!to) return;
-  if (reported_.to != *to) reported_ = {.to = *to};
-  const bool fits = reported_.sent - reported_.read + workers.size() <= most_unread_reports;
-  if (fits) reported_.sent += workers.size();
-  send(*to, NodeReport{memory_.round, member.node_rank, member.host, fits ? workers : ""});
-}
-
-void Coordinator::State::reports_read(LinkId link, std::uint32_t number) {
-  if (link != reported_.to || reported_.ping == 0 || static_cast<std::int32_t>(number - reported_.ping) < 0) return;
-  reported_.read = reported_.sent_before_ping;
-  reported_.ping = 0;
-}
-
-void Coordinator::State::keep_event(std::string json) {
-  if (const auto to = observer()) {
-    flush_events();
-    send(*to, EventLine{std::move(json)});
-    return;
-  }
-  early_events_.push_back(std::move(json));
-  const std::size_t max_early = members_.size() + 100;
-  while (early_events_.size() > max_early) early_events_.pop_front();
-}
-
-/// For the people who watch the job.
-void Coordinator::State::notice(const std::string& text) {
-  if (const auto to = observer()) send(*to, Notice{text});
-}
-
-void Coordinator::State::flush_events() {
-  const auto to = observer();
-  if (!to) return;
-  for (auto& json : std::exchange(early_events_, {})) send(*to, EventLine{std::move(json)});
 }
 
 // ---- the class that others see

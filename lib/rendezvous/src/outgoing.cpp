@@ -1,0 +1,66 @@
+#include "outgoing.hpp"
+
+#include <utility>
+
+namespace ddrun::rendezvous {
+
+namespace {
+
+/// Of reports that one agent was sent and has not read yet: below what the transport keeps for one that does not read.
+constexpr std::uint64_t most_unread_reports = 32UL << 20U;
+
+}  // namespace
+
+void Outgoing::send(LinkId link, FromCoordinator message) {
+  outputs_.push_back(Coordinator::Output{link, std::move(message)});
+}
+
+void Outgoing::close(LinkId link) { outputs_.push_back(Coordinator::Output{link, std::nullopt}); }
+
+void Outgoing::refuse(LinkId link, RefusalKind kind, const std::string& why) {
+  send(link, Refused{kind, why});
+  close(link);
+}
+
+std::uint32_t Outgoing::ping(LinkId link) {
+  if (++pings_ == 0) ++pings_;
+  send(link, Ping{pings_});
+  if (link == reported_.to && reported_.ping == 0) {
+    reported_.ping = pings_;
+    reported_.sent_before_ping = reported_.sent;
+  }
+  return pings_;
+}
+
+void Outgoing::on_pong(LinkId link, std::uint32_t number) {
+  if (link != reported_.to || reported_.ping == 0 || static_cast<std::int32_t>(number - reported_.ping) < 0) return;
+  reported_.read = reported_.sent_before_ping;
+  reported_.ping = 0;
+}
+
+void Outgoing::event(std::string json, std::size_t most_early) {
+  early_events_.push_back(std::move(json));
+  if (const auto to = observer_()) {
+    for (auto& one : std::exchange(early_events_, {})) send(*to, EventLine{std::move(one)});
+    return;
+  }
+  while (early_events_.size() > most_early) early_events_.pop_front();
+}
+
+void Outgoing::notice(const std::string& text) {
+  if (const auto to = observer_()) send(*to, Notice{text});
+}
+
+void Outgoing::report(NodeReport report) {
+  const auto to = observer_();
+  if (!to) return;
+  if (reported_.to != *to) reported_ = {.to = *to};
+  const bool fits = reported_.sent - reported_.read + report.workers.size() <= most_unread_reports;
+  if (fits) reported_.sent += report.workers.size();
+  else report.workers.clear();
+  send(*to, std::move(report));
+}
+
+std::vector<Coordinator::Output> Outgoing::take() { return std::exchange(outputs_, {}); }
+
+}  // namespace ddrun::rendezvous
