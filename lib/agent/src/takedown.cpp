@@ -10,7 +10,6 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/helper/run.hpp"
 #include "ddrun/process/process_tree.hpp"
 
 namespace ddrun::agent {
@@ -116,7 +115,7 @@ void Takedown::somebody_ended() {
 
 void Takedown::name_those_left() {
   if (machine_.state() != State::stopping) return;
-  auto left = process::descendants(::getpid(), helper::running_helpers());
+  auto left = process::workers_and_their_descendants();
   std::erase_if(left, [](const process::ProcessInfo& info) { return info.state == 'Z'; });
   if (left.empty()) return;
   std::string names;

@@ -11,7 +11,6 @@
 
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/helper/run.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/worker_env/worker_argv.hpp"
@@ -201,7 +200,7 @@ void WorkerGroup::signal(int number) {
   }
   if (left.empty()) return;
   // The number of a group whose leader is gone may be another's by now: only who descends from us is meant.
-  for (const auto& info : process::descendants(::getpid(), helper::running_helpers())) {
+  for (const auto& info : process::workers_and_their_descendants()) {
     if (left.count(info.group) != 0 && info.state != 'Z') process::signal_descendant(info, number);
   }
 }
@@ -210,7 +209,7 @@ void WorkerGroup::kill_everything() {
   for (const Worker& worker : workers_) {
     if (worker.child) ::kill(-worker.end.pid, SIGKILL);
   }
-  for (const auto& info : process::descendants(::getpid(), helper::running_helpers())) {
+  for (const auto& info : process::workers_and_their_descendants()) {
     if (info.state != 'Z') process::signal_descendant(info, SIGKILL);
   }
 }

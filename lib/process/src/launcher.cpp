@@ -224,8 +224,7 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
 /// Helpers of this process are nobody's workers.
 bool Launcher::anyone_left() const {
   if (!any_child_left()) return false;
-  const auto helpers = helper::running_helpers();
-  return helpers.empty() || !descendants(::getpid(), helpers).empty();
+  return helper::running_helpers().empty() || !workers_and_their_descendants().empty();
 }
 
 }  // namespace ddrun::process

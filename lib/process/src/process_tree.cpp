@@ -17,6 +17,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/helper/run.hpp"
 
 namespace ddrun::process {
 
@@ -68,6 +69,8 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::
 std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& spared) {
   return find_descendants(root, spared).value_or(std::vector<ProcessInfo>());
 }
+
+std::vector<ProcessInfo> workers_and_their_descendants() { return descendants(::getpid(), helper::running_helpers()); }
 
 bool signal_descendant(const ProcessInfo& info, int signal) {
   const pid_t self = ::getpid();

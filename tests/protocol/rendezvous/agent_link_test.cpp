@@ -546,20 +546,18 @@ TEST_CASE("a coordinator whose process has ended is not waited for") {
   CHECK_FALSE(agent.unreachable);
 }
 
-TEST_CASE("an agent that looks for its coordinator says whether a process is there at all") {
-  const int nowhere = test::free_port();
-  SECTION("connections are refused for half a second") {
+TEST_CASE("an agent that looks for its coordinator says that no process is there") {
+  SECTION("all connections are refused, for half a second") {
     const auto begin = Clock::now();
-    Agent agent({{"127.0.0.1", static_cast<std::uint16_t>(nowhere)}, {"::1", static_cast<std::uint16_t>(nowhere)}});
+    Agent agent({{"127.0.0.1", 1}, {"::1", 1}});
     REQUIRE(agent.link->start());
     CHECK(agent.run_until([&] { return agent.gone; }));
     CHECK(Clock::now() - begin >= 500ms);
     CHECK_FALSE(agent.lost);
   }
-  SECTION("one of its addresses does not answer as a coordinator does, but answers") {
-    Wire silent(static_cast<std::uint16_t>(nowhere));
-    Agent agent({{"127.0.0.1", static_cast<std::uint16_t>(test::free_port())}, {"127.0.0.1", silent.port()}},
-                the_secret, 3s);
+  SECTION("but not where something accepts one of them") {
+    Wire other(1);
+    Agent agent({{"127.0.0.1", 1}, {"127.0.0.1", other.port()}}, the_secret, 3s);
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "127.0.0.1"));
     CHECK_FALSE(agent.gone);

@@ -23,6 +23,10 @@ struct ProcessInfo {
 /// that kills has to look again. Zombies are included.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& spared = {});
 
+/// This process's workers and all that they have left: its descendants without its helpers (ddrun/helper/run.hpp) and
+/// what descends from those. Otherwise as descendants().
+[[nodiscard]] std::vector<ProcessInfo> workers_and_their_descendants();
+
 /// Sends a signal to one of this process's descendants, as they were found a moment ago. Where it is not a child, whose
 /// number stays its own until we have waited for it, it is held by a pidfd and looked at again: its parent may have
 /// waited for it, and the number be another's by now. False if it is gone.
