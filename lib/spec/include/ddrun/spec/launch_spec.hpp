@@ -124,8 +124,8 @@ struct Endpoint {
 /// What torchrun calls rendezvous: who takes part, where they meet, how long they wait.
 struct RendezvousSpec {
   std::string backend = "static";
-  std::string endpoint;     ///< as typed
-  std::string id = "none";  ///< empty, on one machine: a random one
+  std::string endpoint;                     ///< as typed
+  std::string id = "none";                  ///< empty, on one machine: a random one
   std::map<std::string, std::string> conf;  ///< of --rdzv-conf
   bool standalone = false;
   int min_nodes = 1;
