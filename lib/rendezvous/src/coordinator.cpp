@@ -239,7 +239,9 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
-  bool suspended_ = false;  ///< the lease is over
+  bool recovered_ = false;  ///< or nobody came with anything to recover
+  bool suspended_ = false;      ///< the lease is over
+  bool lost_of_round_ = false;  ///< members of the last round that was started, since then
   Clock::time_point suspended_since_;
   bool to_record_ = false;  ///< the transport has not been given the verdict
   /// What agents are told that come after this coordinator has stood down.
@@ -270,6 +272,7 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_call_over_ = false;
     last_cause_.reset();
     answered_ = expected_ = 0;
+    recovered_ = false;
   }
   if (const auto refused = objection(join)) {
     event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
@@ -349,7 +352,8 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool is_own = options_.only_here || (options_.own && options_.own->agent_id == join.agent_id);
   Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.only_here) heartbeat_.add(link, now);
-  if (options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_) {
+  const bool may_recover = options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_;
+  if (may_recover && (!recovered_ || join.claim.term != 0)) {
     const Clock::duration stopped = std::max<Clock::duration>(
         options_.lease_ttl,
         time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
@@ -491,6 +495,7 @@ bool Coordinator::State::recovers() {
 
 void Coordinator::State::recover() {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
+  recovered_ = true;
   const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
   memory_.round = std::max(memory_.round, last.round);
@@ -529,6 +534,11 @@ void Coordinator::State::suspend() {
   if (std::exchange(suspended_, true) || phase_ == Phase::ended) return;
   suspended_since_ = now;
   if (is_over()) return;
+  if (phase_ == Phase::opening) {
+    Ending ending;
+    ending.cause.why = "the lease could not be renewed";
+    begin_stop(std::move(ending), 0);
+  }
   out_.notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
@@ -538,6 +548,11 @@ void Coordinator::State::suspend() {
 void Coordinator::State::lead(Term term) {
   options_.term = term;
   if (!std::exchange(suspended_, false)) return;
+  if (lost_of_round_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
+    // They may have gone on under another one meanwhile. Their claims tell: nobody here knows of its rounds.
+    return stand_down(RefusalKind::given_up, concat("the coordinator on ", options_.host,
+                                                    " had lost its lease, and members: looking for them anew"));
+  }
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
   gather();
@@ -557,7 +572,6 @@ void Coordinator::State::stand_down(RefusalKind kind, const std::string& why) {
   phase_ = Phase::ended;
   stood_down_ = Refused{RefusalKind::moved, why};
   forget_deadlines();
-  recovery_.reset();
   std::vector<LinkId> links;
   for (const auto& [link, member] : members_.all()) links.push_back(link);
   for (const LinkId link : links) {
@@ -721,6 +735,8 @@ void Coordinator::State::start_round(std::uint16_t port) {
   join_until_.reset();
   phase_ = Phase::running;
   started_at_ = now;
+  lost_of_round_ = false;
+  recovery_.reset();
   memory_.started = true;
   const Member* own = own_member();
   memory_.coordinators_rank = own != nullptr && own->in_round ? own->node_rank : -1;
@@ -946,6 +962,7 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   const Member gone = member;
   members_.remove(gone.link);
   if (recovery_) recovery_->forget(gone.link);
+  lost_of_round_ = lost_of_round_ || gone.kept_rank >= 0;
   VerdictMessage cause = causes::node_lost(gone, how);
   if (!broken) out_.refuse(gone.link, RefusalKind::given_up, cause.why);
   fence(gone, since, broken);
@@ -1229,6 +1246,7 @@ void Coordinator::State::forget_deadlines() {
                          &stopped_until_, &skew_until_}) {
     deadline->reset();
   }
+  recovery_.reset();
 }
 
 void Coordinator::State::tell_verdict() {
@@ -1297,7 +1315,7 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
     return first;
   }
   also(heartbeat_.next());
-  if (recovery_) also(recovery_->until());
+  if (recovery_ && phase_ == Phase::gathering) also(recovery_->until());
   also(waits_for_lease_until());
   if (!claims_.empty()) also(claims_.front().deadline);
   also(last_call_);

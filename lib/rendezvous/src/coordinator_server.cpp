@@ -73,6 +73,7 @@ class CoordinatorServer::Loop {
   [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
+  [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
   /// For other threads: `what` is done with the only job's coordinator before this returns.
   template <class Action>
   void tell_coordinator(Action what) {
@@ -304,7 +305,7 @@ int CoordinatorServer::Loop::wait_for_events() {
 
 /// Whatever has come, first it must be known whether this is still the coordinator to act on it.
 void CoordinatorServer::Loop::look_at_lease() {
-  if (!options_.holds_lease || options_.holds_lease()) return;
+  if (holds_lease()) return;
   Coordinator& coordinator = jobs_.begin()->second.coordinator;
   coordinator.suspend(now());
   carry_out(coordinator);
@@ -834,7 +835,10 @@ void CoordinatorServer::suspend() const {
 }
 
 void CoordinatorServer::lead(Term term) const {
-  loop_->tell_coordinator([term](Coordinator& coordinator, Clock::time_point now) { coordinator.lead(term, now); });
+  loop_->tell_coordinator([this, term](Coordinator& coordinator, Clock::time_point now) {
+    // Who says so may have stood still since, and the lease may be over again.
+    if (loop_->holds_lease()) coordinator.lead(term, now);
+  });
 }
 
 void CoordinatorServer::stand_down(const std::string& why) const {

@@ -235,6 +235,65 @@ TEST_CASE("a job that ends while the lease is over has nothing recorded before i
   CHECK(job.coordinator().take_verdict_to_record());
 }
 
+TEST_CASE("no deadline is left behind by a job that ends before anything ran") {
+  ScriptedJob job(2, 2);
+  job.options.term = 7;
+  job.options.has_lease = true;
+  const LinkId a = job.joins(job.own_join_of("a"));
+  job.acts([&](Coordinator& c, Clock::time_point now) { c.receive(a, Abort{AbortKind::time_is_up, 124, "late"}, now); });
+  REQUIRE(job.coordinator().take_verdict_to_record());
+  job.now += Milliseconds{60'000};
+  job.coordinator().tick(job.now);
+  const auto next = job.coordinator().next_deadline();
+  CHECK((!next || *next > job.now));
+}
+
+TEST_CASE("a round that was only to be opened when the lease was over does not start") {
+  Leader leader;
+  auto& job = leader.job;
+  job.fails(leader.b, 1, 1);
+  leader.all_stop();
+  REQUIRE(job.has<Open>(leader.a));
+  leader.suspend();
+  job.opens();
+  for (const LinkId link : {leader.a, leader.b, leader.c}) CHECK_FALSE(job.has<Start>(link));
+  job.says(leader.a, Stopped{2, {}, {}});
+  CHECK_FALSE(job.coordinator().stood_down());
+  leader.lead(8);
+  job.opens();
+  const Start start = job.next<Start>(leader.b);
+  CHECK(start.round == 3);
+  CHECK(start.ranks.restart_count == 1);
+}
+
+TEST_CASE("who has the lease again, but not all of its last round, cannot know what happened meanwhile") {
+  // Those that were lost may have gone on under a coordinator of a term in between, whose rounds this one has not seen.
+  Leader leader(1, 3);
+  auto& job = leader.job;
+  SECTION("they were lost without the lease") {
+    leader.suspend();
+    job.breaks(leader.c);
+    job.stops(leader.a);
+    job.stops(leader.b);
+  }
+  SECTION("or before it was over") {
+    job.breaks(leader.c);
+    leader.suspend();
+    job.stops(leader.a);
+    job.stops(leader.b);
+  }
+  SECTION("or its workers are being stopped") {
+    leader.suspend();
+    job.breaks(leader.c);
+  }
+  leader.lead(9);
+  for (const LinkId link : {leader.a, leader.b}) {
+    CHECK_FALSE(job.has<Open>(link));
+    CHECK(job.next<Refused>(link).kind == RefusalKind::given_up);  // which costs a restart there
+  }
+  CHECK(job.coordinator().stood_down());
+}
+
 TEST_CASE("the next coordinator waits for all but the machine of the one before, which has no workers any more") {
   Leader leader;
   ScriptedJob after(2, 3);

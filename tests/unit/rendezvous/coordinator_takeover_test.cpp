@@ -296,3 +296,44 @@ TEST_CASE("members of a round that the coordinator does not know are waited for,
     CHECK(after.job.coordinator().round() == 1);
   }
 }
+
+TEST_CASE("members of a round before are waited for once") {
+  const Changed at_once{{"last_call_ms", "0"}};
+  SECTION("not again for a spare that comes while the store of the first round is opened") {
+    After after(at_once, 1, 1);
+    after.claims("a", {});
+    after.claims("b", {});
+    after.job.opens();
+    CHECK(after.job.has<Start>(1));
+    after.job.now += Milliseconds{60'000};
+    after.job.coordinator().tick(after.job.now);
+    CHECK(after.job.coordinator().next_deadline() > after.job.now);
+  }
+  SECTION("nor for a member that comes then") {
+    After after(at_once, 1, 2);
+    const LinkId a = after.claims("a", {});
+    after.job.wait(Milliseconds{10'500});
+    REQUIRE(after.job.has<Open>(a));
+    after.claims("b", {});
+    after.job.says(a, Stopped{1, {}, {}});
+    CHECK(after.job.coordinator().round() == 2);
+  }
+  SECTION("nor for one that comes when those that were there had their time") {
+    After after(at_once, 2, 3);
+    after.claims("a", {});
+    after.job.wait(Milliseconds{10'500});
+    after.claims("b", {});
+    CHECK(after.job.coordinator().round() == 1);
+  }
+  SECTION("but for one that comes late and was in such a round") {
+    Before before;
+    const RoundClaim claim = before.claim_of(2);
+    After after(at_once, 2, 3);
+    after.claims("d", {});
+    after.job.wait(Milliseconds{60'000});
+    after.claims("b", claim);
+    CHECK(after.job.coordinator().round() == 0);
+    after.job.wait(Milliseconds{20'000});
+    CHECK(after.job.coordinator().round() == 2);
+  }
+}
