@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -82,7 +84,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void lead(Term term);
   void follow(const lease::Leader& leader);
   void coordinator_is_gone();
-  void stand_down(const std::string& why);
+  int stand_down(const std::string& why);
   void stop_campaigning();
   void record(const VerdictMessage& verdict);
   void recorded(const VerdictMessage& verdict, const Result<void>& result);
@@ -135,7 +137,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   [[nodiscard]] VerdictMessage left_verdict(const char* when) const;
   void lost(const LinkLoss& loss);
   void lost_later(Error error);
-  void come_back(const std::string& why);
+  void come_back(const std::string& why, int signal = 0);
   void join_by(Deadline deadline);
   void ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline);
   void end(const VerdictMessage& verdict);
@@ -355,8 +357,7 @@ void JobRendezvous::on(const Refused& refused) {
   const bool may_come_back = refused.kind == RefusalKind::given_up || refused.kind == RefusalKind::moved;
   if (may_come_back && member_ && (!server_ || leadership_)) {
     claim_.moved = refused.kind == RefusalKind::moved;
-    if (server_) stand_down(refused.why);
-    return come_back(refused.why);
+    return come_back(refused.why, stand_down(refused.why));
   }
   VerdictMessage verdict;
   if (refused.kind == RefusalKind::for_good && left_) {
@@ -440,8 +441,7 @@ void JobRendezvous::stopped(const Stopped& stopped) {
 void JobRendezvous::lost(const LinkLoss& loss) {
   // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
   if (member_ && (leadership_ ? true : loss.unreachable && !server_)) {
-    if (server_) stand_down(loss.error.message);
-    return come_back(loss.error.message);
+    return come_back(loss.error.message, stand_down(loss.error.message));
   }
   over_ = true;
   notice_timer_.cancel();
@@ -457,8 +457,8 @@ void JobRendezvous::lost_later(Error error) {
              [tell = while_it_lasts(&JobRendezvous::lost), loss = LinkLoss{std::move(error), false}] { tell(loss); });
 }
 
-/// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped.
-void JobRendezvous::come_back(const std::string& why) {
+/// This node's place is lost, the job may go on: as a newcomer, once its workers are stopped, by `signal`.
+void JobRendezvous::come_back(const std::string& why, int signal) {
   why_it_comes_back_ = why;
   agent_id_ = random_id();
   member_ = false;
@@ -471,10 +471,11 @@ void JobRendezvous::come_back(const std::string& why) {
     return find_again();
   }
   coming_back_ = true;
-  listener_.stop(Stop{started_, true, concat(why, "; stopping the workers, to join again"), 0});
+  listener_.stop(Stop{started_, true, concat(why, "; stopping the workers, to join again"), signal});
 }
 
 void JobRendezvous::find_again() {
+  if (left_) return end_later(left_verdict(outside()));  // the coordinator that it told so knows of it no more
   const Deadline deadline = Clock::now() + options_.spec->rendezvous.coordinator_timeout;
   if (leadership_) look_for_coordinator(deadline);
   else join_by(deadline);
@@ -605,12 +606,15 @@ void JobRendezvous::coordinator_is_gone() {
   if (options_.spec->rendezvous.min_nodes > 1) leadership_->depose(followed_->term);
 }
 
-/// Of the coordinator here: it tells its agents so, and ends once they know. A lease that it may have is given back, so
-/// that the next one has a term of its own.
-void JobRendezvous::stand_down(const std::string& why) {
+/// Of the coordinator here, if there is one: it tells its agents so, and ends once they know. A lease that it may have
+/// is given back, so that the next one has a term of its own. Gives the signal for the workers of this machine: the
+/// next coordinator does not wait for them, so they have no grace.
+int JobRendezvous::stand_down(const std::string& why) {
+  if (!server_) return 0;
   server_->stand_down(why);
   former_server_ = std::move(server_);
   leadership_->resign(nullptr);
+  return SIGKILL;
 }
 
 void JobRendezvous::record(const VerdictMessage& verdict) {
