@@ -1,0 +1,62 @@
+#include "failover_engine.hpp"
+
+#include <algorithm>
+
+namespace ddrun::test {
+
+void Engine::go_away(Clock::time_point until, bool extends) {
+  away_until_ = std::max(away_until_, until);
+  if (state_.holder == 0) return;
+  if (extends) expires_ = std::max(expires_, away_until_ + ttl_);
+  watch();
+}
+
+Engine::State Engine::tick(std::uint64_t who, bool campaigns, const std::string& address) {
+  const bool may_lead = campaigns && (!state_.verdict || !heeds_verdict_);
+  if (state_.holder == who) {
+    renew();
+    if (campaigns && state_.address != address) {
+      state_.address = address;
+      on_change_();
+    }
+  } else if (state_.holder == 0 && may_lead) {
+    state_.holder = who;
+    state_.address = address;
+    ++state_.term;
+    renew();
+    on_change_();
+  }
+  return state_;
+}
+
+void Engine::resign(std::uint64_t who) {
+  if (state_.holder != who) return;
+  state_.holder = 0;
+  on_change_();
+}
+
+bool Engine::record(std::uint64_t who, const std::string& text) {
+  if (state_.holder != who) return false;
+  if (!state_.verdict) {
+    state_.verdict = text;
+    recorder_ = who;
+    on_change_();
+  }
+  return recorder_ == who && state_.verdict == text;
+}
+
+void Engine::renew() {
+  expires_ = std::max(expires_, timeline_.now() + ttl_);
+  watch();
+}
+
+void Engine::watch() {
+  timeline_.at(std::max(expires_, away_until_), [this, term = state_.term] {
+    if (state_.holder == 0 || state_.term != term) return;
+    if (timeline_.now() < std::max(expires_, away_until_)) return;
+    state_.holder = 0;
+    on_change_();
+  });
+}
+
+}  // namespace ddrun::test

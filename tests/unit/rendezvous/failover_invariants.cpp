@@ -1,0 +1,218 @@
+#include "failover_invariants.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "recorded_verdict.hpp"
+#include "simulation_invariants.hpp"
+
+namespace ddrun::test {
+
+using namespace ddrun::rendezvous;
+using std::chrono::seconds;
+
+namespace {
+
+/// The next leader, once a lease is over; connections to a machine that is gone are tried for 5 s.
+constexpr seconds time_to_find{8};
+/// A heartbeat's interval, and some time to kill.
+constexpr std::chrono::milliseconds time_to_notice{1'500};
+
+template <class... Parts>
+void require(bool held, const Parts&... parts) {
+  if (!held) throw Violation(concat(parts...));
+}
+
+/// What agents are told is what was recorded; the record has less of the cause.
+bool same_end(const VerdictMessage& told, const VerdictMessage& recorded) {
+  return told.kind == recorded.kind && told.exit_code == recorded.exit_code && told.signal == recorded.signal &&
+         told.rank == recorded.rank && told.restarts == recorded.restarts;
+}
+
+}  // namespace
+
+// ---- coordinators
+
+void FailoverInvariants::hears(const SimulatedServer& server, LinkId link, const FromAgent& message) {
+  if (std::holds_alternative<Leave>(message)) servers_[server.number()].leaving.insert(link);
+}
+
+void FailoverInvariants::joins(const SimulatedServer& server, const Join& join) {
+  if (join.claim.node_count > 0) servers_[server.number()].claims.emplace(join.claim.term, join.claim.round);
+}
+
+void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
+  const bool recorded = engine_.state().verdict.has_value();
+  if (std::holds_alternative<Open>(message) || std::holds_alternative<Start>(message)) {
+    require(!recorded, "a round begins, and the verdict of the job is recorded");
+    require(server.holds_lease(), "a round begins without the lease");
+  }
+  if (const auto* start = std::get_if<Start>(&message)) {
+    const auto [of_term, first_of_term] = terms_.try_emplace(start->term, server.number());
+    require(of_term->second == server.number(), "two coordinators start rounds in term ", start->term);
+    require(start->term >= last_term_, "term ", start->term, " starts a round after term ", last_term_);
+    require(start->term > last_term_ || start->round >= last_round_, "round ", start->round, " after ", last_round_);
+    if (start->term > last_term_ || start->round > last_round_) ++rounds_;
+    last_term_ = start->term;
+    last_round_ = start->round;
+    const auto place = std::pair(start->term, start->round);
+    const auto [count, first] = restarts_.try_emplace(place, start->ranks.restart_count);
+    require(count->second == start->ranks.restart_count, "two restart counts in one round");
+    require(start->ranks.restart_count <= scenario_.max_restarts, "too many restarts");
+    require(start->ranks.node_count >= scenario_.min_nodes && start->ranks.node_count <= scenario_.max_nodes,
+            start->ranks.node_count, " nodes in a round");
+  } else if (const auto* verdict = std::get_if<VerdictMessage>(&message)) {
+    require(recorded, "a verdict is told before it is recorded");
+    const auto record = read_recorded(*engine_.state().verdict);
+    require(record && same_end(*verdict, *record), "another verdict is told than the recorded one");
+  }
+}
+
+void FailoverInvariants::step_over(const SimulatedServer& server, bool quiet) {
+  const Coordinator& coordinator = server.coordinator();
+  OfServer& of = servers_[server.number()];
+  if (coordinator.done() || coordinator.verdict()) {
+    of.gathers_since.reset();
+    return;
+  }
+  if (quiet || (of.many && ++of.looks % 64 != 0)) return check_gathering(of);
+  const auto members = coordinator.members();
+  of.many = members.size() > 100;
+  const bool in_round =
+      std::any_of(members.begin(), members.end(), [](const auto& member) { return member.node_rank >= 0; });
+  const auto available = std::count_if(members.begin(), members.end(),
+                                       [&](const auto& member) { return of.leaving.count(member.link) == 0; });
+  const bool gathers = !in_round && !server.suspended() && available >= scenario_.min_nodes;
+  if (!gathers) of.gathers_since.reset();
+  else if (!of.gathers_since) of.gathers_since = timeline_.now();
+  require(members.empty() || coordinator.next_deadline().has_value(), "members wait for nothing");
+  check_gathering(of);
+}
+
+void FailoverInvariants::check_gathering(const OfServer& of) const {
+  const auto now = timeline_.now();
+  // While the machine stood still it could do nothing.
+  const auto since = of.gathers_since ? std::max(*of.gathers_since, std::min(last_harm_, now)) : now;
+  require(now - since <= scenario_.longest_gathering(), "enough members wait, and no round begins");
+}
+
+// ---- machines
+
+void FailoverInvariants::leads(const SimulatedNode& node,
+                               const std::vector<std::shared_ptr<SimulatedNode>>& all) const {
+  for (const auto& other : all) {
+    require(other->index() == node.index() || !other->leads(), node.host(), " and ", other->host(), " lead at once");
+  }
+}
+
+void FailoverInvariants::obeys(const SimulatedNode& node, Term term) const {
+  const auto last = obeyed_.find(node.index());
+  require(last == obeyed_.end() || term >= last->second, node.host(), " obeys term ", term, " after ",
+          last == obeyed_.end() ? 0 : last->second);
+}
+
+void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, bool with_coordinator) {
+  obeyed_[node.index()] = start.term;
+  auto& [round, restarts] = last_[node.index()];
+  require(start.round > round, node.host(), " starts round ", start.round, " after round ", round);
+  require(start.ranks.restart_count >= restarts, node.host(), ": restart count ", start.ranks.restart_count, " after ",
+          restarts);
+  round = start.round;
+  restarts = start.ranks.restart_count;
+  const Place place{start.term, start.round};
+  // It may have waited to be read since long ago: nothing that ddrun can know of.
+  const auto stood = stood_still_until_.find(node.machine());
+  const bool late = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
+  if (late && place < last_begun_) {
+    running_[node.index()] = {place, with_coordinator, std::nullopt, true, node.host()};
+    return;
+  }
+  require(place >= last_begun_, "round ", start.round, " of term ", start.term, " starts on ", node.host(),
+          " after round ", last_begun_.second, " of term ", last_begun_.first);
+  last_begun_ = std::max(last_begun_, place);
+  last_began_at_ = timeline_.now();
+  if (running_in_.size() > (running_in_.count(place) != 0 ? 1U : 0U)) meets_others(node, place);
+  running_[node.index()] = {place, with_coordinator, std::nullopt, false, node.host()};
+  ++running_in_[place];
+}
+
+/// Workers of another round run somewhere.
+void FailoverInvariants::meets_others(const SimulatedNode& node, Place place) {
+  const OfServer& of = servers_[terms_.at(place.first)];
+  for (auto& [index, running] : running_) {
+    if (running.stood_still || running.place == place) continue;
+    // None of that round has come, and what decides has let another one lead: a coordinator without the lease, all of
+    // whose members are well, on the other side of a cut. Terms tell the rounds apart.
+    if (of.claims.count(running.place) == 0 && running.place.first < place.first) continue;
+    // The coordinator before, whose lease was over already, notices the loss of its members up to an interval after
+    // they have noticed.
+    if (running.with_coordinator) {
+      if (!running.ends_by) running.ends_by = timeline_.now() + time_to_notice;
+      continue;
+    }
+    require(false, "workers of round ", place.second, " of term ", place.first, " start on ", node.host(),
+            " while those of round ", running.place.second, " of term ", running.place.first, " run on ",
+            running.host);
+  }
+}
+
+void FailoverInvariants::uncount(const Running& running) {
+  if (running.stood_still) return;
+  const auto count = running_in_.find(running.place);
+  if (--count->second == 0) running_in_.erase(count);
+}
+
+void FailoverInvariants::workers_end(const SimulatedNode& node) {
+  const auto found = running_.find(node.index());
+  const Running running = found->second;
+  running_.erase(found);
+  uncount(running);
+  require(running.stood_still || !running.ends_by || timeline_.now() <= *running.ends_by, "workers of round ",
+          running.place.second, " of term ", running.place.first, " run on with their coordinator on ", running.host);
+}
+
+std::size_t FailoverInvariants::runs_last_round() const {
+  const auto found = running_in_.find(last_begun_);
+  return found == running_in_.end() ? 0 : static_cast<std::size_t>(found->second);
+}
+
+void FailoverInvariants::stands_still(const SimulatedNode& node, Clock::time_point until) {
+  auto& last = stood_still_until_[node.machine()];
+  last = std::max(last, until);
+  const auto found = running_.find(node.index());
+  if (found == running_.end()) return;
+  uncount(found->second);
+  found->second.stood_still = true;
+}
+
+void FailoverInvariants::harmed(std::size_t machine, Clock::time_point until) {
+  auto& last = harmed_until_[machine];
+  last = std::max(last, until);
+}
+
+void FailoverInvariants::takes_for_lost(const SimulatedNode& node, const SimulatedNode* coordinators) {
+  if (coordinators == nullptr || !coordinators->lives() || coordinators->is_stopped()) return;
+  // What was harmed until lately may not have said a word since.
+  for (const std::size_t machine : {node.machine(), coordinators->machine()}) {
+    const auto harmed = harmed_until_.find(machine);
+    if (harmed != harmed_until_.end() && timeline_.now() - harmed->second < seconds(4)) return;
+  }
+  require(false, node.host(), " takes a coordinator for lost that is well");
+}
+
+void FailoverInvariants::ends(const SimulatedNode& node) const {
+  if (node.outcome() == SimulatedNode::Outcome::coordinator_lost) {
+    // One that has looked since all was well again has found one.
+    const bool well = scenario_.lost_requests == 0 && scenario_.late_requests == 0;
+    require(!well || node.looked_since() < last_harm_ + seconds(1), node.host(), " has found no coordinator");
+    require(!well || timeline_.now() - last_harm_ < scenario_.ttl + time_to_find, node.host(),
+            " has found no coordinator, but all was well");
+  }
+  if (!node.verdict()) return;
+  require(engine_.state().verdict.has_value(), node.host(), " hears a verdict that is not recorded");
+  const auto record = read_recorded(*engine_.state().verdict);
+  require(record && same_end(*node.verdict(), *record), node.host(), " ends otherwise than the job");
+}
+
+}  // namespace ddrun::test

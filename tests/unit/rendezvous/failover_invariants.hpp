@@ -1,0 +1,92 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "failover_engine.hpp"
+#include "failover_node.hpp"
+#include "failover_scenario.hpp"
+
+namespace ddrun::test {
+
+/// Looks at all that coordinators say, and at what runs where; throws a Violation when something that must always be
+/// true is not.
+class FailoverInvariants {
+ public:
+  FailoverInvariants(const FailoverScenario& scenario, const Timeline& timeline, const Engine& engine)
+      : scenario_(scenario), timeline_(timeline), engine_(engine) {}
+
+  // A coordinator.
+  void hears(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromAgent& message);
+  void sends(const SimulatedServer& server, rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
+  void joins(const SimulatedServer& server, const rendezvous::Join& join);
+  /// `quiet`: nothing has happened since the last look but PING and PONG.
+  void step_over(const SimulatedServer& server, bool quiet);
+
+  // A machine.
+  void leads(const SimulatedNode& node, const std::vector<std::shared_ptr<SimulatedNode>>& all) const;
+  /// A coordinator of that term says something.
+  void obeys(const SimulatedNode& node, rendezvous::Term term) const;
+  /// `with_coordinator`: that is in the same process.
+  void begins(const SimulatedNode& node, const rendezvous::Start& start, bool with_coordinator);
+  void workers_end(const SimulatedNode& node);
+  /// Its agent is stopped, and nothing stops its workers.
+  void stands_still(const SimulatedNode& node, Clock::time_point until);
+  void takes_for_lost(const SimulatedNode& node, const SimulatedNode* coordinators);
+  /// Something is wrong with the machine's network, or its process stands still, until then.
+  void harmed(std::size_t machine, Clock::time_point until);
+  void engine_harmed(Clock::time_point until) { last_harm_ = std::max(last_harm_, until); }
+  void ends(const SimulatedNode& node) const;
+
+  [[nodiscard]] rendezvous::Round rounds() const { return rounds_; }
+  /// In which rounds were started.
+  [[nodiscard]] std::size_t terms() const { return terms_.size(); }
+  /// How many machines run workers of the last round, and since when the last of them does.
+  [[nodiscard]] std::size_t runs_last_round() const;
+  [[nodiscard]] std::pair<rendezvous::Term, rendezvous::Round> last_begun() const { return last_begun_; }
+  [[nodiscard]] Clock::time_point last_began_at() const { return last_began_at_; }
+
+ private:
+  using Place = std::pair<rendezvous::Term, rendezvous::Round>;
+  struct Running {
+    Place place;
+    bool with_coordinator = false;  ///< on its own machine
+    std::optional<Clock::time_point> ends_by;
+    bool stood_still = false;
+    std::string host;
+  };
+  struct OfServer {
+    std::set<rendezvous::LinkId> leaving;
+    std::set<Place> claims;
+    std::optional<Clock::time_point> gathers_since;
+    bool many = false;
+    std::uint64_t looks = 0;
+  };
+  const FailoverScenario& scenario_;
+  const Timeline& timeline_;
+  const Engine& engine_;
+  void meets_others(const SimulatedNode& node, Place place);
+  void check_gathering(const OfServer& of) const;
+  void uncount(const Running& running);
+
+  std::map<std::size_t, Running> running_;
+  std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
+  Place last_begun_;
+  Clock::time_point last_began_at_;
+  std::map<std::size_t, rendezvous::Term> obeyed_;                ///< of the last START, by node
+  std::map<std::size_t, std::pair<rendezvous::Round, int>> last_;  ///< round and restarts, by node
+  std::map<rendezvous::Term, std::uint64_t> terms_;                          ///< the server that started a round in it
+  std::map<Place, int> restarts_;  ///< as START said
+  rendezvous::Term last_term_ = 0;
+  rendezvous::Round last_round_ = 0;
+  std::map<std::uint64_t, OfServer> servers_;
+  std::map<std::size_t, Clock::time_point> harmed_until_, stood_still_until_;
+  Clock::time_point last_harm_;
+  rendezvous::Round rounds_ = 0;
+};
+
+}  // namespace ddrun::test

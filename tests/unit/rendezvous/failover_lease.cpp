@@ -1,0 +1,211 @@
+#include "failover_lease.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "ddrun/lease/fence.hpp"
+
+namespace ddrun::test {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t ticks_known = 7;
+constexpr milliseconds time_to_be_done{1'000};
+constexpr milliseconds pause_between_records{300};
+constexpr Milliseconds longest_between_ticks{1'000};
+
+}  // namespace
+
+SimulatedLease::SimulatedLease(Place place, lease::Callbacks callbacks)
+    : place_(std::move(place)), callbacks_(std::move(callbacks)) {}
+
+template <class Action>
+void SimulatedLease::later(Clock::duration time, Action action) {
+  place_.timeline.in(time, [weak = weak_from_this(), action = std::move(action)] {
+    const auto self = weak.lock();
+    if (!self || self->closed_) return;
+    self->place_.on_thread([weak, action] {
+      if (const auto alive = weak.lock(); alive && !alive->closed_) action();
+    });
+  });
+}
+
+void SimulatedLease::start() {
+  later(place_.random.time({}, milliseconds(20)), [this] { tick(); });
+}
+
+void SimulatedLease::tick() {
+  const Milliseconds between = std::min(place_.scenario.ttl / 4, longest_between_ticks);
+  later(place_.random.time(between / 2, between * 3 / 2), [this] { tick(); });
+  if (waits_for_ != 0) return;
+  waits_for_ = ++last_tick_;
+  ticks_.push_back({last_tick_, place_.timeline.now()});
+  if (ticks_.size() > ticks_known) ticks_.pop_front();
+  later(time_to_be_done, [this, number = last_tick_] {
+    if (waits_for_ == number) waits_for_ = 0;
+  });
+  ask([this, number = last_tick_, campaigns = candidate_, address = address_] {
+    const Engine::State state = place_.engine.tick(place_.id, campaigns, address);
+    answer([this, number, state] {
+      if (waits_for_ == number) waits_for_ = 0;
+      heard(state, number);
+    });
+  });
+}
+
+Clock::duration SimulatedLease::travel() {
+  const FailoverScenario& scenario = place_.scenario;
+  return place_.random.chance(scenario.late_requests)
+             ? place_.random.time({}, Clock::duration(scenario.ttl))
+             : place_.random.time(Clock::duration{1}, scenario.slowest_message);
+}
+
+/// The engine acts on it even if this process is stopped, or ends, meanwhile.
+void SimulatedLease::ask(std::function<void()> at_engine) {
+  if (place_.random.chance(place_.scenario.lost_requests)) return;
+  last_ask_ = std::max(last_ask_, place_.timeline.now() + travel());
+  place_.timeline.at(last_ask_, [self = shared_from_this(), at_engine = std::move(at_engine)] {
+    if (self->place_.engine.is_there() && self->place_.reaches_engine()) at_engine();
+  });
+}
+
+void SimulatedLease::answer(std::function<void()> here) {
+  if (place_.random.chance(place_.scenario.lost_requests)) return;
+  last_answer_ = std::max(last_answer_, place_.timeline.now() + travel());
+  later(last_answer_ - place_.timeline.now(), [this, here = std::move(here)] {
+    if (place_.reaches_engine()) here();
+  });
+}
+
+void SimulatedLease::changed() {
+  if (closed_ || !place_.engine.is_there() || !place_.reaches_engine()) return;
+  answer([this, state = place_.engine.state()] { heard(state, std::nullopt); });
+}
+
+void SimulatedLease::heard(const Engine::State& state, std::optional<std::uint64_t> tick) {
+  if (state.verdict && place_.scenario.broken != Break::record_not_heeded) told_verdict(*state.verdict);
+  if (state.holder == place_.id) {
+    if (tick) held(state.term, *tick);
+    return;
+  }
+  if (term_ != 0) lost();
+  if (state.holder == 0 || state.term == former_term_ || state.term < highest_term_) return tell_no_leader();
+  highest_term_ = state.term;
+  tell_leader({state.term, state.address, false});
+}
+
+void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
+  const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == number; });
+  if (tick == ticks_.end()) return;
+  // Given up, but it has not heard of that yet.
+  if (!candidate_ || (term_ == 0 && term <= highest_term_)) return;
+  if (term_ != 0 && term != term_) return lost();
+  const Milliseconds ttl = place_.scenario.ttl;
+  const Clock::duration time = std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
+  const bool from_answer = place_.scenario.broken == Break::lease_counted_from_answer;
+  until_ = std::max(until_, (from_answer ? place_.timeline.now() : tick->sent) + time);
+  term_ = highest_term_ = term;
+  if (!leads()) return lost();
+  place_.on_lead();
+  watch_fence();
+  tell_leader({term, address_, true});
+}
+
+void SimulatedLease::told_verdict(const std::string& text) {
+  if (verdict_ == text) return;
+  verdict_ = text;
+  place_.on_owners_thread([weak = weak_from_this(), text] {
+    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_verdict(text);
+  });
+}
+
+void SimulatedLease::watch_fence() {
+  later(until_ - place_.timeline.now(), [this, term = term_] {
+    if (term_ == term && term_ != 0 && !leads()) lost();
+  });
+}
+
+void SimulatedLease::lost() {
+  step_down();
+  told_.reset();
+  if (const auto done = std::exchange(recorded_, nullptr)) place_.on_owners_thread([done] { done(false); });
+  place_.on_owners_thread([weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_lost("");
+  });
+  // Whatever the program believes to hold is given up; the next time is a new term.
+  ask([this] { place_.engine.resign(place_.id); });
+}
+
+void SimulatedLease::step_down() {
+  if (term_ != 0) former_term_ = term_;
+  term_ = 0;
+  until_ = {};
+  if (told_ && told_->is_me) told_.reset();
+}
+
+void SimulatedLease::campaign(const std::string& address) {
+  address_ = address;
+  candidate_ = true;
+  if (term_ != 0) tell_leader({term_, address_, true});
+}
+
+void SimulatedLease::resign(std::function<void()> done) {
+  candidate_ = false;
+  if (const auto recorded = std::exchange(recorded_, nullptr)) place_.on_owners_thread([recorded] { recorded(false); });
+  step_down();
+  ask([this, done] {
+    place_.engine.resign(place_.id);
+    answer([this, done] {
+      if (done) place_.on_owners_thread(done);
+    });
+  });
+}
+
+void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
+  if (!leads() || recorded_ || verdict_) return place_.on_owners_thread([done] { done(false); });
+  to_record_ = text;
+  recorded_ = std::move(done);
+  try_to_record();
+}
+
+/// Again and again as long as the lease is held, as the program does.
+void SimulatedLease::try_to_record() {
+  if (!recorded_) return;
+  ask([this, text = to_record_] {
+    const bool recorded = place_.engine.record(place_.id, text);
+    answer([this, text, recorded] {
+      if (!recorded_) return;
+      if (recorded) told_verdict(text);
+      const auto done = std::exchange(recorded_, nullptr);
+      place_.on_owners_thread([done, recorded] { done(recorded); });
+    });
+  });
+  later(pause_between_records, [this] { try_to_record(); });
+}
+
+void SimulatedLease::close(bool gives_back) {
+  if (std::exchange(closed_, true)) return;
+  term_ = 0;
+  recorded_ = nullptr;
+  if (gives_back) ask([this] { place_.engine.resign(place_.id); });
+}
+
+void SimulatedLease::tell_leader(const lease::Leader& leader) {
+  if (told_ == leader) return;
+  told_ = leader;
+  place_.on_owners_thread([weak = weak_from_this(), leader] {
+    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_leader(leader);
+  });
+}
+
+void SimulatedLease::tell_no_leader() {
+  if (!told_ || told_->is_me) return;
+  told_.reset();
+  place_.on_owners_thread([weak = weak_from_this()] {
+    if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_no_leader();
+  });
+}
+
+}  // namespace ddrun::test

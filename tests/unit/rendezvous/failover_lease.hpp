@@ -1,0 +1,84 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ddrun/lease/lease.hpp"
+#include "failover_engine.hpp"
+#include "failover_scenario.hpp"
+
+namespace ddrun::test {
+
+/// One machine's part in who leads: what lib/lease/src/program_lease.cpp and its program do together, without either.
+/// Requests and answers may be lost or late, but overtake none.
+class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
+ public:
+  struct Place {
+    Timeline& timeline;
+    Random& random;
+    Engine& engine;
+    const FailoverScenario& scenario;
+    std::uint64_t id = 0;
+    std::function<bool()> reaches_engine;
+    /// On the thread of the lease: at once, or once the process goes on.
+    std::function<void(std::function<void()>)> on_thread;
+    /// The same, for the thread of who uses it.
+    std::function<void(std::function<void()>)> on_owners_thread;
+    std::function<void()> on_lead;  ///< for invariants
+  };
+  SimulatedLease(Place place, lease::Callbacks callbacks);
+
+  void start();
+  void campaign(const std::string& address);
+  void resign(std::function<void()> done);
+  void record_verdict(const std::string& text, std::function<void(bool)> done);
+  [[nodiscard]] bool leads() const { return term_ != 0 && place_.timeline.now() < until_; }
+  /// What decides has changed.
+  void changed();
+  /// Nothing is called any more. `gives_back`: its program does so at the end of its stdin.
+  void close(bool gives_back);
+  void slow_down(double factor) { slowness_ = std::max(slowness_, factor); }
+
+ private:
+  void tick();
+  void ask(std::function<void()> at_engine);
+  void answer(std::function<void()> here);
+  void heard(const Engine::State& state, std::optional<std::uint64_t> tick);
+  void held(rendezvous::Term term, std::uint64_t tick);
+  void told_verdict(const std::string& text);
+  void try_to_record();
+  void watch_fence();
+  void lost();
+  void step_down();
+  void tell_leader(const lease::Leader& leader);
+  void tell_no_leader();
+  [[nodiscard]] Clock::duration travel();
+  template <class Action>
+  void later(Clock::duration time, Action action);
+
+  struct Tick {
+    std::uint64_t number = 0;
+    Clock::time_point sent;
+  };
+  Place place_;
+  lease::Callbacks callbacks_;
+  bool closed_ = false;
+  std::string address_;
+  bool candidate_ = false;
+  rendezvous::Term term_ = 0, highest_term_ = 0, former_term_ = 0;
+  Clock::time_point until_;
+  double slowness_ = 1;
+  std::deque<Tick> ticks_;
+  std::uint64_t last_tick_ = 0;
+  std::uint64_t waits_for_ = 0;
+  Clock::time_point last_ask_, last_answer_;
+  std::optional<lease::Leader> told_;
+  std::optional<std::string> verdict_;
+  std::string to_record_;
+  std::function<void(bool)> recorded_;
+};
+
+}  // namespace ddrun::test

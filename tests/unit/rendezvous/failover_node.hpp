@@ -1,0 +1,158 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ddrun/rendezvous/coordinator.hpp"
+#include "failover_lease.hpp"
+#include "failover_server.hpp"
+
+namespace ddrun::test {
+
+class FailoverWorld;
+
+/// The agent of one machine, from its start to its end: what JobRendezvous and AgentLink do with a lease, function by
+/// function and under the same names, with workers that end well, fail, or are slow to stop.
+class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
+ public:
+  enum class Outcome { none, verdict, refused, left, coordinator_lost, killed };
+
+  SimulatedNode(FailoverWorld& world, std::size_t index, std::size_t machine, std::string host);
+
+  // What is done to it.
+  void begin();
+  void leave(int signal);
+  /// Its process does nothing for so long.
+  void stand_still(Clock::duration time);
+  void kill(bool with_its_machine, bool gives_lease_back);
+
+  // What its connections say.
+  void hears(rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
+  void loses(rendezvous::LinkId link);
+  /// `answered`: its machine has said that nothing listens there.
+  void connected(std::uint64_t attempt, rendezvous::LinkId link);
+  void not_connected(std::uint64_t attempt);
+
+  /// At once, or when the process goes on.
+  void turn(const std::function<void()>& what);
+  void lease_changed() {
+    if (lease_) lease_->changed();
+  }
+  [[nodiscard]] std::shared_ptr<SimulatedServer> server_of(std::uint64_t number) const;
+
+  [[nodiscard]] std::size_t index() const { return index_; }
+  [[nodiscard]] std::size_t machine() const { return machine_; }
+  [[nodiscard]] const std::string& host() const { return host_; }
+  [[nodiscard]] bool lives() const { return lives_; }
+  [[nodiscard]] bool is_stopped() const;
+  [[nodiscard]] bool leads() const { return lives_ && lease_ && lease_->leads(); }
+  [[nodiscard]] Outcome outcome() const { return outcome_; }
+  [[nodiscard]] const std::optional<rendezvous::VerdictMessage>& verdict() const { return verdict_; }
+  [[nodiscard]] const rendezvous::RoundClaim& claim() const { return claim_; }
+  [[nodiscard]] bool was_told_to_leave() const { return left_.has_value(); }
+  [[nodiscard]] Clock::time_point looked_since() const { return looked_since_; }
+  void slow_clock(double factor) {
+    if (lease_) lease_->slow_down(factor);
+  }
+
+ private:
+  enum class Stage { none, looking, connecting, joining, joined };
+  enum class Workers { none, opening, running, stopping };
+
+  template <class Action>
+  void later(Clock::duration time, Action action);
+
+  // As in agent_link.cpp.
+  void begin_link(Clock::time_point connect_by);
+  void connect();
+  void attempt_failed();
+  void give_up();
+  void link_lost(const std::string& why);
+  void reset_link();
+  void watch_for_silence();
+  void say(const rendezvous::FromAgent& message);
+
+  // As in job_rendezvous.cpp.
+  [[nodiscard]] rendezvous::Join join_message() const;
+  void start_coordinator();
+  void join_by(Clock::time_point deadline);
+  void on(const rendezvous::Welcome& welcome);
+  void on(const rendezvous::Refused& refused);
+  void on(const rendezvous::Open& open);
+  void on(const rendezvous::Start& start);
+  void on(const rendezvous::Stop& stop);
+  void on(const rendezvous::VerdictMessage& verdict);
+  template <class Other>
+  void on(const Other& /*other*/) {}
+  void stopped(rendezvous::Round round);
+  void lost(const std::string& why);
+  void come_back(const std::string& why, int signal = 0);
+  void find_again();
+  void campaign();
+  void stop_campaigning();
+  void look_for_coordinator(Clock::time_point until);
+  void nobody_leads();
+  void on_leader(const lease::Leader& leader);
+  void lead(rendezvous::Term term);
+  void follow(const lease::Leader& leader);
+  int stand_down(const std::string& why);
+  void record(const rendezvous::VerdictMessage& verdict);
+  void recorded(const rendezvous::VerdictMessage& verdict, bool done);
+  void on_recorded_verdict(const std::string& text);
+  void end_as_recorded();
+  void resign();
+  void end(Outcome outcome, std::optional<rendezvous::VerdictMessage> verdict);
+  void job_done(std::uint64_t server);
+  void close_up();
+  void exit();
+  void close(std::shared_ptr<SimulatedServer>& server);
+
+  // Workers.
+  void workers_end(rendezvous::Round round, bool well);
+  void stop_workers(int signal);
+  void workers_are_gone();
+
+  FailoverWorld& world_;
+  std::size_t index_, machine_;
+  std::string host_, agent_id_;
+  int agent_ids_ = 0;
+  bool lives_ = true;
+  Clock::time_point stopped_until_;
+  std::shared_ptr<SimulatedLease> lease_;
+  std::shared_ptr<SimulatedServer> server_, former_server_;
+  std::uint64_t servers_ = 0;
+
+  Stage stage_ = Stage::none;
+  rendezvous::LinkId link_ = 0;
+  std::uint64_t attempt_ = 0;
+  Clock::time_point connect_by_, heard_;
+  Clock::duration pause_{};
+  rendezvous::Join join_;
+  bool is_here_ = false;
+  std::string target_;
+
+  rendezvous::Round started_ = 0;
+  bool waits_for_no_verdict_ = false;
+  bool member_ = false, has_workers_ = false, coming_back_ = false, job_done_ = false;
+  rendezvous::RoundClaim claim_;
+  std::optional<rendezvous::Leave> left_;
+  bool campaigns_ = false, looking_ = false;
+  Clock::time_point look_until_, looked_since_;
+  std::uint64_t look_ = 0;
+  rendezvous::Term term_ = 0, joined_term_ = 0;
+  std::optional<lease::Leader> leader_, followed_;
+  std::optional<rendezvous::VerdictMessage> recorded_;
+  bool resigned_ = false, resigning_ = false, over_ = false, closing_ = false;
+
+  Workers workers_ = Workers::none;
+  bool workers_live_ = false;
+  rendezvous::Round workers_round_ = 0;
+  std::uint64_t stop_ = 0;
+  int base_rank_ = 0;
+  Outcome outcome_ = Outcome::none;
+  std::optional<rendezvous::VerdictMessage> verdict_;
+};
+
+}  // namespace ddrun::test

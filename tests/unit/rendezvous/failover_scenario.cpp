@@ -1,0 +1,118 @@
+#include "failover_scenario.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "ddrun/base/text.hpp"
+
+namespace ddrun::test {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Kind = FailoverScenario::Kind;
+
+constexpr seconds longest_backoff{60};
+
+/// As long as workers of a silent machine may run.
+Clock::duration silence(const FailoverScenario& scenario) {
+  return scenario.fence ? Clock::duration(*scenario.fence) : heartbeat_bound + scenario.grace + seconds(1);
+}
+
+Milliseconds longest_pause_of(const FailoverScenario& scenario) {
+  return std::min<Milliseconds>(scenario.backoff * (1LL << std::min(scenario.max_restarts, 20)), longest_backoff);
+}
+
+}  // namespace
+
+rendezvous::Settings FailoverScenario::settings() const {
+  std::map<std::string, std::string> all = {{"min_nodes", std::to_string(min_nodes)},
+                                            {"max_nodes", std::to_string(max_nodes)},
+                                            {"max_restarts", std::to_string(max_restarts)},
+                                            {"restart_backoff_ms", std::to_string(backoff.count())},
+                                            {"restart_window_ms", ""},
+                                            {"last_call_ms", std::to_string(last_call.count())},
+                                            {"join_timeout_ms", std::to_string(join_timeout.count())},
+                                            {"exit_skew_ms", ""},
+                                            {"node_max_failures", "0"},
+                                            {"grace_ms", std::to_string(grace.count())},
+                                            {"stall_timeout_ms", "300000"}};
+  if (fence) all["fence_ms"] = std::to_string(fence->count());
+  return {all.begin(), all.end()};
+}
+
+Clock::duration FailoverScenario::longest_gathering() const {
+  const Clock::duration recovery = std::max<Clock::duration>(seconds(10), silence(*this) + seconds(5));
+  return recovery + last_call + longest_pause_of(*this) + seconds(1);
+}
+
+Clock::duration FailoverScenario::bound() const {
+  // Each round costs at most this much, and each needs a reason.
+  const Clock::duration round =
+      longest_run + 2 * (grace + seconds(30)) + longest_gathering() + join_timeout + 2 * coordinator_timeout + 4 * ttl;
+  const auto rounds = 1 + max_restarts + agents + 2 * static_cast<int>(faults.size());
+  return arrival_spread + rounds * round;
+}
+
+std::string FailoverScenario::describe() const {
+  return concat("seed ", seed, ": ", agents, " agents for ", min_nodes, ":", max_nodes, ", ", max_restarts,
+                " restarts, grace ", grace.count(), " ms, TTL ", ttl.count(), " ms, ", faults.size(), " faults");
+}
+
+FailoverScenario draw_failover(std::uint64_t seed) {
+  Random random(seed);
+  FailoverScenario drawn;
+  drawn.seed = seed;
+  drawn.max_nodes = random.between(1, random.chance(0.05) ? 30 : 5);
+  drawn.min_nodes = random.chance(0.3) ? drawn.max_nodes : random.between(1, drawn.max_nodes);
+  drawn.agents = std::max(1, random.chance(0.7) ? drawn.max_nodes : drawn.max_nodes + random.between(-1, 2));
+  drawn.max_restarts = random.between(0, 6);
+  drawn.backoff = milliseconds(random.chance(0.7) ? 0 : random.between(1, 1'000));
+  drawn.last_call = milliseconds(random.chance(0.5) ? 0 : random.between(1, 3'000));
+  drawn.join_timeout = milliseconds(random.between(20'000, 40'000));
+  drawn.grace = milliseconds(random.chance(0.5) ? random.between(0, 100) : random.between(0, 8'000));
+  if (random.chance(0.15)) drawn.fence = drawn.grace + milliseconds(4'000) + milliseconds(random.between(0, 3'000));
+  drawn.ttl = seconds(random.chance(0.5) ? 5 : random.between(2, 10));
+  drawn.coordinator_timeout = seconds(random.chance(0.5) ? 30 : random.between(15, 30));
+  drawn.arrival_spread = random.time({}, random.chance(0.7) ? seconds(1) : seconds(10));
+  drawn.longest_run = random.time(milliseconds(1), random.chance(0.2) ? seconds(1) : seconds(20));
+  drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(3) : milliseconds(100));
+  drawn.failing = random.chance(0.7) ? 0 : 0.5 / drawn.max_nodes;
+  drawn.lost_requests = random.chance(0.7) ? 0 : 0.2;
+  drawn.late_requests = random.chance(0.7) ? 0 : 0.05;
+  const int faults = random.chance(0.05) ? 0 : random.between(1, 6);
+  for (int i = 0; i < faults; ++i) {
+    FailoverScenario::Fault fault;
+    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed, Kind::stands_still, Kind::cut_off,
+                              Kind::cut_apart,       Kind::cut_from_engine, Kind::preempted,    Kind::engine_away,
+                              Kind::cut_from_engine, Kind::slow_clock,      Kind::comes_back,   Kind::newcomer};
+    fault.kind = kinds[random.below(std::size(kinds))];
+    // Some come close together: what one of them leaves open the next one meets.
+    fault.when = i > 0 && random.chance(0.4) ? drawn.faults.back().when + random.time({}, seconds(6))
+                                             : random.time({}, drawn.arrival_spread + seconds(25));
+    fault.of_leader = random.chance(0.6);
+    fault.machine = random.below(1'000'000);
+    fault.time = random.time(milliseconds(1), random.chance(0.5) ? seconds(4) : seconds(25));
+    drawn.faults.push_back(fault);
+  }
+  return drawn;
+}
+
+FailoverScenario large_failover(int agents) {
+  FailoverScenario drawn;
+  drawn.seed = 1;
+  drawn.agents = drawn.max_nodes = agents;
+  drawn.min_nodes = agents / 2;
+  drawn.max_restarts = 3;
+  drawn.join_timeout = seconds(60);
+  drawn.grace = seconds(2);
+  drawn.arrival_spread = seconds(1);
+  drawn.longest_run = seconds(3'600);
+  drawn.slowest_message = milliseconds(1);
+  drawn.handling = std::chrono::microseconds(50);
+  return drawn;
+}
+
+}  // namespace ddrun::test

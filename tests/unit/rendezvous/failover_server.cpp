@@ -1,0 +1,175 @@
+#include "failover_server.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ddrun/base/text.hpp"
+#include "failover_invariants.hpp"
+#include "simulation_invariants.hpp"
+
+namespace ddrun::test {
+
+using namespace ddrun::rendezvous;
+
+namespace {
+
+/// JOIN as it would be if the coordinator cared less for what the agent brings along.
+Join bent(Join join, Break broken, Term term) {
+  if (broken == Break::claims_ignored) join.claim = {};
+  if (broken == Break::round_not_carried) join.claim.round = 0;
+  if (broken == Break::waits_for_nobody) join.claim.node_count = std::min(join.claim.node_count, 1);
+  if (broken == Break::old_term_obeyed) join.claim.term = std::min(join.claim.term, term);
+  return join;
+}
+
+}  // namespace
+
+SimulatedServer::SimulatedServer(Place place, CoordinatorOptions options)
+    : place_(std::move(place)), term_(options.term), coordinator_(std::move(options)) {}
+
+void SimulatedServer::acts(const std::function<void()>& what) {
+  if (closed_) return;
+  look_at_lease();
+  what();
+  carry_out();
+}
+
+void SimulatedServer::look_at_lease() {
+  if (place_.scenario.broken == Break::lease_not_asked || place_.holds_lease()) return;
+  suspended_ = true;
+  coordinator_.suspend(now());
+  carry_out();
+}
+
+void SimulatedServer::carry_out() {
+  const bool silent = place_.scenario.broken == Break::silent_stand_down && coordinator_.stood_down();
+  auto outputs = coordinator_.take_outputs();
+  for (auto& output : outputs) {
+    quiet_ = quiet_ && output.message && std::holds_alternative<Ping>(*output.message);
+    if (silent || links_.count(output.link) == 0) continue;
+    if (!output.message) {
+      links_.erase(output.link);
+      place_.hang_up(output.link);
+      continue;
+    }
+    if (auto* stop = std::get_if<Stop>(&*output.message);
+        stop != nullptr && place_.scenario.broken == Break::grace_without_lease && stop->signal == SIGKILL) {
+      stop->signal = 0;
+    }
+    place_.invariants.sends(*this, output.link, *output.message);
+    place_.send(output.link, *output.message);
+  }
+  if (const auto verdict = coordinator_.take_verdict_to_record()) {
+    place_.on_verdict(*verdict);
+    if (place_.scenario.broken == Break::told_before_recorded) {
+      place_.invariants.step_over(*this, false);
+      coordinator_.recorded(now());
+      return carry_out();
+    }
+  }
+  if (coordinator_.stood_down() && !std::exchange(stood_down_told_, true)) {
+    place_.note("stood down");
+    place_.on_stood_down();
+  }
+  place_.invariants.step_over(*this, std::exchange(quiet_, true));
+  check_done();
+  schedule_tick();
+}
+
+void SimulatedServer::check_done() {
+  if (!coordinator_.done() || std::exchange(done_told_, true)) return;
+  place_.on_done();
+}
+
+void SimulatedServer::schedule_tick() {
+  const auto wanted = coordinator_.next_deadline();
+  if (!wanted) return;
+  const auto at = *wanted + skipped_;
+  if (tick_at_ && *tick_at_ <= at) return;
+  tick_at_ = at;
+  place_.timeline.at(at, [weak = weak_from_this(), at] {
+    const auto self = weak.lock();
+    if (!self || self->tick_at_ != at) return;
+    self->place_.on_thread([weak, at] {
+      const auto alive = weak.lock();
+      if (!alive || alive->tick_at_ != at) return;
+      alive->tick_at_.reset();
+      alive->acts([&] {
+        const auto deadline = alive->coordinator_.next_deadline();
+        if (!deadline || *deadline > alive->now()) return;
+        alive->coordinator_.tick(alive->now());
+        const auto next = alive->coordinator_.next_deadline();
+        if (next && *next <= alive->now()) throw Violation("ticks without end");
+      });
+    });
+  });
+}
+
+void SimulatedServer::hears(LinkId link, const FromAgent& message, const LinkFacts& facts) {
+  const auto* join = std::get_if<Join>(&message);
+  if (join == nullptr) {
+    return acts([&] {
+      if (links_.count(link) == 0) return;
+      place_.invariants.hears(*this, link, message);
+      quiet_ = quiet_ && std::holds_alternative<Pong>(message);
+      coordinator_.receive(link, message, now());
+    });
+  }
+  if (place_.scenario.handling.count() == 0) return let_in(link, *join, facts);
+  // One after the other: of all that comes a newcomer costs most.
+  busy_until_ = std::max(busy_until_, place_.timeline.now()) + place_.scenario.handling;
+  place_.timeline.at(busy_until_, [weak = weak_from_this(), link, newcomer = *join, facts] {
+    if (const auto self = weak.lock()) self->let_in(link, newcomer, facts);
+  });
+}
+
+void SimulatedServer::let_in(LinkId link, const Join& join, const LinkFacts& facts) {
+  acts([&] {
+    links_.insert(link);
+    quiet_ = false;
+    place_.invariants.joins(*this, join);
+    coordinator_.join(link, bent(join, place_.scenario.broken, term_), facts, now());
+  });
+}
+
+void SimulatedServer::loses(LinkId link, const std::string& how) {
+  acts([&] {
+    if (links_.erase(link) == 0) return;
+    quiet_ = false;
+    coordinator_.lost(link, how, now());
+  });
+}
+
+void SimulatedServer::suspend() {
+  if (place_.scenario.broken == Break::lease_not_asked) return;
+  acts([&] {
+    suspended_ = true;
+    coordinator_.suspend(now());
+  });
+}
+
+void SimulatedServer::lead(Term term) {
+  acts([&] {
+    if (!place_.holds_lease()) return;
+    suspended_ = quiet_ = false;
+    term_ = term;
+    coordinator_.lead(term, now());
+  });
+}
+
+void SimulatedServer::stand_down(const std::string& why) {
+  acts([&] { coordinator_.stand_down(why, now()); });
+}
+
+void SimulatedServer::recorded() {
+  acts([&] { coordinator_.recorded(now()); });
+}
+
+std::set<LinkId> SimulatedServer::close() {
+  closed_ = true;
+  return std::exchange(links_, {});
+}
+
+}  // namespace ddrun::test

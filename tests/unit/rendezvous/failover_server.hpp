@@ -1,0 +1,75 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "ddrun/rendezvous/coordinator.hpp"
+#include "failover_scenario.hpp"
+
+namespace ddrun::test {
+
+class FailoverInvariants;
+
+/// A coordinator of a term with its transport, on one machine: what CoordinatorServer does with a lease.
+class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
+ public:
+  struct Place {
+    Timeline& timeline;
+    const FailoverScenario& scenario;
+    FailoverInvariants& invariants;
+    std::uint64_t number = 0;
+    std::string host;
+    std::function<bool()> holds_lease;
+    std::function<void(rendezvous::LinkId, const rendezvous::FromCoordinator&)> send;
+    std::function<void(rendezvous::LinkId)> hang_up;
+    std::function<void(const std::string&)> note;
+    /// On the server's thread: at once, or once the process goes on.
+    std::function<void(std::function<void()>)> on_thread;
+    /// On the thread of the agent.
+    std::function<void(const rendezvous::VerdictMessage&)> on_verdict;
+    std::function<void()> on_stood_down;
+    std::function<void()> on_done;
+  };
+  SimulatedServer(Place place, rendezvous::CoordinatorOptions options);
+
+  void hears(rendezvous::LinkId link, const rendezvous::FromAgent& message, const rendezvous::LinkFacts& facts);
+  void loses(rendezvous::LinkId link, const std::string& how);
+  void suspend();
+  void lead(rendezvous::Term term);
+  void stand_down(const std::string& why);
+  void recorded();
+  /// The process stood still for so long.
+  void skip(Clock::duration time) { skipped_ += time; }
+  /// Its process has ended, or has no more use for it. Gives the links that it had.
+  std::set<rendezvous::LinkId> close();
+
+  [[nodiscard]] bool is_open() const { return !closed_; }
+  [[nodiscard]] std::uint64_t number() const { return place_.number; }
+  [[nodiscard]] const rendezvous::Coordinator& coordinator() const { return coordinator_; }
+  [[nodiscard]] bool holds_lease() const { return place_.holds_lease(); }
+  [[nodiscard]] bool suspended() const { return suspended_; }
+
+ private:
+  void let_in(rendezvous::LinkId link, const rendezvous::Join& join, const rendezvous::LinkFacts& facts);
+  void acts(const std::function<void()>& what);
+  void carry_out();
+  void look_at_lease();
+  void schedule_tick();
+  void check_done();
+  [[nodiscard]] Clock::time_point now() const { return place_.timeline.now() - skipped_; }
+
+  Place place_;
+  rendezvous::Term term_;
+  rendezvous::Coordinator coordinator_;
+  std::set<rendezvous::LinkId> links_;
+  Clock::duration skipped_{0};
+  Clock::time_point busy_until_;
+  std::optional<Clock::time_point> tick_at_;
+  bool quiet_ = true;  ///< nothing but PING and PONG since the last look
+  bool closed_ = false, suspended_ = false, stood_down_told_ = false, done_told_ = false;
+};
+
+}  // namespace ddrun::test

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "failover_invariants.hpp"
+#include "failover_node.hpp"
+#include "failover_scenario.hpp"
+#include "simulation_invariants.hpp"
+#include "simulation_network.hpp"
+
+namespace ddrun::test {
+
+/// Machines whose agents may each run the coordinator, what decides who does, and what a scenario does to all of them,
+/// in virtual time.
+class FailoverWorld {
+ public:
+  explicit FailoverWorld(FailoverScenario drawn, bool tracing = false);
+
+  /// Throws a Violation.
+  void run();
+  /// Until so many machines run workers of a round after this one; false if that takes longer.
+  bool run_until_started(Round round, std::size_t machines, Clock::duration time);
+
+  /// The last things that happened, if asked for.
+  [[nodiscard]] std::string trace() const;
+  struct Summary {
+    std::optional<VerdictMessage> verdict;  ///< as recorded
+    Round rounds = 0;
+    std::size_t terms = 0;  ///< in which rounds were started
+  };
+  [[nodiscard]] Summary summary() const;
+
+  // For those that live in it.
+  const FailoverScenario scenario;
+  Timeline timeline;
+  Random random;
+  Engine engine;
+  FailoverInvariants invariants;
+  [[nodiscard]] const std::vector<std::shared_ptr<SimulatedNode>>& nodes() const { return nodes_; }
+  [[nodiscard]] IpAddress address_of(std::size_t machine) const;
+  [[nodiscard]] bool reaches_engine(std::size_t machine) const;
+  std::uint64_t next_server() { return ++servers_; }
+  /// `target`: the machine and the number of its server, "3#17".
+  void connect(std::size_t node, std::uint64_t attempt, const std::string& target);
+  void to_coordinator(LinkId link, const FromAgent& message);
+  void to_agent(LinkId link, const FromCoordinator& message);
+  void hang_up_by_agent(LinkId link) { network_.close_by_agent(link); }
+  void hang_up_by_coordinator(LinkId link) { network_.close_by_coordinator(link); }
+  /// Its process ends, without a word.
+  void node_is_gone(const SimulatedNode& node, bool with_its_machine);
+  [[nodiscard]] const SimulatedNode* coordinators_node(LinkId link) const;
+  void note(const std::function<std::string()>& text);
+
+  // For tests.
+  /// The process, whose lease is given back.
+  void kill(std::size_t node) { nodes_[node]->kill(false, true); }
+  [[nodiscard]] std::optional<std::size_t> leader() const;
+  /// To and from each agent, without PING and PONG, since they were counted last.
+  std::map<std::size_t, int> take_counts() { return std::exchange(counts_, {}); }
+
+ private:
+  struct Machine {
+    std::string host;
+    bool up = true;
+    std::size_t node = 0;  ///< the last agent on it
+  };
+  struct Cut {
+    std::set<std::size_t> inside;
+    bool engine_inside = false;
+    bool others_inside = false;  ///< only the engine is cut off
+    Clock::time_point until;
+  };
+  struct Connection {
+    std::size_t node = 0;         ///< the agent
+    std::size_t coordinator = 0;  ///< the node that runs the coordinator
+    std::uint64_t server = 0;
+    LinkFacts facts;
+  };
+  std::size_t add_machine(Clock::duration when);
+  void add_node(std::size_t machine, Clock::duration when);
+  void strike(const FailoverScenario::Fault& fault);
+  void cut(Cut what, Clock::duration time);
+  [[nodiscard]] Clock::time_point apart_until(std::size_t a, std::size_t b) const;
+  void check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
+                        Clock::time_point until);
+  [[nodiscard]] std::shared_ptr<SimulatedServer> server_at(LinkId link) const;
+  void count(LinkId link, bool counts);
+
+  bool tracing_;
+  Network network_;
+  std::vector<Machine> machines_;
+  std::vector<std::shared_ptr<SimulatedNode>> nodes_;
+  std::vector<Cut> cuts_;
+  std::map<LinkId, Connection> connections_;
+  std::map<std::size_t, int> counts_;
+  std::uint64_t servers_ = 0;
+  Clock::time_point start_;
+  std::deque<std::string> trace_;
+};
+
+}  // namespace ddrun::test
