@@ -239,6 +239,7 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
+  Round claimed_ = 0;       ///< the highest of any claim
   bool recovered_ = false;  ///< or nobody came with anything to recover
   bool suspended_ = false;      ///< the lease is over
   bool lost_of_round_ = false;  ///< members of the last round that was started, since then
@@ -360,10 +361,13 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
     recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
                       options_.has_lease);
   }
-  if (join.claim.term < options_.term) note_claim(member, join.claim);
+  if (join.claim.term < options_.term) {
+    note_claim(member, join.claim);
+    claimed_ = std::max(claimed_, join.claim.round);
+  }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                          static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
-                          options_.term});  // the transport knows the session
+                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
+                     options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins = runs_with_a_free_place();
   const bool joins_now = joins && let_in_from(member) <= now;
@@ -695,7 +699,8 @@ void Coordinator::State::begin_round() {
   const auto max_nodes = static_cast<std::size_t>(memory_.meaning.max_nodes);
   const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
   const std::vector<const Member*> seen(members.begin(), members.end());
-  ++memory_.round;
+  // Above what any of them has seen, also one that came too late to be waited for.
+  memory_.round = std::max(memory_.round, claimed_) + 1;
   phase_ = Phase::opening;
   last_call_.reset();
   any_succeeded_ = false;

@@ -337,3 +337,15 @@ TEST_CASE("members of a round before are waited for once") {
     CHECK(after.job.coordinator().round() == 2);
   }
 }
+
+TEST_CASE("no agent is given a round that it has had under another coordinator") {
+  After after({{"last_call_ms", "0"}}, 1, 2);
+  after.claims("d", {});
+  after.job.wait(Milliseconds{10'500});
+  after.job.opens();
+  const LinkId b = after.claims("b", {7, 5, 0, 1, "{}", false, false});
+  after.job.wait(Milliseconds{1});
+  after.job.stops(1);
+  after.job.opens();
+  CHECK(after.job.next<Start>(b).round == 6);
+}
