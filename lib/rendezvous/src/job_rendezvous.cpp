@@ -328,7 +328,7 @@ void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addres
 /// began at the same moment may have kept it from each other.
 void JobRendezvous::attempt_failed(const std::string& text, Deadline deadline) {
   if (!std::exchange(told_of_retry_, true)) tell_later(text);
-  if (member_ || server_ || !location_.is_here) return;
+  if (member_ || !why_it_comes_back_.empty() || server_ || !location_.is_here) return;
   if (!start_coordinator() || !server_) return;
   link_.reset();
   join_by(deadline);
