@@ -87,7 +87,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     if (!talk_) return teller_.answer(std::move(done), {});
     if (resign_done_) teller_.answer(std::exchange(resign_done_, nullptr), {});
     resign_done_ = std::move(done);
-    talk_->say("resign");
+    say_resign();
     after(resign_timer_, ttl_, [this] {
       resigned(fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
     });
@@ -123,6 +123,12 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     if (candidate_) say_campaign();
     // Not all candidates of a job in the same moment.
     after(tick_timer_, Milliseconds(random_() % 20), [this] { tick(); });
+  }
+
+  /// What the program has taken because of a tick before this, and tells only now, it gives back as it hears it.
+  void say_resign() {
+    given_up_at_ = last_tick_;
+    talk_->say("resign");
   }
 
   void say_campaign() {
@@ -174,7 +180,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == mine.tick; });
     if (tick == ticks_.end()) return end_it(concat("speaks of tick ", mine.tick, ", which is not one of the last"));
     // Given up, but it has not heard of that yet.
-    if (!candidate_ || (term_ == 0 && mine.term <= highest_term_)) return;
+    if (!candidate_ || mine.tick <= given_up_at_ || (term_ == 0 && mine.term <= highest_term_)) return;
     if (term_ != 0 && mine.term != term_) return lost(concat(argv_[0], " holds another term"));
     fence_->renewed(tick->sent, ttl_);
     if (!fence_->holds()) return fence_is_over();
@@ -234,7 +240,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     step_down();
     if (led) teller_.lost(concat("the lease is lost: ", why));
     // Whatever it believes to hold is given up; the next time is a new term.
-    if (talk_ && led) talk_->say("resign");
+    if (talk_ && led) say_resign();
     if (candidate_) say_campaign();
   }
 
@@ -263,8 +269,9 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::minstd_rand random_{std::random_device()()};
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
-  bool waiting_ = false;   ///< for `done` of the last tick
-  bool answered_ = false;  ///< ever
+  std::uint64_t given_up_at_ = 0;  ///< the last tick before `resign`
+  bool waiting_ = false;           ///< for `done` of the last tick
+  bool answered_ = false;          ///< ever
   bool candidate_ = false, closed_ = false;
   std::string address_;
   std::atomic<std::uint64_t> term_ = 0;

@@ -240,7 +240,9 @@ TEST_CASE("no deadline is left behind by a job that ends before anything ran") {
   job.options.term = 7;
   job.options.has_lease = true;
   const LinkId a = job.joins(job.own_join_of("a"));
-  job.acts([&](Coordinator& c, Clock::time_point now) { c.receive(a, Abort{AbortKind::time_is_up, 124, "late"}, now); });
+  job.acts([&](Coordinator& c, Clock::time_point now) {
+    c.receive(a, Abort{AbortKind::time_is_up, 124, "late"}, now);
+  });
   REQUIRE(job.coordinator().take_verdict_to_record());
   job.now += Milliseconds{60'000};
   job.coordinator().tick(job.now);

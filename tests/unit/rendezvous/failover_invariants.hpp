@@ -74,13 +74,14 @@ class FailoverInvariants {
   void uncount(const Running& running);
 
   std::map<std::size_t, Running> running_;
-  std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
+  std::map<Place, int> running_in_;          ///< of those whose agents have not stood still
+  std::map<std::size_t, Place> started_in_;  ///< last, by node
   Place last_begun_;
   Clock::time_point last_began_at_;
-  std::map<std::size_t, rendezvous::Term> obeyed_;                ///< of the last START, by node
+  std::map<std::size_t, rendezvous::Term> obeyed_;                 ///< of the last START, by node
   std::map<std::size_t, std::pair<rendezvous::Round, int>> last_;  ///< round and restarts, by node
-  std::map<rendezvous::Term, std::uint64_t> terms_;                          ///< the server that started a round in it
-  std::map<Place, int> restarts_;  ///< as START said
+  std::map<rendezvous::Term, std::uint64_t> terms_;                ///< the server that started a round in it
+  std::map<Place, int> restarts_;                                  ///< as START said
   rendezvous::Term last_term_ = 0;
   rendezvous::Round last_round_ = 0;
   std::map<std::uint64_t, OfServer> servers_;

@@ -46,7 +46,9 @@ void SimulatedLease::tick() {
   later(time_to_be_done, [this, number = last_tick_] {
     if (waits_for_ == number) waits_for_ = 0;
   });
-  ask([this, number = last_tick_, campaigns = candidate_, address = address_] {
+  ask([this, number = last_tick_, campaigns = candidate_, given_up = former_term_, address = address_] {
+    // The program has heard of it, even if the engine has not.
+    if (place_.engine.state().term <= given_up) place_.engine.resign(place_.id);
     const Engine::State state = place_.engine.tick(place_.id, campaigns, address);
     answer([this, number, state] {
       if (waits_for_ == number) waits_for_ = 0;
@@ -100,10 +102,11 @@ void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
   const auto tick = std::find_if(ticks_.begin(), ticks_.end(), [&](const Tick& t) { return t.number == number; });
   if (tick == ticks_.end()) return;
   // Given up, but it has not heard of that yet.
-  if (!candidate_ || (term_ == 0 && term <= highest_term_)) return;
+  if (!candidate_ || number <= given_up_at_ || (term_ == 0 && term <= highest_term_)) return;
   if (term_ != 0 && term != term_) return lost();
   const Milliseconds ttl = place_.scenario.ttl;
-  const Clock::duration time = std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
+  const Clock::duration time =
+      std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
   const bool from_answer = place_.scenario.broken == Break::lease_counted_from_answer;
   until_ = std::max(until_, (from_answer ? place_.timeline.now() : tick->sent) + time);
   term_ = highest_term_ = term;
@@ -135,6 +138,7 @@ void SimulatedLease::lost() {
     if (const auto self = weak.lock(); self && !self->closed_) self->callbacks_.on_lost("");
   });
   // Whatever the program believes to hold is given up; the next time is a new term.
+  given_up_at_ = last_tick_;
   ask([this] { place_.engine.resign(place_.id); });
 }
 
@@ -155,6 +159,7 @@ void SimulatedLease::resign(std::function<void()> done) {
   candidate_ = false;
   if (const auto recorded = std::exchange(recorded_, nullptr)) place_.on_owners_thread([recorded] { recorded(false); });
   step_down();
+  given_up_at_ = last_tick_;
   ask([this, done] {
     place_.engine.resign(place_.id);
     answer([this, done] {

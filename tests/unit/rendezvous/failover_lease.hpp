@@ -74,6 +74,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
   std::uint64_t waits_for_ = 0;
+  std::uint64_t given_up_at_ = 0;
   Clock::time_point last_ask_, last_answer_;
   std::optional<lease::Leader> told_;
   std::optional<std::string> verdict_;

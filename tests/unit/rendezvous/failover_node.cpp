@@ -319,27 +319,26 @@ void SimulatedNode::start_coordinator() {
   options.has_lease = true;
   options.patience = world_.scenario.coordinator_timeout;
   options.with_events = false;
-  SimulatedServer::Place place{world_.timeline,
-                               world_.scenario,
-                               world_.invariants,
-                               world_.next_server(),
-                               host_,
-                               [this] { return lease_->leads(); },
-                               [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
-                               [this](LinkId link) { world_.hang_up_by_coordinator(link); },
-                               [this](const std::string& text) {
-                                 world_.note([&] { return concat("the coordinator on ", host_, " ", text); });
-                               },
-                               [weak = weak_from_this()](const std::function<void()>& what) {
-                                 if (const auto self = weak.lock()) self->turn(what);
-                               },
-                               [this](const VerdictMessage& verdict) {
-                                 later({}, [this, verdict] {
-                                   if (!over_) record(verdict);
-                                 });
-                               },
-                               [this] { later({}, [this] { resign(); }); },
-                               {}};
+  SimulatedServer::Place place{
+      world_.timeline,
+      world_.scenario,
+      world_.invariants,
+      world_.next_server(),
+      host_,
+      [this] { return lease_->leads(); },
+      [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
+      [this](LinkId link) { world_.hang_up_by_coordinator(link); },
+      [this](const std::string& text) { world_.note([&] { return concat("the coordinator on ", host_, " ", text); }); },
+      [weak = weak_from_this()](const std::function<void()>& what) {
+        if (const auto self = weak.lock()) self->turn(what);
+      },
+      [this](const VerdictMessage& verdict) {
+        later({}, [this, verdict] {
+          if (!over_) record(verdict);
+        });
+      },
+      [this] { later({}, [this] { resign(); }); },
+      {}};
   place.on_done = [this, number = place.number] { later({}, [this, number] { job_done(number); }); };
   world_.note([&] { return concat(host_, " runs the coordinator ", place.number, " of term ", term_); });
   server_ = std::make_shared<SimulatedServer>(std::move(place), std::move(options));

@@ -85,7 +85,7 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   const int faults = random.chance(0.05) ? 0 : random.between(1, 6);
   for (int i = 0; i < faults; ++i) {
     FailoverScenario::Fault fault;
-    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed, Kind::stands_still, Kind::cut_off,
+    constexpr Kind kinds[] = {Kind::process_killed,  Kind::machine_killed,  Kind::stands_still, Kind::cut_off,
                               Kind::cut_apart,       Kind::cut_from_engine, Kind::preempted,    Kind::engine_away,
                               Kind::cut_from_engine, Kind::slow_clock,      Kind::comes_back,   Kind::newcomer};
     fault.kind = kinds[random.below(std::size(kinds))];
@@ -107,7 +107,7 @@ FailoverScenario large_failover(int agents) {
   drawn.min_nodes = agents / 2;
   drawn.max_restarts = 3;
   drawn.join_timeout = seconds(60);
-  drawn.grace = seconds(2);
+  drawn.grace = milliseconds(0);  // how long workers take to stop is theirs
   drawn.arrival_spread = seconds(1);
   drawn.longest_run = seconds(3'600);
   drawn.slowest_message = milliseconds(1);

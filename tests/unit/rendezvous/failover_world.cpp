@@ -153,8 +153,8 @@ void FailoverWorld::connect(std::size_t node, std::uint64_t attempt, const std::
 }
 
 /// SYN is sent until something comes back, or the time is over.
-void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine,
-                                     std::uint64_t server, Clock::time_point until) {
+void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
+                                     Clock::time_point until) {
   const auto apart = apart_until(nodes_[node]->machine(), machine);
   const bool is_up = machines_[machine].up;
   if (!is_up || apart > timeline.now()) {
@@ -219,7 +219,8 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
   SimulatedNode& node = *nodes_[machines_[machine].node];
   note([&] {
     const double time = std::chrono::duration<double>(fault.time).count();
-    return concat("fault ", static_cast<int>(fault.kind), " at ", machines_[machine].host, " for ", std::to_string(time));
+    return concat("fault ", static_cast<int>(fault.kind), " at ", machines_[machine].host, " for ",
+                  std::to_string(time));
   });
   switch (fault.kind) {
     case Kind::process_killed: node.kill(false, random.chance(0.8)); break;
