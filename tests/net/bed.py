@@ -58,7 +58,7 @@ def fake_clock_library():
 @dataclasses.dataclass
 class Seen:
     """A process in a host. `pid` is what this machine calls it, `inner` what the host does; `role` is its part in a job:
-    guard, sweeper, agent or worker; relay is what ssh has started."""
+    guard, sweeper, agent, worker, or lease, which asks etcd; relay is what ssh has started."""
     pid: int
     inner: int
     parent: int
@@ -281,6 +281,10 @@ class Host:
     def block_all_but(self, *ports):
         self._tell("block", "but", *ports)
 
+    def block_to(self, port):
+        """Of all others, for this host."""
+        self._tell("block", "to", port)
+
     def reset(self):
         """False where the kernel cannot do it."""
         try:
@@ -350,6 +354,8 @@ class Host:
             parent = found.get(seen.parent)
             if seen.name == "job-sweeper":
                 seen.role = "sweeper"
+            elif seen.name == "ddrun-etcd":
+                seen.role = "lease"
             elif seen.name == "ddrun":
                 seen.role = "agent" if parent and parent.name == "job-sweeper" else "guard"
                 if seen.args.endswith(" relay") and not (parent and parent.name == "ddrun"):

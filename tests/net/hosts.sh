@@ -11,7 +11,8 @@
 #   hosts.sh loss HOST PCT    so many packets in a hundred to it and from it are lost; 0 none
 #   hosts.sh rate HOST RATE   it sends no faster, e.g. 1mbit; 0 as fast as it can
 #   hosts.sh delay HOST MS    what it sends arrives later; 0 at once
-#   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT…": all but to these
+#   hosts.sh block HOST PORT  connections to this port of it vanish (a firewall); "but PORT…": all but to these; "to PORT":
+#                             those of it to this port of others
 #   hosts.sh reset HOST       its connections are reset, as a box on the way does that has forgotten them; needs
 #                             CONFIG_INET_DIAG_DESTROY in the kernel
 #   hosts.sh open HOST        undo deaf, mute, loss, block
@@ -277,6 +278,8 @@ case "$cmd" in
     if [ "$2" = but ]; then
       for port in "${@:3}"; do tables "$1" -A INPUT -p tcp --dport "$port" -j ACCEPT; done
       tables "$1" -A INPUT ! -i lo -p tcp --syn -j DROP
+    elif [ "$2" = to ]; then
+      tables "$1" -A OUTPUT ! -o lo -p tcp --dport "$3" -j DROP
     else
       tables "$1" -A INPUT ! -i lo -p tcp --dport "$2" -j DROP
     fi

@@ -239,8 +239,8 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
-  Round claimed_ = 0;       ///< the highest of any claim
-  bool recovered_ = false;  ///< or nobody came with anything to recover
+  Round claimed_ = 0;           ///< the highest of any claim
+  bool recovered_ = false;      ///< or nobody came with anything to recover
   bool suspended_ = false;      ///< the lease is over
   bool lost_of_round_ = false;  ///< members of the last round that was started, since then
   Clock::time_point suspended_since_;
@@ -366,8 +366,8 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
     claimed_ = std::max(claimed_, join.claim.round);
   }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
-                     static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
-                     options_.term});  // the transport knows the session
+                          static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
+                          options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins = runs_with_a_free_place();
   const bool joins_now = joins && let_in_from(member) <= now;
