@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "ddrun/base/address.hpp"
@@ -168,18 +169,37 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
   return {};
 }
 
-/// Who runs the coordinator is decided by etcd, or by a program.
+/// More than half of the machines of --rdzv-endpoint=a,b,c say who leads.
+Result<void> check_voters(const RendezvousSpec& rendezvous) {
+  constexpr std::size_t fewest = 3, most = 15;
+  const auto wrong = [&](std::string_view why) {
+    return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", rendezvous.endpoint, ": ", why));
+  };
+  const std::vector<std::string> voters = split(rendezvous.endpoint, ',');
+  if (voters.size() < fewest) {
+    return wrong(
+        "two machines cannot tell which of them is lost, as it takes more than half to say who leads: name one, or "
+        "three or more (or use --rdzv-backend=etcd)");
+  }
+  if (voters.size() > most) return wrong(concat("at most ", most, " machines vote; more would only be slower"));
+  if (std::set<std::string>(voters.begin(), voters.end()).size() < voters.size()) {
+    return wrong("one machine is named twice; each has one vote");
+  }
+  if (rendezvous.is_host) return wrong("several machines vote on who runs the coordinator; leave out is_host");
+  return {};
+}
+
+/// Who runs the coordinator is decided by etcd, by a program, or by machines that vote.
 Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, Warnings& warnings) {
   const auto conf = [&](const std::string& key) { return rendezvous.conf_value(key).value_or(""); };
-  if (!rendezvous.is_etcd() && rendezvous.endpoint.find(',') != std::string::npos) {
-    return fail(Errc::invalid_argument,
-                concat("--rdzv-endpoint=", rendezvous.endpoint,
-                       ": several endpoints are members of etcd (--rdzv-backend=etcd); else the "
-                       "coordinator is at one place"));
+  if (rendezvous.votes()) {
+    if (auto enough = check_voters(rendezvous); !enough) return enough;
+    if (!rendezvous.several_machines()) rendezvous.endpoint.clear();  // there is nobody to meet
   }
   if (!rendezvous.has_lease()) {
     if (typed(settings, "lease-ttl")) {
-      warnings.emplace_back("--lease-ttl has no effect without --rdzv-backend=etcd or --rdzv-lease");
+      warnings.emplace_back(
+          "--lease-ttl has no effect without --rdzv-backend=etcd, --rdzv-lease or several machines in --rdzv-endpoint");
     }
     return {};
   }
@@ -192,10 +212,10 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return fail(Errc::invalid_argument,
                 "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
   }
-  if (!rendezvous.is_etcd() && typed(settings, "rdzv-endpoint")) {
+  if (!rendezvous.is_etcd() && !rendezvous.votes() && typed(settings, "rdzv-endpoint")) {
     warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
   }
-  if (rendezvous.id == RendezvousSpec().id) {
+  if (rendezvous.id == RendezvousSpec().id && !rendezvous.votes()) {
     return fail(Errc::invalid_argument,
                 concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
                        " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
@@ -227,8 +247,10 @@ Result<void> check_link_local(const RendezvousSpec& rendezvous, const Settings& 
     return is_link_local(host) && host.find('%') == std::string::npos;
   };
   constexpr std::string_view how = "needs the interface that leads to it: fe80::1%eth0";
-  const auto endpoint = split_host_port(rendezvous.endpoint);
-  if (endpoint && lacks_zone(endpoint->host)) return wrong("rdzv-endpoint", how);
+  for (const std::string& one : split(rendezvous.endpoint, ',')) {
+    const auto endpoint = split_host_port(one);
+    if (endpoint && lacks_zone(endpoint->host)) return wrong("rdzv-endpoint", how);
+  }
   if (rendezvous.master_addr && lacks_zone(*rendezvous.master_addr)) return wrong("master-addr", how);
   return {};
 }

@@ -25,7 +25,7 @@ Result<void> set_endpoint(Draft& draft, std::string_view value) {
     draft.spec.rendezvous.endpoint = value;
     return {};
   }
-  // Several are members of etcd: that, too, is settled there.
+  // Several are members of etcd, or machines that vote: that, too, is settled there.
   for (const std::string& one : split(value, ',')) {
     if (const auto endpoint = parse_endpoint(one); !endpoint) return tl::unexpected(endpoint.error());
   }
@@ -94,8 +94,8 @@ const Option rendezvous_table[] = {
      .kind = Kind::text,
      .pet = true,
      .help =
-         "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's; with etcd its members, "
-         "as HOST:PORT,...",
+         "Where to meet; on one machine its port is MASTER_PORT, on several the coordinator's; three or more machines, "
+         "as HOST:PORT,...: those of which more than half say who leads; with etcd its members",
      .set = set_endpoint,
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.endpoint); }},
     {.name = "rdzv-id",

@@ -82,22 +82,33 @@ std::string another_machine(const std::string& host, const Meaning& meaning) {
       ", which it does not have: it does not run the coordinator (--rdzv-conf=is_host=true says that it does)");
 }
 
+Result<Endpoint> endpoint_of(const std::string& text, std::uint16_t default_port) {
+  const HostPort typed = split_host_port(text).value_or(HostPort{text, std::nullopt});
+  Endpoint endpoint{typed.host, default_port};
+  if (!typed.port || typed.port->empty()) return endpoint;
+  const auto port = parse_integer(*typed.port, 1, 65535);
+  if (!port) {
+    return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", text, ": port ", port.error().message,
+                                               "; with several machines all have to know it"));
+  }
+  endpoint.port = static_cast<std::uint16_t>(*port);
+  return endpoint;
+}
+
+bool means_loopback(const Endpoint& endpoint) {
+  const auto address = IpAddress::parse(endpoint.host);
+  return endpoint.host == "localhost" || (address && address->is_loopback());
+}
+
 Result<std::vector<Endpoint>> endpoints_of(const RendezvousSpec& spec) {
   if (!spec.coordinators.empty()) return spec.coordinators;
   const bool is_static = spec.backend == "static";
   const auto default_port = static_cast<std::uint16_t>(is_static ? spec.master_port.value_or(static_port) : c10d_port);
   Endpoint endpoint;
   if (!spec.endpoint.empty()) {
-    const HostPort typed = split_host_port(spec.endpoint).value_or(HostPort{spec.endpoint, std::nullopt});
-    endpoint = {typed.host, default_port};
-    if (typed.port && !typed.port->empty()) {
-      const auto port = parse_integer(*typed.port, 1, 65535);
-      if (!port) {
-        return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", spec.endpoint, ": port ", port.error().message,
-                                                   "; with several machines all have to know it"));
-      }
-      endpoint.port = static_cast<std::uint16_t>(*port);
-    }
+    auto parsed = endpoint_of(spec.endpoint, default_port);
+    if (!parsed) return tl::unexpected(parsed.error());
+    endpoint = std::move(*parsed);
   } else if (spec.master_addr) {
     endpoint = {*spec.master_addr, default_port};
   }
@@ -141,11 +152,7 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
   if (!endpoints) return tl::unexpected(endpoints.error());
   CoordinatorLocation location;
   location.candidates = std::move(*endpoints);
-  location.loopback_only =
-      std::all_of(location.candidates.begin(), location.candidates.end(), [](const Endpoint& endpoint) {
-        const auto address = IpAddress::parse(endpoint.host);
-        return endpoint.host == "localhost" || (address && address->is_loopback());
-      });
+  location.loopback_only = std::all_of(location.candidates.begin(), location.candidates.end(), means_loopback);
   const bool by_rank = spec.backend == "static" && spec.node_rank.has_value();
   if (spec.is_host) {
     location.is_here = *spec.is_host;
@@ -170,6 +177,25 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
     }
   }
   return location;
+}
+
+Result<VoterLocations> find_voters(const RendezvousSpec& spec, const MachineFacts& machine) {
+  VoterLocations found;
+  for (const std::string& text : split(spec.endpoint, ',')) {
+    auto endpoint = endpoint_of(text, c10d_port);
+    if (!endpoint) return tl::unexpected(endpoint.error());
+    const Meaning meaning = meaning_of(endpoint->host, machine);
+    if (meaning.who == Meaning::Who::several) {
+      return fail(Errc::invalid_argument,
+                  concat("the name ", endpoint->host, " of --rdzv-endpoint has several addresses (",
+                         meaning.addresses_text(), "), and not all are this machine's: give each machine its own"));
+    }
+    if (meaning.who == Meaning::Who::us) found.mine.push_back(found.voters.size());
+    else if (meaning.is_our_name) found.warning = another_machine(endpoint->host, meaning);
+    found.voters.push_back(std::move(*endpoint));
+  }
+  found.loopback_only = std::all_of(found.voters.begin(), found.voters.end(), means_loopback);
+  return found;
 }
 
 }  // namespace ddrun::rendezvous

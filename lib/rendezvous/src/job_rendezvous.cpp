@@ -22,6 +22,7 @@
 #include "recorded_verdict.hpp"
 #include "round_store.hpp"
 #include "settings.hpp"
+#include "voting_lease.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -74,6 +75,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
  private:
   Result<void> start_coordinator();
   Result<void> open_lease();
+  [[nodiscard]] std::vector<std::string> listen_addresses() const;
 
   // With a lease.
   void campaign();
@@ -211,7 +213,7 @@ Result<void> JobRendezvous::open() {
 Result<void> JobRendezvous::start_coordinator() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   CoordinatorServerOptions options;
-  if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
+  options.addresses = listen_addresses();
   options.ports = location_.ports;
   options.secret = key_;
   options.coordinator.host = options_.host;
@@ -499,11 +501,30 @@ Result<void> JobRendezvous::open_lease() {
     if (const auto self = weak.lock(); self && !self->over_) self->listener_.notice(std::string(text));
   };
   callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
-  auto made = Leadership::make(executor_, {rendezvous.id, rendezvous.lease_ttl},
-                               lease_program(rendezvous, options_.on_lease_program), std::move(callbacks));
+  const lease::LeaseOptions options{rendezvous.id, rendezvous.lease_ttl};
+  MakeLease make = [&](const asio::any_io_executor& executor, lease::Callbacks told) {
+    return lease::make_program_lease(executor, options, lease_program(rendezvous, options_.on_lease_program),
+                                     std::move(told));
+  };
+  if (rendezvous.votes()) {
+    auto found = find_voters(rendezvous, machine_);
+    if (!found) return tl::unexpected(found.error());
+    location_.warning = found->warning;
+    location_.loopback_only = found->loopback_only;
+    VotingOptions voting{std::move(found->voters), std::move(found->mine), listen_addresses(), key_};
+    make = [&options, voting = std::move(voting)](const asio::any_io_executor& executor, lease::Callbacks told) {
+      return make_voting_lease(executor, options, voting, std::move(told));
+    };
+  }
+  auto made = Leadership::make(executor_, make, std::move(callbacks));
   if (!made) return tl::unexpected(made.error());
   leadership_ = std::move(*made);
   return {};
+}
+
+std::vector<std::string> JobRendezvous::listen_addresses() const {
+  if (location_.loopback_only) return {"127.0.0.1", "::1"};
+  return {"0.0.0.0", "::"};
 }
 
 void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(*server_) : ""); }
@@ -517,7 +538,8 @@ void JobRendezvous::stop_campaigning() {
 /// Where others reach the coordinator here.
 std::string JobRendezvous::addresses_text(const CoordinatorServer& server) const {
   std::vector<std::string> texts;
-  if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
+  if (location_.loopback_only) texts = listen_addresses();
+  else if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
   else texts = addresses_to_tell(machine_.addresses);
   std::string text;
   for (const std::string& address : texts) {

@@ -61,8 +61,8 @@ lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<vo
 
 Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
-Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const lease::LeaseOptions& options,
-                                                     const lease::ProgramOptions& program, lease::Callbacks callbacks) {
+Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const MakeLease& make_lease,
+                                                     lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(made->remembering(std::move(callbacks)));
   // To the owner's thread, unless that has no more use for it by then.
@@ -81,7 +81,7 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   on_thread.on_verdict = [forward](std::string_view text) { forward(&Callbacks::on_verdict, std::string(text)); };
   on_thread.on_trouble = [forward](std::string_view text) { forward(&Callbacks::on_trouble, std::string(text)); };
   on_thread.on_unusable = [forward](const Error& error) { forward(&Callbacks::on_unusable, error); };
-  auto lease = lease::make_program_lease(made->context_.get_executor(), options, program, std::move(on_thread));
+  auto lease = make_lease(made->context_.get_executor(), std::move(on_thread));
   if (!lease) return tl::unexpected(lease.error());
   made->lease_ = std::move(*lease);
   return made;

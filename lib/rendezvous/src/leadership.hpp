@@ -18,6 +18,10 @@ namespace ddrun::rendezvous {
 /// The program that has the lease of this job; `on_program` as in RendezvousOptions.
 [[nodiscard]] lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program);
 
+/// Makes the lease for an executor.
+using MakeLease =
+    std::function<Result<std::shared_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
+
 /// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
 /// that can block: a coordinator whose main thread waits for a disk still leads.
 ///
@@ -25,11 +29,9 @@ namespace ddrun::rendezvous {
 /// leads() is for all threads. What the calls and callbacks mean says lease.hpp.
 class Leadership {
  public:
-  /// Connects to nothing yet. Fails with `invalid_argument` for options that cannot be meant, with `unavailable` where
-  /// descriptors run out.
+  /// Connects to nothing yet. Fails as `make_lease` does, which is called once.
   [[nodiscard]] static Result<std::unique_ptr<Leadership>> make(boost::asio::any_io_executor executor,
-                                                                const lease::LeaseOptions& options,
-                                                                const lease::ProgramOptions& program,
+                                                                const MakeLease& make_lease,
                                                                 lease::Callbacks callbacks);
   /// Nothing is called any more. A lease that is held is not given back: it runs out.
   ~Leadership();
