@@ -13,19 +13,20 @@ using Ballot = VoteAnswer::Ballot;
 
 namespace {
 
-/// A voter that has not answered meanwhile does not vote this time.
-constexpr Milliseconds time_to_vote{500};
+/// A voter that has not answered meanwhile does not vote this time; later more, up to half of the time to live.
+constexpr Milliseconds first_time_to_vote{500};
 constexpr Milliseconds longest_between_holds{1000};
-/// Before a candidate tries again: those that stand first in the list sooner, and not two of them in step for long.
-constexpr std::chrono::microseconds pause_of_each{3000};
-constexpr int spread_us = 20'000;
+/// Before a candidate tries again: those that stand first in the list sooner; and as two of them keep each other from
+/// winning, each waits for a random part of a time that doubles, also beyond what a message takes.
+constexpr std::chrono::milliseconds pause_of_each{3};
+constexpr Milliseconds first_spread{20};
 /// To a voter that does not answer no more are sent.
 constexpr std::size_t most_unanswered = 16;
 
 }  // namespace
 
 Candidacy::Candidacy(Options options)
-    : options_(std::move(options)), random_(options_.seed), voters_(options_.voters) {}
+    : options_(std::move(options)), random_(options_.seed), voters_(options_.voters), spread_(first_spread) {}
 
 void Candidacy::send(std::size_t voter, Kind kind, std::uint64_t term, std::string text, bool sure) {
   Peer& peer = voters_[voter];
@@ -92,6 +93,9 @@ void Candidacy::heard(std::size_t voter, const VoteAnswer& answer, Time now) {
   voted_ = std::max(voted_, answer.voted);
   seen_ = std::max({seen_, answer.seen, answer.leader_term});
   if (answer.sure && !verdict_) verdict_ = answer.verdict;
+  if (answer.leader_term != 0) spread_ = first_spread;
+  // One that was not there then, or remembers nothing, hears it from all that know it.
+  if (verdict_ && !answer.sure && sent && sent->kind == Kind::enter) send(voter, Kind::record, 0, *verdict_, true);
   if (sent) {
     switch (sent->kind) {
       case Kind::vote: heard_of_vote(peer, *sent, answer); break;
@@ -163,6 +167,10 @@ void Candidacy::campaign(std::string address, Time now) {
   else consider();
 }
 
+Clock::duration Candidacy::part_of(Milliseconds time) {
+  return std::chrono::microseconds(static_cast<std::int64_t>(random_()) % (time.count() * 1000));
+}
+
 Clock::duration Candidacy::place_in_line() const { return pause_of_each * static_cast<int>(own_.value_or(0)); }
 
 /// Each candidate has terms of its own, so that no two ever lead in one.
@@ -184,7 +192,7 @@ void Candidacy::consider() {
 void Candidacy::ask() {
   asking_ = next_term();
   voted_ = asking_;
-  ask_until_ = now_ + time_to_vote;
+  ask_until_ = now_ + std::clamp(20 * spread_, first_time_to_vote, options_.ttl / 2);
   found_.clear();
   for (Peer& peer : voters_) {
     peer.said.reset();
@@ -215,19 +223,22 @@ void Candidacy::count() {
     if (*peer.said == Ballot::yes) yes.insert(peer.id);
   }
   // Where all have begun lately, this agent's among them, no candidate can have won before.
-  if (yes.size() >= majority() || any.size() == voters_.size()) win();
-  else if (all_have_answered) fail();
+  const bool enough = yes.size() >= majority() || any.size() == voters_.size();
+  if (enough && !verdict_) win();
+  else if (enough || all_have_answered) fail();
 }
 
 void Candidacy::fail() {
   send_to_all(Kind::release, asking_);
   asking_ = 0;
-  try_at_ = now_ + place_in_line() + std::chrono::microseconds(random_() % static_cast<unsigned>(spread_us));
+  try_at_ = now_ + place_in_line() + part_of(spread_);
+  spread_ = std::min(2 * spread_, options_.ttl);
 }
 
 void Candidacy::win() {
   term_ = std::exchange(asking_, 0);
   seen_ = term_;
+  spread_ = first_spread;
   held_since_ = {};
   refused_ = false;
   count_held();
@@ -283,7 +294,7 @@ void Candidacy::lose(std::string why) {
   to_record_.clear();
   finishes_ = false;
   why_lost_ = std::move(why);
-  try_at_ = now_ + std::chrono::microseconds(random_() % static_cast<unsigned>(spread_us));
+  try_at_ = now_ + part_of(first_spread);
 }
 
 void Candidacy::resign(Time now) {

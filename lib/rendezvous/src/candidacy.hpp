@@ -109,6 +109,7 @@ class Candidacy {
   void heard_of_record(Peer& peer, const VoteAnswer& answer);
   [[nodiscard]] std::uint64_t next_term() const;
   [[nodiscard]] Clock::duration place_in_line() const;
+  [[nodiscard]] Clock::duration part_of(Milliseconds time);
 
   Options options_;
   std::minstd_rand random_;
@@ -122,7 +123,8 @@ class Candidacy {
   std::uint64_t asking_ = 0;  ///< for votes in this term
   Time ask_until_{};
   Time try_at_{};
-  Time greet_at_{};  ///< a sign of life is due
+  Milliseconds spread_;  ///< of the next pause
+  Time greet_at_{};      ///< a sign of life is due
   std::uint64_t term_ = 0;
   Time held_since_{};
   Time hold_at_{};

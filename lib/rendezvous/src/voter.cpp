@@ -22,9 +22,9 @@ VoteAnswer Voter::ask(const VoteRequest& request, Time now) {
         answer.number = request.number;
         answer.voter = id_;
         answer.ballot = Ballot::other_job;
-        answer.verdict = request.text != job_ ? concat("votes for the job ", job_, ", not ", request.text)
-                                              : concat("has --lease-ttl=", format_duration(ttl_), ", not ",
-                                                       format_duration(Milliseconds(request.ttl_ms)));
+        answer.verdict = request.text != job_
+                             ? concat("votes for the job ", job_, ", not ", request.text)
+                             : concat("has a --lease-ttl of ", ttl_.count(), " ms, not ", request.ttl_ms, " ms");
         return answer;
       }
       seen_ = std::max(seen_, request.term);
@@ -49,6 +49,7 @@ VoteAnswer Voter::ask(const VoteRequest& request, Time now) {
 }
 
 Ballot Voter::vote(const VoteRequest& request, Time now) {
+  if (sure_) return Ballot::no;  // nobody leads a job that is over
   if (!(is_for(request) && bound(now))) {
     if (bound(now) || request.term <= std::max({voted_, seen_, deposed_})) return Ballot::no;
     vote_ = {request.term, request.candidate, "", false, {}};
@@ -70,16 +71,21 @@ Ballot Voter::hold(const VoteRequest& request, Time now) {
 }
 
 Ballot Voter::record(const VoteRequest& request, Time now) {
-  if (request.text.empty() || !bound(now) || !is_for(request)) return Ballot::no;
+  if (request.text.empty()) return Ballot::no;
+  if (request.sure && !sure_) {
+    // Of any agent that knows it.
+    verdict_ = request.text;
+    sure_ = true;
+  }
+  if (sure_) return verdict_ == request.text ? Ballot::yes : Ballot::no;
+  if (!bound(now) || !is_for(request)) return Ballot::no;
   // One that a leader before could not have recorded by more than half, or the one that leads would know of it.
-  if (verdict_ != request.text && !sure_ && verdict_term_ < request.term) verdict_.clear();
+  if (verdict_term_ < request.term) verdict_.clear();
   if (verdict_.empty()) {
     verdict_ = request.text;
     verdict_term_ = request.term;
   }
-  if (verdict_ != request.text) return Ballot::no;
-  sure_ = sure_ || request.sure;
-  return Ballot::yes;
+  return verdict_ == request.text ? Ballot::yes : Ballot::no;
 }
 
 void Voter::ended(const std::string& candidate) {
