@@ -1,13 +1,12 @@
 // The agent's side of the connections, against a real server, and against what else may listen on a port.
 #include <atomic>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <numeric>
 
-#include "agent_link.hpp"
 #include "ddrun/test/catch.hpp"
 #include "fixture.hpp"
+#include "linked_agent.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
@@ -15,66 +14,6 @@ using namespace ddrun::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-/// A link and all that it says.
-struct Agent {
-  explicit Agent(std::vector<ddrun::Endpoint> coordinators, const std::string& secret = the_secret,
-                 std::chrono::milliseconds patience = 20s, const std::string& job = "job",
-                 std::chrono::milliseconds answer_within = 13s) {
-    AgentLinkOptions options;
-    options.answer_within = answer_within;
-    options.coordinators = std::move(coordinators);
-    if (!secret.empty()) options.secret.emplace(secret);
-    options.join.host = "linked";
-    options.join.job_id = job;
-    options.join.agent_id = "linked";
-    options.connect_by = Clock::now() + patience;
-    AgentLinkCallbacks callbacks;
-    callbacks.on_message = [this](const FromCoordinator& message) { messages.push_back(message); };
-    callbacks.on_lost = [this](const LinkLoss& loss) {
-      lost = loss.error;
-      unreachable = loss.unreachable;
-    };
-    callbacks.on_retry = [this](const std::string& why) { retries.push_back(why); };
-    callbacks.on_gone = [this] { gone = true; };
-    link.emplace(context.get_executor(), std::move(options), std::move(callbacks));
-  }
-
-  /// Runs until it is true; false after 20 s.
-  template <class Condition>
-  bool run_until(Condition condition) {
-    for (const auto end = soon(); Clock::now() < end;) {
-      if (condition()) return true;
-      context.restart();
-      context.run_one_for(50ms);
-    }
-    return false;
-  }
-  template <class Message>
-  std::optional<Message> hear_of() {
-    std::optional<Message> wanted;
-    run_until([&] {
-      while (!wanted && taken < messages.size()) {
-        if (const auto* message = std::get_if<Message>(&messages[taken++])) wanted = *message;
-      }
-      return wanted.has_value() || lost.has_value();
-    });
-    return wanted;
-  }
-  std::string end() {
-    run_until([&] { return lost.has_value(); });
-    return lost ? lost->message : "it did not end";
-  }
-
-  boost::asio::io_context context;
-  std::vector<FromCoordinator> messages;
-  std::size_t taken = 0;
-  std::vector<std::string> retries;
-  std::optional<Error> lost;
-  bool unreachable = false;
-  bool gone = false;
-  std::optional<AgentLink> link;
-};
 
 /// A port on which somebody listens who does with the first connection as he is told.
 struct Listener {
@@ -161,12 +100,6 @@ class Wire {
   std::atomic<bool> cut_ = false, refused_ = false, over_ = false;
   std::thread thread_;
 };
-
-bool has(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return true;
-  UNSCOPED_INFO("'" << part << "' is not in: " << text);
-  return false;
-}
 
 }  // namespace
 
