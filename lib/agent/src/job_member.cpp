@@ -50,8 +50,9 @@ Result<void> JobMember::open() {
     auto found = rendezvous::find_secret(
         spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
-    if (!*found) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
-    weak_secret = !(*found)->looks_strong();
+    if (*found) weak_secret = !(*found)->looks_strong();
+    else if (options_.hooks->find_munge) options.munge = options_.hooks->find_munge();
+    if (!*found && !options.munge) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
     options.secret = std::move(*found);
   }
   rendezvous_ = rendezvous::make_rendezvous(executor_, std::move(options), listener());

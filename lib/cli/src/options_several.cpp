@@ -102,7 +102,8 @@ constexpr Option several_table[] = {
     {.name = "secret-file",
      .metavar = "FILE",
      .kind = Kind::file,
-     .help = "The job's secret, the same on all machines; without it $DDRUN_SECRET or the file of ddrun secret new",
+     .help = "The job's secret, the same on all machines; without it $DDRUN_SECRET, the file of ddrun secret new, or "
+             "MUNGE in Slurm",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.secret_file, parse_non_empty(v)); },
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.secret_file); }},
     {.name = "insecure",
