@@ -224,6 +224,13 @@ class WithoutASecret(SlurmTest):
         self.assertIn("ddrun secret new", done.stderr)
         self.says(row, done.stderr)
 
+    def test_munge_is_not_asked_where_slurm_is_not(self):
+        done = self.srun("--nodes=2", DDRUN, "--env-detect=none", "--nnodes=2", "--rdzv-endpoint=n1:29411",
+                         "--node-rank=0", "true")
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("ddrun secret new", done.stderr)
+        self.assertNotIn("MUNGE", done.stderr)
+
     def test_the_next_coordinator_has_a_credential_of_its_own(self):
         lease = f"python3 {HERE.parent / 'e2e/several/file_lease.py'} {self.cluster.dir / 'lease'}"
         done = self.srun("--nodes=3", "--kill-on-bad-exit=0", DDRUN, "--nnodes=2:3", f"--rdzv-lease={lease}", "--rdzv-id=leased",

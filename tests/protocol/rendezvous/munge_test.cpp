@@ -347,6 +347,12 @@ TEST_CASE("a coordinator's credential is sealed anew before it expires") {
   CHECK(credentials.size() == at_rest);
 }
 
+TEST_CASE("a credential is sealed anew twice before it may expire, and not sent in its last moments") {
+  CHECK(credential_life == 300s);
+  CHECK(CredentialTimes{}.renewed_after == 100s);
+  CHECK(CredentialTimes{}.good_for == 280s);
+}
+
 TEST_CASE("a credential that may have expired is given to nobody") {
   const FakeMunge munge;
   boost::asio::io_context context;
