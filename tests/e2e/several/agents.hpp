@@ -1,6 +1,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,6 +61,14 @@ class Agents {
     return below.size() < 2 ? -1 : below[1];
   }
 
+  /// None of its processes, a lease's program neither, does anything once the first has gone.
+  static void kill_all_of(Run& run) {
+    const auto all = run.living();
+    for (const int number : {SIGSTOP, SIGKILL}) {
+      for (const pid_t pid : all) (void)run.signal(pid, number);
+    }
+  }
+
  private:
   Words common_;
   std::optional<int> port_;
@@ -72,6 +81,11 @@ inline void start_two(Agents& agents, const Words& verbs = {"print", "up", "paus
   Run& second = agents.start({"--node-rank=1"}, verbs);
   REQUIRE(first.wait_for_out("up"));
   REQUIRE(second.wait_for_out("up"));
+}
+
+/// Verbs of a worker that tells of its round and runs until there is this file.
+inline Words until(const std::string& file) {
+  return {"env", "DDRUN_ROUND", "env", "TORCHELASTIC_RESTART_COUNT", "env", "WORLD_SIZE", "print", "up", "await", file};
 }
 
 /// All that was written, for a failed check.

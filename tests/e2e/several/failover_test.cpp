@@ -63,10 +63,6 @@ class LeasedAgents {
   std::vector<Run*> runs_;
 };
 
-Words until(const std::string& file) {
-  return {"env", "DDRUN_ROUND", "env", "TORCHELASTIC_RESTART_COUNT", "env", "WORLD_SIZE", "print", "up", "await", file};
-}
-
 }  // namespace
 
 TEST_CASE("The coordinator's agent is killed: the others run the next round, under another coordinator") {
@@ -101,11 +97,7 @@ TEST_CASE(
   agents.start_all(3, verbs);
   const std::size_t first = agents.leader();
   const int term = agents.term();
-  // None of them, the lease's program neither, does anything once the first has gone.
-  const auto all = agents[first].living();
-  for (const int number : {SIGSTOP, SIGKILL}) {
-    for (const pid_t pid : all) (void)agents[first].signal(pid, number);
-  }
+  Agents::kill_all_of(agents[first]);
   for (std::size_t i = 0; i < agents.size(); ++i) {
     if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
   }
@@ -124,10 +116,7 @@ TEST_CASE("A machine that may go on alone does not take the lease from another: 
   agents.start_all(2, verbs);
   const std::size_t first = agents.leader(), other = 1 - first;
   const double until = agents.state().value("until", 0.0);
-  const auto all = agents[first].living();
-  for (const int number : {SIGSTOP, SIGKILL}) {
-    for (const pid_t pid : all) (void)agents[first].signal(pid, number);
-  }
+  Agents::kill_all_of(agents[first]);
   REQUIRE(agents[other].wait_for_out("DDRUN_ROUND=2"));
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
