@@ -57,7 +57,10 @@ void Candidacy::connected(std::size_t voter, Time now) {
   send(voter, Kind::enter, seen_, options_.job);
   if (deposed_ != 0) send(voter, Kind::depose, deposed_);
   if (asking_ != 0) send(voter, Kind::vote, asking_);
-  if (term_ != 0) send(voter, Kind::hold, term_, address_);
+  if (term_ != 0) {
+    if (is_over()) lose("it could not be renewed in time");
+    else send(voter, Kind::hold, term_, address_);
+  }
   if (!to_record_.empty()) send(voter, Kind::record, term_, to_record_);
 }
 
@@ -134,7 +137,7 @@ void Candidacy::tick(Time now) {
     send_to_all(Kind::enter, seen_, options_.job);
   }
   if (term_ != 0) {
-    if (now_ >= held_since_ + (options_.ttl - lease::fence_margin(options_.ttl))) {
+    if (is_over()) {
       lose(concat("more than half of the machines that vote could not be asked within ",
                   format_duration(options_.ttl - lease::fence_margin(options_.ttl))));
     } else if (now_ >= hold_at_) {
@@ -148,7 +151,7 @@ void Candidacy::tick(Time now) {
 std::optional<Candidacy::Time> Candidacy::next_deadline() const {
   Time first = greet_at_;
   if (term_ != 0) {
-    first = std::min({first, hold_at_, held_since_ + (options_.ttl - lease::fence_margin(options_.ttl))});
+    first = std::min({first, hold_at_, over_at()});
   } else if (asking_ != 0) {
     first = std::min(first, ask_until_);
   } else if (candidate_ && !verdict_ && try_at_ > now_) {
@@ -163,8 +166,9 @@ void Candidacy::campaign(std::string address, Time now) {
   now_ = now;
   if (!std::exchange(candidate_, true)) try_at_ = now_ + place_in_line();
   address_ = std::move(address);
-  if (term_ != 0) hold();
-  else consider();
+  if (term_ == 0) consider();
+  else if (is_over()) lose("it could not be renewed in time");
+  else hold();
 }
 
 Clock::duration Candidacy::part_of(Milliseconds time) {
@@ -242,7 +246,7 @@ void Candidacy::win() {
   held_since_ = {};
   refused_ = false;
   count_held();
-  if (now_ >= held_since_ + (options_.ttl - lease::fence_margin(options_.ttl))) return lose("it was late");
+  if (is_over()) return lose("it was late");
   finishes_ = !found_.empty() && !verdict_;
   hold();
   if (finishes_) {
@@ -253,6 +257,7 @@ void Candidacy::win() {
 
 // ---- to keep it
 
+/// While the lease holds: a voter takes from it that no other leads.
 void Candidacy::hold() {
   hold_at_ = now_ + std::min<Clock::duration>(options_.ttl / 4, longest_between_holds);
   send_to_all(Kind::hold, term_, address_);

@@ -94,6 +94,8 @@ class Candidacy {
     std::string objection;
   };
 
+  [[nodiscard]] Time over_at() const { return held_since_ + (options_.ttl - lease::fence_margin(options_.ttl)); }
+  [[nodiscard]] bool is_over() const { return now_ >= over_at(); }
   void send(std::size_t voter, Kind kind, std::uint64_t term, std::string text = {}, bool sure = false);
   void send_to_all(Kind kind, std::uint64_t term, const std::string& text = {}, bool sure = false);
   void consider();

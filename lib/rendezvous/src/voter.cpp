@@ -65,6 +65,8 @@ Ballot Voter::hold(const VoteRequest& request, Time now) {
   // It has led, and another after it: its message is from the past.
   if (request.term < seen_) return Ballot::no;
   vote_ = {request.term, request.candidate, request.text, true, now + ttl_};
+  // It led when it said so, which was after this voter began: so did no other that this one may have voted for before.
+  fresh_until_ = std::min(fresh_until_, now);
   voted_ = std::max(voted_, request.term);
   seen_ = request.term;
   return Ballot::yes;

@@ -89,6 +89,9 @@ TEST_CASE("a voter tells who leads, and where, until the lease is over, given ba
     CHECK(other.ask(request(Kind::hold, 1, "a", "here"), begin).ballot == Ballot::yes);
     CHECK(other.state(begin).leader_term == 1);
     CHECK(other.ask(request(Kind::vote, 2, "b"), begin + seconds(4)).ballot == Ballot::no);
+    // And knows from then on that there was no other.
+    other.ended("a");
+    CHECK(other.ask(request(Kind::vote, 2, "b"), begin + seconds(4)).ballot == Ballot::yes);
   }
 }
 
