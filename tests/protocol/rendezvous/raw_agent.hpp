@@ -32,6 +32,8 @@ class RawAgent {
   }
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] const std::string& sent() const { return sent_; }
+  /// Once greeted.
+  [[nodiscard]] rendezvous::SessionKeys& keys() { return keys_.value(); }
 
   bool send(std::string_view bytes) {
     sent_.append(bytes);
