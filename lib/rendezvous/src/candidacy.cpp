@@ -16,6 +16,7 @@ namespace {
 /// A voter that has not answered meanwhile does not vote this time; later more, up to half of the time to live.
 constexpr Milliseconds first_time_to_vote{500};
 constexpr Milliseconds longest_between_holds{1000};
+constexpr Milliseconds longest_between_greetings{5000};
 /// Before a candidate tries again: those that stand first in the list sooner; and as two of them keep each other from
 /// winning, each waits for a random part of a time that doubles, also beyond what a message takes.
 constexpr std::chrono::milliseconds pause_of_each{3};
@@ -133,7 +134,7 @@ std::optional<lease::Leader> Candidacy::leader() const {
 void Candidacy::tick(Time now) {
   now_ = now;
   if (now_ >= greet_at_) {
-    greet_at_ = now_ + options_.ttl / 3;
+    greet_at_ = now_ + std::min(options_.ttl / 3, longest_between_greetings);
     send_to_all(Kind::enter, seen_, options_.job);
   }
   if (term_ != 0) {
@@ -268,6 +269,10 @@ void Candidacy::heard_of_hold(Peer& peer, const Sent& sent, const VoteAnswer& an
   if (answer.ballot == Ballot::yes) {
     peer.held = std::max(peer.held, sent.at);
     peer.denies = false;
+    // It may not have stood by this one when it was asked.
+    if (!to_record_.empty() && !peer.has_verdict) {
+      send(static_cast<std::size_t>(&peer - voters_.data()), Kind::record, term_, to_record_);
+    }
     return count_held();
   }
   if (answer.seen > term_) return lose(concat("another has led in term ", answer.seen));

@@ -35,6 +35,8 @@ using lease::LeaseOptions;
 /// Without enough voters people are told after so long.
 constexpr std::chrono::seconds time_until_trouble{2};
 constexpr std::chrono::milliseconds pause_before_listening{100};
+/// Of a voter, which is greeted more often than that.
+constexpr Milliseconds longest_silence{15'000};
 
 std::uint64_t random_number() {
   std::random_device device;
@@ -139,7 +141,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
     callbacks.on_answer = [this, voter](const VoteAnswer& answer) {
       after([&] { candidacy_.heard(voter, answer, FenceClock::now()); });
     };
-    links_[voter] = std::make_unique<VoterLink>(executor_, voting_.voters[voter], secret(), 2 * options_.ttl / 3,
+    links_[voter] = std::make_unique<VoterLink>(executor_, voting_.voters[voter], secret(), std::min(2 * options_.ttl / 3, longest_silence),
                                                 std::move(callbacks));
     links_[voter]->start();
   }

@@ -130,6 +130,14 @@ TEST_CASE("Machines that vote: a coordinator that falls silent is followed by an
   CHECK(count(outcomes[first].out, "DDRUN_ROUND=2\n") == 0);
 }
 
+TEST_CASE("Machines that vote: a job begins without one of them that never comes") {
+  VotingAgents agents({"--nnodes=2:3", "--last-call=0"});
+  agents.start_all(2, {"print", "up"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+}
+
 TEST_CASE("Machines that vote: with more than half of them lost no round begins, and the job ends in time") {
   VotingAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=20", "--coordinator-timeout=3"});
   agents.start_all(3, until(agents.file("never")));
