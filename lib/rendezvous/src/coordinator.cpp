@@ -369,6 +369,8 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
                           static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
                           options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
+    // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
+    memory_.learn(join.claim.memory, now);
   const bool joins = runs_with_a_free_place();
   const bool joins_now = joins && let_in_from(member) <= now;
   const bool held = held_until(member) > now;
@@ -504,7 +506,7 @@ void Coordinator::State::recover() {
   if (last.term == 0) return;  // no round was ever started
   memory_.round = std::max(memory_.round, last.round);
   memory_.started = true;
-  (void)memory_.take(last.memory, now);  // what makes no sense is nothing to go by
+  memory_.learn(last.memory, now);
   if (recovery.all_well()) {
     for (const LinkId link : recovery.members()) {
       if (Member* member = members_.find(link)) member->in_round = true;  // they have taken part in what went well

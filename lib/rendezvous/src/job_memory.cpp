@@ -54,4 +54,15 @@ bool JobMemory::take(const std::string& text, Clock::time_point now) {
   return true;
 }
 
+void JobMemory::learn(const std::string& text, Clock::time_point now) {
+  if (text == learnt) return;
+  learnt = text;
+  JobMemory other;
+  if (!other.take(text, now)) return;  // what makes no sense is nothing to go by
+  if (other.budget.used() > budget.used()) budget.take(other.budget.spent(now), now);
+  for (const auto& [host, failures] : other.failures_of_host) {
+    failures_of_host[host] = std::max(failures_of_host[host], failures);
+  }
+}
+
 }  // namespace ddrun::rendezvous

@@ -27,6 +27,7 @@ struct JobMemory {
   int coordinators_rank = -1;                   ///< the node rank of the coordinator's own machine in that round
   Departures departures;
   std::optional<VerdictMessage> verdict;  ///< the job has ended
+  std::string learnt;                     ///< the last text; thousands of agents have the same
 
   /// The job is that of its first agent.
   void adopt(const Join& first, const JobSettings& settings_meaning) {
@@ -36,6 +37,7 @@ struct JobMemory {
     meaning = settings_meaning;
     has_node_ranks = first.node_rank >= 0;
     budget = RestartBudget(meaning.restart);
+    learnt.clear();
   }
   [[nodiscard]] bool excluded(const std::string& host) const {
     if (meaning.node_max_failures == 0) return false;
@@ -48,6 +50,9 @@ struct JobMemory {
   [[nodiscard]] std::string text(Clock::time_point now) const;
   /// Takes over what another coordinator has said by text(). False, and nothing is taken, if it makes no sense.
   [[nodiscard]] bool take(const std::string& text, Clock::time_point now);
+  /// The same, but nothing that is known already is forgotten: of restarts the most that any coordinator has counted,
+  /// as of the failures of each host.
+  void learn(const std::string& text, Clock::time_point now);
 };
 
 }  // namespace ddrun::rendezvous

@@ -349,3 +349,44 @@ TEST_CASE("no agent is given a round that it has had under another coordinator")
   after.job.opens();
   CHECK(after.job.next<Start>(b).round == 6);
 }
+
+TEST_CASE("restarts that a late claim knows of are not forgotten") {
+  const Changed last_call{{"last_call_ms", "0"}, {"max_restarts", "2"}, {"node_max_failures", "2"}};
+  After after(last_call, 1, 3);
+  SECTION("one that comes beside a round of a job that nobody claimed") {
+    const LinkId d = after.claims("d", {});
+    after.job.wait(Milliseconds{10'500});
+    after.job.opens();
+    CHECK(after.job.next<Start>(d).ranks.restart_count == 0);
+    const LinkId b = after.claims("b", {7, 5, 0, 1, R"({"restarts":2,"failures":{"c":2}})", false, false});
+    after.job.wait(Milliseconds{1});
+    after.job.stops(d);
+    after.job.opens();
+    for (const LinkId link : {d, b}) CHECK(after.job.next<Start>(link).ranks.restart_count == 2);
+    CHECK(after.job.next<Refused>(after.claims("c", {})).why.find("is left out") != std::string::npos);
+    // Nor are they to be had again.
+    after.job.fails(b, 0, 1);
+    after.job.stops(b);
+    after.job.stops(d);
+    CHECK(after.job.next<VerdictMessage>(b).restarts == 2);
+  }
+  SECTION("one of an older round that knows more than the last one, whoever comes first") {
+    const bool late = GENERATE(false, true);
+    const RoundClaim older{6, 9, 1, 2, R"({"restarts":1})", false, false};
+    LinkId b = 0;
+    if (!late) b = after.claims("b", older);
+    const LinkId a = after.claims("a", {7, 1, 0, 1, R"({"restarts":0})", false, true});
+    if (late) b = after.claims("b", older);
+    if (late) after.job.stops(a);
+    after.job.wait(Milliseconds{1});
+    after.job.opens();
+    CHECK(after.job.next<Start>(b).ranks.restart_count == 1);
+  }
+  SECTION("one that knows of fewer changes nothing") {
+    after.claims("a", {8, 6, 0, 1, R"({"restarts":1})", false, true});
+    after.job.opens();
+    CHECK(after.job.next<Start>(1).ranks.restart_count == 1);
+    after.claims("b", {7, 5, 0, 1, R"({"restarts":0})", false, false});
+    CHECK(after.job.coordinator().restarts() == 1);
+  }
+}

@@ -116,13 +116,11 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   obeyed_[node.index()] = start.term;
   auto& [round, restarts] = last_[node.index()];
   require(start.round > round, node.host(), " starts round ", start.round, " after round ", round);
-  const bool known = servers_[terms_.at(start.term)].claims.count(started_in_[node.index()]) != 0;
-  require(!known || start.ranks.restart_count >= restarts, node.host(), ": restart count ", start.ranks.restart_count,
-          " after ", restarts);
+  require(start.ranks.restart_count >= restarts, node.host(), ": restart count ", start.ranks.restart_count, " after ",
+          restarts);
   round = start.round;
   restarts = start.ranks.restart_count;
   const Place place{start.term, start.round};
-  started_in_[node.index()] = place;
   // It may have waited to be read since long ago: nothing that ddrun can know of.
   const auto stood = stood_still_until_.find(node.machine());
   const bool late = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);

@@ -74,8 +74,7 @@ class FailoverInvariants {
   void uncount(const Running& running);
 
   std::map<std::size_t, Running> running_;
-  std::map<Place, int> running_in_;          ///< of those whose agents have not stood still
-  std::map<std::size_t, Place> started_in_;  ///< last, by node
+  std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
   Place last_begun_;
   Clock::time_point last_began_at_;
   std::map<std::size_t, rendezvous::Term> obeyed_;                 ///< of the last START, by node
