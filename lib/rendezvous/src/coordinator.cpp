@@ -239,10 +239,12 @@ class Coordinator::State {
   std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
-  Round claimed_ = 0;           ///< the highest of any claim
-  bool recovered_ = false;      ///< or nobody came with anything to recover
-  bool suspended_ = false;      ///< the lease is over
-  bool lost_of_round_ = false;  ///< members of the last round that was started, since then
+  Round claimed_ = 0;                            ///< the highest of any claim
+  bool recovered_ = false;                       ///< or nobody came with anything to recover
+  bool had_coordinator_ = false;                 ///< before this one, as those said that were recovered
+  bool suspended_ = false;                       ///< the lease is over
+  bool lost_of_round_ = false;                   ///< members of the last round that was started, since then
+  std::optional<VerdictMessage> lost_finished_;  ///< a member of the round that runs; what its loss would be called
   Clock::time_point suspended_since_;
   bool to_record_ = false;  ///< the transport has not been given the verdict
   /// What agents are told that come after this coordinator has stood down.
@@ -354,7 +356,9 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   Member& member = members_.add(link, join, facts, is_own, now);
   if (!options_.only_here) heartbeat_.add(link, now);
   const bool may_recover = options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_;
-  if (may_recover && (!recovered_ || join.claim.term != 0)) {
+  // That there was a coordinator before is known once: the first of its members have been waited for then.
+  const bool is_news = join.claim.node_count > 0 || (join.claim.term != 0 && !had_coordinator_);
+  if (may_recover && (!recovered_ || is_news)) {
     const Clock::duration stopped = std::max<Clock::duration>(
         options_.lease_ttl,
         time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
@@ -504,6 +508,7 @@ void Coordinator::State::recover() {
   recovered_ = true;
   const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
+  had_coordinator_ = !recovery.nothing_before();
   memory_.round = std::max(memory_.round, last.round);
   memory_.started = true;
   memory_.learn(last.memory, now);

@@ -390,3 +390,17 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     CHECK(after.job.coordinator().restarts() == 1);
   }
 }
+
+TEST_CASE("that there was a coordinator before is waited for once") {
+  After after({}, 1, 4);
+  Join spare = after.job.join_of("a");
+  spare.claim.term = 7;
+  after.job.joins(spare);
+  after.job.wait(Milliseconds{40'000});  // the last call has begun meanwhile
+  REQUIRE(after.job.coordinator().round() == 0);
+  Join other = after.job.join_of("b");
+  other.claim.term = 7;
+  after.job.joins(other);
+  after.job.wait(Milliseconds{10'000});
+  CHECK(after.job.coordinator().round() == 1);
+}
