@@ -103,6 +103,7 @@ class Coordinator::State {
     bool uses_restart = false;  ///< otherwise: a restart, or only a new round
     LinkId cause_link = 0;      ///< whose STOPPED has the details
     bool had_started = false;   ///< workers ran in the round
+    bool killed = false;        ///< all were told to kill their workers
     Clock::time_point since;
   };
   /// A newcomer that cannot be there beside a member: one of both goes, once it is known whether the member lives.
@@ -144,7 +145,8 @@ class Coordinator::State {
   void recover();
   [[nodiscard]] const Member* own_member() const;
   [[nodiscard]] bool is_over() const { return phase_ == Phase::recording || phase_ == Phase::ended; }
-  [[nodiscard]] int stop_signal(const Ending& ending, int wanted) const;
+  [[nodiscard]] int stop_signal(int wanted) const;
+  void kill_without_lease();
   void hand_over(const Ending& ending);
   [[nodiscard]] std::optional<Clock::time_point> waits_for_lease_until() const;
 
@@ -186,7 +188,7 @@ class Coordinator::State {
 
   // Stopping a round.
   void rendezvous_again(const std::vector<Member*>& newcomers);
-  void stop_after(VerdictMessage cause, const Member& member, bool may_restart);
+  void stop_after(VerdictMessage cause, LinkId cause_link, bool may_restart);
   void stop_for_good(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
   void tell_stop(int signal);
@@ -367,14 +369,14 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   }
   if (join.claim.term < options_.term) {
     note_claim(member, join.claim);
+    // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
+    memory_.learn(join.claim.memory, now);
     claimed_ = std::max(claimed_, join.claim.round);
   }
   out_.send(link, Welcome{options_.host, static_cast<std::uint32_t>(options_.heartbeat_interval.count()),
                           static_cast<std::uint32_t>(options_.heartbeat_misses), memory_.job_id, "",
                           options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
-    // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
-    memory_.learn(join.claim.memory, now);
   const bool joins = runs_with_a_free_place();
   const bool joins_now = joins && let_in_from(member) <= now;
   const bool held = held_until(member) > now;
@@ -506,9 +508,9 @@ bool Coordinator::State::recovers() {
 void Coordinator::State::recover() {
   const Recovery recovery = *std::exchange(recovery_, std::nullopt);
   recovered_ = true;
+  had_coordinator_ = !recovery.nothing_before();
   const RoundClaim& last = recovery.last();
   if (last.term == 0) return;  // no round was ever started
-  had_coordinator_ = !recovery.nothing_before();
   memory_.round = std::max(memory_.round, last.round);
   memory_.started = true;
   memory_.learn(last.memory, now);
@@ -553,7 +555,9 @@ void Coordinator::State::suspend() {
   out_.notice(
       "the lease that says who leads the job could not be renewed: the round that runs goes on, but no other one "
       "begins before it could");
-  if (phase_ == Phase::stopping && stop_signal(*ending_, 0) == SIGKILL) tell_stop(SIGKILL);
+  // One that had finished was not missed, but may begin the next round with another coordinator.
+  if (phase_ == Phase::running && lost_finished_) stop_after(*std::exchange(lost_finished_, std::nullopt), 0, true);
+  kill_without_lease();
 }
 
 void Coordinator::State::lead(Term term) {
@@ -605,10 +609,13 @@ void Coordinator::State::hand_over(const Ending& ending) {
   stand_down(kind, concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
 }
 
-/// Workers of members that the next coordinator may not hear of must have ended when it can be there: those that are
-/// stopped for lost members while the lease is over have no grace.
-int Coordinator::State::stop_signal(const Ending& ending, int wanted) const {
-  return suspended_ && ending.cause.kind == VerdictKind::node_lost ? SIGKILL : wanted;
+/// Workers of members that the next coordinator may not hear of must have ended when it can be there: once members of
+/// the round are lost, and the lease is over, the others have no grace.
+int Coordinator::State::stop_signal(int wanted) const { return suspended_ && lost_of_round_ ? SIGKILL : wanted; }
+
+/// Those that were told to stop before it came to that.
+void Coordinator::State::kill_without_lease() {
+  if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) tell_stop(SIGKILL);
 }
 
 // ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
@@ -748,6 +755,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
   phase_ = Phase::running;
   started_at_ = now;
   lost_of_round_ = false;
+  lost_finished_.reset();
   recovery_.reset();
   memory_.started = true;
   const Member* own = own_member();
@@ -800,7 +808,7 @@ void Coordinator::State::on(Member& member, const Failed& message) {
   if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || member.stopped) return;
   VerdictMessage cause = causes::worker_failed(message, member);
   event(event_text::failed, message, member.node(), cause.why);
-  stop_after(std::move(cause), member, message.may_restart);
+  stop_after(std::move(cause), member.link, message.may_restart);
 }
 
 void Coordinator::State::on(Member& member, const Succeeded& message) {
@@ -830,7 +838,7 @@ void Coordinator::State::on(Member& member, const Stopped& message) {
     --unfinished_;
     check_finished();
   } else {
-    stop_after(causes::node_lost(member, "it stopped its workers without saying why"), member, true);
+    stop_after(causes::node_lost(member, "it stopped its workers without saying why"), member.link, true);
   }
 }
 
@@ -896,7 +904,7 @@ void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
   members_.set_leaving(member, 0);
   member.aborted = message;
   if (phase_ == Phase::running) {
-    stop_after(std::move(cause), member, true);
+    stop_after(std::move(cause), member.link, true);
   } else if (phase_ == Phase::opening) {
     Ending ending;
     ending.cause = std::move(cause);
@@ -1000,13 +1008,19 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
       }
       break;
     case Phase::running:
-      if (missed) stop_after(std::move(cause), gone, true);
+      if (missed || (gone.in_round && suspended_)) stop_after(std::move(cause), gone.link, true);
+      else if (gone.in_round) lost_finished_ = std::move(cause);
       break;
     case Phase::stopping:
-      if (!gone.in_round || !gone.told || gone.stopped) break;
+      if (!gone.in_round || !gone.told) break;
+      if (gone.stopped) {
+        kill_without_lease();
+        break;
+      }
       // One that leaves may hang up before it hears of a round that began meanwhile.
       if (gone.leaving && broken) one_less_to_stop();
       else lost_while_stopping(std::move(cause), since, broken);
+      kill_without_lease();
       break;
     case Phase::recording:
     case Phase::ended: break;
@@ -1096,13 +1110,13 @@ void Coordinator::State::rendezvous_again(const std::vector<Member*>& newcomers)
   begin_stop(std::move(ending), 0);
 }
 
-void Coordinator::State::stop_after(VerdictMessage cause, const Member& member, bool may_restart) {
+void Coordinator::State::stop_after(VerdictMessage cause, LinkId cause_link, bool may_restart) {
   Ending ending;
   ending.uses_restart = may_restart && memory_.budget.any_left(now);
   ending.for_good = !ending.uses_restart;
   if (may_restart && ending.for_good && memory_.budget.used() > 0) cause.why += "; no restart is left";
   ending.cause = std::move(cause);
-  ending.cause_link = member.link;
+  ending.cause_link = cause_link;
   begin_stop(std::move(ending), 0);
 }
 
@@ -1144,13 +1158,14 @@ void Coordinator::State::begin_stop(Ending ending, int signal) {
     const Member* member = members_.find(link);
     if (member != nullptr && member->told && !member->stopped) ++to_stop_;
   }
-  tell_stop(stop_signal(*ending_, signal));
+  tell_stop(stop_signal(signal));
   if (to_stop_ == 0) all_stopped();
 }
 
 /// Once more if another round follows after all.
 void Coordinator::State::tell_stop(int signal) {
-  const Ending& ending = *ending_;
+  Ending& ending = *ending_;
+  ending.killed = signal == SIGKILL;
   Stop stop{memory_.round, !ending.for_good, ending.cause.why, signal};
   if (ending.uses_restart) {
     stop.why += concat("; restarting all workers (restart ", memory_.budget.used() + 1, " of ",

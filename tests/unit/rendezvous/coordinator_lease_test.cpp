@@ -116,6 +116,63 @@ TEST_CASE("workers that another coordinator may not hear of are killed when the 
   }
 }
 
+TEST_CASE("a member that had finished is missed without the lease: it may go on with another coordinator") {
+  Leader leader(1, 3);
+  auto& job = leader.job;
+  job.succeeds(leader.c);
+  job.stops(leader.c);
+  SECTION("the lease first") {
+    leader.suspend();
+    job.breaks(leader.c);
+  }
+  SECTION("the member first") {
+    job.breaks(leader.c);
+    CHECK_FALSE(job.has<Stop>(leader.a));
+    leader.suspend();
+  }
+  CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
+  CHECK(job.next<Stop>(leader.b).signal == SIGKILL);
+  leader.lead(9);
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+}
+
+TEST_CASE("a member that had finished in another round is not missed without the lease") {
+  Leader leader(1, 3);
+  auto& job = leader.job;
+  job.succeeds(leader.c);
+  job.stops(leader.c);
+  job.breaks(leader.c);
+  job.fails(leader.b, 1, 1);
+  job.stops(leader.a);
+  job.stops(leader.b);
+  job.opens();
+  job.forget_all();
+  leader.suspend();
+  CHECK_FALSE(job.has<Stop>(leader.a));
+}
+
+TEST_CASE("workers that have their grace as one failed lose it with a member and the lease") {
+  Leader leader(1, 3);
+  auto& job = leader.job;
+  job.fails(leader.b, 1, 1);
+  CHECK(job.next<Stop>(leader.a).signal == 0);
+  const bool has_stopped = GENERATE(false, true);
+  if (has_stopped) job.stops(leader.c);
+  SECTION("the lease first") {
+    leader.suspend();
+    CHECK_FALSE(job.has<Stop>(leader.a));
+    job.breaks(leader.c);
+  }
+  SECTION("the member first") {
+    job.breaks(leader.c);
+    leader.suspend();
+  }
+  CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
+  CHECK_FALSE(job.has<Stop>(leader.a));
+  job.breaks(leader.b);
+  CHECK_FALSE(job.has<Stop>(leader.a));  // once is enough
+}
+
 TEST_CASE("no newcomer stops a round that no other one can follow") {
   Leader leader(1, 4);
   leader.suspend();
