@@ -144,6 +144,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void watch_for_silence();
   void lost(Errc code, const std::string& why, bool unreachable = false);
   void hang_up();
+  void forget_attempt();
   void closed();
 
   // A connection that broke is made again.
@@ -698,7 +699,10 @@ void AgentLink::Connection::watch_for_silence() {
 }
 
 void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
-  hang_up();
+  // The end of the connection would say that this process has ended, and its workers with it: as long as they run it
+  // stays, and nobody answers there.
+  if (stage_ == Stage::joined) forget_attempt();
+  else hang_up();
   stage_ = Stage::over;
   tell_owner([loss = LinkLoss{Error{code, why, {}}, unreachable}](Owner& owner) {
     const auto on_lost = std::exchange(owner.callbacks, {}).on_lost;
@@ -708,16 +712,21 @@ void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreach
 
 /// Ends the attempt in hand.
 void AgentLink::Connection::hang_up() {
-  ++attempt_;
+  forget_attempt();
   error_code ignored;
-  timer_.cancel();
-  silence_.cancel();
-  lookup_.reset();
   if (socket_.is_open()) {
     // At once, even if a child that was just cloned still holds a copy of the descriptor.
     socket_.shutdown(tcp::socket::shutdown_both, ignored);
     socket_.close(ignored);
   }
+}
+
+/// Nothing more is heard or said.
+void AgentLink::Connection::forget_attempt() {
+  ++attempt_;
+  timer_.cancel();
+  silence_.cancel();
+  lookup_.reset();
   handshake_.reset();
   keys_.reset();
   in_.clear();

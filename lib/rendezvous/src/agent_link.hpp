@@ -50,7 +50,8 @@ struct AgentLinkCallbacks {
   /// What the coordinator says, in order, but for what is about the connection, which is answered here.
   std::function<void(const FromCoordinator&)> on_message;
   /// Once, and nothing after it: the coordinator could not be reached in time, does not let this agent in, is gone or
-  /// silent.
+  /// silent. A connection to one that is silent stays until the link is destroyed: its end would tell the coordinator
+  /// that this agent's workers are gone.
   std::function<void(const LinkLoss&)> on_lost;
   /// Why an attempt has come to nothing; there will be another. May be empty.
   std::function<void(const std::string&)> on_retry;

@@ -166,6 +166,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   int servers_ = 0;                                   ///< so many were started; the last one is server_
   std::unique_ptr<AgentLink> link_;
   std::unique_ptr<RoundStore> store_;
+  std::unique_ptr<AgentLink> former_link_;  ///< its coordinator is lost for this node, whose workers are being stopped
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
   asio::steady_timer look_timer_;
@@ -474,6 +475,7 @@ void JobRendezvous::end_later(VerdictMessage verdict) {
 void JobRendezvous::stopped(const Stopped& stopped) {
   has_workers_ = false;
   if (std::exchange(coming_back_, false)) return find_again();
+  former_link_.reset();
   send(stopped);
 }
 
@@ -481,6 +483,7 @@ void JobRendezvous::lost(const LinkLoss& loss) {
   // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
   if (member_ && (leadership_ ? true : loss.unreachable && !server_)) {
     return come_back(loss.error.message, stand_down(loss.error.message));
+    if (has_workers_) former_link_ = std::move(link_);
   }
   over_ = true;
   notice_timer_.cancel();
@@ -779,6 +782,7 @@ void JobRendezvous::async_close(std::function<void()> done) {
   close_done_ = std::move(done);
   close_timer_.expires_after(last_words);
   wait_to_close();
+  former_link_.reset();
   if (!link_) {
     link_closed_ = true;
     return close_up();
@@ -831,6 +835,7 @@ void JobRendezvous::close_up() {
 
 std::shared_ptr<Rendezvous> make_job_rendezvous(asio::any_io_executor executor, RendezvousOptions options,
                                                 RendezvousListener listener) {
+    self->former_link_.reset();
   return std::make_shared<JobRendezvous>(std::move(executor), std::move(options), std::move(listener));
 }
 

@@ -163,6 +163,32 @@ TEST_CASE("An agent finds a coordinator again that was silent for a while") {
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
 }
 
+TEST_CASE("A coordinator that stood still begins no round while workers run of an agent that took it for lost") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents({"--nnodes=1:2", "--last-call=1", "--max-restarts=2", "--shutdown-timeout=4",
+                 "--heartbeat-interval=0.1", "--heartbeat-misses=10"});
+  const Words verbs = {"env", "DDRUN_ROUND", "print", "up", "await", end};
+  agents.start({"--node-rank=0"}, verbs);
+  agents.start({"--node-rank=1"}, with({"ignore", "TERM"}, verbs));
+  for (const std::size_t i : {0U, 1U}) REQUIRE(agents[i].wait_for_out("up"));
+  const pid_t worker = descendants_of(Agents::agent_of(agents[1])).back();
+  REQUIRE(has(read_file("/proc/" + std::to_string(worker) + "/cmdline"), "await"));
+  const pid_t agent = Agents::agent_of(agents[0]);
+  REQUIRE(agents[0].signal(agent, SIGSTOP));
+  REQUIRE(agents[1].wait_for_err("nothing was heard from the coordinator on "));
+  REQUIRE(agents[0].signal(agent, SIGCONT));
+  const bool next = agents[0].wait_for_out("DDRUN_ROUND=2");
+  const bool still_runs = ::kill(worker, 0) == 0;
+  INFO(agents[0].err() << agents[1].err());
+  REQUIRE(next);
+  CHECK_FALSE(still_runs);
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+}
+
 TEST_CASE("An agent that is told to end while it comes back ends with that signal") {
   Agents agents(with({"--nnodes=2", "--shutdown-timeout=2"}, impatient));
   start_two(agents, {"ignore", "TERM", "print", "up", "pause"});

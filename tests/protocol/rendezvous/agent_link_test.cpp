@@ -292,8 +292,8 @@ TEST_CASE("an agent notices a broken connection and a silent coordinator") {
 
 namespace {
 
-/// Takes one connection and greets it as a coordinator does; then says WELCOME, or nothing, and reads until it ends.
-void greet_one(const Listener& listener, bool welcome) {
+/// Takes one connection and greets it as a coordinator does; then says WELCOME, or nothing. Gives the connection.
+int greet(const Listener& listener, bool welcome) {
   const int fd = ::accept(listener.fd, nullptr, nullptr);
   const HmacKey secret(the_secret);
   CoordinatorHandshake handshake(&secret, random_nonce());
@@ -313,6 +313,13 @@ void greet_one(const Listener& listener, bool welcome) {
     keys.sealer.seal(type, payload, out);
     (void)::send(fd, out.data(), out.size(), MSG_NOSIGNAL);
   }
+  return fd;
+}
+
+/// The same, and reads until it ends.
+void greet_one(const Listener& listener, bool welcome) {
+  const int fd = greet(listener, welcome);
+  char buffer[1000];
   while (::recv(fd, buffer, sizeof buffer, 0) > 0) {
   }
   ::close(fd);
@@ -320,15 +327,27 @@ void greet_one(const Listener& listener, bool welcome) {
 
 }  // namespace
 
-TEST_CASE("an agent notices that nothing is heard any more") {
+TEST_CASE("an agent notices that nothing is heard any more, and hangs up once its owner is done") {
   Listener listener;
   Agent agent({{"127.0.0.1", listener.port}});
-  std::thread peer([&] { greet_one(listener, true); });
+  int fd = -1;
+  std::thread peer([&] { fd = greet(listener, true); });
   REQUIRE(agent.link->start());
   REQUIRE(agent.hear_of<Welcome>());
+  peer.join();
   CHECK(has(agent.end(), "nothing was heard from the coordinator on a host"));
   CHECK(agent.unreachable);
-  peer.join();
+  const auto end_of_it = [&](int flags) {
+    char buffer[1000];
+    ssize_t got = 0;
+    while ((got = ::recv(fd, buffer, sizeof buffer, flags)) > 0) {
+    }
+    return got == 0;
+  };
+  CHECK_FALSE(end_of_it(MSG_DONTWAIT));  // its end would say that the agent's workers are gone
+  agent.link.reset();
+  CHECK(end_of_it(0));
+  ::close(fd);
 }
 
 TEST_CASE("an agent goes to the next address where its JOIN is not answered") {

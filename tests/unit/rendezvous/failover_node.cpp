@@ -127,6 +127,7 @@ void SimulatedNode::exit() {
   if (!lives_) return;
   if (std::exchange(workers_live_, false)) world_.invariants.workers_end(*this);
   reset_link();
+  reset_former_link();
   close(server_);
   close(former_server_);
   if (lease_) lease_->close(true);
@@ -228,6 +229,8 @@ void SimulatedNode::give_up() { link_lost("the coordinator could not be reached 
 
 void SimulatedNode::link_lost(const std::string& why) {
   reset_link();
+  const bool hangs_up = world_.scenario.broken == Break::hangs_up_too_soon;
+  if (stage_ == Stage::joined && !hangs_up) former_link_ = std::exchange(link_, 0);
   later({}, [this, why] {
     if (!over_) lost(why);
   });
@@ -241,6 +244,10 @@ void SimulatedNode::reset_link() {
 }
 
 void SimulatedNode::loses(LinkId link) {
+void SimulatedNode::reset_former_link() {
+  if (const LinkId link = std::exchange(former_link_, 0); link != 0) world_.hang_up_by_agent(link);
+}
+
   if (link != link_) return;
   turn([this, link] {
     if (link != link_) return;
@@ -408,6 +415,7 @@ void SimulatedNode::stopped(Round round) {
   if (waits_for_no_verdict_) {
     if (!std::exchange(coming_back_, false)) say(Stopped{round, {}, {}});
     return end(Outcome::left, std::nullopt);
+  reset_former_link();
   }
   if (std::exchange(coming_back_, false)) return find_again();
   say(Stopped{round, {}, {}});
@@ -424,7 +432,10 @@ void SimulatedNode::come_back(const std::string& why, int signal) {
   member_ = false;
   reset_link();
   campaign();
-  if (!has_workers_) return find_again();
+  if (!has_workers_) {
+    reset_former_link();
+    return find_again();
+  }
   if (world_.scenario.broken == Break::comes_before_workers_stop) {
     has_workers_ = false;
     stop_workers(0);

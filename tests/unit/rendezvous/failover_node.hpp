@@ -71,6 +71,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void give_up();
   void link_lost(const std::string& why);
   void reset_link();
+  void reset_former_link();
   void watch_for_silence();
   void say(const rendezvous::FromAgent& message);
 
@@ -125,7 +126,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   std::uint64_t servers_ = 0;
 
   Stage stage_ = Stage::none;
-  rendezvous::LinkId link_ = 0;
+  rendezvous::LinkId link_ = 0, former_link_ = 0;
   std::uint64_t attempt_ = 0;
   Clock::time_point connect_by_, heard_;
   Clock::duration pause_{};

@@ -18,6 +18,7 @@ enum class Break {
   round_not_carried,          ///< a claim says all but the number of its round
   waits_for_nobody,           ///< the first claim counts for all members of its round
   comes_before_workers_stop,  ///< an agent joins the next coordinator while its workers still run
+  hangs_up_too_soon,          ///< an agent ends the connection to its coordinator before its workers are stopped
   old_term_obeyed,            ///< agents follow a coordinator of a lower term than their own
   lease_counted_from_answer,  ///< and not from before it was asked for
   lease_not_asked,            ///< a coordinator acts without a look at its lease
@@ -36,6 +37,7 @@ inline constexpr BreakName all_breaks[] = {
     {Break::round_not_carried, "the number of the round is not carried over"},
     {Break::waits_for_nobody, "the first claim is enough"},
     {Break::comes_before_workers_stop, "an agent comes before its workers are stopped"},
+    {Break::hangs_up_too_soon, "an agent hangs up before its workers are stopped"},
     {Break::old_term_obeyed, "an old term is obeyed"},
     {Break::lease_counted_from_answer, "the lease is counted from the answer"},
     {Break::lease_not_asked, "a coordinator without its lease goes on"},
