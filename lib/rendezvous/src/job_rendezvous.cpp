@@ -90,6 +90,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void follow(const lease::Leader& leader);
   void coordinator_is_gone();
   int stand_down(const std::string& why);
+  void stood_down(int server);
   void stop_campaigning();
   void record(const VerdictMessage& verdict);
   void recorded(const VerdictMessage& verdict, const Result<void>& result);
@@ -165,8 +166,8 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   std::unique_ptr<CoordinatorServer> former_server_;  ///< has stood down, and still tells agents so
   int servers_ = 0;                                   ///< so many were started; the last one is server_
   std::unique_ptr<AgentLink> link_;
-  std::unique_ptr<RoundStore> store_;
   std::unique_ptr<AgentLink> former_link_;  ///< its coordinator is lost for this node, whose workers are being stopped
+  std::unique_ptr<RoundStore> store_;
   asio::steady_timer notice_timer_;
   asio::steady_timer close_timer_;
   asio::steady_timer look_timer_;
@@ -273,9 +274,9 @@ Result<void> JobRendezvous::start_coordinator() {
                           tell = while_it_lasts(&JobRendezvous::record)](const VerdictMessage& verdict) {
       asio::post(executor, [tell, verdict] { tell(verdict); });
     };
-    options.on_stood_down = [weak = weak_from_this(), executor = executor_] {
-      asio::post(executor, [weak] {
-        if (const auto self = weak.lock()) self->resign();
+    options.on_stood_down = [weak = weak_from_this(), executor = executor_, number = servers_] {
+      asio::post(executor, [weak, number] {
+        if (const auto self = weak.lock()) self->stood_down(number);
       });
     };
   }
@@ -474,16 +475,16 @@ void JobRendezvous::end_later(VerdictMessage verdict) {
 
 void JobRendezvous::stopped(const Stopped& stopped) {
   has_workers_ = false;
-  if (std::exchange(coming_back_, false)) return find_again();
   former_link_.reset();
+  if (std::exchange(coming_back_, false)) return find_again();
   send(stopped);
 }
 
 void JobRendezvous::lost(const LinkLoss& loss) {
   // What has been a member, and lost sight of a coordinator that may live, looks for it again; or for the next one.
   if (member_ && (leadership_ ? true : loss.unreachable && !server_)) {
-    return come_back(loss.error.message, stand_down(loss.error.message));
     if (has_workers_) former_link_ = std::move(link_);
+    return come_back(loss.error.message, stand_down(loss.error.message));
   }
   over_ = true;
   notice_timer_.cancel();
@@ -679,6 +680,17 @@ int JobRendezvous::stand_down(const std::string& why) {
   return SIGKILL;
 }
 
+/// A coordinator here sends its members away. This node may not be one yet, as its workers were being stopped until
+/// now: it looks for the next one as they do.
+void JobRendezvous::stood_down(int server) {
+  resign();
+  if (over_ || member_ || !server_ || server != servers_) return;
+  former_server_ = std::move(server_);
+  if (!looking_) return;
+  link_.reset();
+  look_for_coordinator(look_until_);
+}
+
 void JobRendezvous::record(const VerdictMessage& verdict) {
   if (!server_) return;
   leadership_->record_verdict(recorded_text(verdict), [tell = while_it_lasts(&JobRendezvous::recorded),
@@ -769,6 +781,7 @@ void JobRendezvous::abandon(const std::string& /*why*/) {
   notice_timer_.cancel();
   look_timer_.cancel();
   link_.reset();
+  former_link_.reset();
   former_server_.reset();
   server_.reset();
   leadership_.reset();
@@ -782,7 +795,6 @@ void JobRendezvous::async_close(std::function<void()> done) {
   close_done_ = std::move(done);
   close_timer_.expires_after(last_words);
   wait_to_close();
-  former_link_.reset();
   if (!link_) {
     link_closed_ = true;
     return close_up();
@@ -823,6 +835,7 @@ void JobRendezvous::close_up() {
   close_timer_.cancel();
   asio::post(executor_, [self = shared_from_this()] {
     self->link_.reset();
+    self->former_link_.reset();
     self->former_server_.reset();
     self->server_.reset();
     self->leadership_.reset();
@@ -835,7 +848,6 @@ void JobRendezvous::close_up() {
 
 std::shared_ptr<Rendezvous> make_job_rendezvous(asio::any_io_executor executor, RendezvousOptions options,
                                                 RendezvousListener listener) {
-    self->former_link_.reset();
   return std::make_shared<JobRendezvous>(std::move(executor), std::move(options), std::move(listener));
 }
 

@@ -47,6 +47,19 @@ class LeasedAgents {
     FAIL("no agent leads: " << state().dump());
     return 0;
   }
+  /// The lease's program of that agent.
+  [[nodiscard]] pid_t program(std::size_t agent) const {
+    const pid_t parent = Agents::agent_of(*runs_.at(agent));
+    for (const pid_t pid : descendants_of(parent)) {
+      if (read_file("/proc/" + std::to_string(pid) + "/comm").rfind("python3", 0) == 0) return pid;
+    }
+    FAIL("no program for the lease runs below " << parent);
+    return -1;
+  }
+  /// That another agent leads in that term.
+  [[nodiscard]] bool was_told_of(std::size_t agent, int term) const {
+    return read_file(file_ + ".told." + std::to_string(Agents::agent_of(*runs_.at(agent)))) == std::to_string(term);
+  }
   void engine_goes() const { write_file(file_ + ".away", ""); }
   void engine_comes() const { std::filesystem::remove(file_ + ".away"); }
 
@@ -62,6 +75,13 @@ class LeasedAgents {
   Agents agents_;
   std::vector<Run*> runs_;
 };
+
+/// As the lease's program counts.
+double monotonic_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
+}
 
 }  // namespace
 
@@ -118,9 +138,7 @@ TEST_CASE("A machine that may go on alone does not take the lease from another: 
   const double until = agents.state().value("until", 0.0);
   Agents::kill_all_of(agents[first]);
   REQUIRE(agents[other].wait_for_out("DDRUN_ROUND=2"));
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  CHECK(static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9 >= until);
+  CHECK(monotonic_seconds() >= until);
   write_file(agents.file("go"), "");
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
@@ -163,6 +181,36 @@ TEST_CASE("A coordinator that falls silent is followed by another one once its l
   INFO(shown(outcomes));
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
   CHECK(count(outcomes[first].out, "DDRUN_ROUND=2\n") == 0);
+}
+
+TEST_CASE("Who leads while its workers are still being stopped, and loses the lease, goes on under the next one") {
+  LeasedAgents agents({"--nnodes=2", "--max-restarts=3", "--shutdown-timeout=60", "--join-timeout=30",
+                       "--coordinator-timeout=8", "--last-call=20"},
+                      "3");
+  const Words verbs = {"ignore", "TERM", "env", "DDRUN_ROUND", "print", "up", "await", agents.file("go")};
+  agents.start_all(2, verbs);
+  const std::size_t first = agents.leader(), other = 1 - first;
+  REQUIRE(agents[first].signal(Agents::agent_of(agents[first]), SIGKILL));
+  REQUIRE(wait_until([&] {
+    const auto state = agents.state();
+    return state.value("agent", -1) == Agents::agent_of(agents[other]) && state.value("address", "%") != "%";
+  }));
+  const int term = agents.term();
+  // Its lease runs out, and a newcomer takes it.
+  REQUIRE(agents[other].signal(agents.program(other), SIGSTOP));
+  const double over = agents.state().value("until", 0.0);
+  REQUIRE(wait_until([&] { return monotonic_seconds() > over; }));
+  agents.start(verbs);
+  REQUIRE(wait_until([&] { return agents.term() > term && !agents.state().value("holder", "").empty(); }));
+  CHECK(agents.leader() == 2);
+  REQUIRE(wait_until([&] { return agents.was_told_of(other, agents.term()); }));
+  write_file(agents.file("go"), "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const std::size_t i : {other, std::size_t{2}}) {
+    CHECK(outcomes[i].code() == 0);
+    CHECK(has(outcomes[i].out, "DDRUN_ROUND=2"));
+  }
 }
 
 TEST_CASE("What decides who leads is away for a while: the round runs on, and the job ends once it is back") {

@@ -3,7 +3,8 @@
 
 usage: file_lease.py FILE
 
-FILE has the state as JSON; while FILE.away exists the engine cannot be reached.
+FILE has the state as JSON; while FILE.away exists the engine cannot be reached. Of what the agent of pid N has been told
+FILE.told.N has the last leader's term.
 """
 import fcntl
 import json
@@ -90,6 +91,9 @@ def look(number):
     now = (state["term"], state["address"]) if state["holder"] else None
     if number or now != told:
         say("leader %d %s" % now if now else "none")
+        if now:
+            with open("%s.told.%d" % (path, os.getppid()), "w") as file:
+                file.write(str(now[0]))
     told = now
 
 

@@ -227,10 +227,11 @@ void SimulatedNode::attempt_failed() {
 
 void SimulatedNode::give_up() { link_lost("the coordinator could not be reached in time"); }
 
+/// Its end would say that this process, and its workers, have ended: as long as they have not the connection stays.
 void SimulatedNode::link_lost(const std::string& why) {
-  reset_link();
   const bool hangs_up = world_.scenario.broken == Break::hangs_up_too_soon;
   if (stage_ == Stage::joined && !hangs_up) former_link_ = std::exchange(link_, 0);
+  reset_link();
   later({}, [this, why] {
     if (!over_) lost(why);
   });
@@ -243,11 +244,11 @@ void SimulatedNode::reset_link() {
   if (link != 0 && world_.scenario.broken != Break::old_term_obeyed) world_.hang_up_by_agent(link);
 }
 
-void SimulatedNode::loses(LinkId link) {
 void SimulatedNode::reset_former_link() {
   if (const LinkId link = std::exchange(former_link_, 0); link != 0) world_.hang_up_by_agent(link);
 }
 
+void SimulatedNode::loses(LinkId link) {
   if (link != link_) return;
   turn([this, link] {
     if (link != link_) return;
@@ -324,6 +325,7 @@ void SimulatedNode::start_coordinator() {
   options.own->runs_coordinator = true;
   options.term = term_;
   options.has_lease = true;
+  options.lease_ttl = world_.scenario.ttl;
   options.patience = world_.scenario.coordinator_timeout;
   options.with_events = false;
   SimulatedServer::Place place{
@@ -344,8 +346,9 @@ void SimulatedNode::start_coordinator() {
           if (!over_) record(verdict);
         });
       },
-      [this] { later({}, [this] { resign(); }); },
+      {},
       {}};
+  place.on_stood_down = [this, number = place.number] { later({}, [this, number] { stood_down(number); }); };
   place.on_done = [this, number = place.number] { later({}, [this, number] { job_done(number); }); };
   world_.note([&] { return concat(host_, " runs the coordinator ", place.number, " of term ", term_); });
   server_ = std::make_shared<SimulatedServer>(std::move(place), std::move(options));
@@ -412,10 +415,10 @@ void SimulatedNode::on(const VerdictMessage& verdict) { end(Outcome::verdict, ve
 
 void SimulatedNode::stopped(Round round) {
   has_workers_ = false;
+  reset_former_link();
   if (waits_for_no_verdict_) {
     if (!std::exchange(coming_back_, false)) say(Stopped{round, {}, {}});
     return end(Outcome::left, std::nullopt);
-  reset_former_link();
   }
   if (std::exchange(coming_back_, false)) return find_again();
   say(Stopped{round, {}, {}});
@@ -511,6 +514,16 @@ int SimulatedNode::stand_down(const std::string& why) {
   campaigns_ = false;
   lease_->resign(nullptr);
   return SIGKILL;
+}
+
+void SimulatedNode::stood_down(std::uint64_t server) {
+  resign();
+  if (member_ || over_ || !server_ || server != server_->number()) return;
+  close(former_server_);
+  former_server_ = std::move(server_);
+  if (!looking_) return;
+  reset_link();
+  look_for_coordinator(look_until_);
 }
 
 void SimulatedNode::record(const VerdictMessage& verdict) {

@@ -99,6 +99,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void lead(rendezvous::Term term);
   void follow(const lease::Leader& leader);
   int stand_down(const std::string& why);
+  void stood_down(std::uint64_t server);
   void record(const rendezvous::VerdictMessage& verdict);
   void recorded(const rendezvous::VerdictMessage& verdict, bool done);
   void on_recorded_verdict(const std::string& text);
