@@ -39,7 +39,8 @@ void FailoverInvariants::hears(const SimulatedServer& server, LinkId link, const
 }
 
 void FailoverInvariants::joins(const SimulatedServer& server, const Join& join) {
-  if (join.claim.node_count > 0) servers_[server.number()].claims.emplace(join.claim.term, join.claim.round);
+  OfServer& of = servers_[server.number()];
+  if (join.claim.node_count > 0 && !of.has_started) of.claims.emplace(join.claim.term, join.claim.round);
 }
 
 void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
@@ -49,6 +50,7 @@ void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, c
     require(server.holds_lease(), "a round begins without the lease");
   }
   if (const auto* start = std::get_if<Start>(&message)) {
+    servers_[server.number()].has_started = true;
     const auto [of_term, first_of_term] = terms_.try_emplace(start->term, server.number());
     require(of_term->second == server.number(), "two coordinators start rounds in term ", start->term);
     require(start->term >= last_term_, "term ", start->term, " starts a round after term ", last_term_);
@@ -57,6 +59,7 @@ void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, c
     last_term_ = start->term;
     last_round_ = start->round;
     const auto place = std::pair(start->term, start->round);
+    started_at_.try_emplace(place, timeline_.now());
     const auto [count, first] = restarts_.try_emplace(place, start->ranks.restart_count);
     require(count->second == start->ranks.restart_count, "two restart counts in one round");
     require(start->ranks.restart_count <= scenario_.max_restarts, "too many restarts");
@@ -123,7 +126,9 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   const Place place{start.term, start.round};
   // It may have waited to be read since long ago: nothing that ddrun can know of.
   const auto stood = stood_still_until_.find(node.machine());
-  const bool late = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
+  const bool waited_here = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
+  // Or, behind the answer to JOIN, on its way for longer than a silent member is waited for.
+  const bool late = waited_here || timeline_.now() - started_at_.at(place) > heartbeat_bound;
   if (late && place < last_begun_) {
     running_[node.index()] = {place, with_coordinator, std::nullopt, true, node.host()};
     return;
@@ -142,8 +147,8 @@ void FailoverInvariants::meets_others(const SimulatedNode& node, Place place) {
   const OfServer& of = servers_[terms_.at(place.first)];
   for (auto& [index, running] : running_) {
     if (running.stood_still || running.place == place) continue;
-    // None of that round has come, and what decides has let another one lead: a coordinator without the lease, all of
-    // whose members are well, on the other side of a cut. Terms tell the rounds apart.
+    // None of that round came in time, and what decides has let another one lead: a coordinator without the lease, all
+    // of whose members are well, on the other side of a cut. Terms tell the rounds apart.
     if (of.claims.count(running.place) == 0 && running.place.first < place.first) continue;
     // The coordinator before, whose lease was over already, notices the loss of its members up to an interval after
     // they have noticed.

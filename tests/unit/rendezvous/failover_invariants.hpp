@@ -61,7 +61,8 @@ class FailoverInvariants {
   };
   struct OfServer {
     std::set<rendezvous::LinkId> leaving;
-    std::set<Place> claims;
+    std::set<Place> claims;  ///< that it knew before its first round
+    bool has_started = false;
     std::optional<Clock::time_point> gathers_since;
     bool many = false;
     std::uint64_t looks = 0;
@@ -81,6 +82,7 @@ class FailoverInvariants {
   std::map<std::size_t, std::pair<rendezvous::Round, int>> last_;  ///< round and restarts, by node
   std::map<rendezvous::Term, std::uint64_t> terms_;                ///< the server that started a round in it
   std::map<Place, int> restarts_;                                  ///< as START said
+  std::map<Place, Clock::time_point> started_at_;                  ///< START was sent
   rendezvous::Term last_term_ = 0;
   rendezvous::Round last_round_ = 0;
   std::map<std::uint64_t, OfServer> servers_;

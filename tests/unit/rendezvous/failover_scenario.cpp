@@ -44,7 +44,7 @@ rendezvous::Settings FailoverScenario::settings() const {
 }
 
 Clock::duration FailoverScenario::longest_gathering() const {
-  const Clock::duration recovery = std::max<Clock::duration>(seconds(10), silence(*this) + seconds(5));
+  const Clock::duration recovery = std::max<Clock::duration>({seconds(10), silence(*this) + seconds(5), ttl});
   return recovery + last_call + longest_pause_of(*this) + seconds(1);
 }
 
