@@ -120,6 +120,31 @@ TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and h
   CHECK(one.leader->term == 8);
 }
 
+TEST_CASE("a lease that a program takes before it hears that it was given up is none") {
+  Candidates candidates;
+  TemporaryDirectory directory;
+  const auto held = directory.file("held"), waits = directory.file("waits");
+  // Its request is under way for as long as the file is there, and has it the lease with a term of its own.
+  Candidate& one = candidates.add(
+      "one", by_script(concat("tick) if [ -e ", held, " ]; then : >", waits, "; while [ -e ", held,
+                              " ]; do sleep 0.01; done; term=$((term + 1)); fi; "
+                              "[ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
+                              "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;")));
+  one.lease->campaign("one:1");
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  REQUIRE(one.leader->term == 7);
+  write_file(held, "");
+  REQUIRE(candidates.run_until([&] { return ::access(waits.c_str(), F_OK) == 0; }));
+  one.leader.reset();
+  one.lease->resign({});
+  one.lease->campaign("one:2");
+  ::unlink(held.c_str());
+  REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+  CHECK(one.leader == lease::Leader{9, "one:2", true});
+  CHECK_FALSE(one.has_logged("lead 8 "));
+  CHECK_FALSE(one.has_logged("lost: "));
+}
+
 TEST_CASE("a program that ends or says nonsense loses the lease at once, with its last words, and is started again") {
   struct Way {
     const char* at_resign;  // what it does when it is told of the file
