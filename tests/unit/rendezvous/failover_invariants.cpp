@@ -127,8 +127,10 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   // It may have waited to be read since long ago: nothing that ddrun can know of.
   const auto stood = stood_still_until_.find(node.machine());
   const bool waited_here = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
-  // Or, behind the answer to JOIN, on its way for longer than a silent member is waited for.
-  const bool late = waited_here || timeline_.now() - started_at_.at(place) > heartbeat_bound;
+  // Or, right behind the answer to JOIN, on its way for longer than a silent member is waited for.
+  const bool waited_on_its_way =
+      timeline_.now() - started_at_.at(place) > heartbeat_bound && timeline_.now() - node.welcomed_at() < seconds(1);
+  const bool late = waited_here || waited_on_its_way;
   if (late && place < last_begun_) {
     running_[node.index()] = {place, with_coordinator, std::nullopt, true, node.host()};
     return;

@@ -240,12 +240,13 @@ void SimulatedNode::link_lost(const std::string& why) {
 void SimulatedNode::reset_link() {
   ++attempt_;
   stage_ = Stage::none;
-  const LinkId link = std::exchange(link_, 0);
-  if (link != 0 && world_.scenario.broken != Break::old_term_obeyed) world_.hang_up_by_agent(link);
+  hang_up(std::exchange(link_, 0));
 }
 
-void SimulatedNode::reset_former_link() {
-  if (const LinkId link = std::exchange(former_link_, 0); link != 0) world_.hang_up_by_agent(link);
+void SimulatedNode::reset_former_link() { hang_up(std::exchange(former_link_, 0)); }
+
+void SimulatedNode::hang_up(LinkId link) {
+  if (link != 0 && world_.scenario.broken != Break::old_term_obeyed) world_.hang_up_by_agent(link);
 }
 
 void SimulatedNode::loses(LinkId link) {
@@ -363,6 +364,7 @@ void SimulatedNode::join_by(Clock::time_point deadline) {
 void SimulatedNode::on(const Welcome& welcome) {
   world_.invariants.obeys(*this, welcome.term);
   member_ = true;
+  welcomed_at_ = world_.timeline.now();
   looking_ = false;
   ++look_;
   if (claim_.term == 0) claim_.term = welcome.term;

@@ -53,6 +53,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   [[nodiscard]] const rendezvous::RoundClaim& claim() const { return claim_; }
   [[nodiscard]] bool was_told_to_leave() const { return left_.has_value(); }
   [[nodiscard]] Clock::time_point looked_since() const { return looked_since_; }
+  [[nodiscard]] Clock::time_point welcomed_at() const { return welcomed_at_; }
   void slow_clock(double factor) {
     if (lease_) lease_->slow_down(factor);
   }
@@ -72,6 +73,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void link_lost(const std::string& why);
   void reset_link();
   void reset_former_link();
+  void hang_up(rendezvous::LinkId link);
   void watch_for_silence();
   void say(const rendezvous::FromAgent& message);
 
@@ -141,7 +143,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   rendezvous::RoundClaim claim_;
   std::optional<rendezvous::Leave> left_;
   bool campaigns_ = false, looking_ = false;
-  Clock::time_point look_until_, looked_since_;
+  Clock::time_point look_until_, looked_since_, welcomed_at_;
   std::uint64_t look_ = 0;
   rendezvous::Term term_ = 0, joined_term_ = 0;
   std::optional<lease::Leader> leader_, followed_;
