@@ -148,6 +148,8 @@ class Started:
         return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
     def signal(self, number):
+        if number == signal.SIGCONT:
+            self._popen.send_signal(number)  # nsenter stands still with what it has started
         pid = self.pid
         if pid:
             os.kill(pid, number)

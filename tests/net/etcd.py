@@ -1,5 +1,6 @@
 """An etcd of several members, each on a host of a bed."""
 
+import re
 import shutil
 
 from bed import wait_until
@@ -65,6 +66,11 @@ class Etcd:
     def value(self, key):
         """Empty where there is none, or no answer."""
         return self.ask("get", key, "--print-value-only")[1].strip()
+
+    def made_in(self, key):
+        """The revision in which a key was made; 0 where there is none, or no answer."""
+        found = re.search(r'"CreateRevision" : (\d+)', self.ask("get", key, "--write-out=fields")[1])
+        return int(found[1]) if found else 0
 
     def ask(self, *words):
         """etcdctl, on a host of etcd's: its status and what it printed."""

@@ -68,8 +68,13 @@ class FailoverTest(JobTest):
     # What workers have said.
 
     def begun(self):
-        lines = self.reports.read_text(encoding="ascii").split("\n")[:-1] if self.reports.exists() else []
-        return [Begun(int(words[0]), int(words[1]), words[2], tuple(words[3:])) for words in map(str.split, lines)]
+        return self.read(self.reports.read_text(encoding="ascii")) if self.reports.exists() else []
+
+    @staticmethod
+    def read(text):
+        """Without a line that is not whole yet."""
+        return [Begun(int(words[0]), int(words[1]), words[2], tuple(words[3:]))
+                for words in map(str.split, text.split("\n")[:-1])]
 
     def round(self):
         """The last one, 0 before the first."""
