@@ -2,11 +2,10 @@
 
 import pathlib
 import time
-import unittest
 
+from failover import AGENTS, FailoverTest
 from jobs import KILL, TERMINATE, JobTest
 from netcase import main
-from test_failover import AGENTS, FailoverTest
 
 PORT = 29400
 

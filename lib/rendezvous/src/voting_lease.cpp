@@ -141,8 +141,8 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
     callbacks.on_answer = [this, voter](const VoteAnswer& answer) {
       after([&] { candidacy_.heard(voter, answer, FenceClock::now()); });
     };
-    links_[voter] = std::make_unique<VoterLink>(executor_, voting_.voters[voter], secret(), std::min(2 * options_.ttl / 3, longest_silence),
-                                                std::move(callbacks));
+    links_[voter] = std::make_unique<VoterLink>(executor_, voting_.voters[voter], secret(),
+                                                std::min(2 * options_.ttl / 3, longest_silence), std::move(callbacks));
     links_[voter]->start();
   }
 
