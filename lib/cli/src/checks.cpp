@@ -185,7 +185,8 @@ Result<void> check_voters(const RendezvousSpec& rendezvous) {
   if (std::set<std::string>(voters.begin(), voters.end()).size() < voters.size()) {
     return wrong("one machine is named twice; each has one vote");
   }
-  if (rendezvous.is_host) return wrong("several machines vote on who runs the coordinator; leave out is_host");
+  if (rendezvous.conf_value("is_host"))
+    return wrong("several machines vote on who runs the coordinator; leave out is_host");
   return {};
 }
 
