@@ -35,6 +35,12 @@ void Engine::resign(std::uint64_t who) {
   on_change_();
 }
 
+void Engine::depose(std::uint64_t who, rendezvous::Term term) {
+  if (state_.holder == 0 || state_.holder == who || state_.term != term) return;
+  state_.holder = 0;
+  on_change_();
+}
+
 bool Engine::record(std::uint64_t who, const std::string& text) {
   if (state_.holder != who) return false;
   if (!state_.verdict) {

@@ -33,6 +33,8 @@ class Engine {
   /// Renews the lease that `who` has, or takes one that is free.
   State tick(std::uint64_t who, bool campaigns, const std::string& address);
   void resign(std::uint64_t who);
+  /// Takes the lease from who has it in that term, but not from `who`.
+  void depose(std::uint64_t who, rendezvous::Term term);
   /// Whether the verdict of `who` is recorded.
   bool record(std::uint64_t who, const std::string& text);
   [[nodiscard]] const State& state() const { return state_; }

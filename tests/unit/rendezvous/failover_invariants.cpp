@@ -40,7 +40,10 @@ void FailoverInvariants::hears(const SimulatedServer& server, LinkId link, const
 
 void FailoverInvariants::joins(const SimulatedServer& server, const Join& join) {
   OfServer& of = servers_[server.number()];
-  if (join.claim.node_count > 0 && !of.has_started) of.claims.emplace(join.claim.term, join.claim.round);
+  const bool has_recovered = server.coordinator().round() != 0;
+  if (join.claim.node_count == 0 || has_recovered) return;
+  of.claims.emplace(join.claim.term, join.claim.round);
+  of.gathers_since.reset();  // the others of its round are waited for from now on
 }
 
 void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, const FromCoordinator& message) {
@@ -50,7 +53,6 @@ void FailoverInvariants::sends(const SimulatedServer& server, LinkId /*link*/, c
     require(server.holds_lease(), "a round begins without the lease");
   }
   if (const auto* start = std::get_if<Start>(&message)) {
-    servers_[server.number()].has_started = true;
     const auto [of_term, first_of_term] = terms_.try_emplace(start->term, server.number());
     require(of_term->second == server.number(), "two coordinators start rounds in term ", start->term);
     require(start->term >= last_term_, "term ", start->term, " starts a round after term ", last_term_);
@@ -128,10 +130,10 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   const auto stood = stood_still_until_.find(node.machine());
   const bool waited_here = stood != stood_still_until_.end() && timeline_.now() - stood->second < seconds(1);
   // Or, right behind the answer to JOIN, on its way for longer than a silent member is waited for.
-  const bool waited_on_its_way =
-      timeline_.now() - started_at_.at(place) > heartbeat_bound && timeline_.now() - node.welcomed_at() < seconds(1);
+  const bool long_ago = timeline_.now() - started_at_.at(place) > heartbeat_bound;
+  const bool waited_on_its_way = long_ago && timeline_.now() - node.welcomed_at() < seconds(1);
   const bool late = waited_here || waited_on_its_way;
-  if (late && place < last_begun_) {
+  if (late && (place < last_begun_ || (long_ago && place == last_begun_))) {
     running_[node.index()] = {place, with_coordinator, std::nullopt, true, node.host()};
     return;
   }

@@ -61,8 +61,7 @@ class FailoverInvariants {
   };
   struct OfServer {
     std::set<rendezvous::LinkId> leaving;
-    std::set<Place> claims;  ///< that it knew before its first round
-    bool has_started = false;
+    std::set<Place> claims;  ///< that it knew when it took the job over
     std::optional<Clock::time_point> gathers_since;
     bool many = false;
     std::uint64_t looks = 0;

@@ -168,6 +168,14 @@ void SimulatedLease::resign(std::function<void()> done) {
   });
 }
 
+void SimulatedLease::depose(rendezvous::Term term) {
+  if (term_ != 0) return;
+  ask([this, term] {
+    const bool any = place_.scenario.broken == Break::any_term_deposed;
+    place_.engine.depose(place_.id, any ? place_.engine.state().term : term);
+  });
+}
+
 void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {
   if (!leads() || recorded_ || verdict_) return place_.on_owners_thread([done] { done(false); });
   to_record_ = text;

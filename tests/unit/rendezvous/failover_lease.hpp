@@ -34,6 +34,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
   void start();
   void campaign(const std::string& address);
   void resign(std::function<void()> done);
+  void depose(rendezvous::Term term);
   void record_verdict(const std::string& text, std::function<void(bool)> done);
   [[nodiscard]] bool leads() const { return term_ != 0 && place_.timeline.now() < until_; }
   /// What decides has changed.

@@ -25,6 +25,7 @@ constexpr seconds time_to_resign{1};
 constexpr milliseconds first_pause{2};
 constexpr seconds max_pause{1};
 constexpr milliseconds pause_before_recording_again{500};
+constexpr milliseconds time_to_believe_a_refusal{500};
 
 }  // namespace
 
@@ -187,6 +188,7 @@ void SimulatedNode::begin_link(Clock::time_point connect_by) {
   reset_link();
   connect_by_ = connect_by;
   pause_ = first_pause;
+  refused_since_.reset();
   join_ = join_message();
   connect();
 }
@@ -200,6 +202,7 @@ void SimulatedNode::connect() {
 void SimulatedNode::connected(std::uint64_t attempt, LinkId link) {
   if (!lives_ || attempt != attempt_ || stage_ != Stage::connecting) return world_.hang_up_by_agent(link);
   link_ = link;
+  refused_since_.reset();
   stage_ = Stage::joining;
   heard_ = world_.timeline.now();
   world_.to_coordinator(link_, join_);
@@ -209,15 +212,24 @@ void SimulatedNode::connected(std::uint64_t attempt, LinkId link) {
         });
 }
 
-void SimulatedNode::not_connected(std::uint64_t attempt) {
-  turn([this, attempt] {
-    if (attempt == attempt_ && stage_ == Stage::connecting) attempt_failed();
+void SimulatedNode::not_connected(std::uint64_t attempt, bool refused) {
+  turn([this, attempt, refused] {
+    if (attempt != attempt_ || stage_ != Stage::connecting) return;
+    if (!refused) refused_since_.reset();
+    else if (!refused_since_) refused_since_ = world_.timeline.now();
+    attempt_failed();
   });
+}
+
+/// No process listens there any more: what only something on the way refuses is a matter of moments.
+bool SimulatedNode::is_gone() const {
+  return refused_since_ && world_.timeline.now() - *refused_since_ >= time_to_believe_a_refusal;
 }
 
 void SimulatedNode::attempt_failed() {
   reset_link();
   stage_ = Stage::looking;
+  if (is_gone() && !is_here_) coordinator_is_gone();
   const auto pause = std::clamp<Clock::duration>(connect_by_ - world_.timeline.now(), Clock::duration{0}, pause_);
   pause_ = std::min<Clock::duration>(2 * pause_, max_pause);
   later(pause, [this, attempt = attempt_] {
@@ -329,26 +341,27 @@ void SimulatedNode::start_coordinator() {
   options.lease_ttl = world_.scenario.ttl;
   options.patience = world_.scenario.coordinator_timeout;
   options.with_events = false;
-  SimulatedServer::Place place{
-      world_.timeline,
-      world_.scenario,
-      world_.invariants,
-      world_.next_server(),
-      host_,
-      [this] { return lease_->leads(); },
-      [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
-      [this](LinkId link) { world_.hang_up_by_coordinator(link); },
-      [this](const std::string& text) { world_.note([&] { return concat("the coordinator on ", host_, " ", text); }); },
-      [weak = weak_from_this()](const std::function<void()>& what) {
-        if (const auto self = weak.lock()) self->turn(what);
-      },
-      [this](const VerdictMessage& verdict) {
-        later({}, [this, verdict] {
-          if (!over_) record(verdict);
-        });
-      },
-      {},
-      {}};
+  SimulatedServer::Place place{world_.timeline,
+                               world_.scenario,
+                               world_.invariants,
+                               world_.next_server(),
+                               host_,
+                               [this] { return lease_->leads(); },
+                               [this](LinkId link, const FromCoordinator& message) { world_.to_agent(link, message); },
+                               [this](LinkId link) { world_.hang_up_by_coordinator(link); },
+                               [this](const std::function<std::string()>& text) {
+                                 world_.note([&] { return concat("the coordinator on ", host_, " ", text()); });
+                               },
+                               [weak = weak_from_this()](const std::function<void()>& what) {
+                                 if (const auto self = weak.lock()) self->turn(what);
+                               },
+                               [this](const VerdictMessage& verdict) {
+                                 later({}, [this, verdict] {
+                                   if (!over_) record(verdict);
+                                 });
+                               },
+                               {},
+                               {}};
   place.on_stood_down = [this, number = place.number] { later({}, [this, number] { stood_down(number); }); };
   place.on_done = [this, number = place.number] { later({}, [this, number] { job_done(number); }); };
   world_.note([&] { return concat(host_, " runs the coordinator ", place.number, " of term ", term_); });
@@ -506,6 +519,12 @@ void SimulatedNode::follow(const lease::Leader& leader) {
   if (claim_.moved && leader.term == claim_.term) return;
   followed_ = leader;
   join_by(look_until_);
+  if (world_.scenario.broken == Break::silent_deposed) coordinator_is_gone();
+}
+
+void SimulatedNode::coordinator_is_gone() {
+  if (!looking_ || !followed_ || followed_->term != joined_term_) return;
+  if (world_.scenario.min_nodes > 1) lease_->depose(followed_->term);
 }
 
 int SimulatedNode::stand_down(const std::string& why) {

@@ -31,9 +31,9 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   // What its connections say.
   void hears(rendezvous::LinkId link, const rendezvous::FromCoordinator& message);
   void loses(rendezvous::LinkId link);
-  /// `answered`: its machine has said that nothing listens there.
   void connected(std::uint64_t attempt, rendezvous::LinkId link);
-  void not_connected(std::uint64_t attempt);
+  /// `refused`: its machine has said that nothing listens there.
+  void not_connected(std::uint64_t attempt, bool refused);
 
   /// At once, or when the process goes on.
   void turn(const std::function<void()>& what);
@@ -69,6 +69,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void begin_link(Clock::time_point connect_by);
   void connect();
   void attempt_failed();
+  [[nodiscard]] bool is_gone() const;
   void give_up();
   void link_lost(const std::string& why);
   void reset_link();
@@ -100,6 +101,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   void on_leader(const lease::Leader& leader);
   void lead(rendezvous::Term term);
   void follow(const lease::Leader& leader);
+  void coordinator_is_gone();
   int stand_down(const std::string& why);
   void stood_down(std::uint64_t server);
   void record(const rendezvous::VerdictMessage& verdict);
@@ -133,6 +135,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   std::uint64_t attempt_ = 0;
   Clock::time_point connect_by_, heard_;
   Clock::duration pause_{};
+  std::optional<Clock::time_point> refused_since_;
   rendezvous::Join join_;
   bool is_here_ = false;
   std::string target_;

@@ -25,6 +25,32 @@ Milliseconds longest_pause_of(const FailoverScenario& scenario) {
   return std::min<Milliseconds>(scenario.backoff * (1LL << std::min(scenario.max_restarts, 20)), longest_backoff);
 }
 
+/// In mid-round the coordinator is silent for about as long as that is borne, or cut off until others have taken over,
+/// and workers take their time to stop: what may overlap then does.
+void draw_silence(Random& random, FailoverScenario& drawn) {
+  drawn.min_nodes = std::min(drawn.min_nodes, std::max(1, drawn.max_nodes - 1));
+  drawn.max_restarts = std::max(drawn.max_restarts, 2);
+  drawn.grace = milliseconds(random.between(2'000, 8'000));
+  if (drawn.fence) drawn.fence = drawn.grace + milliseconds(4'000);
+  drawn.longest_run = random.time(seconds(15), seconds(25));
+  FailoverScenario::Fault fault;
+  fault.when = drawn.arrival_spread + random.time(seconds(3), seconds(12));
+  fault.of_leader = true;
+  if (random.chance(0.5)) {
+    fault.kind = Kind::stands_still;
+    fault.time = random.time(seconds(2), seconds(5));
+  } else {
+    fault.kind = Kind::cut_off;
+    fault.time = random.time(seconds(10), seconds(25));
+    drawn.max_nodes = drawn.agents = random.between(2, 3);
+    drawn.min_nodes = 1;
+    drawn.ttl = seconds(random.between(2, 4));
+    drawn.faults.clear();
+  }
+  if (drawn.faults.empty()) drawn.faults.push_back(fault);
+  else drawn.faults.front() = fault;
+}
+
 }  // namespace
 
 rendezvous::Settings FailoverScenario::settings() const {
@@ -97,6 +123,7 @@ FailoverScenario draw_failover(std::uint64_t seed) {
     fault.time = random.time(milliseconds(1), random.chance(0.5) ? seconds(4) : seconds(25));
     drawn.faults.push_back(fault);
   }
+  if (random.chance(0.15)) draw_silence(random, drawn);
   return drawn;
 }
 

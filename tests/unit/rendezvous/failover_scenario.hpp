@@ -26,6 +26,8 @@ enum class Break {
   told_before_recorded,       ///< the verdict
   record_not_heeded,          ///< the job of a recorded verdict is led again
   silent_stand_down,          ///< members are not told
+  silent_deposed,             ///< the lease is taken from a coordinator that was lost, whether its port refuses or not
+  any_term_deposed,           ///< whatever the term of the one that refuses
 };
 
 struct BreakName {
@@ -45,6 +47,8 @@ inline constexpr BreakName all_breaks[] = {
     {Break::told_before_recorded, "the verdict is told before it is recorded"},
     {Break::record_not_heeded, "the recorded verdict is not heeded"},
     {Break::silent_stand_down, "a coordinator stands down without telling"},
+    {Break::silent_deposed, "a coordinator that is only silent is deposed"},
+    {Break::any_term_deposed, "who is deposed is not told by the term"},
 };
 
 /// What goes on in one simulated job whose machines may all lead it, as drawn from a seed.

@@ -70,7 +70,7 @@ void SimulatedServer::carry_out() {
     }
   }
   if (coordinator_.stood_down() && !std::exchange(stood_down_told_, true)) {
-    place_.note("stood down");
+    place_.note([] { return std::string("stood down"); });
     place_.on_stood_down();
   }
   place_.invariants.step_over(*this, std::exchange(quiet_, true));
@@ -130,6 +130,10 @@ void SimulatedServer::let_in(LinkId link, const Join& join, const LinkFacts& fac
     links_.insert(link);
     quiet_ = false;
     place_.invariants.joins(*this, join);
+    place_.note([&] {
+      return concat("hears JOIN of ", join.host, ", which claims round ", join.claim.round, " of term ",
+                    join.claim.term);
+    });
     coordinator_.join(link, bent(join, place_.scenario.broken, term_), facts, now());
   });
 }

@@ -25,7 +25,7 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
     std::function<bool()> holds_lease;
     std::function<void(rendezvous::LinkId, const rendezvous::FromCoordinator&)> send;
     std::function<void(rendezvous::LinkId)> hang_up;
-    std::function<void(const std::string&)> note;
+    std::function<void(const std::function<std::string()>&)> note;
     /// On the server's thread: at once, or once the process goes on.
     std::function<void(std::function<void()>)> on_thread;
     /// On the thread of the agent.

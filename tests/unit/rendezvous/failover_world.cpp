@@ -160,7 +160,7 @@ void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, st
   if (!is_up || apart > timeline.now()) {
     const auto next = is_up ? std::min(until, apart + random.time({}, seconds(1))) : until;
     timeline.at(next, [this, node, attempt, machine, server, until] {
-      if (timeline.now() >= until) return nodes_[node]->not_connected(attempt);
+      if (timeline.now() >= until) return nodes_[node]->not_connected(attempt, false);
       check_connection(node, attempt, machine, server, until);
     });
     return;
@@ -168,7 +168,7 @@ void FailoverWorld::check_connection(std::size_t node, std::uint64_t attempt, st
   timeline.in(random.time(Clock::duration{1}, 2 * scenario.slowest_message), [this, node, attempt, machine, server] {
     const std::size_t coordinator = machines_[machine].node;
     const auto found = nodes_[coordinator]->lives() ? nodes_[coordinator]->server_of(server) : nullptr;
-    if (!found) return nodes_[node]->not_connected(attempt);
+    if (!found) return nodes_[node]->not_connected(attempt, true);
     const LinkId link = network_.connect(node);
     connections_[link] = {node, coordinator, server, {address_of(nodes_[node]->machine()), address_of(machine)}};
     nodes_[node]->turn([this, node, attempt, link] { nodes_[node]->connected(attempt, link); });
@@ -223,7 +223,7 @@ void FailoverWorld::strike(const FailoverScenario::Fault& fault) {
                   std::to_string(time));
   });
   switch (fault.kind) {
-    case Kind::process_killed: node.kill(false, random.chance(0.8)); break;
+    case Kind::process_killed: node.kill(false, random.chance(0.5)); break;
     case Kind::machine_killed: node.kill(true, false); break;
     case Kind::stands_still:
       if (!node.lives()) break;
