@@ -140,6 +140,7 @@ class Coordinator::State {
   void count_answered(const Join& join);
 
   // Taking over.
+  void expect_claims();
   void note_claim(Member& member, const RoundClaim& claim);
   [[nodiscard]] bool recovers();
   void recover();
@@ -360,13 +361,7 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
   const bool may_recover = options_.term != 0 && !memory_.started && !memory_.verdict && !recovery_;
   // That there was a coordinator before is known once: the first of its members have been waited for then.
   const bool is_news = join.claim.node_count > 0 || (join.claim.term != 0 && !had_coordinator_);
-  if (may_recover && (!recovered_ || is_news)) {
-    const Clock::duration stopped = std::max<Clock::duration>(
-        options_.lease_ttl,
-        time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
-    recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
-                      options_.has_lease);
-  }
+  if (may_recover && (!recovered_ || is_news)) expect_claims();
   if (join.claim.term < options_.term) {
     note_claim(member, join.claim);
     // Also of one that came too late to be waited for: restarts that the job has had are never fewer.
@@ -486,6 +481,16 @@ void Coordinator::State::answer_after_the_end(LinkId link) {
 
 // ---- taking over from another coordinator
 
+/// Members of a round before may come from now on.
+void Coordinator::State::expect_claims() {
+  const JobSettings& job = memory_.meaning;
+  const Clock::duration stopped = std::max<Clock::duration>(
+      options_.lease_ttl,
+      time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
+  recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
+                    options_.has_lease);
+}
+
 /// A claim of another round than the last one that was started makes a newcomer of its member.
 void Coordinator::State::note_claim(Member& member, const RoundClaim& claim) {
   if (!recovery_) return;
@@ -570,6 +575,8 @@ void Coordinator::State::lead(Term term) {
   }
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
+  // It knows of no round, but another may have led meanwhile, and begun one.
+  if (phase_ == Phase::gathering && !memory_.started && !recovery_ && !members_.empty()) expect_claims();
   gather();
   plan_to_let_in();
 }

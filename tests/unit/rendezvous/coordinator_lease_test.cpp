@@ -376,3 +376,27 @@ TEST_CASE("the next coordinator waits for all but the machine of the one before,
     CHECK(after.coordinator().round() == 0);
   }
 }
+
+TEST_CASE("who has the lease again before it has begun a round waits for members of another that may have") {
+  ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
+  job.options.term = 7;
+  job.options.has_lease = true;
+  job.options.patience = Milliseconds{60'000};
+  const LinkId a = job.joins(job.own_join_of("a"));
+  job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); });
+  job.wait(Milliseconds{30'000});
+  job.acts([](Coordinator& c, Clock::time_point now) { c.lead(9, now); });
+  CHECK(job.coordinator().round() == 0);
+  SECTION("one comes, and its round counts") {
+    Join join = job.join_of("b");
+    join.claim = {8, 4, 0, 1, "{}", false, false};
+    const LinkId b = job.joins(join);
+    job.opens();
+    CHECK(job.next<Start>(b).round == 5);
+  }
+  SECTION("none comes") {
+    job.wait(Milliseconds{10'500});
+    job.opens();
+    CHECK(job.next<Start>(a).round == 1);
+  }
+}
