@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/text.hpp"
@@ -144,21 +145,12 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     candidate_ = false;
     try_timer_.cancel();
     const auto id = give_up_lease();
-    if (id == 0) return teller_.answer(std::move(done), {});
+    // One that was given up before may be on its way back still.
+    if (id == 0 && revoking_ == 0) return teller_.answer(std::move(done), {});
+    resigns_.push_back(std::move(done));
+    if (id == 0) return;
     record_.fail("gave the lease back before the verdict was recorded");
-    // Whether it was there or not, it is gone.
-    const auto gone = [this, done] { teller_.answer(done, {}); };
-    client_->ask(
-        "/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_,
-        [gone](const std::string& body) {
-          const bool is_done = parse_done(body);
-          if (is_done) gone();
-          return is_done;
-        },
-        [this, gone, done](const Error& error) {
-          if (error.code == Errc::not_found) return gone();
-          teller_.answer(done, fail(Errc::unavailable, concat("the lease was not given back: ", error.message)));
-        });
+    revoke(id);
   }
 
   void record_verdict(std::string text, Done done) override {
@@ -325,7 +317,7 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
     if (term_ != 0) lost("etcd has given it to another");
     if (leader_->lease != 0 && leader_->lease == former_) {
       // Mine, but too late, or given up: others need not wait for its end.
-      if (!revoking_) revoke(former_);
+      if (revoking_ == 0) revoke(former_);
       return teller_.no_leader();
     }
     if (term < highest_term_) {
@@ -447,15 +439,23 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   /// It would run out by itself, but others can have it sooner.
   void revoke(std::int64_t id) {
     if (id == 0) return;
-    revoking_ = true;
+    ++revoking_;
     client_->ask(
         "/v3/lease/revoke", json{{"ID", number_text(id)}}.dump(), Clock::now() + ttl_,
         [this](const std::string& body) {
-          if (!parse_done(body)) return false;
-          revoking_ = false;
-          return true;
+          const bool is_done = parse_done(body);
+          if (is_done) revoked({});
+          return is_done;
         },
-        [this](const Error&) { revoking_ = false; });
+        [this](const Error& error) {
+          if (error.code == Errc::not_found) return revoked({});  // whether it was there or not, it is gone
+          revoked(fail(Errc::unavailable, concat("the lease was not given back: ", error.message)));
+        });
+  }
+
+  void revoked(const Result<void>& result) {
+    if (--revoking_ > 0) return;
+    for (auto& done : std::exchange(resigns_, {})) teller_.answer(std::move(done), result);
   }
 
   // ---- campaigning ----
@@ -625,7 +625,8 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   bool trying_ = false;
   std::uint64_t attempt_ = 0;
   bool announcing_ = false;
-  bool revoking_ = false;
+  int revoking_ = 0;           ///< so many are on their way back
+  std::vector<Done> resigns_;  ///< to be told when they are
   bool long_ttl_told_ = false;
   bool closed_ = false;
   std::int64_t lease_ = 0;     ///< taken, or being tried with; 0: none

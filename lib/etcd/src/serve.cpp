@@ -162,8 +162,8 @@ class Service {
 
   void on(const said::Resign&) {
     lease_->resign([this](const Result<void>& resigned) {
-      if (resigned) say("resigned");
-      else say_trouble(resigned.error().message);
+      if (!resigned) say_trouble(resigned.error().message);
+      say("resigned");  // each is answered: what was not given back is not renewed either
     });
   }
 

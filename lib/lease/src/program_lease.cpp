@@ -60,7 +60,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     teller_.close();
     talk_.reset();
     fence_.reset();
-    resign_done_ = nullptr;
+    resigns_.clear();
     record_.drop();
     for (auto* timer : {&tick_timer_, &patience_, &resign_timer_}) timer->cancel();
   }
@@ -85,11 +85,9 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     record_.fail("gave the lease back before the verdict was recorded");
     step_down();
     if (!talk_) return teller_.answer(std::move(done), {});
-    if (resign_done_) teller_.answer(std::exchange(resign_done_, nullptr), {});
-    resign_done_ = std::move(done);
-    say_resign();
+    say_resign(std::move(done));
     after(resign_timer_, ttl_, [this] {
-      resigned(fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
+      all_resigned(fail(Errc::unavailable, concat("the lease was not given back: ", argv_[0], " has not answered")));
     });
   }
 
@@ -126,8 +124,9 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   /// What the program has taken because of a tick before this, and tells only now, it gives back as it hears it.
-  void say_resign() {
+  void say_resign(Done done = nullptr) {
     given_up_at_ = last_tick_;
+    resigns_.push_back(std::move(done));
     talk_->say("resign");
   }
 
@@ -149,7 +148,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     talk_.reset();
     tick_timer_.cancel();
     patience_.cancel();
-    if (resign_done_) resigned({});
+    all_resigned({});
     if (term_ != 0 || record_.under_way()) lost(why);
     if (!answered_) {
       candidate_ = false;
@@ -218,14 +217,21 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void on(const line::Refused& refused) { record_.fail(refused.why, Errc::invalid_argument); }
-  void on(const line::Resigned&) { resigned({}); }
+  /// Each `resign` is answered, in order.
+  void on(const line::Resigned&) {
+    if (resigns_.empty()) return;
+    Done done = std::move(resigns_.front());
+    resigns_.pop_front();
+    if (resigns_.empty()) resign_timer_.cancel();
+    teller_.answer(std::move(done), {});
+  }
   void on(const line::Trouble& trouble) { teller_.trouble(trouble.text); }
 
   // ---- leading ----
 
-  void resigned(Result<void> result) {
+  void all_resigned(const Result<void>& result) {
     resign_timer_.cancel();
-    teller_.answer(std::exchange(resign_done_, nullptr), std::move(result));
+    for (auto& done : std::exchange(resigns_, {})) teller_.answer(std::move(done), result);
   }
 
   void fence_is_over() {
@@ -279,7 +285,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::uint64_t former_term_ = 0;  ///< the last one that I led in
   std::optional<std::string> verdict_;
   VerdictRecord record_{teller_};
-  Done resign_done_;
+  std::deque<Done> resigns_;  ///< said, and not answered yet
 };
 
 }  // namespace

@@ -136,6 +136,25 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   CHECK(candidates.who_leads() == &first);
 }
 
+TEST_CASE("who resigns twice hears of neither before etcd has the lease back") {
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  Candidate& one = candidates.add("one", in(cluster, "job", 60s));
+  one.lease->campaign("one:1");
+  (void)elected(candidates);
+  std::optional<Result<void>> first, second;
+  cluster.stop(0);
+  one.lease->resign(one.into(first));
+  one.lease->resign(one.into(second));
+  candidates.run_for(500ms);
+  CHECK_FALSE(first);
+  CHECK_FALSE(second);
+  cluster.go_on(0);
+  REQUIRE(candidates.run_until([&] { return first && second; }, 20s));
+  CHECK(first->has_value());
+  CHECK(second->has_value());
+}
+
 TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that bars it") {
   const EtcdCluster cluster(1);
   Candidates candidates;

@@ -145,6 +145,26 @@ TEST_CASE("a lease that a program takes before it hears that it was given up is 
   CHECK_FALSE(one.has_logged("lost: "));
 }
 
+TEST_CASE("who resigns twice hears of neither before the program has given the lease back") {
+  Candidates candidates;
+  TemporaryDirectory directory;
+  const auto given_back = directory.file("given-back");
+  Candidate& one =
+      candidates.add("one", by_script(concat("tick) [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
+                                             "campaign) address=$a; term=$((${term:-6} + 1));; "
+                                             "resign) address=; sleep 0.3; echo x >>",
+                                             given_back, "; echo resigned;;")));
+  one.lease->campaign("one:1");
+  (void)elected(candidates);
+  std::optional<Result<void>> first, second;
+  one.lease->resign(one.into(first));
+  one.lease->resign(one.into(second));
+  REQUIRE(candidates.run_until([&] { return first.has_value(); }));
+  CHECK(read_file(given_back).starts_with("x\n"));
+  REQUIRE(candidates.run_until([&] { return second.has_value(); }));
+  CHECK(read_file(given_back) == "x\nx\n");
+}
+
 TEST_CASE("a program that ends or says nonsense loses the lease at once, with its last words, and is started again") {
   struct Way {
     const char* at_resign;  // what it does when it is told of the file
