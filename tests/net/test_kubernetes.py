@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
 """The manifests of configs/kubernetes, each pod in a host of the test bed with the variables and names it would have."""
 
+import json
 import pathlib
+import shutil
+import time
 
-from netcase import ALLREDUCE, DDRUN, NetTest, main
+from jobs import PATIENCE, TERMINATE
+from netcase import ALLREDUCE, DDRUN, WORKER, NetTest, main, wait_until
 
 try:
     import yaml
 except ImportError:
     yaml = None
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs/kubernetes"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs/kubernetes"
+LEASE = ROOT / "configs/lease/kubernetes.sh"
+API = ROOT / "tests/process/lease/fake_kubernetes.py"
 SECRET = "what ddrun secret new --print would say"
+UID = "5f0c8a52-7d55-4a8e-a7a0-0f6b6a6f5d11"  # of the Job
 WHO = 'echo "I am $RANK of $WORLD_SIZE on node $GROUP_RANK, local $LOCAL_RANK, job $TORCHELASTIC_RUN_ID"'
 
 
 class Pod:
     """What a kubelet makes of a pod's template."""
+    program = ("bash", "-c", WHO)
 
     def __init__(self, host, name, domain, template, variables):
         spec = template["spec"]
@@ -25,6 +34,10 @@ class Pod:
         self.variables = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443", "HOSTNAME": name,
                           **variables}
         for entry in self.container.get("env", []):
+            if "fieldRef" in entry["valueFrom"]:
+                assert entry["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['batch.kubernetes.io/controller-uid']", entry
+                self.variables[entry["name"]] = UID
+                continue
             assert set(entry) == {"name", "valueFrom"} and "secretKeyRef" in entry["valueFrom"], entry
             self.reference = entry["valueFrom"]["secretKeyRef"]
             self.variables[entry["name"]] = SECRET
@@ -35,7 +48,8 @@ class Pod:
         if "ddrun-allreduce" in command:
             return [{"ddrun": DDRUN, "ddrun-allreduce": ALLREDUCE}.get(word, word) for word in command]
         assert command[0] == "ddrun" and command[-1] == "/app/train", command
-        return [DDRUN, *command[1:-1], "bash", "-c", WHO]
+        command = [word.replace("$(RUN)", UID).replace("/app/kubernetes.sh", str(LEASE)) for word in command]
+        return [DDRUN, *command[1:-1], *self.program]
 
     def line(self):
         names = f"{self.name}.{self.domain} {self.name}" if self.domain else self.name
@@ -51,9 +65,7 @@ class Pod:
                                 *self.words()], env={**self.variables, "HOME": None})
 
 
-class Manifests(NetTest):
-    hosts = 2
-
+class KubernetesTest(NetTest):
     def read(self, file):
         """The objects of a manifest by kind; their names and the secret's fit together."""
         if yaml is None:
@@ -61,6 +73,10 @@ class Manifests(NetTest):
         objects = {one["kind"]: one for one in yaml.safe_load_all((CONFIGS / file).read_text())}
         self.assertLess(len(objects["Secret"]["stringData"]["secret"]), 16, "a placeholder that works is a secret for all")
         return objects
+
+
+class Manifests(KubernetesTest):
+    hosts = 2
 
     def play(self, pods, objects):
         for pod in pods:
@@ -171,6 +187,104 @@ class Manifests(NetTest):
         self.assertEqual(started.wait(30), 0, f"{started}")
         self.assertEqual(started.out.split(", job")[0], "I am 0 of 1 on node 0, local 0", f"{started}")
         self.assertNotIn("sweep", started.out)
+
+
+class DeletedPods(KubernetesTest):
+    """The coordinator's pod is deleted, and then another one's node is lost: the job goes on, with the Job's next pods."""
+    hosts = 5
+    SAYING_ITS_ROUND = 'read -r pod </proc/sys/kernel/hostname; echo "$DDRUN_ROUND $pod" >>"$0"; exec "$@"'
+
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("curl"):
+            self.skipTest("curl not installed")
+        self.objects = self.read("elastic-job.yaml")
+        self.template = self.objects["Job"]["spec"]["template"]
+        account = self.bed.dir / "account"
+        account.mkdir()
+        for name, text in (("token", "a.b-c"), ("namespace", "default"), ("ca.crt", "")):
+            (account / name).write_text(text)
+        server = self.bed[5]
+        self.api = f"http://{server.address}:6443"
+        self.variables = {"DDRUN_KUBERNETES_API": self.api, "DDRUN_SERVICE_ACCOUNT": account, "DDRUN_LAST_CALL": "1",
+                          "DDRUN_LEASE_TTL": "3", "DDRUN_SHUTDOWN_TIMEOUT": "5"}
+        self.server = server.start(["python3", API, "6443", "a.b-c", server.address])
+        wait_until(self.lease_is_asked, 20, "the API server")
+        self.reports, self.go, self.pods = self.bed.dir / "pods", self.bed.dir / "go", {}
+
+    def lease_is_asked(self):
+        return self.ask() is not None
+
+    def ask(self):
+        """The job's Lease; empty if there is none yet."""
+        url = f"{self.api}/apis/coordination.k8s.io/v1/namespaces/default/leases/train-{UID}"
+        asked = self.bed[5].run(["curl", "-s", "-H", "Authorization: Bearer a.b-c", url])
+        asked.host.bed.started.remove(asked)
+        text = asked.out
+        asked.close()
+        return json.loads(text) if text else None
+
+    def coordinator(self):
+        """The pod that leads, as the Lease says."""
+        address = (self.ask() or {}).get("metadata", {}).get("annotations", {}).get("ddrun/address", "")
+        return next((pod for pod in self.pods.values() if pod.host.address in address), None)
+
+    def start(self, name, host):
+        pod = self.pods[name] = Pod(host, name, "", self.template, self.variables)
+        pod.program = ("sh", "-c", self.SAYING_ITS_ROUND, self.reports, WORKER, "await", self.go)
+        pod.job = pod.start([pod])
+        return pod
+
+    def said(self):
+        return "\n".join(str(one) for one in self.bed.started)
+
+    def wait_for_round(self, after, names, within):
+        """Until a round after this one has two workers in each of these pods: its number."""
+        found = []
+        def there():
+            lines = [line.split() for line in self.reports.read_text().splitlines()] if self.reports.exists() else []
+            last = max((int(number) for number, _ in lines), default=0)
+            found[:] = [last]
+            return last > after and sorted(pod for number, pod in lines if int(number) == last) == sorted(2 * list(names))
+        since = time.monotonic()
+        wait_until(there, within + PATIENCE, lambda: f"a round after {after} of {', '.join(names)}\n{self.said()}")
+        print(f"pods {', '.join(names)}: a round after {time.monotonic() - since:.2f} s", flush=True)
+        return found[0]
+
+    def test_the_job_goes_on(self):
+        account, role = self.objects["ServiceAccount"]["metadata"]["name"], self.objects["Role"]
+        self.assertEqual(self.template["spec"]["serviceAccountName"], account)
+        self.assertEqual(self.objects["RoleBinding"]["subjects"], [{"kind": "ServiceAccount", "name": account}])
+        self.assertEqual(self.objects["RoleBinding"]["roleRef"]["name"], role["metadata"]["name"])
+        self.assertEqual(role["rules"], [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+                                          "verbs": ["get", "create", "patch"]}])
+        first = self.start("train-aaaaa", self.bed[1])
+        wait_until(lambda: self.coordinator() is first, 30, lambda: f"the coordinator\n{self.said()}")
+        self.start("train-bbbbb", self.bed[2])
+        self.start("train-ccccc", self.bed[3])
+        number = self.wait_for_round(0, self.pods, 10)
+        # Deleted: told to end, and after that its network and all that is left of it go.
+        first.job.signal(TERMINATE)
+        self.assertEqual(first.job.wait(5 + PATIENCE), 143, self.said())
+        self.bed[1].crash()
+        del self.pods[first.name]
+        number = self.wait_for_round(number, self.pods, 3)
+        # The Job's next pod has another name and another address.
+        self.start("train-ddddd", self.bed[4])
+        number = self.wait_for_round(number, self.pods, 5)
+        # A node that is lost says nothing.
+        lost = wait_until(self.coordinator, 20, lambda: f"the coordinator\n{self.said()}")
+        lost.host.crash()
+        del self.pods[lost.name]
+        number = self.wait_for_round(number, self.pods, 3 + 3)
+        self.bed[1].boot()
+        self.start("train-eeeee", self.bed[1])
+        self.wait_for_round(number, self.pods, 5)
+        self.go.touch()
+        for pod in self.pods.values():
+            self.assertEqual(pod.job.wait(30 + PATIENCE), 0, self.said())
+        self.assertIn("ddrun/verdict", self.ask()["metadata"]["annotations"])
+        self.server.signal(TERMINATE)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""fake_kubernetes.py PORT TOKEN: Leases of one namespace, as an API server keeps them: each change has a new
+"""fake_kubernetes.py PORT TOKEN [ADDRESS]: Leases of one namespace, as an API server keeps them: each change has a new
 resourceVersion, and one that names another than there is comes too late."""
 
 import http.server
@@ -80,4 +80,4 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PATCH = do
 
 
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+http.server.ThreadingHTTPServer((sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
