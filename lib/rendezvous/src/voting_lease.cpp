@@ -71,7 +71,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
     server_.reset();
     fence_.reset();
     record_.drop();
-    resign_done_ = nullptr;
+    resigns_.clear();
     for (auto* timer : {&timer_, &resign_timer_, &trouble_timer_, &listen_timer_}) timer->cancel();
   }
 
@@ -103,13 +103,12 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
     record_.fail("gave the lease back before the verdict was recorded");
     candidacy_.resign(FenceClock::now());
     step_down();
-    teller_.answer(std::exchange(resign_done_, std::move(done)), {});
+    resigns_.push_back(std::move(done));
     resign_timer_.expires_after(options_.ttl);
     resign_timer_.async_wait([weak = weak_from_this()](const error_code& ec) {
       const auto self = weak.lock();
-      if (ec || !self || !self->resign_done_) return;
-      self->teller_.answer(std::exchange(self->resign_done_, nullptr),
-                           fail(Errc::unavailable, "the lease was not given back: no machine that votes has answered"));
+      if (ec || !self) return;
+      self->resigned(fail(Errc::unavailable, "the lease was not given back: no machine that votes has answered"));
     });
     settle();
   }
@@ -203,11 +202,15 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
       teller_.no_leader();
     }
     tell_verdict();
-    if (resign_done_ && candidacy_.released()) {
+    if (!resigns_.empty() && candidacy_.released()) {
       resign_timer_.cancel();
-      teller_.answer(std::exchange(resign_done_, nullptr), {});
+      resigned({});
     }
     arm();
+  }
+
+  void resigned(const Result<void>& result) {
+    for (auto& done : std::exchange(resigns_, {})) teller_.answer(std::move(done), result);
   }
 
   void tell_verdict() {
@@ -301,9 +304,9 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
   std::atomic<std::uint64_t> term_ = 0;
   std::optional<std::string> told_verdict_;
   lease::VerdictRecord record_{teller_};
-  Done resign_done_;
-  bool worked_ = false;      ///< more than half were there once
-  bool in_trouble_ = false;  ///< as people were told
+  std::vector<Done> resigns_;  ///< to be told when the votes are given back
+  bool worked_ = false;        ///< more than half were there once
+  bool in_trouble_ = false;    ///< as people were told
   bool closed_ = false;
 };
 
