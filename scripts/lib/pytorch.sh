@@ -37,6 +37,16 @@ install_pytorch() {
   say "PyTorch: $pytorch_venv"
 }
 
+# What torchrun needs to meet by etcd. PyTorch does not depend on it, and no test has it: so it is not among the
+# requirements, whose change means a new environment.
+install_torchrun_etcd() {
+  if [ -n "${DDRUN_TORCH_VENV:-}" ] || "$pytorch_venv/bin/python" -c 'import etcd' 2>/dev/null; then
+    return
+  fi
+  DDRUN_LOG_TAIL=3 step "Installing torchrun's client of etcd" torchrun-etcd-install "$pytorch_venv/bin/pip" install \
+    --disable-pip-version-check --no-input --progress-bar off --retries 2 --timeout 30 python-etcd==0.4.5
+}
+
 _pip_install() {
   local status=0 text
   text=$(mktemp)
