@@ -56,12 +56,13 @@ class FailoverJob(Job):
             lost = self.host_of_coordinator()
         witnesses = [] if self.side == "ddrun" else [self.worker_of(host) for host in self.hosts if host is not lost]
         of_job = [seen for seen in lost.processes() if not self.field.is_warm(seen)]
+        outermost = min(of_job, key=lambda seen: seen.inner)
+        agents = [outermost] if self.side == "torchrun" else [seen for seen in of_job if seen.role == "agent"]
         began = time.monotonic_ns()
         if how == "told to end":
-            outermost = min(of_job, key=lambda seen: seen.inner)
             os.kill(outermost.pid, signal.SIGTERM)
-        elif how == "killed":
-            for seen in of_job:
+        elif how in ("agent killed", "all killed"):
+            for seen in agents if how == "agent killed" else of_job:
                 try:
                     os.kill(seen.pid, signal.SIGKILL)
                 except ProcessLookupError:
@@ -101,7 +102,9 @@ class FailoverJob(Job):
         except Failure as error:
             raise Failure(f"{error}: {self.said()}") from None
         if len(begun()) < expected:
-            raise Failure(f"the job has ended: {self.said()}")
+            lines = [line for line in self.said().splitlines() if line.strip()]
+            after = (time.monotonic_ns() - began) / 1e9
+            raise Failure(f"the job has ended after {after:.1f} s: {lines[-1].strip() if lines else 'nothing is said'}")
         return begun()[expected - 1]
 
     def any_agent(self, hosts):
@@ -140,10 +143,10 @@ def network_failover(bench, note):
                  "--rdzv-conf=last_call_timeout=1"]
         by_port = ["--rdzv-backend=c10d", f"--rdzv-endpoint={field.hosts[0].address}:29400",
                    "--rdzv-conf=last_call_timeout=1"]
-        for how, bound in (("told to end", BROKEN), ("killed", BROKEN), ("cut off", SILENT)):
+        for how, bound in (("told to end", BROKEN), ("agent killed", BROKEN), ("all killed", SILENT), ("cut off", SILENT)):
             samples, trouble = in_turn({
-                "ddrun": (bench.count(10, 1), side("ddrun", how, [*by_etcd, "--last-call=30"])),
-                "ddrun, machines vote": (bench.count(10, 1), side("ddrun", how, [*by_votes, "--last-call=30"])),
+                "ddrun": (bench.count(10, 3), side("ddrun", how, [*by_etcd, "--last-call=30"])),
+                "ddrun, machines vote": (bench.count(10, 3), side("ddrun", how, [*by_votes, "--last-call=30"])),
                 "torchrun etcd-v2": (bench.count(2, 1), side("torchrun", how, by_v2)),
                 "torchrun c10d": (bench.count(2, 1), side("torchrun", how, by_port))}, note)
             for name, meeting in (("ddrun", "etcd"), ("ddrun, machines vote", "machines vote")):
