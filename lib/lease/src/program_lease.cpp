@@ -71,6 +71,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     address_ = std::move(address);
     candidate_ = true;
     say_campaign();
+    tick_again();
     if (term_ != 0) teller_.leader({term_, address_, true});
   }
 
@@ -144,6 +145,12 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     after(patience_, 2 * ttl_, [this] { end_it(concat("has not answered for ", format_duration(2 * ttl_))); });
   }
 
+  /// What the program takes because of a tick before `resign` counts for nothing: a candidate does not wait until the
+  /// next one is due.
+  void tick_again() {
+    if (talk_ && candidate_ && last_tick_ != 0 && last_tick_ <= given_up_at_ && !waiting_) tick();
+  }
+
   void ended(const std::string& why) {
     talk_.reset();
     tick_timer_.cancel();
@@ -173,6 +180,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     waiting_ = false;
     answered_ = true;
     patience_.cancel();
+    tick_again();
   }
 
   void on(const line::Mine& mine) {
@@ -248,6 +256,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     // Whatever it believes to hold is given up; the next time is a new term.
     if (talk_ && led) say_resign();
     if (candidate_) say_campaign();
+    tick_again();
   }
 
   void step_down() {

@@ -145,6 +145,22 @@ TEST_CASE("a lease that a program takes before it hears that it was given up is 
   CHECK_FALSE(one.has_logged("lost: "));
 }
 
+TEST_CASE("who gives the lease back and wants it again does not wait for the tick that is due") {
+  Candidates candidates;
+  Candidate& one = candidates.add(
+      "one", by_script("tick) [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
+                       "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;"));
+  // Once a second a tick is due: this often it would be a minute in all, three times what a test waits.
+  const auto until = Clock::now() + 20s;
+  for (int i = 0; i < 60 && Clock::now() < until; ++i) {
+    one.lease->campaign("one:1");
+    REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+    one.leader.reset();
+    one.lease->resign({});
+  }
+  CHECK(Clock::now() < until);
+}
+
 TEST_CASE("who resigns twice hears of neither before the program has given the lease back") {
   Candidates candidates;
   TemporaryDirectory directory;
