@@ -187,7 +187,9 @@ GroupMachine::Actions GroupMachine::handle(const event::WorkerEnded& ended) {
 
 GroupMachine::Actions GroupMachine::handle(const event::GroupGone&) {
   state_ = State::closing;
-  return {action::CloseOutput{}};
+  Actions actions = abandon_now();
+  actions.emplace_back(action::CloseOutput{});
+  return actions;
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&) { return kill(); }
@@ -206,6 +208,7 @@ GroupMachine::Actions GroupMachine::handle(const event::KillExpired&) {
     actions.emplace_back(action::TellAbort{{rendezvous::AbortKind::cannot_go_on, launcher_code_, message_}});
   }
   state_ = State::closing;
+  for (auto& action : abandon_now()) actions.push_back(std::move(action));
   actions.emplace_back(action::CloseOutput{});
   return actions;
 }
@@ -298,9 +301,16 @@ GroupMachine::Actions GroupMachine::handle(const event::ParentLost& lost) {
   if (job_is_ending_ || all_went_well()) return {};
   message_ = lost.message;
   no_verdict_follows_ = true;
-  Actions actions{action::Abandon{lost.message}};
+  abandons_ = true;
+  // The others take the end of the connection for that of the workers here.
+  const bool has_workers = state_ == State::starting || state_ == State::running || taking_down();
+  Actions actions = has_workers ? Actions{} : abandon_now();
   for (auto& action : end_job(Verdict::launcher_failed, SIGTERM)) actions.push_back(std::move(action));
   return actions;
+}
+
+GroupMachine::Actions GroupMachine::abandon_now() {
+  return std::exchange(abandons_, false) ? Actions{action::Abandon{message_}} : Actions{};
 }
 
 GroupMachine::Actions GroupMachine::handle(const event::SkewExpired&) {

@@ -208,6 +208,8 @@ class GroupMachine {
   Actions start_skew();
   Actions all_succeeded();
   Actions finish();
+  /// Where that was put off until no worker is left.
+  Actions abandon_now();
   Actions end_job(Verdict verdict, int signal_for_workers);
   Actions take_down(int signal);
   Actions kill();
@@ -231,6 +233,7 @@ class GroupMachine {
   std::string message_;
   int launcher_code_ = exit_codes::launcher_failed;
   bool no_verdict_follows_ = false;  ///< this agent has left, or the coordinator is gone: once all is stopped, finish
+  bool abandons_ = false;            ///< the job, as soon as no worker is left here
   bool skew_runs_ = false;
 };
 

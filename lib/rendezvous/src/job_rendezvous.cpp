@@ -777,6 +777,7 @@ void JobRendezvous::abort(const Abort& why) {
 
 void JobRendezvous::abandon(const std::string& /*why*/) {
   over_ = true;
+  coming_back_ = false;
   keeper_.reset();
   notice_timer_.cancel();
   look_timer_.cancel();

@@ -201,6 +201,27 @@ TEST_CASE("Agents of one machine whose port was taken when they began run the co
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
 }
 
+TEST_CASE("The next round begins once the workers of a machine whose sweeper was killed have ended") {
+  const TemporaryDirectory directory;
+  const std::string go = directory.file("go");
+  Agents agents({"--nnodes=1:2", "--max-restarts=2", "--last-call=20", "--shutdown-timeout=2"});
+  const Words verbs{"ignore", "TERM", "env", "DDRUN_ROUND", "print", "up", "await", go};
+  Run& first = agents.start({}, verbs);
+  REQUIRE(first.wait_for_err("1 of 1 to 2 is there"));  // it runs the coordinator
+  Run& second = agents.start({}, verbs);
+  for (Run* run : {&first, &second}) REQUIRE(run->wait_for_out("up"));
+  const auto below = descendants_of(second.pid());
+  REQUIRE(below.size() == 3);  // sweeper, agent, worker
+  REQUIRE(second.signal(below[0], SIGKILL));
+  REQUIRE(first.wait_for_out("DDRUN_ROUND=2"));
+  CHECK(::kill(below[2], 0) != 0);
+  write_file(go, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  CHECK(outcomes[0].code() == 0);
+  CHECK(outcomes[1].code() == 125);
+}
+
 TEST_CASE("A secret of words is warned about once in a job") {
   Agents agents({"--nnodes=2"});
   for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"}, "sixteen bytes and more");

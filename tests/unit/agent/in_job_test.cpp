@@ -222,8 +222,11 @@ TEST_CASE("the stop of a round that was stopped already is not answered again") 
 TEST_CASE("without its guard an agent abandons the job") {
   SECTION("while workers run") {
     Walk walk = running();
-    CHECK(walk.on(event::ParentLost{"guard"}) == "abandon, " + stop_with_term);
-    CHECK(gone(walk) == "tell stopped, finish");
+    // The others take the end of its connection for the end of its workers: not before that.
+    CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
+    CHECK(walk.on(event::GraceExpired{}) == "kill, check");
+    CHECK(walk.on(event::GroupGone{}) == "abandon, close");
+    CHECK(walk.on(event::OutputClosed{}) == "tell stopped, finish");
   }
   SECTION("while it waits") {
     Walk walk(rules());
