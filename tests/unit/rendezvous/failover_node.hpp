@@ -128,7 +128,6 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   Clock::time_point stopped_until_;
   std::shared_ptr<SimulatedLease> lease_;
   std::shared_ptr<SimulatedServer> server_, former_server_;
-  std::uint64_t servers_ = 0;
 
   Stage stage_ = Stage::none;
   rendezvous::LinkId link_ = 0, former_link_ = 0;

@@ -99,7 +99,7 @@ void FailoverWorld::add_node(std::size_t machine, Clock::duration when) {
   machines_[machine].node = index;
   const auto node = std::make_shared<SimulatedNode>(*this, index, machine, machines_[machine].host);
   nodes_.push_back(node);
-  timeline.in(when, [this, node] { node->turn([node] { node->begin(); }); });
+  timeline.in(when, [node] { node->turn([node] { node->begin(); }); });
 }
 
 IpAddress FailoverWorld::address_of(std::size_t machine) const {

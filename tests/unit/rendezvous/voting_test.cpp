@@ -218,9 +218,8 @@ class VotingWorld {
     const int connection = from.connection[voter];
     Clock::duration delay = random_.time(Clock::duration(0), slowest_);
     if (cut_[from.index][voter]) delay += random_.time(milliseconds(100), seconds(20));
-    const auto sent = request.number;
     on(voter, machines_[voter]->life, delay,
-       [this, agent = from.index, life = from.life, voter, connection, request, sent](Machine& there) {
+       [this, agent = from.index, life = from.life, voter, connection, request](Machine& there) {
          const VoteAnswer answer = answer_of(there, request);
          look();
          Clock::duration back = random_.time(Clock::duration(0), slowest_);
