@@ -204,11 +204,13 @@ TEST_CASE("Agents of one machine whose port was taken when they began run the co
 TEST_CASE("The next round begins once the workers of a machine whose sweeper was killed have ended") {
   const TemporaryDirectory directory;
   const std::string go = directory.file("go");
-  Agents agents({"--nnodes=1:2", "--max-restarts=2", "--last-call=20", "--shutdown-timeout=2"});
-  const Words verbs{"ignore", "TERM", "env", "DDRUN_ROUND", "print", "up", "await", go};
+  Agents agents({"--rdzv-id=stubborn", "--nnodes=1:2", "--max-restarts=2", "--last-call=20", "--shutdown-timeout=2"});
+  const Words verbs{"env", "DDRUN_ROUND", "print", "up", "await", go};
   Run& first = agents.start({}, verbs);
   REQUIRE(first.wait_for_err("1 of 1 to 2 is there"));  // it runs the coordinator
-  Run& second = agents.start({}, verbs);
+  Words stubborn{"ignore", "TERM"};
+  stubborn.insert(stubborn.end(), verbs.begin(), verbs.end());
+  Run& second = agents.start({}, stubborn);
   for (Run* run : {&first, &second}) REQUIRE(run->wait_for_out("up"));
   const auto below = descendants_of(second.pid());
   REQUIRE(below.size() == 3);  // sweeper, agent, worker
