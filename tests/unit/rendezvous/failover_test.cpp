@@ -15,11 +15,6 @@ using namespace ddrun::test;
 
 namespace {
 
-std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
-
 /// What went wrong, with the last things that happened before; empty if nothing did.
 std::string run(const FailoverScenario& scenario, FailoverWorld::Summary* summary = nullptr) {
   try {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <queue>
 #include <random>
@@ -10,6 +11,12 @@
 #include "ddrun/base/duration.hpp"
 
 namespace ddrun::test {
+
+/// What the environment says, as DDRUN_SIMULATION_RUNS does: how many, or from where on.
+inline std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
+}
 
 /// The same numbers for the same seed with every standard library.
 class Random {

@@ -1,7 +1,6 @@
 // Machines that vote, in virtual time: messages that are late, machines cut off, killed, started anew and stopped, and
 // clocks that do not run alike. To see a seed again: DDRUN_SIMULATION_SEED=n; for many: DDRUN_SIMULATION_RUNS=n.
 
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -383,11 +382,6 @@ class VotingWorld {
   std::uint64_t verdict_term_ = 0;
   std::vector<int> lives_then_;
 };
-
-std::uint64_t number_from(const char* name, std::uint64_t otherwise) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-}
 
 }  // namespace
 
