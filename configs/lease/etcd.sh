@@ -7,6 +7,10 @@ trap '' INT TERM HUP # who ends it closes its stdin
 url=${1:?usage: etcd.sh URL, such as http://127.0.0.1:2379}
 
 b64() { printf %s "$1" | base64 | tr -d '\n'; }
+# An echo may take a backslash in what others wrote for something of its own.
+say() { printf '%s\n' "$1"; }
+# word BASE64: what was kept, on one line whatever it is.
+word() { printf %s "$1" | base64 -d | tr -d '\n'; }
 # ask PATH BODY: the answer; fails without one that is etcd's.
 ask() {
   answer=$(curl -sS --max-time "$patience" -X POST "$url$1" -d "$2" 2>&1 | tr -d '\n')
@@ -33,7 +37,7 @@ tick() {
     return
   fi
   verdict=$(field value)
-  [ -z "$verdict" ] || echo "verdict $(printf %s "$verdict" | base64 -d)"
+  [ -z "$verdict" ] || say "verdict $(word "$verdict")"
   ask /v3/kv/range "{\"key\":\"$leader_key\"}" || return
   if [ -n "$lease" ] && [ "$(field lease)" = "$lease" ]; then
     term=$(field create_revision)
@@ -44,7 +48,7 @@ tick() {
     # One that has run out has no time left.
     if [ -n "$(field TTL)" ]; then echo "mine $term $1"; fi
   elif [ -n "$(field create_revision)" ]; then
-    echo "leader $(field create_revision) $(printf %s "$(field value)" | base64 -d)"
+    say "leader $(field create_revision) $(word "$(field value)")"
     lease='' term=''
   elif [ -n "$address" ] && [ -z "$verdict" ]; then
     lease=$(granted "$ttl") || return
@@ -71,10 +75,20 @@ record() {
     echo "refused there is no lease"
     return
   fi
-  ask /v3/kv/txn "{\"compare\":[$(made_in "$leader_key" "$term"),$(made_in "$verdict_key" 0)],\"success\":[$(put "$verdict_key" "$(b64 "$1")" "$kept")]}"
+  if ! ask /v3/kv/txn "{\"compare\":[$(made_in "$leader_key" "$term"),$(made_in "$verdict_key" 0)],\"success\":[$(put "$verdict_key" "$(b64 "$1")" "$kept")]}"; then
+    echo "refused cannot ask $url" # it may be there all the same, and so may its lease
+    return
+  fi
   case $answer in
     *'"succeeded":true'*) echo recorded ;;
-    *) echo "refused etcd has another leader, or a verdict" ;;
+    *)
+      ask /v3/lease/revoke "{\"ID\":\"$kept\"}"
+      if ask /v3/kv/range "{\"key\":\"$verdict_key\"}" && [ "$(field value)" = "$(b64 "$1")" ]; then
+        echo recorded # by a request whose answer was lost
+        return
+      fi
+      echo "refused etcd has another leader, or a verdict"
+      ;;
   esac
 }
 

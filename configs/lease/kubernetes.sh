@@ -1,7 +1,8 @@
 #!/bin/sh
 # A Kubernetes Lease, for ddrun's lease protocol (lib/lease/PROTOCOL.md): kubernetes.sh NAME, inside a pod. NAME is that
 # of a Lease of the pod's namespace, one for each job; it is made if it is not there, and stays until it is deleted, with
-# the job's verdict. Needs curl and sed, and a service account that may get, create and patch `leases` of
+# the job's verdict. (One that is deleted in mid-job begins with term 1 again, which agents of a higher term do not obey.)
+# Needs curl and sed, and a service account that may get, create and patch `leases` of
 # `coordination.k8s.io`:
 #   kubectl create role ddrun --verb=get,create,patch --resource=leases
 #   kubectl create rolebinding ddrun --role=ddrun --serviceaccount=default:default
@@ -9,10 +10,16 @@ set -u
 trap '' INT TERM HUP # who ends it closes its stdin
 name=${1:?usage: kubernetes.sh NAME, of the Lease}
 account=${DDRUN_SERVICE_ACCOUNT:-/var/run/secrets/kubernetes.io/serviceaccount}
-api=${DDRUN_KUBERNETES_API:-https://${KUBERNETES_SERVICE_HOST:-kubernetes.default.svc}:${KUBERNETES_SERVICE_PORT:-443}}
+host=${KUBERNETES_SERVICE_HOST:-kubernetes.default.svc}
+case $host in *:*) host="[$host]" ;; esac
+api=${DDRUN_KUBERNETES_API:-https://$host:${KUBERNETES_SERVICE_PORT:-443}}
 leases=$api/apis/coordination.k8s.io/v1/namespaces/$(cat "$account/namespace")/leases
 me=$(cat /proc/sys/kernel/random/uuid)
 
+# An echo may take a backslash in what others wrote for something of its own.
+say() { printf '%s\n' "$1"; }
+# Whose answer was not the one that is wanted, in one line that is not too long.
+trouble() { say "trouble cannot ask $api: $(printf %.300s "$answer" | tr -c ' -~' '?')"; }
 # ask METHOD URL TYPE [BODY]: `code` and `answer`. The token is not on a command line, and may be another each time.
 ask() {
   answer=$(printf 'header = "Authorization: Bearer %s"\n' "$(cat "$account/token")" |
@@ -37,8 +44,14 @@ lease() {
 # change TERM HOLDER [VERDICT]: nothing if another has changed it since it was read.
 change() {
   ask PATCH "$leases/$name" application/merge-patch+json "$(lease "$version" "$1" "$2" "${3:-}")"
-  [ "$code" = 200 ] || return
-  version=$(field resourceVersion)
+  case $code in
+    200) version=$(field resourceVersion) ;;
+    409) return 1 ;; # another was faster
+    *)
+      trouble
+      return 1
+      ;;
+  esac
 }
 
 look() {
@@ -46,13 +59,22 @@ look() {
   case $code in
     200 | 404) ;;
     *)
-      echo "trouble cannot ask $api: $answer"
+      trouble
       return 1
       ;;
   esac
   version=$(field resourceVersion) holder=$(field holderIdentity) other=$(field ddrun/address)
-  verdict=$(field ddrun/verdict) transitions=$(field leaseTransitions)
-  # Who holds it is believed for its time to live after we have seen it renew: clocks of other machines do not count.
+  verdict=$(field ddrun/verdict) transitions=$(field leaseTransitions) lasts=$(field leaseDurationSeconds)
+  case ${lasts:-0} in
+    *[!0-9]* | 0* | ?????????*) lasts='' ;;
+  esac
+  case ${transitions:-0} in
+    *[!0-9]* | 0?*)
+      trouble
+      return 1
+      ;;
+  esac
+  # Who holds it is believed for its own time to live after we have seen it renew: clocks of other machines do not count.
   if [ "$version" != "$seen" ]; then
     seen=$version
     seen_at=$(now)
@@ -67,18 +89,22 @@ tick() {
       return
     fi
     ask POST "$leases" application/json "$(lease '' 1 "$me")"
-    if [ "$code" = 201 ]; then
-      term=1
-      echo "mine 1 $1"
-    fi
+    case $code in
+      201)
+        term=1
+        echo "mine 1 $1"
+        ;;
+      409) ;; # another was faster
+      *) trouble ;;
+    esac
     return
   fi
-  [ -z "$verdict" ] || echo "verdict $verdict"
+  [ -z "$verdict" ] || say "verdict $verdict"
   if [ -n "$term" ] && [ "$holder" = "$me" ]; then
     if change "$term" "$me"; then echo "mine $term $1"; fi
-  elif [ -n "$holder" ] && [ "$holder" != "$me" ] && [ $(($(now) - seen_at)) -le $((ttl * 100)) ]; then
+  elif [ -n "$holder" ] && [ "$holder" != "$me" ] && [ $(($(now) - seen_at)) -le $((${lasts:-$ttl} * 100)) ]; then
     term=''
-    echo "leader $transitions $other"
+    say "leader $transitions $other"
   elif [ -n "$address" ] && [ -z "$verdict" ]; then
     term=''
     if change $((transitions + 1)) "$me"; then
@@ -125,6 +151,7 @@ while read -r what a b _; do
       ;;
     verdict)
       if [ -z "$term" ] || ! look || [ "$holder" != "$me" ]; then echo "refused the Lease is another's"
+      elif [ "$verdict" = "$a" ]; then echo recorded # by a request whose answer was lost
       elif [ -n "$verdict" ]; then echo "refused the job has a verdict already"
       elif change "$term" "$me" "$a"; then echo recorded
       else echo "refused the Lease was changed by another"; fi

@@ -20,6 +20,7 @@ CLIENTS, PEERS = 2379, 2380
 RESTARTS = 3
 # A lease of 5 s that is not renewed, and a second.
 SILENT = 6.0
+# Its connections are, or refused.
 BROKEN = 2.0
 
 
@@ -100,12 +101,16 @@ class FailoverJob(Job):
         try:
             wait_until(lambda: len(begun()) >= expected or not self.any_agent(others), limit, "a next round")
         except Failure as error:
-            raise Failure(f"{error}: {self.said()}") from None
+            raise Failure(f"{error}: {self.last_line()}") from None
         if len(begun()) < expected:
-            lines = [line for line in self.said().splitlines() if line.strip()]
             after = (time.monotonic_ns() - began) / 1e9
-            raise Failure(f"the job has ended after {after:.1f} s: {lines[-1].strip() if lines else 'nothing is said'}")
+            raise Failure(f"the job has ended after {after:.1f} s: {self.last_line()}")
         return begun()[expected - 1]
+
+    def last_line(self):
+        """Of what its agents said; a row of the table has room for no more."""
+        lines = [line.strip() for line in self.said().splitlines() if line.strip()]
+        return lines[-1] if lines else "nothing is said"
 
     def any_agent(self, hosts):
         return any(not self.field.is_warm(seen) for host in hosts for seen in host.processes())
@@ -143,7 +148,7 @@ def network_failover(bench, note):
                  "--rdzv-conf=last_call_timeout=1"]
         by_port = ["--rdzv-backend=c10d", f"--rdzv-endpoint={field.hosts[0].address}:29400",
                    "--rdzv-conf=last_call_timeout=1"]
-        for how, bound in (("told to end", BROKEN), ("agent killed", BROKEN), ("all killed", SILENT), ("cut off", SILENT)):
+        for how, bound in (("told to end", BROKEN), ("agent killed", BROKEN), ("all killed", BROKEN), ("cut off", SILENT)):
             samples, trouble = in_turn({
                 "ddrun": (bench.count(10, 3), side("ddrun", how, [*by_etcd, "--last-call=30"])),
                 "ddrun, machines vote": (bench.count(10, 3), side("ddrun", how, [*by_votes, "--last-call=30"])),

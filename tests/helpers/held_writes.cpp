@@ -1,6 +1,6 @@
 // To be loaded before the C library: a disk that hangs, as a network's file system does whose server is away. A write
 // of ddrun, not of its workers, to a file with $DDRUN_TEST_HELD_PATH in its path makes that name with ".held" behind
-// it, and waits until there is a file $DDRUN_TEST_HELD_UNTIL.
+// it, and waits until there is a file $DDRUN_TEST_HELD_UNTIL. So does a read, with $DDRUN_TEST_HELD_READS.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/uio.h>
@@ -18,8 +18,8 @@ std::string target_of(const std::string& link) {
   return {target, static_cast<std::size_t>(size > 0 ? size : 0)};
 }
 
-void hold(int fd) {
-  const char* path = std::getenv("DDRUN_TEST_HELD_PATH");
+void hold(int fd, const char* variable = "DDRUN_TEST_HELD_PATH") {
+  const char* path = std::getenv(variable);
   const char* until = std::getenv("DDRUN_TEST_HELD_UNTIL");
   if (path == nullptr || until == nullptr) return;
   if (target_of("/proc/self/fd/" + std::to_string(fd)).find(path) == std::string::npos) return;
@@ -40,6 +40,11 @@ Function next(const char* name) {
 }  // namespace
 
 extern "C" {
+ssize_t read(int fd, void* bytes, size_t size) {
+  static const auto real = next<ssize_t (*)(int, void*, size_t)>("read");
+  hold(fd, "DDRUN_TEST_HELD_READS");
+  return real(fd, bytes, size);
+}
 ssize_t write(int fd, const void* bytes, size_t size) {
   static const auto real = next<ssize_t (*)(int, const void*, size_t)>("write");
   hold(fd);

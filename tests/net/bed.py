@@ -196,6 +196,7 @@ class Host:
         self.home, self.tmp = self.folder / "home", self.folder / "tmp"
         self._init = 0
         self._changed = set()
+        self._clock, self._clock_library = bed.dir / f"{name}.clock", None
 
     def __str__(self):
         return self.name
@@ -206,6 +207,8 @@ class Host:
         for name in ("LD_LIBRARY_PATH", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
             if name in os.environ:
                 env[name] = os.environ[name]
+        if self._clock_library:
+            env.update(LD_PRELOAD=str(self._clock_library), DDRUN_TEST_CLOCK=str(self._clock))
         for name, value in (more or {}).items():
             if value is None:
                 env.pop(name, None)
@@ -239,6 +242,21 @@ class Host:
         started.wait(seconds)
         return started
 
+    def set_apart_clock(self, library):
+        """What is started here from now on has a time of day of its own, by tests/helpers/clock_offset.cpp."""
+        self._clock_library = library
+        self.clock_jumps_to(0)
+
+    def clock_jumps_to(self, seconds):
+        """So far ahead of this machine's clock, for all that runs here, at this moment."""
+        with open(self._clock, "r+b" if self._clock.exists() else "wb", buffering=0) as file:
+            file.write(int(seconds * 1e9).to_bytes(8, sys.byteorder, signed=True))
+
+    def has_clock_apart(self, pid):
+        """Whether this process of it reads the time of day there."""
+        maps = _read(f"/proc/{pid}/maps")
+        return str(self._clock_library) in maps and str(self._clock) in maps
+
     def _tell(self, verb, *words):
         self._changed.add(verb)
         self.bed.tell(verb, self.name, *words)
@@ -254,6 +272,8 @@ class Host:
             if self._changed & verbs:
                 self._tell(*undo)
         self._changed.clear()
+        if self._clock_library:
+            self.clock_jumps_to(0)
 
     def cut(self):
         self._tell("cut")

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import time
 import unittest
 
 import bed as beds
@@ -12,7 +13,16 @@ HERE = pathlib.Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build/dev/bin"
 DDRUN = os.environ.get("DDRUN_TEST_PROGRAM", str(BUILD / "ddrun"))
 WORKER = os.environ.get("DDRUN_TEST_WORKER", str(BUILD / "ddrun_test_worker"))
+CLOCK_OFFSET = os.environ.get("DDRUN_TEST_CLOCK_OFFSET",
+                              str(BUILD.parent / "tests/helpers/libddrun_test_clock_offset.so"))
 ALLREDUCE = os.environ.get("DDRUN_TEST_ALLREDUCE", str(BUILD / "ddrun-allreduce"))
+
+
+def no_clock_apart():
+    """Why a machine's clock cannot jump for ddrun here; empty if it can."""
+    if b"ld-linux" not in pathlib.Path(DDRUN).read_bytes()[:4096]:
+        return "a static program loads no library that shifts its clock"
+    return ""
 
 
 class NetTest(unittest.TestCase):
@@ -38,6 +48,17 @@ class NetTest(unittest.TestCase):
         left = self.left()
         self.bed.mend()
         self.assertFalse(left, f"left running\n{said}")
+
+    def clock_jumps_to(self, host, seconds):
+        """All of ddrun and of its workers that runs there is seen to be met by it."""
+        host.clock_jumps_to(seconds)
+        shown = host.run(["date", "+%s"])
+        self.assertAlmostEqual(float(shown.out) - time.time(), seconds, delta=20, msg=f"the clock of {host}")
+        def apart():
+            return all(host.has_clock_apart(seen.pid) or not os.path.exists(f"/proc/{seen.pid}/exe")
+                       for seen in host.processes() if seen.name in ("ddrun", "job-sweeper", "ddrun-etcd"))
+        # One that is just becoming its program has nothing mapped yet.
+        wait_until(apart, 10, f"the clock of {host} in all of ddrun there")
 
     def left(self, patience=15):
         """What runs on the hosts; waits a little for what is on its way out."""

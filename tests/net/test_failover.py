@@ -6,7 +6,7 @@ import time
 
 import etcd
 from failover import AGENTS, FailoverTest
-from jobs import KILL, TERMINATE
+from jobs import KILL, STOP, TERMINATE
 from netcase import main, wait_until
 
 AWAY = float(os.environ.get("DDRUN_NET_ETCD_AWAY", "20"))
@@ -67,13 +67,16 @@ class Coordinators(FailoverTest):
 
     def test_all_its_processes_are_killed_at_once(self):
         row = self.row("failover-all-killed")
-        self.running()
+        self.running(LONG_LEASE)
         since, before, others = time.monotonic(), self.round(), self.agents[1:]
-        for seen in self.bed[1].processes():
-            try:
-                os.kill(seen.pid, KILL)
-            except ProcessLookupError:
-                pass  # it has gone with another
+        # None does anything once another has gone: neither tell of a worker's end, nor give the lease back.
+        processes = self.bed[1].processes()
+        for number in STOP, KILL:
+            for seen in processes:
+                try:
+                    os.kill(seen.pid, number)
+                except ProcessLookupError:
+                    pass  # it has gone with another
         self.goes_on_within(row, since, before, others)
         self.assertEqual(self.restarts(), {before: 0, before + 1: 1})
         self.ends_well(row, others)

@@ -40,9 +40,9 @@ class Joining(JobTest):
 
     def test_a_spare_is_not_needed(self):
         row = self.row("spare")
-        jobs = self.start(nnodes=2, hosts=self.bed.hosts[:2], verbs=self.verbs())
+        jobs = self.start("--rdzv-id=spares", nnodes=2, hosts=self.bed.hosts[:2], verbs=self.verbs())
         self.wait_for_ranks(range(4))
-        jobs["h3"] = self.ddrun(self.bed[3], nnodes=2, verbs=self.verbs())
+        jobs["h3"] = self.ddrun(self.bed[3], "--rdzv-id=spares", nnodes=2, verbs=self.verbs())
         self.until(lambda: "spare" in jobs["h3"].err)
         self.go()
         self.ends(row, [jobs["h3"]], 0)

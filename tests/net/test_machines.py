@@ -1,9 +1,17 @@
 """docs/when-things-go-wrong.md, "Agents and machines"."""
 
+import datetime
+import json
 import os
+import time
 
 from jobs import CONTINUE, KILL, STOP, JobTest
-from netcase import main
+from netcase import CLOCK_OFFSET, main, no_clock_apart
+
+DAY = 86400
+HEARTBEAT = 3  # until a node that is not heard is lost
+PAUSE = 2
+PAUSES = 4
 
 
 class Machines(JobTest):
@@ -55,6 +63,41 @@ class Machines(JobTest):
         self.ends(row, [jobs["h1"], jobs["h3"]])
         os.kill(stopped.pid, CONTINUE)
         self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+
+    def check_pauses_of_the_agent(self, host):
+        row = self.row("agent-paused")
+        events = self.bed.dir / f"events-{self.number}"
+        jobs = {there.name: self.ddrun(there, "--max-restarts=1", *([f"--events={events}"] if there.name == "h1" else []),
+                                       verbs=["report", self.reports, "await", self.go_file]) for there in self.bed.hosts}
+        self.wait_for_attempt(0, range(6))
+        self.wait_for_workers()
+        workers = self.whole_group()
+        for number in range(PAUSES):
+            paused = host.signal("agent", STOP)[0]
+            time.sleep(PAUSE)  # what is tried is this time
+            os.kill(paused.pid, CONTINUE)
+            # The next one begins at another moment between two heartbeats.
+            time.sleep(1 + number / PAUSES)
+        # If it has been taken for lost after all, that shows within the heartbeat.
+        time.sleep(HEARTBEAT + 1)
+        self.assertEqual(self.whole_group(), workers, self.said())
+        self.go()
+        self.ends(row, jobs.values(), 0)
+        self.assertEqual(self.attempts(), {0: list(range(6))}, "no restart")
+        for job in jobs.values():
+            self.assertNotRegex(job.err, r"\blost\b|restarting|ddrun: (error|warning)", self.said())
+        seen = [json.loads(line)["event"] for line in events.read_text(encoding="utf-8").splitlines()]
+        self.assertEqual(seen.count("round"), 1, seen)
+        self.assertFalse({"lost", "left", "restart", "failed", "excluded"} & set(seen), seen)
+
+    def whole_group(self):
+        return sorted(seen.pid for host in self.bed.hosts for seen in self.begun(host))
+
+    def test_an_agent_is_stopped_for_less_than_the_heartbeat(self):
+        self.check_pauses_of_the_agent(self.bed[2])
+
+    def test_the_coordinators_agent_is_stopped_for_less_than_the_heartbeat(self):
+        self.check_pauses_of_the_agent(self.bed[1])
 
     def test_a_machine_loses_power(self):
         row = self.row("crash")
@@ -113,6 +156,46 @@ class Machines(JobTest):
         jobs = self.running("--max-restarts=3", nnodes="1:3")
         self.bed[1].crash()
         self.ends(row, [jobs["h2"], jobs["h3"]])
+
+    def running_with_clocks_apart(self, *options, **more):
+        if obstacle := no_clock_apart():
+            self.skipTest(obstacle)
+        for host in self.bed.hosts:
+            host.set_apart_clock(CLOCK_OFFSET)
+            self.addCleanup(host.set_apart_clock, None)
+        events = self.bed.dir / f"events-{self.number}"
+        verbs = ["report", self.reports, "await", self.go_file]
+        jobs = {host.name: self.ddrun(host, *options, *([f"--events={events}"] if host.name == "h1" else []), verbs=verbs, **more)
+                for host in self.bed.hosts}
+        self.wait_for_attempt(0, range(6))
+        return jobs, events
+
+    def test_the_clock_of_a_machine_jumps(self):
+        row = self.row("clock-jump")
+        jobs, events = self.running_with_clocks_apart("--max-restarts=1")
+        ends = {"h1": 3 * DAY, "h2": -3 * DAY, "h3": 3600}
+        for jumps in ({"h2": -5}, {"h1": -DAY, "h2": DAY}, {"h1": 5, "h3": -3600}, ends):
+            for host in self.bed.hosts:
+                if host.name in jumps:
+                    self.clock_jumps_to(host, jumps[host.name])
+            time.sleep(HEARTBEAT + 1)  # what is tried is this time
+            self.assertTrue(all(not job.ended() for job in jobs.values()), self.said())
+        self.go()
+        self.ends(row, jobs.values(), row.code or 0)
+        self.assertEqual(self.attempts(), {0: list(range(6))}, "no restart")
+        for job in jobs.values():
+            self.assertNotRegex(job.err, r"\blost\b|restarting|ddrun: (error|warning)", self.said())
+        # The coordinator's machine writes them; of the others /proc/PID/maps has shown it.
+        lines = [json.loads(line) for line in events.read_text(encoding="utf-8").splitlines()]
+        first, last = (datetime.datetime.fromisoformat(lines[at]["time"].replace("Z", "+00:00")) for at in (0, -1))
+        self.assertAlmostEqual((last - first).total_seconds(), ends["h1"], delta=120, msg="ddrun's clock on h1")
+
+    def test_a_machine_is_lost_after_its_clock_has_jumped(self):
+        jobs, _ = self.running_with_clocks_apart("--max-restarts=1", nnodes="1:3")
+        for host, seconds in zip(self.bed.hosts, (-DAY, DAY, -DAY)):
+            self.clock_jumps_to(host, seconds)
+        self.bed[2].crash()
+        self.goes_on_without(jobs, ["h2"])
 
     def test_workers_that_do_not_end_are_killed_after_the_grace(self):
         row = self.row("crash")

@@ -1,9 +1,9 @@
 """Random faults on a job whose coordinator may be any of four machines, with an etcd of three members: processes of ddrun and
-workers are killed or stand still, machines lose their wire or their power, wires are late, members of etcd go and come back.
+workers are killed or stand still, machines lose their wire or their power, wires are late, clocks of machines jump by seconds
+to days, members of etcd go and come back.
 An agent that has ended is started again, as a service manager does. After each fault, and while it lasts: rounds' numbers only
 rise, each has one of each rank, no worker of an older round runs beside a newer one, leaders have terms that rise, the other
-machines go on without one that is away, and all four are in one round again in time. DDRUN_NET_FAULTS=N (10) tries so many, DDRUN_NET_SEED=N the same ones again. Not
-among them: another time of day, for which there is no namespace (test_stalls.py has it)."""
+machines go on without one that is away, and all four are in one round again in time. DDRUN_NET_FAULTS=N (10) tries so many, DDRUN_NET_SEED=N the same ones again."""
 
 import dataclasses
 import os
@@ -12,7 +12,7 @@ import time
 
 from failover import FailoverTest
 from jobs import CONTINUE, KILL, PATIENCE, STOP, TERMINATE
-from netcase import main, wait_until
+from netcase import CLOCK_OFFSET, main, no_clock_apart, wait_until
 
 FAULTS = int(os.environ.get("DDRUN_NET_FAULTS", "10"))
 SEED = int(os.environ.get("DDRUN_NET_SEED", time.time_ns() % 1_000_000))
@@ -30,6 +30,7 @@ GOES_ON = 10
 IS_KILLED = 0.5
 # What stood still has so long to find out that it was given up, and to stop its workers.
 FINDS_OUT = 8
+DAY = 86400
 
 
 @dataclasses.dataclass
@@ -44,15 +45,18 @@ class Fault:
         return f"{self.what} {self.where} {self.role} {lasts}"
 
 
-def drawn(chance):
+def drawn(chance, clocks=True):
     """The next fault: every second one meets the machine that leads."""
-    what = chance.choice(["kill"] * 5 + ["stop"] * 4 + ["cut"] * 4 + ["delay"] * 2 + ["terminate", "crash"] + ["etcd"] * 3)
+    what = chance.choice(["kill"] * 5 + ["stop"] * 4 + ["cut"] * 4 + ["delay"] * 2 + ["terminate", "crash"] + ["etcd"] * 3 +
+                         ["clock"] * 2 * clocks)
     where = chance.choice(["leader", chance.choice(["h1", "h2", "h3", "h4"])])
     role = chance.choice(["agent", "agent", "guard", "sweeper", "lease", "lease", "worker"])
     if what == "etcd":
         where, role = chance.choice(["h5", "h6", "h7", "h5 h6", "h5 h6 h7"]), chance.choice(["kill", "stop"])
     if what in ("cut", "delay", "crash"):
         role = "wire" if what != "crash" else "power"
+    if what == "clock":
+        role = f"{chance.choice([-1, 1]) * chance.choice([2, 10, 3600, DAY, chance.uniform(0, 7 * DAY)]):+.0f} s"
     seconds = chance.choice([0.2, 1, chance.uniform(0, 2 * TTL), chance.uniform(0, 3 * TTL)])
     if what in ("cut", "crash") or (what, role) == ("stop", "agent"):
         seconds = chance.choice([seconds, 0])
@@ -71,6 +75,10 @@ class Faults(FailoverTest):
         self.went_on = []  # seconds
         self.rounds_of_workers = {}
         self.now = "at the beginning"
+        self.clocks = not no_clock_apart()
+        self.ahead = {host.name: 0 for host in self.agents}  # seconds
+        for host in self.agents if self.clocks else []:
+            host.set_apart_clock(CLOCK_OFFSET)
 
     def begun(self):
         """As they have been written since the last call too: there may be thousands."""
@@ -207,6 +215,8 @@ class Faults(FailoverTest):
             host.delay(100)
             self.watch(fault.seconds)
             host.delay(0)
+        elif fault.what == "clock":
+            self.meet_clock(host, float(fault.role.split()[0]), fault.seconds)
         elif fault.what == "terminate":
             self.jobs[host.name].signal(TERMINATE)
         else:
@@ -234,6 +244,19 @@ class Faults(FailoverTest):
         self.jobs[host.name].signal(CONTINUE)
         self.stood_still[host.name] = time.monotonic() + FINDS_OUT
 
+    def meet_clock(self, host, jump, seconds):
+        """It stays as it is until the next jump, and no round ends by it; what the fault before may still bring comes first."""
+        self.watch(FINDS_OUT)
+        def one_round():
+            self.restart_the_ended()
+            return self.whole()
+        wait_until(one_round, BOUND + PATIENCE, lambda: f"one round of all, {self.trouble()}")
+        before, first = self.begun()[-1].round, self.jobs[host.name]
+        self.ahead[host.name] += jump
+        self.clock_jumps_to(host, self.ahead[host.name])
+        self.watch(max(seconds, 2))
+        self.assertEqual((self.begun()[-1].round, self.jobs[host.name]), (before, first), f"nothing comes of it, {self.trouble()}")
+
     def meet_etcd(self, fault):
         members = [host for host in self.etcd.hosts if host.name in fault.where.split()]
         goes, comes = (self.etcd.kill, self.etcd.start) if fault.role == "kill" else (self.etcd.stop, self.etcd.go_on)
@@ -245,7 +268,7 @@ class Faults(FailoverTest):
         self.etcd.wait_until_well()
 
     def test_faults(self):
-        print(f"{FAULTS} faults, seed {SEED}", flush=True)
+        print(f"{FAULTS} faults, seed {SEED}" + ("" if self.clocks else ", no clock jumps: " + no_clock_apart()), flush=True)
         longest = 0
         for number in range(FAULTS + 1):
             since = time.monotonic()
@@ -258,7 +281,7 @@ class Faults(FailoverTest):
                 longest = max(longest, time.monotonic() - since)
                 print(f"{number}: {self.now}: one round of all after {time.monotonic() - since:.1f} s", flush=True)
             if number < FAULTS:
-                fault = drawn(self.chance)
+                fault = drawn(self.chance, self.clocks)
                 self.now = f"{fault}"
                 self.meet(fault)
         print(f"{FAULTS} faults, {len(self.terms)} terms, {self.begun()[-1].round} rounds; one round of all after at most "

@@ -1,10 +1,13 @@
-"""docs/when-things-go-wrong.md, "Agents and machines": a disk that takes nothing for a while."""
+"""docs/when-things-go-wrong.md, "Agents and machines": a disk or a terminal that takes nothing for a while."""
 
 import os
 import pathlib
+import pty
+import termios
+import time
 
-from jobs import JobTest
-from netcase import DDRUN, main
+from jobs import SECRET, JobTest
+from netcase import DDRUN, WORKER, main
 
 HELD_WRITES = os.environ.get("DDRUN_TEST_HELD_WRITES", "")
 
@@ -53,6 +56,44 @@ class Stalls(JobTest):
         self.go()
         self.ends(row, [jobs["h1"]], 0)
         self.assertEqual(jobs["h2"].wait(30), 0, self.said())
+
+
+class Terminals(JobTest):
+    hosts = 2
+
+    def test_a_terminal_that_is_stopped(self):
+        row = self.row("stopped-terminal")
+        ours, theirs = pty.openpty()
+        for end in (ours, theirs):
+            self.addCleanup(os.close, end)
+        os.set_blocking(ours, False)
+        shown = bytearray()
+
+        def lines(text):
+            try:
+                while data := os.read(ours, 1 << 16):
+                    shown.extend(data)
+            except BlockingIOError:
+                pass
+            return shown.count(text)
+        step = self.bed.dir / f"step-{self.number}"
+        verbs = ["report", self.reports, "print", "up", "await", step, "print", "more", "await", self.go_file]
+        args = [DDRUN, *self.options(), "--max-restarts=1", "--", WORKER, *verbs]
+        jobs = {"h1": self.ddrun(self.bed[1], "--max-restarts=1", verbs=verbs),
+                "h2": self.bed[2].start(["sh", "-c", 'terminal=$1; shift; exec "$@" >"$terminal"', "sh", os.ttyname(theirs), *args],
+                                        env={"DDRUN_SECRET": SECRET})}
+        self.until(lambda: lines(b"up") == 2, "the first lines")
+        termios.tcflow(theirs, termios.TCOOFF)  # as Ctrl-S does
+        step.touch()
+        time.sleep(5)  # what is tried is this time, longer than the heartbeat
+        self.assertEqual(lines(b"more"), 0, shown)
+        termios.tcflow(theirs, termios.TCOON)
+        self.until(lambda: lines(b"more") == 2, "the lines that have waited")
+        self.go()
+        self.ends(row, jobs.values(), 0)
+        self.assertEqual(self.attempts(), {0: [0, 1, 2, 3]}, "no restart")
+        for job in jobs.values():
+            self.assertNotRegex(job.err, r"\blost\b|restarting", self.said())
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class VotingTest(FailoverTest):
 
     def test_two_of_three_are_lost(self):
         row = self.row("votes-too-few")
-        self.running("--coordinator-timeout=4")
+        self.running("--coordinator-timeout=10")
         lost = self.agents[:2]
         for host in lost:
             host.crash()

@@ -223,6 +223,7 @@ Result<void> Agent::open_rendezvous() {
   options.version = version_;
   options.hooks = &hooks_;
   options.on_lease_program = [shared = shared_.shared](pid_t pid) { shared->helper_pid = pid; };
+  options.kill_workers = process::kill_workers_beside;
   options.with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
                                         [this](const Event& event) { dispatch(event); });

@@ -43,6 +43,7 @@ Result<void> JobMember::open() {
   options.with_store = options_.with_store;
   options.on_listening = options_.hooks->on_listening;
   options.on_lease_program = options_.on_lease_program;
+  options.kill_workers = options_.kill_workers;
   bool weak_secret = false;
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);

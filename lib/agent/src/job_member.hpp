@@ -28,7 +28,8 @@ class JobMember {
     std::string version;
     JobHooks* hooks = nullptr;
     bool with_store = true;
-    std::function<void(pid_t)> on_lease_program;  ///< see rendezvous.hpp
+    std::function<void(pid_t)> on_lease_program;  ///< see rendezvous.hpp, as the next
+    std::function<bool()> kill_workers;
   };
   using Dispatch = std::function<void(const Event&)>;
 

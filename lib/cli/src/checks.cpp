@@ -73,6 +73,12 @@ Result<void> check_remote(const Draft& draft, const Settings& settings, Warnings
                                                " cannot be given with --hosts: ddrun tells every host what "
                                                "it has to know"));
   }
+  if (typed(settings, "rdzv-backend") && draft.spec.rendezvous.is_etcd()) {
+    return fail(
+        Errc::invalid_argument,
+        "--rdzv-backend=etcd cannot be given with --hosts, where the first host runs the coordinator and no other "
+        "one takes over; for that start ddrun with it on each machine");
+  }
   return {};
 }
 
@@ -195,7 +201,6 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
   const auto conf = [&](const std::string& key) { return rendezvous.conf_value(key).value_or(""); };
   if (rendezvous.votes()) {
     if (auto enough = check_voters(rendezvous); !enough) return enough;
-    if (!rendezvous.several_machines()) rendezvous.endpoint.clear();  // there is nobody to meet
   }
   if (!rendezvous.has_lease()) {
     if (typed(settings, "lease-ttl")) {
@@ -208,18 +213,8 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return fail(Errc::invalid_argument,
                 "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
   }
-  if (!rendezvous.several_machines()) return {};
-  if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
-    return fail(Errc::invalid_argument,
-                "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
-  }
   if (!rendezvous.is_etcd() && !rendezvous.votes() && typed(settings, "rdzv-endpoint")) {
     warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
-  }
-  if (rendezvous.id == RendezvousSpec().id && !rendezvous.votes()) {
-    return fail(Errc::invalid_argument,
-                concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
-                       " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
   }
   if (const std::string protocol = conf("protocol"); !protocol.empty() && protocol != "http" && protocol != "https") {
     return fail(Errc::invalid_argument, concat("--rdzv-conf: protocol=", protocol, ": is not http or https"));

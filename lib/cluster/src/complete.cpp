@@ -17,6 +17,14 @@ class Filling {
   }
 
   Result<Completion> run() {
+    auto done = fill();
+    RendezvousSpec& rendezvous = spec_.rendezvous;
+    if (rendezvous.votes() && !rendezvous.several_machines()) rendezvous.endpoint.clear();  // there is nobody to meet
+    return done;
+  }
+
+ private:
+  Result<Completion> fill() {
     if (gives_up()) return std::move(result_);
     RendezvousSpec& rendezvous = spec_.rendezvous;
     if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
@@ -33,10 +41,10 @@ class Filling {
     fill_place();
     if (auto done = fill_rendezvous(); !done) return tl::unexpected<Error>(done.error());
     fill_id();
+    if (auto enough = check_lease(); !enough) return tl::unexpected<Error>(enough.error());
     return std::move(result_);
   }
 
- private:
   [[nodiscard]] bool has(std::string_view option) const { return given_.find(option) != given_.end(); }
   [[nodiscard]] const std::string& where(std::string_view option) const { return given_.find(option)->second; }
 
@@ -169,6 +177,24 @@ class Filling {
     if (!detected_.job_id) return;
     if (has("rdzv-id")) instead("job", "rdzv-id");
     else spec_.rendezvous.id = detected_.job_id->value;
+  }
+
+  /// Here, as only now it is known how many machines there are and what the scheduler calls the job.
+  [[nodiscard]] Result<void> check_lease() const {
+    const RendezvousSpec& rendezvous = spec_.rendezvous;
+    if (!rendezvous.has_lease() || rendezvous.votes()) return {};
+    if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
+      return fail(
+          Errc::invalid_argument,
+          spec_.remote.asked_for()
+              ? "--rdzv-backend=etcd has no effect with --hosts, where the first host runs the coordinator and no "
+                "other one takes over; leave it out, or start ddrun on each machine"
+              : "--rdzv-backend=etcd needs its members: --rdzv-endpoint=HOST:2379,HOST:2379,...");
+    }
+    if (rendezvous.id != RendezvousSpec().id) return {};
+    return fail(Errc::invalid_argument,
+                concat(rendezvous.is_etcd() ? "with etcd" : "with --rdzv-lease",
+                       " each job needs a name of its own: --rdzv-id=NAME, the same on all machines"));
   }
 
   LaunchSpec& spec_;

@@ -67,10 +67,16 @@ bool add_all(const json& kvs, std::vector<KeyValue>& to) {
   return true;
 }
 
-/// Every answer has a header, and it a revision of 1 at least.
+/// Every answer has a header, and it a revision of 1 at least, and one that has a next.
 std::optional<std::int64_t> revision_of(const json& answer) {
   const auto revision = number_of(part(answer, "header"), "revision");
-  return revision > 0 ? std::optional(revision) : std::nullopt;
+  if (revision <= 0 || revision == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
+  return revision;
+}
+
+/// In seconds: 0 for one that is over, and no more than a clock of nanoseconds can count from now on.
+std::int64_t time_to_live_of(const json& answer) {
+  return std::clamp<std::int64_t>(number_of(answer, "TTL"), 0, 1'000'000'000);
 }
 
 }  // namespace
@@ -103,8 +109,8 @@ std::optional<TxnAnswer> parse_txn(std::string_view text) {
 std::optional<Granted> parse_grant(std::string_view text) {
   const auto answer = object(text);
   if (!answer || !revision_of(*answer)) return std::nullopt;
-  const Granted granted{number_of(*answer, "ID"), number_of(*answer, "TTL")};
-  if (granted.id == 0 || granted.ttl <= 0) return std::nullopt;
+  const Granted granted{number_of(*answer, "ID"), time_to_live_of(*answer)};
+  if (granted.id == 0 || granted.ttl == 0) return std::nullopt;
   return granted;
 }
 
@@ -113,7 +119,7 @@ std::optional<std::int64_t> parse_keepalive(std::string_view text) {
   if (!answer) return std::nullopt;
   const json& result = part(*answer, "result");
   if (!revision_of(result)) return std::nullopt;
-  return std::max<std::int64_t>(number_of(result, "TTL"), 0);
+  return time_to_live_of(result);
 }
 
 bool parse_done(std::string_view text) {

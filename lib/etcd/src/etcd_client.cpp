@@ -79,10 +79,12 @@ void EtcdClient::look_up(std::size_t index) {
         const auto running = std::exchange(member.lookup, nullptr);
         if (closed_) return;
         if (found) {
-          member.addresses.clear();
+          decltype(member.addresses) addresses;
           for (const auto& text : *found) {
-            if (const auto address = endpoint_of(text, member.at.port)) member.addresses.push_back(*address);
+            if (const auto address = endpoint_of(text, member.at.port)) addresses.push_back(*address);
           }
+          // What was good before is better than nothing.
+          if (!addresses.empty()) member.addresses = std::move(addresses);
         } else if (member.addresses.empty()) {
           member.why = found.error().message;
         }

@@ -154,14 +154,16 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   }
 
   void record_verdict(std::string text, Done done) override {
-    if (!record_.begin(std::move(text), std::move(done), verdict_.has_value(), leads())) return;
+    if (!record_.begin(std::move(text), std::move(done), verdict_, leads())) return;
     const std::uint64_t term = term_;
     client_->ask(
         "/v3/lease/grant", json{{"TTL", number_text(std::chrono::seconds(verdict_lives).count())}}.dump(), while_held(),
         [this, term](const std::string& body) {
           const auto granted = parse_grant(body);
-          if (granted && term_ == term) write_verdict(granted->id);
-          return granted.has_value();
+          if (!granted) return false;
+          if (term_ == term && record_.under_way()) write_verdict(granted->id);
+          else revoke_other(granted->id);
+          return true;
         },
         [this](const Error& error) { record_.fail(error.message); });
   }
@@ -302,7 +304,9 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
   void apply_verdict(std::optional<std::string> verdict) {
     if (verdict == verdict_) return;
     verdict_ = std::move(verdict);
-    if (verdict_) teller_.verdict(*verdict_);
+    if (!verdict_) return;
+    teller_.verdict(*verdict_);
+    record_.there_is(*verdict_);
   }
 
   void apply_leader(std::optional<KeyValue> leader) {
@@ -569,21 +573,20 @@ class EtcdLease : public HeldLease, public std::enable_shared_from_this<EtcdLeas
         [this, lease](const std::string& body) {
           const auto answer = parse_txn(body);
           if (!answer) return false;
-          bool recorded = answer->succeeded, another = false;
+          bool recorded = answer->succeeded;
+          std::optional<std::string> verdict;
           for (const auto& kv : answer->found.kvs) {
             if (kv.key != verdict_key()) continue;
             // An earlier try of the same may have come through.
-            (kv.lease == lease ? recorded : another) = true;
+            recorded = kv.lease == lease;
+            verdict = kv.value;
           }
           if (!recorded) revoke_other(lease);
           if (!record_.under_way()) return true;
-          if (!recorded) {
-            if (another) record_.fail("the job has a verdict already", Errc::invalid_argument);
-            else record_.fail("etcd knows another leader, or none", Errc::cancelled);
-            return true;
-          }
-          apply_verdict(record_.text());
-          record_.succeed();
+          if (recorded) verdict = record_.text();
+          // That of an earlier record, whose answer was lost, is of the same text with another lease.
+          if (verdict) apply_verdict(std::move(verdict));
+          record_.fail("etcd knows another leader, or none", Errc::cancelled);
           return true;
         },
         [this](const Error& error) { record_.fail(error.message); });

@@ -172,7 +172,7 @@ class Service {
       if (recorded) return say("recorded");
       // With the lease it is lost whether it was: that is no refusal.
       if (recorded.error().code == Errc::unavailable && !lease_->leads()) say("none");
-      say(concat("refused ", plain_line(recorded.error().message)));
+      say(concat("refused ", sentence(recorded.error().message)));
     });
   }
 
@@ -205,9 +205,12 @@ class Service {
     if (tick != ticks_.rend()) say(concat("mine ", term, " ", tick->number));
   }
 
+  /// A proxy's page may be in it.
+  static std::string sentence(std::string_view why) { return cut_line(plain_line(why), 1000); }
+
   void say_trouble(std::string_view why) {
     troubled_ = true;
-    say(concat("trouble ", plain_line(why)));
+    say(concat("trouble ", sentence(why)));
   }
 
   void say(std::string_view line) {

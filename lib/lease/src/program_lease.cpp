@@ -45,7 +45,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
         teller_(executor, std::move(callbacks)),
         tick_timer_(executor),
         patience_(executor),
-        resign_timer_(executor) {}
+        resign_timer_(executor),
+        record_timer_(executor) {}
 
   Result<void> prepare() {
     if (argv_.empty() || argv_[0].empty()) return fail(Errc::invalid_argument, "no program for the lease is given");
@@ -62,7 +63,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     fence_.reset();
     resigns_.clear();
     record_.drop();
-    for (auto* timer : {&tick_timer_, &patience_, &resign_timer_}) timer->cancel();
+    for (auto* timer : {&tick_timer_, &patience_, &resign_timer_, &record_timer_}) timer->cancel();
   }
 
   void start() override { begin(); }
@@ -93,8 +94,11 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   }
 
   void record_verdict(std::string text, Done done) override {
-    if (!record_.begin(std::move(text), std::move(done), verdict_.has_value(), leads())) return;
+    if (!record_.begin(std::move(text), std::move(done), verdict_, leads())) return;
     talk_->say(concat("verdict ", to_word(record_.text())));
+    asked_.push_back(record_.text());
+    after(record_timer_, ttl_,
+          [this] { record_.fail(concat(argv_[0], " has not answered for ", format_duration(ttl_)), Errc::timeout); });
   }
 
  private:
@@ -117,6 +121,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     talk_ = std::move(*started);
     if (on_start_) on_start_(talk_->pid());
     ticks_.clear();
+    asked_.clear();
     waiting_ = false;
     talk_->say(concat("job 1 ", ttl_.count(), " ", to_word(job_)));
     if (candidate_) say_campaign();
@@ -216,15 +221,22 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
     if (verdict_ == verdict.text) return;
     verdict_ = verdict.text;
     teller_.verdict(verdict.text);
+    record_.there_is(verdict.text);
   }
 
+  /// Each `verdict` is answered, in order: what comes too late is not about the text that is asked for meanwhile.
   void on(const line::Recorded&) {
-    if (!record_.under_way()) return;
-    on(line::Verdict{record_.text()});
-    record_.succeed();
+    if (asked_.empty()) return;
+    const std::string text = std::move(asked_.front());
+    asked_.pop_front();
+    on(line::Verdict{text});
   }
 
-  void on(const line::Refused& refused) { record_.fail(refused.why, Errc::invalid_argument); }
+  /// Whether it was recorded all the same is not known: another verdict that the job has is told of as such.
+  void on(const line::Refused& refused) {
+    if (!asked_.empty()) asked_.pop_front();
+    if (asked_.empty()) record_.fail(refused.why);
+  }
   /// Each `resign` is answered, in order.
   void on(const line::Resigned&) {
     if (resigns_.empty()) return;
@@ -280,7 +292,7 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   Teller teller_;
   std::unique_ptr<Fence> fence_;
   std::unique_ptr<helper::Conversation> talk_;
-  asio::steady_timer tick_timer_, patience_, resign_timer_;
+  asio::steady_timer tick_timer_, patience_, resign_timer_, record_timer_;
   std::minstd_rand random_{std::random_device()()};
   std::deque<Tick> ticks_;
   std::uint64_t last_tick_ = 0;
@@ -294,7 +306,8 @@ class ProgramLease : public Lease, public std::enable_shared_from_this<ProgramLe
   std::uint64_t former_term_ = 0;  ///< the last one that I led in
   std::optional<std::string> verdict_;
   VerdictRecord record_{teller_};
-  std::deque<Done> resigns_;  ///< said, and not answered yet
+  std::deque<std::string> asked_;  ///< verdicts that were said, and are not answered yet
+  std::deque<Done> resigns_;       ///< said, and not answered yet
 };
 
 }  // namespace

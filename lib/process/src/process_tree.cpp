@@ -86,6 +86,14 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   return ::kill(info.pid, signal) == 0;
 }
 
+bool kill_workers_beside() {
+  bool any = false;
+  for (const ProcessInfo& info : workers_and_their_descendants()) {
+    if (info.state != 'Z' && signal_descendant(info, SIGKILL)) any = true;
+  }
+  return any;
+}
+
 bool own_group_is_orphaned() {
   const pid_t group = ::getpgrp();
   const pid_t session = ::getsid(0);

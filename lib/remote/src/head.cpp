@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +26,7 @@
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
+#include "disk_reader.hpp"
 #include "disk_writer.hpp"
 #include "fan_out.hpp"
 #include "protocol.hpp"
@@ -48,7 +48,7 @@ constexpr std::chrono::seconds killing_limit{12};
 constexpr std::chrono::seconds closing_limit{5};
 
 /// Reads this process' standard input, which it shares with the process that started it: nothing about it is changed.
-/// Lives as long as the event loop.
+/// Never makes its caller wait, not even for a disk. Lives as long as the event loop.
 class HeadInput {
  public:
   HeadInput(boost::asio::any_io_executor executor, std::function<void(std::string_view)> on_bytes,
@@ -61,6 +61,8 @@ class HeadInput {
 
  private:
   void open();
+  /// 0, or errno where epoll does not take the input.
+  int watch();
   void read_portion();
   void end();
 
@@ -76,17 +78,30 @@ class HeadInput {
 
 void HeadInput::open() {
   opened_ = true;
-  struct stat info {};
-  const bool file = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
-  // A view of our own may be non-blocking. A file's position must stay the one that the shell knows.
-  if (!file) input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-  if (!input_) {
-    if (auto copy = duplicate(STDIN_FILENO)) input_ = std::move(*copy);
+  // A file's position must stay the one that the shell knows, and some file systems ask their server even in epoll_ctl.
+  if (!is_file(STDIN_FILENO)) {
+    // A view of our own may be non-blocking.
+    input_ = UniqueFd(::open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+    if (!input_) {
+      if (auto copy = duplicate(STDIN_FILENO)) input_ = std::move(*copy);
+    }
+    if (watch() != EPERM) return;
   }
+  if (auto pipe = read_by_thread(STDIN_FILENO)) {
+    input_ = std::move(*pipe);
+    watch();
+  } else if (auto copy = duplicate(STDIN_FILENO)) {
+    input_ = std::move(*copy);
+  }
+}
+
+int HeadInput::watch() {
   UniqueFd set(::epoll_create1(EPOLL_CLOEXEC));
   epoll_event event{};
   event.events = EPOLLIN;
-  if (input_ && set && ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) == 0) ready_.assign(set.release());
+  if (!set || ::epoll_ctl(set.get(), EPOLL_CTL_ADD, input_.get(), &event) != 0) return errno;
+  ready_.assign(set.release());
+  return 0;
 }
 
 void HeadInput::want() {
@@ -130,6 +145,7 @@ void HeadInput::stop() {
   ended_ = true;
   boost::system::error_code ignored;
   ready_.close(ignored);
+  input_.reset();  // the end of who writes into it
 }
 
 /// Our standard output and error, where the lines of all hosts and our own messages end. Never makes its caller wait,

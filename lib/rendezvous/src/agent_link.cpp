@@ -1,6 +1,7 @@
 #include "agent_link.hpp"
 
 #include <netinet/tcp.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <array>
@@ -32,6 +33,7 @@
 #include "ddrun/helper/host_lookup.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
+#include "heartbeat.hpp"
 #include "outbox.hpp"
 
 namespace ddrun::rendezvous {
@@ -48,6 +50,10 @@ constexpr Milliseconds time_to_believe_a_refusal{500};
 constexpr std::chrono::seconds time_to_connect{5};
 constexpr std::chrono::seconds time_to_greet{5};
 constexpr std::chrono::seconds time_to_look_up{10};
+/// Beyond their grace, for an owner that is well to have killed the workers by itself.
+constexpr Milliseconds time_for_the_owner{500};
+constexpr Milliseconds pause_between_kills{20};
+constexpr int most_kills = 50;
 
 }  // namespace
 
@@ -137,6 +143,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   [[nodiscard]] bool is_of_the_past(const Welcome& welcome);
   void answer(const Ping& ping);
   [[nodiscard]] std::uint32_t owner_stands_still_for();
+  void workers_end_within(Milliseconds grace);
+  void kill_workers(int times);
   void put(FromAgent message);
   void seal(std::uint8_t type, std::string_view payload);
   void write();
@@ -182,6 +190,8 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   tcp::socket socket_{context_};
   asio::steady_timer timer_{context_};    // of the attempt in hand, or the pause before the next one
   asio::steady_timer silence_{context_};  // the coordinator's
+  asio::steady_timer kill_timer_{context_};
+  std::optional<Clock::time_point> kill_at_;  // the workers, if the owner has not
   helper::Running lookup_;
   std::vector<Candidate> candidates_;
   std::size_t candidate_ = 0;
@@ -469,6 +479,11 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   after(options_.answer_within, [this] {
     attempt_failed(concat("the coordinator on ", target_text(), " does not say whether this ddrun may take part"));
   });
+  if (!resuming_) {
+    // What another coordinator said before it turned this agent away is not of this session.
+    heard_count_ = 0;
+    outbox_ = {};
+  }
   const auto type = encode(resuming_ ? FromAgent(Resume{session_, heard_count_}) : FromAgent(options_.join), payload_);
   seal(type, payload_);
 }
@@ -573,6 +588,31 @@ void AgentLink::Connection::on_message(const FromCoordinator& message) {
     const auto on_message = owner.callbacks.on_message;  // which may end the link
     if (on_message) on_message(message);
   });
+  if (std::holds_alternative<Refused>(message)) workers_end_within(options_.grace);
+  if (const auto* stop = std::get_if<Stop>(&message); stop != nullptr && stop->signal == SIGKILL) {
+    workers_end_within(Milliseconds{0});
+  }
+}
+
+/// Others wait for no longer for what runs here. The owner, who is to stop the workers now, may wait for a disk. One
+/// that has, or has none, says STOPPED or ends the link.
+void AgentLink::Connection::workers_end_within(Milliseconds grace) {
+  const auto at = Clock::now() + grace + time_for_the_owner;
+  if (!options_.kill_workers || (kill_at_ && *kill_at_ <= at)) return;
+  kill_at_ = at;
+  kill_timer_.expires_at(at);
+  kill_timer_.async_wait([self = shared_from_this()](const error_code& ec) {
+    if (!ec) self->kill_workers(most_kills);
+  });
+}
+
+/// Again as long as there are any: some may have been born while others were killed.
+void AgentLink::Connection::kill_workers(int times) {
+  if (!kill_at_ || !options_.kill_workers() || times == 0) return;
+  kill_timer_.expires_after(pause_between_kills);
+  kill_timer_.async_wait([self = shared_from_this(), times](const error_code& ec) {
+    if (!ec) self->kill_workers(times - 1);
+  });
 }
 
 /// What a coordinator of a lower term says is not obeyed: it has not heard yet that another one leads.
@@ -620,6 +660,10 @@ bool AgentLink::Connection::elsewhere(const Refused& refused) {
 }
 
 void AgentLink::Connection::send(FromAgent message) {
+  if (std::holds_alternative<Stopped>(message)) {
+    kill_at_.reset();
+    kill_timer_.cancel();
+  }
   switch (stage_) {
     case Stage::joined: return put(std::move(message));
     case Stage::closing:
@@ -682,15 +726,16 @@ void AgentLink::Connection::on_written() {
 /// process did not run, and that what the coordinator has said may still wait to be read.
 void AgentLink::Connection::watch_for_silence() {
   if (options_.is_here) return;
-  const auto due = heard_ + patience_;
+  const auto limit = patience_ + Heartbeat::moment_to_be_heard(heartbeat_);
+  const auto due = heard_ + limit;
   silence_.expires_at(due);
-  silence_.async_wait([self = shared_from_this(), attempt = attempt_, due](const error_code& ec) {
+  silence_.async_wait([self = shared_from_this(), attempt = attempt_, due, limit](const error_code& ec) {
     if (ec || attempt != self->attempt_ || self->stage_ != Stage::joined) return;
     const auto now = Clock::now();
     error_code unread;
     if (now - due > self->heartbeat_ || self->socket_.available(unread) > 0)
-      self->heard_ = now - self->patience_ + self->heartbeat_;
-    if (self->heard_ + self->patience_ > now) return self->watch_for_silence();
+      self->heard_ = now - limit + self->heartbeat_;
+    if (self->heard_ + limit > now) return self->watch_for_silence();
     self->lost(Errc::connection_lost,
                concat("nothing was heard from the coordinator on ", self->coordinator_host_, " (", self->target_text(),
                       ") for ", format_duration(self->patience_)),
@@ -701,6 +746,7 @@ void AgentLink::Connection::watch_for_silence() {
 void AgentLink::Connection::lost(Errc code, const std::string& why, bool unreachable) {
   // The end of the connection would say that this process has ended, and its workers with it: as long as they run it
   // stays, and nobody answers there.
+  if (stage_ == Stage::joined || resuming_) workers_end_within(options_.grace);
   if (stage_ == Stage::joined) forget_attempt();
   else hang_up();
   stage_ = Stage::over;

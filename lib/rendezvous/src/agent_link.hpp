@@ -36,6 +36,10 @@ struct AgentLinkOptions {
   bool is_here = false;
   /// It has been there a moment ago: where nobody listens any more, it is gone and not late.
   bool was_there = false;
+  /// As in RendezvousOptions, where the owner's thread has not stopped the workers `grace` after it had to; by the
+  /// link's thread.
+  std::function<bool()> kill_workers;
+  Milliseconds grace{0};
   /// An IP address of this machine to come from; empty: the system chooses.
   std::string local_address;
 };

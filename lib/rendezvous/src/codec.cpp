@@ -1,5 +1,6 @@
 #include "codec.hpp"
 
+#include <algorithm>
 #include <concepts>
 #include <type_traits>
 
@@ -245,11 +246,17 @@ std::string encode(const VoteRequest& request) { return encode_vote(request); }
 std::string encode(const VoteAnswer& answer) { return encode_vote(answer); }
 
 Result<VoteRequest> decode_vote_request(std::string_view payload) {
-  return decode_vote<VoteRequest>(payload, "a request");
+  auto request = decode_vote<VoteRequest>(payload, "a request");
+  if (request && request->term > highest_term) return fail(Errc::protocol, "a request of a term that no job gets to");
+  return request;
 }
 
 Result<VoteAnswer> decode_vote_answer(std::string_view payload) {
-  return decode_vote<VoteAnswer>(payload, "an answer");
+  auto answer = decode_vote<VoteAnswer>(payload, "an answer");
+  if (answer && std::max({answer->voted, answer->seen, answer->leader_term}) > highest_term) {
+    return fail(Errc::protocol, "an answer of a term that no job gets to");
+  }
+  return answer;
 }
 
 bool counts(std::uint8_t type) {

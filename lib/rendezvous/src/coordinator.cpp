@@ -24,6 +24,7 @@
 #include "node_ranks.hpp"
 #include "outgoing.hpp"
 #include "recovery.hpp"
+#include "vote_messages.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -39,6 +40,9 @@ constexpr Milliseconds time_for_latecomers{5'000};
 constexpr Milliseconds worth_telling_of_a_stall{10'000};
 /// Of what a node tells of its first failure.
 constexpr std::size_t most_cause = 64UL << 10U;
+/// Of a sentence of a member that all others are told, and of the name of its host.
+constexpr std::size_t most_words = 4UL << 10U;
+constexpr std::size_t most_name = 255;
 /// SIGKILL and what an agent does before and after it.
 constexpr Milliseconds time_to_kill{1'000};
 /// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
@@ -51,6 +55,10 @@ constexpr Milliseconds longest_settling{30'000};
 /// From STOP, or from the last SUCCEEDED, until a member that has not sent STOPPED is given up: its workers have the
 /// grace time, and their output may be slow to write.
 Milliseconds stop_bound(const JobSettings& job) { return job.grace + Milliseconds{30'000}; }
+
+std::string in_few_words(const std::string& text) {
+  return text.size() <= most_words ? text : concat(text.substr(0, most_words), " [...]");
+}
 
 std::string refusal(const Join& join, const Member& rival) {
   if (join.agent_id == rival.agent_id) return concat("an agent of this id is there already: ", describe(rival));
@@ -74,7 +82,7 @@ class Coordinator::State {
 
   void suspend();
   void lead(Term term);
-  void stand_down(RefusalKind kind, const std::string& why);
+  void stand_down(const std::string& why);
   [[nodiscard]] std::optional<VerdictMessage> take_verdict_to_record();
   void recorded();
   [[nodiscard]] bool stood_down() const { return stood_down_.has_value(); }
@@ -149,6 +157,7 @@ class Coordinator::State {
   [[nodiscard]] int stop_signal(int wanted) const;
   void kill_without_lease();
   void hand_over(const Ending& ending);
+  void send_away(RefusalKind kind, const std::string& why);
   [[nodiscard]] std::optional<Clock::time_point> waits_for_lease_until() const;
 
   // Two claims of one place.
@@ -247,8 +256,10 @@ class Coordinator::State {
   bool had_coordinator_ = false;                 ///< before this one, as those said that were recovered
   bool suspended_ = false;                       ///< the lease is over
   bool lost_of_round_ = false;                   ///< members of the last round that was started, since then
+  bool restart_untold_ = false;                  ///< decided, of which no START has told yet
   std::optional<VerdictMessage> lost_finished_;  ///< a member of the round that runs; what its loss would be called
   Clock::time_point suspended_since_;
+  Clock::time_point recording_since_;
   bool to_record_ = false;  ///< the transport has not been given the verdict
   /// What agents are told that come after this coordinator has stood down.
   std::optional<Refused> stood_down_;
@@ -314,10 +325,14 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
                    concat("the coordinator on ", options_.host, " serves the job ", job, ", not ", join.job_id,
                           "; give both the same --rdzv-id, or this one another endpoint")};
   }
+  if (join.claim.term > highest_term || join.claim.round > highest_term) {
+    return for_good("no job gets to the term or round that is claimed");
+  }
   if (options_.term != 0 && join.claim.term > options_.term) {
     return Refused{RefusalKind::moved, concat("the coordinator on ", options_.host, " leads no more")};
   }
   if (join.agent_id.empty()) return for_good("an agent needs an id");
+  if (join.host.size() > most_name) return for_good("the name of a host has at most 255 bytes");
   if (join.local_world_size == 0 || (join.local_world_size > max_workers_of_a_node && !options_.only_here)) {
     return for_good(concat("a node has 1 to ", max_workers_of_a_node, " workers, not ", join.local_world_size));
   }
@@ -486,7 +501,7 @@ void Coordinator::State::expect_claims() {
   const JobSettings& job = memory_.meaning;
   const Clock::duration stopped = std::max<Clock::duration>(
       options_.lease_ttl,
-      time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill));
+      time_to_come + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill));
   recovery_.emplace(now + std::min<Clock::duration>(time_for_the_first_claim, stopped), now + stopped,
                     options_.has_lease);
 }
@@ -570,8 +585,8 @@ void Coordinator::State::lead(Term term) {
   if (!std::exchange(suspended_, false)) return;
   if (lost_of_round_ && (phase_ == Phase::gathering || phase_ == Phase::stopping)) {
     // They may have gone on under another one meanwhile. Their claims tell: nobody here knows of its rounds.
-    return stand_down(RefusalKind::given_up, concat("the coordinator on ", options_.host,
-                                                    " had lost its lease, and members: looking for them anew"));
+    return send_away(RefusalKind::given_up, concat("the coordinator on ", options_.host,
+                                                   " had lost its lease, and members: looking for them anew"));
   }
   if (!is_over()) out_.notice("the lease that says who leads the job is renewed");
   if (phase_ == Phase::recording) to_record_ = true;
@@ -583,12 +598,19 @@ void Coordinator::State::lead(Term term) {
 
 /// Something waits for the lease: the next round, or the verdict. Until when it may.
 std::optional<Clock::time_point> Coordinator::State::waits_for_lease_until() const {
-  if (!suspended_ || (phase_ != Phase::gathering && phase_ != Phase::recording)) return std::nullopt;
+  if (phase_ == Phase::recording) return (suspended_ ? suspended_since_ : recording_since_) + options_.patience;
+  if (!suspended_ || phase_ != Phase::gathering) return std::nullopt;
   return suspended_since_ + options_.patience;
 }
 
+/// What the next coordinator is to pay a restart for, as the claims of members do not tell of it, has it told so.
+void Coordinator::State::stand_down(const std::string& why) {
+  const bool owes_restart = restart_untold_ || (ending_ && ending_->uses_restart) || (suspended_ && lost_of_round_);
+  send_away(owes_restart ? RefusalKind::given_up : RefusalKind::moved, why);
+}
+
 /// Members are told to go, and who leaves is told that it has left.
-void Coordinator::State::stand_down(RefusalKind kind, const std::string& why) {
+void Coordinator::State::send_away(RefusalKind kind, const std::string& why) {
   if (phase_ == Phase::ended) return;
   event(event_text::moved, memory_.round, why);
   phase_ = Phase::ended;
@@ -611,9 +633,8 @@ void Coordinator::State::stand_down(RefusalKind kind, const std::string& why) {
 
 /// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
 void Coordinator::State::hand_over(const Ending& ending) {
-  // A restart that was decided is to be paid for there.
-  const RefusalKind kind = ending.uses_restart ? RefusalKind::given_up : RefusalKind::moved;
-  stand_down(kind, concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
+  if (ending.uses_restart) restart_untold_ = true;
+  stand_down(concat("the coordinator on ", options_.host, " leads no more: ", ending.cause.why));
 }
 
 /// Workers of members that the next coordinator may not hear of must have ended when it can be there: once members of
@@ -761,7 +782,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
   join_until_.reset();
   phase_ = Phase::running;
   started_at_ = now;
-  lost_of_round_ = false;
+  lost_of_round_ = restart_untold_ = false;
   lost_finished_.reset();
   recovery_.reset();
   memory_.started = true;
@@ -858,7 +879,7 @@ void Coordinator::State::check_finished() {
 
 void Coordinator::State::on(Member& member, const Leave& message) {
   if (member.leaving) return;
-  VerdictMessage cause = causes::left(member, message);
+  VerdictMessage cause = causes::left(member, {message.signal, in_few_words(message.sender)});
   count_departure(member, cause);
   members_.set_leaving(member, cause.signal);
   event(event_text::left, memory_.round, member.node(), cause.why);
@@ -888,9 +909,11 @@ void Coordinator::State::on(Member& member, const Leave& message) {
   }
 }
 
-void Coordinator::State::on(Member& member, const Abort& message) {
+void Coordinator::State::on(Member& member, const Abort& said) {
+  const Abort message{said.kind, said.exit_code, in_few_words(said.what)};
   const JobSettings& job = memory_.meaning;
-  const bool alone = message.kind == AbortKind::cannot_go_on && !member.runs_coordinator;
+  const bool may_go = !member.runs_coordinator || (options_.has_lease && member.in_round);
+  const bool alone = message.kind == AbortKind::cannot_go_on && may_go;
   const bool others_can = members_.available() > 1 && (!job.fixed_size() || members_.available() > job.min_nodes);
   if (alone && member.leaving) return;
   if (alone && !member.in_round && (phase_ != Phase::gathering || others_can)) {
@@ -991,10 +1014,19 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   if (recovery_) recovery_->forget(gone.link);
   lost_of_round_ = lost_of_round_ || gone.kept_rank >= 0;
   VerdictMessage cause = causes::node_lost(gone, how);
+  const bool hands_over = gone.runs_coordinator && options_.has_lease && !is_over();
+  if (hands_over && !broken && gone.in_round && gone.told) {
+    // The next coordinator does not wait for the workers of this machine.
+    out_.send(gone.link, Stop{memory_.round, true, cause.why, SIGKILL});
+  }
   if (!broken) out_.refuse(gone.link, RefusalKind::given_up, cause.why);
   fence(gone, since, broken);
   count_departure(gone, cause);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
+  if (hands_over) {
+    // Another one goes on, and counts the loss.
+    return send_away(RefusalKind::given_up, concat("the coordinator on ", options_.host, " leads no more: ", how));
+  }
   if (gone.runs_coordinator && !is_over()) {
     // This very process: the others are to hear of it while it can still tell them.
     const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.told && !gone.stopped;
@@ -1068,14 +1100,16 @@ void Coordinator::State::count_loss(VerdictMessage cause) {
 
 /// Workers of a lost member may still run. Where its agent ended, its kernel closed the connection and its guard has
 /// killed them; one that was heard until now has heard STOP, too. A silent one takes the coordinator for lost as soon
-/// as it hears nothing, and ends them within their grace.
+/// as it hears nothing, and ends them within their grace. So does one that stands still, from now on: see
+/// AgentLinkOptions::kill_workers.
 void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool broken) {
   const bool had_workers = phase_ == Phase::running || (phase_ == Phase::stopping && ending_->had_started);
   if (options_.only_here || !had_workers || !gone.in_round || !gone.told || gone.stopped) return;
   const JobSettings& job = memory_.meaning;
-  if (!job.fence && (broken || since == now)) return;
+  if (!job.fence && (broken || (since == now && !gone.stalled_since))) return;
   const Clock::time_point until =
-      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.bound() + job.grace + time_to_kill);
+      (gone.stalled_since ? now : since) +
+      (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill);
   if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
   fence_until_ = until;
   fenced_ = describe_with_rank(gone);
@@ -1227,6 +1261,7 @@ void Coordinator::State::all_stopped() {
 
 /// The next round is a restart, and waits for the pause before it.
 void Coordinator::State::spend_restart(const std::string& why) {
+  restart_untold_ = true;
   const Milliseconds pause = memory_.budget.spend(now);
   if (pause.count() > 0) pause_until_ = now + pause;
   event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause, why);
@@ -1263,6 +1298,7 @@ void Coordinator::State::end(VerdictMessage verdict) {
   forget_deadlines();
   if (!options_.has_lease) return tell_verdict();
   phase_ = Phase::recording;
+  recording_since_ = now;
   to_record_ = true;
 }
 
@@ -1424,9 +1460,10 @@ void Coordinator::State::tick() {
     if (!late.empty()) stop_for_good(causes::skewed(late, *memory_.meaning.exit_skew), late.front(), 0);
   }
   if (over(waits_for_lease_until())) {
-    return stand_down(RefusalKind::moved, concat("the coordinator on ", options_.host,
-                                                 " leads no more: its lease could not be renewed for ",
-                                                 causes::seconds_text(now - suspended_since_)));
+    const std::string what =
+        suspended_ ? concat("its lease could not be renewed for ", causes::seconds_text(now - suspended_since_))
+                   : concat("the verdict could not be recorded for ", causes::seconds_text(now - recording_since_));
+    return stand_down(concat("the coordinator on ", options_.host, " leads no more: ", what));
   }
   if (recovery_ && recovery_->until() <= now) gather();
   if (over(pause_until_)) {
@@ -1498,7 +1535,7 @@ void Coordinator::lead(Term term, Clock::time_point now) {
 
 void Coordinator::stand_down(const std::string& why, Clock::time_point now) {
   state_->now = now;
-  state_->stand_down(RefusalKind::moved, why);
+  state_->stand_down(why);
 }
 
 std::optional<VerdictMessage> Coordinator::take_verdict_to_record() { return state_->take_verdict_to_record(); }

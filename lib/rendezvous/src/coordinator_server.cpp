@@ -309,9 +309,11 @@ int CoordinatorServer::Loop::wait_for_events() {
 
 /// Whatever has come, first it must be known whether this is still the coordinator to act on it.
 void CoordinatorServer::Loop::look_at_lease() {
-  if (holds_lease()) return;
+  const bool is_recorded = options_.is_recorded && options_.is_recorded();
+  if (holds_lease() && !is_recorded) return;
   Coordinator& coordinator = jobs_.begin()->second.coordinator;
-  coordinator.suspend(now());
+  if (is_recorded) coordinator.recorded(now());
+  else coordinator.suspend(now());
   carry_out(coordinator);
 }
 

@@ -82,6 +82,10 @@ void CredentialKeeper::sealed(const Result<helper::Output>& answer) {
   auto credential = credential_of(answer);
   if (!credential) {
     renew_after(times_.pause_after_failure);
+    if (!credential_.empty() && this->credential().empty()) {
+      credential_.clear();
+      on_new_(credential_);  // one that has expired would be taken for clocks that differ
+    }
     if (!std::exchange(told_of_trouble_, true)) {
       on_trouble_(concat("MUNGE gives the coordinator no new credential (", credential.error().message,
                          "): agents that come late may have to wait until munged works again"));

@@ -43,7 +43,8 @@ class CredentialKeeper {
   /// Empty if it may have expired: the next one is on its way then, once keep() was called.
   [[nodiscard]] std::string credential() const;
 
-  /// From now on: `on_new` with each credential that takes the place of the last one, `on_trouble` with a sentence for
+  /// From now on: `on_new` with each credential that takes the place of the last one, an empty one where that may have
+  /// expired, `on_trouble` with a sentence for
   /// people when there is none to be had, once until it works again.
   void keep(std::function<void(const std::string&)> on_new, std::function<void(const std::string&)> on_trouble);
   /// No more.

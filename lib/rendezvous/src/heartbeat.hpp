@@ -18,6 +18,9 @@ namespace ddrun::rendezvous {
 /// comes.
 class Heartbeat {
  public:
+  /// The same on both sides.
+  [[nodiscard]] static constexpr Clock::duration moment_to_be_heard(Clock::duration interval) { return interval / 2; }
+
   Heartbeat(Milliseconds interval, int misses);
 
   void add(LinkId link, Clock::time_point now);
@@ -32,8 +35,10 @@ class Heartbeat {
   };
   [[nodiscard]] Due due(Clock::time_point now, const LastHeard& last_heard);
 
-  /// Silent for so long: lost.
+  /// So many intervals may pass without a word. The one that is under way when one process stands still counts, too:
+  /// who is back just then has a moment to be heard. Silent beyond that: lost.
   [[nodiscard]] Clock::duration bound() const { return bound_; }
+  [[nodiscard]] Clock::duration limit() const { return bound_ + moment_to_be_heard(interval_); }
   [[nodiscard]] Clock::duration interval() const { return interval_; }
 
  private:

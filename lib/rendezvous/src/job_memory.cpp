@@ -15,14 +15,24 @@ constexpr const char* doublings_key = "doublings";
 constexpr const char* recent_key = "recent_ms";
 constexpr const char* failures_key = "failures";
 constexpr const char* coordinator_key = "coordinator";
+// It travels in a JOIN, of which a coordinator reads 64 KiB: of what has grown beyond any use, the newest, and some.
+constexpr std::size_t most_ages = 1'000;
+constexpr std::size_t most_named = 16'384;
+constexpr std::size_t longest_count = 16;
 
 }  // namespace
 
 std::string JobMemory::text(Clock::time_point now) const {
   const RestartBudget::Spent spent = budget.spent(now);
   nlohmann::json json{{restarts_key, spent.used}, {doublings_key, spent.doublings}};
-  for (const Milliseconds age : spent.ages) json[recent_key].push_back(age.count());
-  if (!failures_of_host.empty()) json[failures_key] = failures_of_host;
+  const std::size_t old = spent.ages.size() - std::min(spent.ages.size(), most_ages);
+  for (std::size_t i = old; i < spent.ages.size(); ++i) json[recent_key].push_back(spent.ages[i].count());
+  std::size_t named = 0;
+  for (const auto& [host, failures] : failures_of_host) {
+    named += host.size() + longest_count;
+    if (named > most_named) break;
+    json[failures_key][host] = failures;
+  }
   if (coordinators_rank >= 0) json[coordinator_key] = coordinators_rank;
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -86,6 +86,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void look_for_coordinator(Deadline until);
   void nobody_leads();
   void on_leader(const lease::Leader& leader);
+  void superseded();
   void lead(Term term);
   void follow(const lease::Leader& leader);
   void coordinator_is_gone();
@@ -191,6 +192,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   Term term_ = 0;                          ///< that this machine leads in, or led in last; 0: never
   Term joined_term_ = 0;                   ///< of the coordinator that serves this node, or did
   std::optional<lease::Leader> followed_;  ///< by link_
+  std::optional<std::string> superseded_;  ///< that is to say so itself; what is said otherwise
   std::optional<VerdictMessage> recorded_;
   bool resigned_ = false, resigning_ = false;
 
@@ -270,11 +272,16 @@ Result<void> JobRendezvous::start_coordinator() {
     options.coordinator.lease_ttl = rendezvous.lease_ttl;
     options.coordinator.patience = rendezvous.coordinator_timeout;
     options.holds_lease = [leadership = leadership_.get()] { return leadership->leads(); };
-    options.on_verdict = [executor = executor_,
-                          tell = while_it_lasts(&JobRendezvous::record)](const VerdictMessage& verdict) {
-      asio::post(executor, [tell, verdict] { tell(verdict); });
+    // Not by way of this thread, which may wait for a disk while all others wait for the verdict, or for the next lead.
+    options.on_verdict = [leadership = leadership_.get(),
+                          tell = while_it_lasts(&JobRendezvous::recorded)](const VerdictMessage& verdict) {
+      leadership->record_verdict(recorded_text(verdict),
+                                 [tell, verdict](const Result<void>& result) { tell(verdict, result); });
     };
-    options.on_stood_down = [weak = weak_from_this(), executor = executor_, number = servers_] {
+    options.is_recorded = [leadership = leadership_.get()] { return leadership->has_recorded(); };
+    options.on_stood_down = [weak = weak_from_this(), executor = executor_, number = servers_,
+                             leadership = leadership_.get()] {
+      leadership->resign_after(time_to_resign);
       asio::post(executor, [weak, number] {
         if (const auto self = weak.lock()) self->stood_down(number);
       });
@@ -332,6 +339,8 @@ void JobRendezvous::join_by(Deadline deadline) {
   options.is_here = server_ != nullptr;
   options.was_there = !why_it_comes_back_.empty() && !leadership_;
   options.join = join_message();
+  options.kill_workers = options_.kill_workers;
+  options.grace = options_.spec->stop.grace;
   options.connect_by = deadline;
   // A place that is disputed takes the coordinator as long as it waits for one that is silent.
   options.answer_within = rendezvous.heartbeat_interval * rendezvous.heartbeat_misses + time_to_answer;
@@ -356,6 +365,8 @@ void JobRendezvous::join_by(Deadline deadline) {
 /// The endpoint's name may have had no address when this agent began, or another's: whose it is now decides.
 void JobRendezvous::ask_again_who_runs_it(const std::vector<std::string>& addresses, Deadline deadline) {
   if (member_ || server_ || location_.is_certain) return;
+  // The coordinator that it has lost sight of may live: another one would begin the job anew beside it.
+  if (!why_it_comes_back_.empty()) return;
   MachineFacts machine = machine_;
   machine.resolve = [&](const std::string&) { return addresses; };
   const auto location = find_coordinator(options_.spec->rendezvous, machine);
@@ -386,6 +397,7 @@ void JobRendezvous::tell_later(std::string text) {
 void JobRendezvous::on(const Welcome& welcome) {
   member_ = true;
   looking_ = false;
+  superseded_.reset();
   look_timer_.cancel();
   notice_timer_.cancel();
   // The next coordinator is to know that the job is no new one.
@@ -404,7 +416,16 @@ void JobRendezvous::on(const Refused& refused) {
   if (refused.kind == RefusalKind::for_good && left_) {
     verdict = left_verdict("");  // the coordinator, which was here, lets this node go as it would any other
   } else if (refused.kind == RefusalKind::not_needed) {
-    listener_.notice(concat("this node was not needed: ", refused.why));
+    const std::string what = concat("this node was not needed: ", refused.why);
+    if (started_ == 0 && run_id() == RendezvousSpec().id) {
+      // That job may be another one, which runs the same somewhere else.
+      verdict.kind = VerdictKind::launcher_failed;
+      verdict.exit_code = exit_codes::launcher_failed;
+      verdict.host = options_.host;
+      verdict.why = concat(what, ", and nothing has run here; a job with a name (--rdzv-id) takes that for success");
+    } else {
+      listener_.notice(what);
+    }
   } else {
     verdict.kind = VerdictKind::launcher_failed;
     verdict.exit_code = exit_codes::launcher_failed;
@@ -505,6 +526,7 @@ void JobRendezvous::come_back(const std::string& why, int signal) {
   why_it_comes_back_ = why;
   agent_id_ = random_id();
   member_ = false;
+  superseded_.reset();
   told_of_retry_ = false;
   link_.reset();
   store_->close();
@@ -626,7 +648,20 @@ void JobRendezvous::on_leader(const lease::Leader& leader) {
   if (!member_ || leader.address.empty() || leader.term <= joined_term_) return;
   // The one that serves this node may have lost the lease and got it again; else it does not know yet that it has not.
   joined_term_ = leader.term;
-  if (followed_ && followed_->address != leader.address) come_back(why);
+  if (!followed_ || followed_->address == leader.address) return;
+  // By way of a connection that is slower it may be about to say so, or to end. Where workers are stopped it may be
+  // handing over in order, which is worth more of a wait.
+  superseded_ = why;
+  const Milliseconds interval = options_.spec->rendezvous.heartbeat_interval;
+  look_timer_.expires_after(has_workers_ ? interval / 4 : interval);
+  look_timer_.async_wait([tell = while_it_lasts(&JobRendezvous::superseded)](const boost::system::error_code& ec) {
+    if (!ec) tell();
+  });
+}
+
+/// The coordinator that serves this node has not said that another one leads.
+void JobRendezvous::superseded() {
+  if (superseded_) come_back(*std::exchange(superseded_, std::nullopt));
 }
 
 /// Again, if this is where the lease was lost and nobody else took it; else for the first time.

@@ -132,7 +132,10 @@ Result<void> Leadership::start() {
 
 void Leadership::campaign(std::string address) {
   campaigns_ = true;
-  asio::post(context_, [this, address = std::move(address)]() mutable { lease_->campaign(std::move(address)); });
+  asio::post(context_, [this, address = std::move(address)]() mutable {
+    resign_timer_.expires_at(Deadline::max());
+    lease_->campaign(std::move(address));
+  });
 }
 
 void Leadership::depose(std::uint64_t term) {
@@ -142,15 +145,27 @@ void Leadership::depose(std::uint64_t term) {
 void Leadership::resign(lease::Lease::Done done) {
   campaigns_ = false;
   asio::post(context_, [this, executor = executor_, done = std::move(done)]() mutable {
+    resign_timer_.expires_at(Deadline::max());
     lease_->resign([executor, done = std::move(done)](const Result<void>& result) {
       if (done) asio::post(executor, [done, result] { done(result); });
     });
   });
 }
 
+void Leadership::resign_after(Milliseconds time) {
+  asio::post(context_, [this, time] {
+    resign_timer_.expires_after(time);
+    resign_timer_.async_wait([this](const boost::system::error_code& ec) {
+      // It may have run out in the moment in which it was put off.
+      if (!ec && lease_ && Clock::now() >= resign_timer_.expiry()) lease_->resign([](const Result<void>&) {});
+    });
+  });
+}
+
 void Leadership::record_verdict(std::string text, lease::Lease::Done done) {
   asio::post(context_, [this, executor = executor_, text = std::move(text), done = std::move(done)]() mutable {
-    lease_->record_verdict(std::move(text), [executor, done = std::move(done)](const Result<void>& result) {
+    lease_->record_verdict(std::move(text), [this, executor, done = std::move(done)](const Result<void>& result) {
+      if (result) has_recorded_ = true;
       asio::post(executor, [done, result] { done(result); });
     });
   });

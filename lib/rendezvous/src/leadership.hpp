@@ -1,13 +1,16 @@
 #pragma once
 
+#include <atomic>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lease.hpp"
@@ -25,8 +28,8 @@ using MakeLease =
 /// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
 /// that can block: a coordinator whose main thread waits for a disk still leads.
 ///
-/// Used from one thread, that of the executor: all callbacks and answers come there, never from within a call. Only
-/// leads() is for all threads. What the calls and callbacks mean says lease.hpp.
+/// Used from one thread, that of the executor, where nothing else is said: all callbacks and answers come there, never
+/// from within a call. What the calls and callbacks mean says lease.hpp.
 class Leadership {
  public:
   /// Connects to nothing yet. Fails as `make_lease` does, which is called once.
@@ -44,9 +47,15 @@ class Leadership {
   void depose(std::uint64_t term);
   /// `done` may be empty.
   void resign(lease::Lease::Done done);
-  void record_verdict(std::string text, lease::Lease::Done done);
-  /// By any thread.
+
+  // By any thread.
   [[nodiscard]] bool leads() const { return lease_->leads(); }
+  /// `done` comes on the owner's thread as ever.
+  void record_verdict(std::string text, lease::Lease::Done done);
+  [[nodiscard]] bool has_recorded() const { return has_recorded_; }
+  /// For a coordinator that has stood down, whose owner's thread may wait for a disk: the lease is given back if
+  /// campaign() or resign() does not come before the time is over.
+  void resign_after(Milliseconds time);
 
   /// The last of campaign() and resign() was the former.
   [[nodiscard]] bool campaigns() const { return campaigns_; }
@@ -66,7 +75,9 @@ class Leadership {
   bool campaigns_ = false;
   std::optional<lease::Leader> leader_;
   std::string trouble_;
+  std::atomic<bool> has_recorded_ = false;
   boost::asio::io_context context_{1};
+  boost::asio::steady_timer resign_timer_{context_};  ///< of the lease's thread
   std::shared_ptr<lease::Lease> lease_;
   std::thread thread_;
 };

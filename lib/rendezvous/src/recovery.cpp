@@ -19,7 +19,8 @@ Recovery::Noted Recovery::note(LinkId link, const RoundClaim& claim) {
     JobMemory memory;
     leader_rank_ = memory.take(claim.memory, Clock::time_point{}) ? memory.coordinators_rank : -1;
   }
-  last_.moved = last_.moved && claim.moved;
+  // It tells all the same; some may have heard of the next one before they heard that.
+  last_.moved = last_.moved || claim.moved;
   claims_[link] = {claim.node_rank, claim.succeeded};
   noted.of_last_round = true;
   return noted;

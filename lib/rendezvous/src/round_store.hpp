@@ -20,7 +20,7 @@ class RoundStore {
   /// Whom the store cuts off is told as a warning on `executor`, whose context must outlive this object.
   /// `machine_addresses`: of this machine. Without `with_store` a worker will listen there itself: a free port is
   /// looked for and given up again.
-  RoundStore(asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
+  RoundStore(boost::asio::any_io_executor executor, std::vector<IpAddress> machine_addresses, std::uint64_t max_memory,
              bool with_store)
       : executor_(std::move(executor)),
         machine_addresses_(std::move(machine_addresses)),
@@ -35,7 +35,7 @@ class RoundStore {
   void close() { server_.reset(); }
 
  private:
-  asio::any_io_executor executor_;
+  boost::asio::any_io_executor executor_;
   std::vector<IpAddress> machine_addresses_;
   std::uint64_t max_memory_;
   bool with_store_;

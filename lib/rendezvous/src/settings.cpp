@@ -64,6 +64,18 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.stall_timeout; }},
 };
 
+/// Where any agent may come to lead: how long others wait for what this one does is its own setting.
+struct LeaseSetting {
+  const char* key;
+  const char* options;
+  Milliseconds (*of)(const LaunchSpec& spec);
+};
+constexpr LeaseSetting lease_table[] = {
+    {"lease_ttl_ms", "--lease-ttl", [](Spec s) { return s.rendezvous.lease_ttl; }},
+    {"silence_ms", "--heartbeat-interval times --heartbeat-misses",
+     [](Spec s) { return s.rendezvous.heartbeat_interval * s.rendezvous.heartbeat_misses; }},
+};
+
 std::string text_of(int number) { return std::to_string(number); }
 std::string text_of(Milliseconds duration) { return std::to_string(duration.count()); }
 std::string text_of(const std::optional<Milliseconds>& duration) { return duration ? text_of(*duration) : ""; }
@@ -157,6 +169,9 @@ Settings join_settings(const LaunchSpec& spec) {
   for (const Setting& setting : table) {
     settings.emplace_back(setting.key, std::visit([](const auto& value) { return text_of(value); }, setting.of(spec)));
   }
+  if (spec.rendezvous.has_lease()) {
+    for (const LeaseSetting& setting : lease_table) settings.emplace_back(setting.key, text_of(setting.of(spec)));
+  }
   std::sort(settings.begin(), settings.end());
   return settings;
 }
@@ -189,9 +204,16 @@ std::string describe_differences(const Settings& ours, const Settings& theirs) {
     if (value_of(here, setting.key) == value_of(there, setting.key)) continue;
     note(setting.option, shown(there, setting), shown(here, setting));
   }
-  for (const Setting& setting : table) {
-    here.erase(setting.key);
-    there.erase(setting.key);
+  for (const LeaseSetting& setting : lease_table) {
+    const auto shown = [&](const Values& values) {
+      const auto time = parse_integer(value_of(values, setting.key), 0, max_ms);
+      return time ? duration_text(Milliseconds(*time)) + " s" : std::string("not set");
+    };
+    if (shown(here) != shown(there)) note(setting.options, shown(there), shown(here));
+  }
+  for (Values* values : {&here, &there}) {
+    for (const Setting& setting : table) values->erase(setting.key);
+    for (const LeaseSetting& setting : lease_table) values->erase(setting.key);
   }
   for (Values* values : {&here, &there}) values->erase(program_key);  // same_program()
   // Of another ddrun, or of another program: known by their keys only.

@@ -64,6 +64,16 @@ void VoteConnection::send(std::uint8_t type, std::string_view payload) {
   write();
 }
 
+void VoteConnection::end_if_silent_for(Clock::duration silence) {
+  timer_.expires_at(heard_ + silence);
+  timer_.async_wait([weak = weak_from_this(), silence](const error_code& ec) {
+    const auto self = weak.lock();
+    if (ec || !self || self->closed_) return;
+    if (Clock::now() >= self->heard_ + silence) self->end("nothing was heard from it", false);
+    else self->end_if_silent_for(silence);
+  });
+}
+
 void VoteConnection::close(bool abruptly) {
   if (std::exchange(closed_, true)) return;
   callbacks_ = {};

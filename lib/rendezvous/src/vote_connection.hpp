@@ -42,6 +42,8 @@ class VoteConnection : public std::enable_shared_from_this<VoteConnection> {
   /// `greet_within`: otherwise it ends.
   void start(Clock::duration greet_within);
   void send(std::uint8_t type, std::string_view payload);
+  /// It ends, abruptly, when nothing has come for so long; from now on, once it is ready.
+  void end_if_silent_for(Clock::duration silence);
   /// When bytes came last.
   [[nodiscard]] Clock::time_point heard() const { return heard_; }
   [[nodiscard]] bool ready() const { return sealer_.has_value(); }

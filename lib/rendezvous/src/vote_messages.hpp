@@ -9,6 +9,9 @@
 // What an agent and a machine of --rdzv-endpoint=a,b,c say to each other about who leads: PROTOCOL.md, section 11.
 namespace ddrun::rendezvous {
 
+/// No job gets there; what is above is refused, so that the next one is a number, too.
+inline constexpr std::uint64_t highest_term = std::uint64_t{1} << 62U;
+
 inline constexpr std::uint8_t vote_request_type = 32;
 inline constexpr std::uint8_t vote_answer_type = 96;
 /// Payload of either, bytes.

@@ -123,16 +123,19 @@ void VoterLink::connected(tcp::socket socket) {
     watch();
     callbacks_.on_connected();
   };
-  callbacks.on_frame = [this](std::uint8_t type, std::string_view payload) {
-    const auto answer = decode_vote_answer(payload);
-    if (type == vote_answer_type && answer) return callbacks_.on_answer(*answer);
-    connection_->close(true);
-    on_end("it sent what cannot be used", std::nullopt);
-  };
+  callbacks.on_frame = [this](std::uint8_t type, std::string_view payload) { on_frame(type, payload); };
   callbacks.on_end = [this](const std::string& why, bool, std::optional<Greeting> greeting) { on_end(why, greeting); };
   connection_ =
       std::make_shared<VoteConnection>(std::move(socket), VoteConnection::agents(secret_), std::move(callbacks));
   connection_->start(time_to_greet_voter);
+}
+
+/// The connection forgets its callbacks when it is closed, so nothing of the one that calls this is used behind that.
+void VoterLink::on_frame(std::uint8_t type, std::string_view payload) {
+  const auto answer = decode_vote_answer(payload);
+  if (type == vote_answer_type && answer) return callbacks_.on_answer(*answer);
+  connection_->close(true);
+  on_end("it sent what cannot be used", std::nullopt);
 }
 
 void VoterLink::on_end(const std::string& why, std::optional<Greeting> greeting) {

@@ -48,6 +48,7 @@ class VoterLink {
   void dial(const std::string& address);
   void connected(boost::asio::ip::tcp::socket socket);
   void failed(const std::string& why);
+  void on_frame(std::uint8_t type, std::string_view payload);
   void on_end(const std::string& why, std::optional<Greeting> greeting);
   void watch();
   [[nodiscard]] std::string where() const;

@@ -19,6 +19,8 @@ namespace {
 
 // As of a coordinator: PROTOCOL.md, section 1.
 constexpr std::chrono::seconds time_to_enter{5};
+/// Agents that have entered say something every 5 s.
+constexpr std::chrono::seconds longest_silence_of_a_guest{20};
 constexpr std::size_t most_strangers = 512;
 constexpr std::ptrdiff_t most_strangers_of_one_address = 32;
 /// Where descriptors ran out, before it looks again.
@@ -96,6 +98,7 @@ void VoterServer::adopt(UniqueFd fd, const sockaddr_storage& from) {
   (void)fd.release();
   const std::uint64_t number = ++last_guest_;
   VoteConnection::Callbacks callbacks;
+  callbacks.on_ready = [this, number] { guests_.at(number).connection->end_if_silent_for(time_to_enter); };
   callbacks.on_frame = [this, number](std::uint8_t type, std::string_view payload) {
     on_request(number, type, payload);
   };
@@ -120,7 +123,10 @@ void VoterServer::on_request(std::uint64_t number, std::uint8_t type, std::strin
   }
   const VoteAnswer answer = voter_.ask(*request, Voter::Time::clock::now());
   const bool of_this_job = answer.ballot != VoteAnswer::Ballot::other_job;
-  if (of_this_job && !std::exchange(guest.entered, true)) --strangers_;
+  if (of_this_job && !std::exchange(guest.entered, true)) {
+    --strangers_;
+    connection->end_if_silent_for(longest_silence_of_a_guest);
+  }
   if (request->kind == VoteRequest::Kind::vote || request->kind == VoteRequest::Kind::hold) {
     guest.candidate = request->candidate;
   }

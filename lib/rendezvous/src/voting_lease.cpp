@@ -43,6 +43,17 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32U | device()) | 1U;
 }
 
+/// What voters and candidates must have in common: with other machines that vote there would be another majority.
+std::string job_and_voters(const std::string& job, const std::vector<Endpoint>& voters) {
+  std::string text = job;
+  std::string_view before = " at ";
+  for (const Endpoint& voter : voters) {
+    text += concat(before, host_port_text(voter.host, voter.port));
+    before = ",";
+  }
+  return text;
+}
+
 class VotingLease : public lease::Lease, public std::enable_shared_from_this<VotingLease> {
  public:
   VotingLease(const asio::any_io_executor& executor, LeaseOptions options, VotingOptions voting, Callbacks callbacks)
@@ -50,8 +61,8 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
         options_(std::move(options)),
         voting_(std::move(voting)),
         teller_(executor, std::move(callbacks)),
-        candidacy_(
-            {voting_.voters.size(), random_id(), options_.job, options_.ttl, static_cast<unsigned>(random_number())}),
+        job_(job_and_voters(options_.job, voting_.voters)),
+        candidacy_({voting_.voters.size(), random_id(), job_, options_.ttl, static_cast<unsigned>(random_number())}),
         timer_(executor),
         resign_timer_(executor),
         trouble_timer_(executor),
@@ -114,7 +125,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
   }
 
   void record_verdict(std::string text, Done done) override {
-    if (!record_.begin(std::move(text), std::move(done), candidacy_.verdict().has_value(), leads())) return;
+    if (!record_.begin(std::move(text), std::move(done), candidacy_.verdict(), leads())) return;
     candidacy_.record(record_.text(), FenceClock::now());
     settle();
   }
@@ -152,7 +163,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
       if (!listeners && listeners.error().cause == std::errc::address_in_use) continue;
       if (!listeners) return teller_.unusable(listeners.error());
       server_ = std::make_unique<VoterServer>(executor_, std::move(*listeners), secret(),
-                                              Voter(random_number(), options_.job, options_.ttl, FenceClock::now()),
+                                              Voter(random_number(), job_, options_.ttl, FenceClock::now()),
                                               [this] { own_voter_changed(); });
       if (const auto started = server_->start(); !started) {
         server_.reset();
@@ -216,9 +227,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
   void tell_verdict() {
     if (const auto& verdict = candidacy_.verdict()) {
       if (told_verdict_ != verdict) teller_.verdict(*(told_verdict_ = verdict));
-      if (!record_.under_way()) return;
-      if (*verdict == record_.text()) record_.succeed();
-      else record_.fail("the job has a verdict already", Errc::invalid_argument);
+      record_.there_is(*verdict);
     } else if (record_.under_way() && candidacy_.refused()) {
       record_.fail("a machine that votes has another one", Errc::invalid_argument);
     }
@@ -294,6 +303,7 @@ class VotingLease : public lease::Lease, public std::enable_shared_from_this<Vot
   LeaseOptions options_;
   VotingOptions voting_;
   lease::Teller teller_;
+  std::string job_;  ///< and who votes
   Candidacy candidacy_;
   asio::steady_timer timer_, resign_timer_, trouble_timer_, listen_timer_;
   std::unique_ptr<Fence> fence_;

@@ -7,6 +7,7 @@
 
 #include "agents.hpp"
 #include "ddrun/test/files.hpp"
+#include "ddrun/test/held_thread.hpp"
 
 using namespace ddrun::test;
 
@@ -84,6 +85,65 @@ double monotonic_seconds() {
 }
 
 }  // namespace
+
+TEST_CASE("The coordinator's agent waits for a disk for too long, and the job goes on without its machine") {
+  LeasedAgents agents({"--nnodes=1:3", "--max-restarts=1", "--stall-timeout=2", "--shutdown-timeout=1"}, "300");
+  const std::string end = agents.file("end");
+  agents.start_all(3, until(end));
+  const std::size_t first = agents.leader();
+  const pid_t agent = Agents::agent_of(agents[first]);
+  const std::size_t other = first == 0 ? 1 : 0;
+  {
+    const HeldThread disk(agent);
+    REQUIRE(agents[other].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
+    CHECK(agents.leader() != first);
+    CHECK(descendants_of(agent) == std::vector<pid_t>{agents.program(first)});
+    write_file(end, "");
+    for (std::size_t i = 0; i < agents.size(); ++i) {
+      if (i != first) CHECK(agents[i].wait().code() == 0);
+    }
+  }
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+}
+
+TEST_CASE("The guard or the sweeper of the coordinator's agent is killed, and the job goes on under another one") {
+  const bool guard = GENERATE(true, false);
+  CAPTURE(guard);
+  LeasedAgents agents({"--nnodes=2:3", "--max-restarts=1", "--shutdown-timeout=1"}, "300");
+  const std::string end = agents.file("end");
+  agents.start_all(3, until(end));
+  const std::size_t first = agents.leader();
+  const std::size_t other = first == 0 ? 1 : 0;
+  const pid_t pid = guard ? agents[first].pid() : descendants_of(agents[first].pid()).at(0);
+  REQUIRE(agents[first].signal(pid, SIGKILL));
+  REQUIRE(agents[other].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (std::size_t i = 0; i < outcomes.size(); ++i) CHECK((outcomes[i].code() == 0) == (i != first));
+}
+
+TEST_CASE("The coordinator's agent waits for a disk as the job ends, and the others hear how all the same") {
+  const TemporaryDirectory directory;
+  const std::string events = directory.file("events");
+  LeasedAgents agents({"--nnodes=3", "--events=" + events}, "300");
+  const auto end = [&](std::size_t agent) { return agents.file("end" + std::to_string(agent)); };
+  for (std::size_t i = 0; i < 3; ++i) agents.start(until(end(i)));
+  for (std::size_t i = 0; i < 3; ++i) REQUIRE(agents[i].wait_for_out("up"));
+  const std::size_t first = agents.leader();
+  write_file(end(first), "");
+  REQUIRE(wait_until([&] { return has(read_file(events), R"("event":"succeeded")"); }));
+  {
+    const HeldThread disk(Agents::agent_of(agents[first]));
+    for (std::size_t i = 0; i < 3; ++i) write_file(end(i), "");
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (i != first) CHECK(agents[i].wait().code() == 0);
+    }
+  }
+  for (const auto& outcome : agents.finish()) CHECK(outcome.code() == 0);
+}
 
 TEST_CASE("The coordinator's agent is killed: the others run the next round, under another coordinator") {
   LeasedAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=20"});

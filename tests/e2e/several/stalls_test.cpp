@@ -122,6 +122,48 @@ TEST_CASE("An agent whose main thread waits for longer than --stall-timeout is l
   }
 }
 
+TEST_CASE("A signal that crosses the beginning of a round ends the job at once, and with its status") {
+  Agents agents({"--nnodes=2", "--shutdown-timeout=1"});
+  Run& first = agents.start({"--node-rank=0"}, {"print", "up", "pause"});
+  REQUIRE(first.wait_for_err("waiting for 1 more node"));
+  {
+    // START, or OPEN before it, waits for its main thread, and so does the signal.
+    const HeldThread disk(Agents::agent_of(first));
+    Run& second = agents.start({"--node-rank=1"}, {"print", "up", "pause"});
+    (void)second.wait_for_out("up", 1s);
+    first.signal(SIGINT);
+  }
+  // The bound of a stop that is not answered is longer than is waited for here.
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK((outcome.code() == 130 || outcome.code() == -SIGINT));
+    CHECK_FALSE(has(outcome.err, "were not stopped"));
+  }
+}
+
+TEST_CASE("Workers of an agent that is given up while it waits for a disk end beside it, and then the others go on") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents({"--nnodes=1:2", "--last-call=0", "--max-restarts=1", "--heartbeat-interval=0.1",
+                 "--heartbeat-misses=10", "--stall-timeout=2", "--shutdown-timeout=1"});
+  start_two(agents, until(end));
+  const pid_t agent = Agents::agent_of(agents[1]);
+  REQUIRE_FALSE(descendants_of(agent).empty());
+  {
+    const HeldThread disk(agent);
+    REQUIRE(agents[0].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
+    CHECK(descendants_of(agent).empty());
+  }
+  REQUIRE(agents[1].wait_for_err("; stopping the workers, to join again"));
+  REQUIRE(agents[1].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
+  write_file(end, "");
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+  CHECK_FALSE(has(outcomes[1].err, "SIGKILL"));
+}
+
 TEST_CASE("An agent that was given up for its silence comes back, and the job goes on with it") {
   const TemporaryDirectory directory;
   const std::string end = directory.file("end");

@@ -109,6 +109,7 @@ TEST_CASE("Wrong usage is told before any host is reached") {
       {{"--hosts=a", "--hostfile=b", "true"}, "--hostfile"},
       {{"--hostfile=/nonexistent/hosts", "true"}, "--hostfile=/nonexistent/hosts: No such file"},
       {{"--hosts=a", "--node-rank=1", "true"}, "--node-rank cannot be given with --hosts"},
+      {{"--hosts=a", "--rdzv-backend=etcd", "true"}, "--rdzv-backend=etcd cannot be given with --hosts"},
       {{"--hosts=a", "-x", "=b", "true"}, "is neither NAME nor NAME=VALUE"},
       {{"--hosts=a", "-x", "DDRUN_SECRET", "true"}, "-x DDRUN_SECRET: workers do not get it"},
   };

@@ -362,6 +362,10 @@ TEST_CASE("only the leader records the verdict, once, and then nobody leads unti
   leader.lease->record_verdict("another", leader.into(twice));
   REQUIRE(candidates.run_until([&] { return twice.has_value(); }));
   CHECK(twice->error().message == "the job has a verdict already");
+  twice.reset();
+  leader.lease->record_verdict(text, leader.into(twice));
+  REQUIRE(candidates.run_until([&] { return twice.has_value(); }));
+  CHECK(twice->has_value());
 
   // It does not run out with the leader's lease, nor soon.
   leader.lease->resign({});
@@ -399,6 +403,22 @@ TEST_CASE("a verdict that reaches etcd after another leader was elected is not r
   REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
   CHECK_FALSE(recorded->has_value());
   CHECK(cluster.etcdctl({"get", "/ddrun/a%20job%2F%C3%BC%25/verdict"}).empty());
+}
+
+TEST_CASE("a verdict that is there already is recorded if it is the same, though it has not been heard of") {
+  const bool same = GENERATE(true, false);
+  const EtcdCluster cluster(1);
+  Candidates candidates;
+  add(candidates, cluster, 1);
+  Candidate& leader = elected(candidates);
+  leader.frozen = true;
+  REQUIRE(cluster.etcdctl({"put", "/ddrun/a%20job%2F%C3%BC%25/verdict", same ? "exit 0" : "exit 1"}) == "OK\n");
+  std::optional<Result<void>> recorded;
+  leader.lease->record_verdict("exit 0", leader.into(recorded));
+  leader.frozen = false;
+  REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
+  CHECK(recorded->has_value() == same);
+  if (!same) CHECK(recorded->error().code == Errc::invalid_argument);
 }
 
 TEST_CASE("who is dropped, or fails for want of etcd, is told nothing more") {

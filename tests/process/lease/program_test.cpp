@@ -1,6 +1,7 @@
 // Leases by a program: its lines, its ends, and the examples in configs/.
 
 #include <signal.h>
+#include <stdlib.h>
 
 #include <algorithm>
 
@@ -69,6 +70,14 @@ void play(const MakeLease& make) {
   CHECK(wrong->error().code == Errc::cancelled);
   REQUIRE(recorded->has_value());
   CHECK(observer.verdict == "exit 0\nü % \"");
+  // Who has not heard that it is recorded asks again.
+  recorded.reset();
+  wrong.reset();
+  third->lease->record_verdict("exit 0\nü % \"", third->into(recorded));
+  third->lease->record_verdict("exit 1", third->into(wrong));
+  REQUIRE(candidates.run_until([&] { return wrong && recorded; }));
+  CHECK(recorded->has_value());
+  CHECK(wrong->error().code == Errc::invalid_argument);
   third->lease->resign({});
   second->lease->campaign("again:1");
   candidates.run_for(ttl + 2s);
@@ -93,6 +102,62 @@ void play_deposing(const std::vector<std::string>& argv) {
   next.lease->depose(term);
   REQUIRE(candidates.run_until([&] { return candidates.who_leads() != nullptr && candidates.who_leads()->leader; }));
   CHECK(candidates.who_leads()->leader->term > term);
+}
+
+/// `argv` with a curl of its own: the first request that has `words` is answered, and its answer lost.
+std::vector<std::string> losing_answer(const TemporaryDirectory& directory, const std::string& words,
+                                       std::vector<std::string> argv) {
+  directory.file("curl", concat("#!/bin/sh\nPATH=${PATH#*:}\ncase $* in *'", words, R"('*)
+  if [ ! -e "$0.lost" ]; then
+    : >"$0.lost"
+    curl "$@" >/dev/null
+    exit 28
+  fi ;;
+esac
+exec curl "$@"
+)"),
+                 0755);
+  argv.insert(argv.begin(), {"env", concat("PATH=", directory.path(), ":", ::getenv("PATH"))});
+  return argv;
+}
+
+/// Asks until it is recorded, as a coordinator does; how often.
+int record_until_it_is(Candidates& candidates, Candidate& leader, const std::string& text) {
+  const auto end = Clock::now() + 20s;
+  for (int asked = 1; Clock::now() < end; ++asked) {
+    std::optional<Result<void>> recorded;
+    leader.lease->record_verdict(text, leader.into(recorded));
+    REQUIRE(candidates.run_until([&] { return recorded.has_value(); }));
+    if (*recorded) return asked;
+    CAPTURE(recorded->error().message);
+    CHECK(recorded->error().code == Errc::unavailable);
+    candidates.run_for(200ms);
+  }
+  return 0;
+}
+
+/// The same verdict again is recorded, another one refused: by an example's own words.
+void record_again(const std::vector<std::string>& argv) {
+  std::vector<std::string> words{
+      "sh", "-c",
+      R"(printf '%s\n' 'job 1 6000 again' 'campaign a' 'tick 1' 'verdict x%200' 'verdict x%200' 'verdict y' | "$@")",
+      "sh"};
+  words.insert(words.end(), argv.begin(), argv.end());
+  CHECK_THAT(Run(words).wait().out,
+             Catch::Matchers::Matches("mine [0-9]+ 1\ndone 1\nrecorded\nrecorded\nrefused [^\n]+\n"));
+}
+
+/// The engine has the verdict, and whose it is does not know.
+void play_lost_answer(const std::vector<std::string>& argv) {
+  Candidates candidates;
+  Candidate& one = candidates.add("one", by_program(argv, {"lost", 6s}));
+  one.lease->campaign("one:1");
+  CHECK(record_until_it_is(candidates, elected(candidates), "exit 0\nwell") == 2);
+  CHECK(one.verdict == "exit 0\nwell");
+  std::optional<Result<void>> another;
+  one.lease->record_verdict("exit 1", one.into(another));
+  REQUIRE(candidates.run_until([&] { return another.has_value(); }));
+  CHECK(another->error().code == Errc::invalid_argument);
 }
 
 }  // namespace
@@ -245,6 +310,65 @@ TEST_CASE("what a program prints is told: leaders, none, troubles, verdicts") {
                                             "trouble: no 5 way", "verdict: exit 0"});
 }
 
+TEST_CASE("a verdict whose record was not answered, or refused though it was made, is asked for again") {
+  Candidates candidates;
+  std::optional<Result<void>> first, second;
+  const std::string telling =
+      "tick) [ -z \"$v\" ] || echo verdict $v; [ -z \"$address\" ] || echo mine 7 $a; echo done $a;; "
+      "campaign) address=$a;; resign) address=; echo resigned;; ";
+  const auto leads = [&](const std::string& cases) -> Candidate& {
+    Candidate& one = candidates.add("one", by_script(cases));
+    one.lease->campaign("one:1");
+    REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
+    one.lease->record_verdict("exit 0", one.into(first));
+    return one;
+  };
+  SECTION("it was refused, and is told at the next tick") {
+    Candidate& one = leads(telling + "verdict) v=$a; echo refused no answer of the engine;;");
+    REQUIRE(candidates.run_until([&] { return first && one.verdict; }));
+    CHECK(first->error().code == Errc::unavailable);
+    one.lease->record_verdict("exit 0", one.into(second));
+    REQUIRE(candidates.run_until([&] { return second.has_value(); }));
+    CHECK(second->has_value());
+  }
+  SECTION("nothing was answered, but it is told at the next tick") {
+    leads(telling + "verdict) v=$a;;");
+    REQUIRE(candidates.run_until([&] { return first.has_value(); }));
+    CHECK(first->has_value());
+  }
+  SECTION("nothing is ever heard of it") {
+    leads(concat(leading, "verdict) ;;"));
+    REQUIRE(candidates.run_until([&] { return first.has_value(); }));
+    CHECK(first->error().code == Errc::timeout);
+  }
+}
+
+TEST_CASE("a program that does not answer a verdict is asked again, and what it says late is about the first") {
+  Candidates candidates;
+  Candidate& one =
+      candidates.add("one", by_script(concat(leading,
+                                             "verdict) case $((asked = asked + 1)) in 1) ;; 2) echo recorded; "
+                                             "echo refused the job has a verdict;; *) echo recorded;; esac;;")));
+  one.lease->campaign("one:1");
+  Candidate& leader = elected(candidates);
+  std::optional<Result<void>> first, second, third;
+  const auto begin = Clock::now();
+  leader.lease->record_verdict("exit 0", leader.into(first));
+  REQUIRE(candidates.run_until([&] { return first.has_value(); }));
+  CHECK(Clock::now() - begin < ttl + 1s * slowness);
+  CHECK(first->error().code == Errc::timeout);
+  CHECK_FALSE(one.verdict);
+  leader.lease->record_verdict("exit 1", leader.into(second));
+  REQUIRE(candidates.run_until([&] { return second.has_value(); }));
+  CHECK_FALSE(second->has_value());
+  CHECK(second->error().code == Errc::invalid_argument);
+  REQUIRE(candidates.run_until([&] { return one.verdict.has_value(); }));
+  CHECK(one.verdict == "exit 0");
+  leader.lease->record_verdict("exit 0", leader.into(third));
+  REQUIRE(candidates.run_until([&] { return third.has_value(); }));
+  CHECK(third->has_value());
+}
+
 TEST_CASE("nothing of a program is left when its lease is dropped") {
   Candidates candidates;
   Candidate& one = candidates.add("one", by_script(concat(leading, " job) sleep 1000 & ;;")));
@@ -262,6 +386,20 @@ TEST_CASE("configs/lease/etcd.sh is such a program") {
   const std::vector<std::string> argv{DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]};
   play(by_program(argv));
   play_deposing(argv);
+  TemporaryDirectory curl;
+  // The verdict's key in base64.
+  play_lost_answer(losing_answer(curl, R"("requestPut":{"key":"L2RkcnVuL2xvc3QvdmVyZGljdA==")", argv));
+
+  record_again(argv);
+
+  // What others have written there stays one line, with the backslashes that it has.
+  const auto said = Run({"sh", "-c",
+                         R"(key=$(printf /ddrun/odd/leader | base64); value=$(printf '%s' 'a\nnone' | base64)
+curl -sS -d "{\"key\":\"$key\",\"value\":\"$value\"}" "$2/v3/kv/put" >&2 || exit
+printf '%s\n' 'job 1 2000 odd' 'tick 1' | "$1" "$2")",
+                         "sh", argv[0], argv[1]})
+                        .wait();
+  CHECK_THAT(said.out, Catch::Matchers::Matches(R"(leader [0-9]+ a\\nnone\ndone 1\n)"));
 }
 
 TEST_CASE("configs/lease/kubernetes.sh is such a program") {
@@ -280,6 +418,41 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   play(by_program(argv));
   argv.back() = "job-2";
   play_deposing(argv);
+  argv.back() = "job-lost";
+  TemporaryDirectory curl;
+  play_lost_answer(losing_answer(curl, R"("ddrun/verdict":)", argv));
+  argv.back() = "job-again";
+  record_again(argv);
+
+  // The holder's time to live counts: by its own the other one would have it after two seconds.
+  const auto line = [&](const char* lines) {
+    return Run({"sh", "-c", concat("(", lines, ") | \"$@\""), "sh", argv[0], argv[1], argv[2], argv[3], "job-4"});
+  };
+  Run holder = line("printf '%s\\n' 'job 1 60000 job' 'campaign a' 'tick 1'; sleep 1000");
+  REQUIRE(holder.wait_for_out("mine 1 1"));
+  const auto other = line("printf '%s\\n' 'job 1 2000 job' 'campaign b' 'tick 1'; sleep 3; echo tick 2").wait();
+  CHECK(other.out == "leader 1 a\ndone 1\nleader 1 a\ndone 2\n");
+
+  // Who is not let in is told so, in one line.
+  account.file("token", "wrong");
+  const auto refused = Run({"sh", "-c", R"(printf '%s\n' 'job 1 2000 job' 'campaign a' 'tick 1' | "$@")", "sh", argv[0],
+                            argv[1], argv[2], argv[3], "job-3"})
+                           .wait();
+  CHECK_THAT(refused.out, Catch::Matchers::Matches("trouble cannot ask http://[^\n]*Unauthorized[^\n]*\ndone 1\n"));
+}
+
+TEST_CASE("configs/lease/kubernetes.sh asks an API server whose address is IPv6") {
+  if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
+  TemporaryDirectory account;
+  account.file("token", "a.b-c");
+  account.file("namespace", "default");
+  account.file("ca.crt", "");
+  const auto said = Run({"sh", "-c", R"(printf '%s\n' 'job 1 2000 job' 'tick 1' | "$@")", "sh", "env",
+                         "KUBERNETES_SERVICE_HOST=::1", "KUBERNETES_SERVICE_PORT=1",
+                         concat("DDRUN_SERVICE_ACCOUNT=", account.path()), DDRUN_CONFIGS "/lease/kubernetes.sh", "job"})
+                        .wait();
+  // Could not connect.
+  CHECK_THAT(said.out, Catch::Matchers::StartsWith("trouble cannot ask https://[::1]:1: curl: (7) "));
 }
 
 TEST_CASE("options that cannot be meant are refused before a program is started") {

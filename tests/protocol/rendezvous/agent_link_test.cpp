@@ -1,4 +1,6 @@
 // The agent's side of the connections, against a real server, and against what else may listen on a port.
+#include <signal.h>
+
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
@@ -214,6 +216,25 @@ TEST_CASE("an agent that meets another job's coordinator looks on, and is told i
   REQUIRE(refused);
   CHECK(refused->kind == RefusalKind::other_job);
   CHECK(agent.retries == std::vector<std::string>{"another job is served here"});
+}
+
+TEST_CASE("what another job's coordinator has said is not counted in the session with the right one") {
+  Fixture other;
+  CoordinatorServerOptions options;
+  options.coordinator.job_id = "elsewhere";
+  options.coordinator.heartbeat_interval = Milliseconds(20);
+  options.coordinator.heartbeat_misses = 500;
+  Fixture f(options);
+  Agent agent({{"127.0.0.1", other.server->port()}, {"127.0.0.1", f.server->port()}}, the_secret, 20s, "elsewhere");
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  // It answers some twenty PINGs meanwhile, and says in each how much it has heard.
+  Round round = 0;
+  for (const auto until = Clock::now() + 400ms; Clock::now() < until;) {
+    agent.link->send(Opened{++round, 1});
+    REQUIRE(agent.hear_of<Start>().value_or(Start{}).round == round);
+  }
+  CHECK_FALSE(agent.lost);
 }
 
 TEST_CASE("an agent notices who is not a coordinator") {
@@ -513,6 +534,41 @@ TEST_CASE("an agent that looks for its coordinator says that no process is there
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "127.0.0.1"));
     CHECK_FALSE(agent.gone);
+  }
+}
+
+TEST_CASE("the workers of an agent whose own thread stands still are killed where nobody waits for them any more") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(50);
+  options.coordinator.heartbeat_misses = 20;
+  Fixture f(options);
+  std::atomic<int> kills = 0;
+  AgentLinkOptions link;
+  link.secret.emplace(the_secret);
+  link.grace = Milliseconds(100);
+  link.kill_workers = [&] { return ++kills < 3; };  // two of them have children
+  Agent agent({{"127.0.0.1", f.server->port()}}, std::move(link));
+  REQUIRE(agent.link->start());
+  REQUIRE(agent.hear_of<Welcome>());
+  const auto killed = [&](int times, Clock::duration within) {
+    for (const auto end = Clock::now() + within; kills < times && Clock::now() < end;) ::usleep(1000);
+    return kills == times;
+  };
+  const Failed kill_all{.round = 1, .by_signal = true, .code = SIGKILL};  // is answered by such a STOP
+  // But where it says so this thread does nothing for the agent from now on.
+  SECTION("as its coordinator is gone") {
+    f.server.reset();
+    CHECK(killed(3, 20s));
+  }
+  SECTION("as the coordinator says that they are to be killed") {
+    agent.link->send(kill_all);
+    CHECK(killed(3, 20s));
+  }
+  SECTION("but not if they have ended in time") {
+    agent.link->send(kill_all);
+    REQUIRE(agent.hear_of<Stop>());
+    agent.link->send(Stopped{1, "", ""});
+    CHECK_FALSE(killed(1, 1s));
   }
 }
 

@@ -360,3 +360,25 @@ TEST_CASE("a credential that may have expired is given to nobody") {
   REQUIRE(keeper.try_out());
   CHECK(comes_true([&] { return keeper.credential().empty(); }));
 }
+
+TEST_CASE("who gives credentials to agents is told when the last one may have expired and there is no new one") {
+  const FakeMunge munge;
+  boost::asio::io_context context;
+  CredentialKeeper keeper(context.get_executor(), place, {20ms, 100ms, 10ms});
+  REQUIRE(keeper.try_out());
+  munge.set("munge-fails");
+  std::vector<std::string> credentials;
+  keeper.keep([&](const std::string& credential) { credentials.push_back(credential); }, [](const std::string&) {});
+  const auto wait = [&](std::size_t count) {
+    for (const auto end = soon(); credentials.size() < count && Clock::now() < end;) {
+      context.restart();
+      context.run_one_for(50ms);
+    }
+    return credentials.size() == count;
+  };
+  REQUIRE(wait(1));
+  CHECK(credentials[0].empty());
+  munge.unset("munge-fails");
+  REQUIRE(wait(2));
+  CHECK_FALSE(credentials[1].empty());
+}

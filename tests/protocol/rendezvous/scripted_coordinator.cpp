@@ -70,7 +70,7 @@ Coordinator::Coordinator(Coordinator&&) noexcept = default;
 Coordinator& Coordinator::operator=(Coordinator&&) noexcept = default;
 
 void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Clock::time_point now) {
-  if (join.job_id == "elsewhere") {
+  if (join.job_id == "elsewhere" && state_->options.job_id != "elsewhere") {
     state_->tell(link, Refused{RefusalKind::other_job, "another job is served here"});
     state_->outputs.push_back({link, std::nullopt});
     return;
@@ -102,7 +102,8 @@ void Coordinator::receive(LinkId link, const FromAgent& message, Clock::time_poi
     state.tell(link, start);
   } else if (const auto* failed = std::get_if<Failed>(&message)) {
     log("Failed");
-    for (const auto& [other, seat] : state.seats) state.tell(other, Stop{failed->round, false, "", 0});
+    for (const auto& [other, seat] : state.seats)
+      state.tell(other, Stop{failed->round, false, "", failed->by_signal ? failed->code : 0});
   } else if (const auto* succeeded = std::get_if<Succeeded>(&message)) {
     for (Round i = 0; i < succeeded->round; ++i) state.tell(link, EventLine{std::string(60'000, 'e')});
   } else if (std::holds_alternative<Leave>(message)) {

@@ -176,6 +176,33 @@ TEST_CASE("agents are pinged, and who is silent is lost") {
   CHECK(std::find(log.begin(), log.end(), "silent member0") == log.end());
 }
 
+TEST_CASE("who takes long for one message is not silent") {
+  CoordinatorServerOptions options;
+  options.coordinator.heartbeat_interval = Milliseconds(100);
+  options.coordinator.heartbeat_misses = 20;  // so that a busy machine does not make us silent
+  Fixture f(options);
+  RawAgent& agent = f.members[0];
+  const std::string bytes = agent.sealed(Stopped{.round = 1, .cause = "", .workers = std::string(200'000, 'w')});
+  std::string_view left = bytes;
+  const auto silent = [](const std::string& line) {
+    const auto log = coordinator_log();
+    return std::find(log.begin(), log.end(), line) != log.end();
+  };
+  // A piece for each ping, which is not answered, until one who says nothing has been given up.
+  for (int after = 0; after < 3; after += silent("silent member1") ? 1 : 0) {
+    REQUIRE(agent.hear_of<Ping>());
+    REQUIRE(left.size() > 2000);
+    REQUIRE(agent.send(left.substr(0, 2000)));
+    left.remove_prefix(2000);
+  }
+  REQUIRE(agent.send(left));
+  REQUIRE(agent.say(Failed{.round = 2}));
+  const auto stop = agent.hear_of<Stop>();
+  REQUIRE(stop);
+  CHECK(stop->round == 2);
+  CHECK_FALSE(silent("silent member0"));
+}
+
 TEST_CASE("after the whole process stood still nobody is taken for lost") {
   CoordinatorServerOptions options;
   options.coordinator.heartbeat_interval = Milliseconds(500);

@@ -1,5 +1,7 @@
 // Machines that vote, over real connections, and connections to them that are no agents of the job.
 
+#include <algorithm>
+#include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/ports.hpp"
 #include "raw_agent.hpp"
+#include "vote_connection.hpp"
 #include "vote_messages.hpp"
 #include "voting_lease.hpp"
 
@@ -37,11 +40,12 @@ class Machines {
     context.poll();
   }
 
-  void start(std::size_t i, const std::string& job = "job") {
+  void start(std::size_t i, const std::string& job = "job") { start(i, job, ports); }
+  void start(std::size_t i, const std::string& job, const std::vector<std::uint16_t>& list) {
     Machine& machine = all[i];
     VotingOptions voting;
-    for (const std::uint16_t port : ports) voting.voters.push_back({"127.0.0.1", port});
-    voting.mine = {i};
+    for (const std::uint16_t port : list) voting.voters.push_back({"127.0.0.1", port});
+    voting.mine = {static_cast<std::size_t>(std::find(list.begin(), list.end(), ports[i]) - list.begin())};
     voting.addresses = {"127.0.0.1"};
     voting.secret.emplace(the_secret);
     lease::Callbacks told;
@@ -166,6 +170,50 @@ TEST_CASE("machines that vote: a verdict is recorded once, known to all, and end
   CHECK_FALSE(machines.all[*first].leader);
 }
 
+TEST_CASE("a machine with another list of machines that vote neither leads nor helps to, and is told why") {
+  Machines machines;
+  const std::vector<std::uint16_t> other{machines.ports[2], machines.ports[1], static_cast<std::uint16_t>(free_port())};
+  machines.start(2, "job", other);
+  machines.start(1);
+  const auto of_another = [&](std::size_t i) {
+    const std::string& said = machines.all[i].trouble;
+    return said.find("votes for the job job at 127.0.0.1:") != said.npos && said.find(", not job at ") != said.npos;
+  };
+  CHECK(machines.comes([&] { return of_another(1) && of_another(2); }));
+  CHECK_FALSE(machines.all[1].leader);
+  CHECK_FALSE(machines.all[2].leader);
+  machines.start(0);
+  const auto leads = [&](std::size_t i) { return machines.all[i].leader && machines.all[i].lease->leads(); };
+  CHECK(machines.comes([&] { return leads(0) || leads(1); }));
+  CHECK_FALSE(machines.all[2].leader);
+}
+
+TEST_CASE("a voter that answers what is no answer is left, told and tried again") {
+  using boost::asio::ip::tcp;
+  Machines machines;
+  const HmacKey key(the_secret);
+  tcp::acceptor acceptor(machines.context, {boost::asio::ip::make_address("127.0.0.1"), machines.ports[0]});
+  std::vector<std::shared_ptr<VoteConnection>> taken;
+  std::function<void()> take = [&] {
+    acceptor.async_accept([&](const boost::system::error_code& ec, tcp::socket socket) {
+      if (ec) return;
+      VoteConnection::Callbacks callbacks;
+      callbacks.on_frame = [&, i = taken.size()](std::uint8_t, std::string_view) { taken[i]->send(99, "no answer"); };
+      taken.push_back(
+          std::make_shared<VoteConnection>(std::move(socket), VoteConnection::voters(&key), std::move(callbacks)));
+      taken.back()->start(5s);
+      take();
+    });
+  };
+  take();
+  machines.start(1);
+  CHECK(machines.comes([&] {
+    return taken.size() > 2 && machines.all[1].trouble.find("it sent what cannot be used") != std::string::npos;
+  }));
+  for (const auto& connection : taken) connection->close(true);
+  acceptor.close();
+}
+
 TEST_CASE("a voter hears agents of its job only") {
   Machines machines;
   machines.start_all();
@@ -181,7 +229,9 @@ TEST_CASE("a voter hears agents of its job only") {
   };
   VoteRequest enter;
   enter.number = 1;
-  enter.text = "job";
+  enter.text = "job at";
+  for (std::size_t i = 0; i < 3; ++i)
+    enter.text += (i == 0 ? " 127.0.0.1:" : ",127.0.0.1:") + std::to_string(machines.ports[i]);
   enter.ttl_ms = 2000;
   VoteRequest depose;
   depose.kind = VoteRequest::Kind::depose;
@@ -215,4 +265,21 @@ TEST_CASE("a voter hears agents of its job only") {
   machines.context.restart();
   CHECK(machines.leader() == first);
   for (const auto& machine : machines.all) CHECK(machine.lost.empty());
+}
+
+TEST_CASE("who is greeted by a voter and never enters is dismissed") {
+  Machines machines;
+  machines.start_all();
+  REQUIRE(machines.leader());
+  std::atomic<bool> done = false;
+  std::thread runs([&] {
+    while (!done) machines.context.run_for(20ms);
+  });
+  {
+    RawAgent silent(machines.ports[0]);
+    CHECK(silent.greet() == Greeting::done);
+    CHECK(silent.receive_all().empty());  // until the voter hangs up
+  }
+  done = true;
+  runs.join();
 }

@@ -202,3 +202,28 @@ TEST_CASE("workers have their grace time before the scheduler kills them") {
   CHECK_FALSE(time_before_end(now - 1, now, seconds(30)));
   CHECK_FALSE(time_before_end(0, now, seconds(30)));
 }
+
+TEST_CASE("with a lease the scheduler's name of the job is enough, and without one it must be typed") {
+  LaunchSpec spec = with_nodes(4, 4);
+  spec.rendezvous.lease = "lease.sh";
+  CHECK(completed(step, {{"nnodes", "--nnodes"}}, spec).spec.rendezvous.id == "slurm-1.0");
+  spec.rendezvous.id = RendezvousSpec().id;
+  CHECK(refused({}, {}, spec).starts_with("with --rdzv-lease each job needs a name of its own: --rdzv-id"));
+  spec.rendezvous.lease.clear();
+  spec.rendezvous.backend = "etcd";
+  CHECK(refused({}, {}, spec).starts_with("--rdzv-backend=etcd needs its members: --rdzv-endpoint"));
+  spec.rendezvous.endpoint = "e1:2379,e2:2379,e3:2379";
+  CHECK(refused({}, {}, spec).starts_with("with etcd each job needs a name of its own"));
+  spec.rendezvous.min_nodes = spec.rendezvous.max_nodes = 1;
+  CHECK(completed({}, {}, spec).spec.rendezvous.endpoint == "e1:2379,e2:2379,e3:2379");
+}
+
+TEST_CASE("machines that vote do so in Slurm too, where it says how many there are") {
+  LaunchSpec spec;
+  spec.rendezvous.endpoint = "n1,n2,n3";
+  const auto inside = completed(step, {{"rdzv-endpoint", "--rdzv-endpoint"}}, spec);
+  CHECK(inside.spec.rendezvous.votes());
+  CHECK(inside.spec.rendezvous.max_nodes == 4);
+  const auto alone = completed({}, {{"rdzv-endpoint", "--rdzv-endpoint"}}, spec);
+  CHECK(alone.spec.rendezvous.endpoint.empty());
+}

@@ -38,6 +38,10 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345","TTL":"2"}})") == 2);
   // There is no such lease.
   CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"ID":"12345"}})") == 0);
+  // A clock of nanoseconds can go on by so much.
+  CHECK(parse_grant(R"({"header":{"revision":"1"},"ID":"1","TTL":"9223372036854775807"})")->ttl == 1'000'000'000);
+  CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"TTL":"9223372036854775807"}})") == 1'000'000'000);
+  CHECK(parse_keepalive(R"({"result":{"header":{"revision":"1"},"TTL":"-9223372036854775808"}})") == 0);
   CHECK(parse_token(R"({"header":{"revision":"1"},"token":"abc.8"})") == "abc.8");
 
   CHECK(parse_watch(R"({"result":{"header":{"revision":"2"},"created":true}})")->events.empty());
@@ -62,8 +66,8 @@ TEST_CASE("answers of etcd 3.4, as it gave them") {
 TEST_CASE("what is not an answer is none") {
   for (const auto* text :
        {"", "null", "[]", "1", "\"x\"", "{", "{}", R"({"header":1})", R"({"header":{"revision":"0"}})",
-        R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})", "<html>",
-        "{\"header\":{\"revision\":\"\xff\"}}"}) {
+        R"({"header":{"revision":"-5"}})", R"({"header":{"revision":"99999999999999999999"}})",
+        R"({"header":{"revision":"9223372036854775807"}})", "<html>", "{\"header\":{\"revision\":\"\xff\"}}"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_range(text));
     CHECK_FALSE(parse_txn(text));

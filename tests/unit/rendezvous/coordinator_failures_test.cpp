@@ -407,3 +407,9 @@ TEST_CASE("a node that stops without a word is a lost one") {
   pair.job.stops(pair.a);
   CHECK(pair.job.next<VerdictMessage>(pair.a).host == "b");
 }
+
+TEST_CASE("what a member says that all others are told is cut where no sentence ends") {
+  Pair pair = running_pair();
+  pair.job.says(pair.b, Abort{AbortKind::time_is_up, 124, std::string(1'000'000, 'w')});
+  CHECK(pair.job.next<Stop>(pair.a).why.size() < 5'000);
+}

@@ -37,7 +37,7 @@ struct Fenced {
 TEST_CASE("workers of a silent node have their time to end before the next round") {
   Fenced three;
   three.job.goes_silent(three.c);
-  three.job.wait(Milliseconds{3'000});
+  three.job.wait(Milliseconds{3'500});
   REQUIRE(three.job.closed(three.c));
   three.others_stop();
   CHECK(three.round() == 1);
@@ -58,10 +58,23 @@ TEST_CASE("workers of a silent node have their time to end before the next round
   CHECK(three.job.next<Start>(three.b).ranks.node_count == 2);
 }
 
+TEST_CASE("workers of a node that answers but stands still have as long, from when it is given up") {
+  Fenced three(Settings{{"stall_timeout_ms", "60000"}});
+  three.job.stands_still(three.c);
+  three.job.wait(Milliseconds{61'000});
+  REQUIRE(three.job.closed(three.c));
+  three.others_stop();
+  CHECK(three.round() == 1);
+  three.job.wait(Milliseconds{13'000});
+  CHECK(three.round() == 1);
+  three.job.wait(Milliseconds{2'000});
+  CHECK(three.round() == 2);
+}
+
 TEST_CASE("whoever comes while the fence stands is told what it waits for") {
   Fenced three;
   three.job.goes_silent(three.c);
-  three.job.wait(Milliseconds{3'000});
+  three.job.wait(Milliseconds{3'500});
   three.others_stop();
   three.job.wait(Milliseconds{1'000});
   const LinkId d = three.job.joins("d");
@@ -84,14 +97,14 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
     three.job.goes_silent(three.c);
     three.job.fails(three.a, 0, 1);
     three.job.stops(three.c);
-    three.job.wait(Milliseconds{3'000});
+    three.job.wait(Milliseconds{3'500});
     three.others_stop();
     CHECK(three.round() == 2);
   }
   SECTION("the others took so long to stop") {
     Fenced three;
     three.job.goes_silent(three.c);
-    three.job.wait(Milliseconds{14'000});
+    three.job.wait(Milliseconds{14'500});
     three.others_stop();
     CHECK(three.round() == 2);
   }
@@ -101,7 +114,7 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
     const LinkId b = job.joins("b");
     REQUIRE(job.coordinator().round() == 1);
     job.goes_silent(b);
-    job.wait(Milliseconds{3'000});
+    job.wait(Milliseconds{3'500});
     job.stops(1);
     job.joins("c");
     CHECK(job.coordinator().round() == 2);
@@ -109,7 +122,7 @@ TEST_CASE("nothing is waited for where nothing can run any more") {
   SECTION("the job is over") {
     Fenced three(Settings{{"max_restarts", "0"}});
     three.job.goes_silent(three.c);
-    three.job.wait(Milliseconds{3'000});
+    three.job.wait(Milliseconds{3'500});
     three.others_stop();
     CHECK(three.job.next<VerdictMessage>(three.a).kind == VerdictKind::node_lost);
   }
@@ -119,7 +132,7 @@ TEST_CASE("how long the fence stands can be said") {
   SECTION("not at all") {
     Fenced three(Settings{{"fence_ms", "0"}});
     three.job.goes_silent(three.c);
-    three.job.wait(Milliseconds{3'000});
+    three.job.wait(Milliseconds{3'500});
     three.others_stop();
     CHECK(three.round() == 2);
   }
@@ -133,8 +146,8 @@ TEST_CASE("how long the fence stands can be said") {
     } else {
       three.job.goes_silent(three.c);
       three.job.says(three.c, Pong{0});
-      three.job.wait(Milliseconds{3'000});
-      left -= Milliseconds{3'000};
+      three.job.wait(Milliseconds{3'500});
+      left -= Milliseconds{3'500};
     }
     three.others_stop();
     three.job.wait(left - Milliseconds{1});
@@ -151,7 +164,7 @@ TEST_CASE("too few are waited for beyond the fence, and the fence beyond the new
   job.opens();
   job.forget_all();
   job.goes_silent(b);
-  job.wait(Milliseconds{3'000});
+  job.wait(Milliseconds{3'500});
   job.stops(a);
   CHECK(job.next<Waiting>(a).what_for.starts_with("1 more node, after "));
   SECTION("the newcomer is there first") {

@@ -28,6 +28,12 @@ TEST_CASE("whoever does not belong to the job is refused by name") {
        "the coordinator on a serves a job that runs another program, or the same with other arguments; give each job "
        "an --rdzv-id of its own, or another endpoint (one job whose machines run different command lines needs an "
        "--rdzv-id, too, or --node-rank on each)"},
+      {"a name that is none", [](Join& join) { join.host.assign(256, 'h'); },
+       "the name of a host has at most 255 bytes"},
+      {"a term that no job gets to", [](Join& join) { join.claim.term = std::uint64_t{1} << 63U; },
+       "no job gets to the term or round that is claimed"},
+      {"a round that no job gets to", [](Join& join) { join.claim.round = ~std::uint64_t{0}; },
+       "no job gets to the term or round that is claimed"},
       {"another version", [](Join& join) { join.version = "2.0"; },
        "this is ddrun 2.0, but the other nodes of the job run 1.0"},
       {"a setting", set("max_restarts", "7"),
@@ -188,7 +194,7 @@ TEST_CASE("an agent that comes back under a new connection takes its own place")
   job.wait(Milliseconds{3'000});
   CHECK(job.has<Welcome>(b));
   CHECK(job.coordinator().restarts() == 1);
-  job.wait(Milliseconds{11'000});  // what it ran before its connection fell silent may still run
+  job.wait(Milliseconds{11'500});  // what it ran before its connection fell silent may still run
   CHECK(job.coordinator().round() == 2);
 }
 

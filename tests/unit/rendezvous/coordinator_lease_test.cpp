@@ -72,7 +72,7 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   SECTION("and goes once that takes too long") {
     job.wait(Milliseconds{1});
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
-      CHECK(job.next<Refused>(link).kind == RefusalKind::moved);
+      CHECK(job.next<Refused>(link).kind == RefusalKind::given_up);  // the restart is paid for there
       CHECK(job.closed(link));
     }
     CHECK(job.coordinator().stood_down());
@@ -196,6 +196,23 @@ TEST_CASE("another machine leads: members look for it") {
   CHECK(leader.job.events().back().find(R"("event":"moved")") != std::string::npos);
 }
 
+TEST_CASE("a restart of which no START has told is paid for under the next coordinator") {
+  Leader leader;
+  auto& job = leader.job;
+  SECTION("a worker failed, and workers are being stopped") { job.fails(leader.b, 1, 1); }
+  SECTION("they are stopped, and the lease is over") {
+    leader.suspend();
+    job.fails(leader.b, 1, 1);
+    leader.all_stop();
+  }
+  SECTION("a member was lost, and the lease is over") {
+    leader.suspend();
+    job.breaks(leader.c);
+  }
+  job.acts([](Coordinator& c, Clock::time_point now) { c.stand_down("another machine leads", now); });
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+}
+
 TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on under another one") {
   SECTION("in a round: once its workers are stopped") {
     Leader leader;
@@ -223,10 +240,18 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     Leader leader;
     auto& job = leader.job;
     leader.suspend();
-    job.fails(leader.b, 1, 1);
-    leader.all_stop();
-    job.leaves(leader.a, SIGTERM);
-    CHECK(job.next<Refused>(leader.b).kind == RefusalKind::moved);
+    SECTION("which are a restart, so far told to nobody") {
+      job.fails(leader.b, 1, 1);
+      leader.all_stop();
+      job.leaves(leader.a, SIGTERM);
+      CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+    }
+    SECTION("as one of them has left") {
+      job.leaves(leader.c, SIGTERM);
+      leader.all_stop();
+      job.leaves(leader.a, SIGTERM);
+      CHECK(job.next<Refused>(leader.b).kind == RefusalKind::moved);
+    }
   }
   SECTION("with too few others a job of fixed size ends") {
     Leader leader(3, 3);
@@ -237,6 +262,58 @@ TEST_CASE("the agent of the coordinator's machine leaves, and the job goes on un
     leader.recorded();
     CHECK(job.next<VerdictMessage>(leader.b).kind == VerdictKind::stopped_by_signal);
   }
+}
+
+TEST_CASE("a coordinator whose own agent waits for a disk for too long leaves the job to another one") {
+  Leader leader;
+  auto& job = leader.job;
+  job.stands_still(leader.a);
+  SECTION("in a round") {
+    job.wait(Milliseconds{302'000});
+    // The next one does not wait for them.
+    const Stop stop = job.next<Stop>(leader.a);
+    CHECK(stop.signal == SIGKILL);
+    CHECK(stop.another_round);
+  }
+  SECTION("as workers are being stopped") {
+    job.wait(Milliseconds{2'000});
+    job.fails(leader.b, 1, 1);
+    job.stops(leader.b);
+    job.stops(leader.c);
+    CHECK(job.next<Stop>(leader.a).signal == 0);
+    job.wait(Milliseconds{300'000});
+    CHECK(job.next<Stop>(leader.a).signal == SIGKILL);
+  }
+  for (const LinkId link : {leader.b, leader.c}) {
+    const Refused refused = job.next<Refused>(link);
+    CHECK(refused.kind == RefusalKind::given_up);  // a restart is paid for there
+    CHECK(refused.why.find("leads no more: its ddrun answers, but has not come round for ") != std::string::npos);
+  }
+  CHECK(job.coordinator().stood_down());
+  CHECK_FALSE(job.coordinator().verdict());
+}
+
+TEST_CASE("a coordinator whose own agent is gone leaves the job to another one, and gives no verdict") {
+  Leader leader;
+  auto& job = leader.job;
+  SECTION("in a round") {}
+  SECTION("as workers are being stopped") { job.fails(leader.b, 1, 1); }
+  job.breaks(leader.a);
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+  CHECK(job.next<Refused>(leader.c).kind == RefusalKind::given_up);
+  CHECK(job.coordinator().stood_down());
+  CHECK_FALSE(job.coordinator().take_verdict_to_record());
+}
+
+TEST_CASE("what the agent of the coordinator's machine cannot do, another one's may") {
+  Leader leader;
+  auto& job = leader.job;
+  job.says(leader.a, Abort{AbortKind::cannot_go_on, 127, "./train is not there"});
+  CHECK(job.next<Stop>(leader.b).another_round);
+  leader.all_stop();
+  CHECK(job.next<VerdictMessage>(leader.a).exit_code == 127);
+  CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
+  CHECK(job.coordinator().stood_down());
 }
 
 TEST_CASE("a verdict is told once it is recorded") {
@@ -251,7 +328,7 @@ TEST_CASE("a verdict is told once it is recorded") {
   CHECK_FALSE(job.has<VerdictMessage>(leader.b));
   CHECK_FALSE(job.coordinator().done());
   SECTION("and not before") {
-    job.wait(Milliseconds{60'000});  // agents are there, and answer
+    job.wait(Milliseconds{29'000});  // agents are there, and answer
     CHECK_FALSE(job.has<VerdictMessage>(leader.b));
     leader.recorded();
     for (const LinkId link : {leader.a, leader.b, leader.c}) {
@@ -268,6 +345,14 @@ TEST_CASE("a verdict is told once it is recorded") {
     leader.suspend();
     leader.lead(8);
     CHECK(job.coordinator().take_verdict_to_record());
+  }
+  SECTION("one that cannot be is left to the next coordinator, whose members claim that all went well") {
+    job.wait(Milliseconds{30'000});
+    for (const LinkId link : {leader.a, leader.b, leader.c}) {
+      const Refused refused = job.next<Refused>(link);
+      CHECK(refused.kind == RefusalKind::moved);
+      CHECK(refused.why.find("leads no more: the verdict could not be recorded for 30 s") != std::string::npos);
+    }
   }
   SECTION("a lease that does not come back leaves it to the next coordinator") {
     leader.suspend();

@@ -39,7 +39,10 @@ void SimulatedLease::start() {
 void SimulatedLease::tick() {
   const Milliseconds between = std::min(place_.scenario.ttl / 4, longest_between_ticks);
   later(place_.random.time(between / 2, between * 3 / 2), [this] { tick(); });
-  if (waits_for_ != 0) return;
+  if (waits_for_ == 0) tick_now();
+}
+
+void SimulatedLease::tick_now() {
   waits_for_ = ++last_tick_;
   ticks_.push_back({last_tick_, place_.timeline.now()});
   if (ticks_.size() > ticks_known) ticks_.pop_front();
@@ -59,9 +62,8 @@ void SimulatedLease::tick() {
 
 Clock::duration SimulatedLease::travel() {
   const FailoverScenario& scenario = place_.scenario;
-  return place_.random.chance(scenario.late_requests)
-             ? place_.random.time({}, Clock::duration(scenario.ttl))
-             : place_.random.time(Clock::duration{1}, scenario.slowest_message);
+  if (place_.random.chance(scenario.late_requests)) return place_.random.time({}, Clock::duration(scenario.ttl));
+  return place_.random.time(Clock::duration{1}, scenario.slowest_message / (scenario.quick_lease ? 10 : 1));
 }
 
 /// The engine acts on it even if this process is stopped, or ends, meanwhile.
@@ -150,9 +152,10 @@ void SimulatedLease::step_down() {
 }
 
 void SimulatedLease::campaign(const std::string& address) {
+  const bool is_news = !std::exchange(candidate_, true) || address_ != address;
   address_ = address;
-  candidate_ = true;
   if (term_ != 0) tell_leader({term_, address_, true});
+  if (is_news && place_.scenario.quick_lease) tick_now();
 }
 
 void SimulatedLease::resign(std::function<void()> done) {

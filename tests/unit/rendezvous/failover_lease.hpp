@@ -45,6 +45,7 @@ class SimulatedLease : public std::enable_shared_from_this<SimulatedLease> {
 
  private:
   void tick();
+  void tick_now();
   void ask(std::function<void()> at_engine);
   void answer(std::function<void()> here);
   void heard(const Engine::State& state, std::optional<std::uint64_t> tick);

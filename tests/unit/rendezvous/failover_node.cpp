@@ -244,8 +244,8 @@ void SimulatedNode::link_lost(const std::string& why) {
   const bool hangs_up = world_.scenario.broken == Break::hangs_up_too_soon;
   if (stage_ == Stage::joined && !hangs_up) former_link_ = std::exchange(link_, 0);
   reset_link();
-  later({}, [this, why] {
-    if (!over_) lost(why);
+  later({}, [this, why, attempt = attempt_] {
+    if (!over_ && attempt == attempt_) lost(why);
   });
 }
 
@@ -377,6 +377,7 @@ void SimulatedNode::join_by(Clock::time_point deadline) {
 void SimulatedNode::on(const Welcome& welcome) {
   world_.invariants.obeys(*this, welcome.term);
   member_ = true;
+  superseded_ = false;
   welcomed_at_ = world_.timeline.now();
   looking_ = false;
   ++look_;
@@ -447,7 +448,7 @@ void SimulatedNode::lost(const std::string& why) {
 void SimulatedNode::come_back(const std::string& why, int signal) {
   world_.note([&] { return concat(host_, " comes back: ", why); });
   agent_id_ = concat("agent", index_, ".", ++agent_ids_);
-  member_ = false;
+  member_ = superseded_ = false;
   reset_link();
   campaign();
   if (!has_workers_) {
@@ -501,7 +502,11 @@ void SimulatedNode::on_leader(const lease::Leader& leader) {
   if (looking_) return follow(leader);
   if (!member_ || leader.address.empty() || leader.term <= joined_term_) return;
   joined_term_ = leader.term;
-  if (followed_ && followed_->address != leader.address) come_back("another machine leads");
+  if (!followed_ || followed_->address == leader.address) return;
+  superseded_ = true;
+  later(has_workers_ ? heartbeat_interval / 4 : Clock::duration(heartbeat_interval), [this, look = ++look_] {
+    if (look == look_ && !over_ && superseded_) come_back("another machine leads");
+  });
 }
 
 void SimulatedNode::lead(Term term) {

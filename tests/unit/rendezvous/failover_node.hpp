@@ -141,7 +141,7 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
 
   rendezvous::Round started_ = 0;
   bool waits_for_no_verdict_ = false;
-  bool member_ = false, has_workers_ = false, coming_back_ = false, job_done_ = false;
+  bool member_ = false, superseded_ = false, has_workers_ = false, coming_back_ = false, job_done_ = false;
   rendezvous::RoundClaim claim_;
   std::optional<rendezvous::Leave> left_;
   bool campaigns_ = false, looking_ = false;

@@ -9,7 +9,7 @@
 
 namespace ddrun::test {
 
-inline constexpr std::chrono::seconds heartbeat_bound{3};
+inline constexpr std::chrono::milliseconds heartbeat_bound{3'500};  ///< with the moment to be heard
 
 /// A promise that is broken on purpose: the simulation has to notice.
 enum class Break {
@@ -72,6 +72,7 @@ struct FailoverScenario {
   double failing = 0;           ///< a node's workers fail in a round
   double lost_requests = 0;     ///< to the engine, and answers of it
   double late_requests = 0;     ///< by up to a time to live
+  bool quick_lease = false;     ///< asked for at once where it is wanted, and messages of it come ten times as fast
 
   enum class Kind {
     process_killed,  ///< the agent; its guard ends the workers, and the lease's program may give the lease back

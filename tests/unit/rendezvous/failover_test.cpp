@@ -133,3 +133,24 @@ TEST_CASE(
   CHECK(thousand.said.at(4) >= 995);
   CHECK(ten_thousand.said.at(4) >= 9'995);
 }
+
+TEST_CASE("a coordinator that is told to end costs no restart, whichever of it and the lease its members hear first") {
+  const std::uint64_t runs = number_from("DDRUN_SIMULATION_RUNS", 400);
+  for (std::uint64_t seed = 1; seed <= runs; ++seed) {
+    FailoverScenario scenario = large_failover(2 + static_cast<int>(seed % 3));
+    scenario.seed = seed;
+    scenario.min_nodes = 1;
+    scenario.max_restarts = 0;  // one that was used up would end the job
+    scenario.slowest_message = Milliseconds{900};
+    scenario.ttl = std::chrono::seconds(10);
+    scenario.quick_lease = true;
+    CAPTURE(seed, scenario.agents);
+    FailoverWorld world(scenario);
+    const auto all = static_cast<std::size_t>(scenario.agents);
+    REQUIRE(world.run_until_started(1, all, std::chrono::seconds(30)));
+    const auto leader = world.leader();
+    REQUIRE(leader);
+    world.preempt(*leader);
+    CHECK(world.run_until_started(2, all - 1, std::chrono::seconds(30)));
+  }
+}

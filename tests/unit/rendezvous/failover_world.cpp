@@ -87,6 +87,10 @@ bool FailoverWorld::run_until_started(Round round, std::size_t machines, Clock::
   return false;
 }
 
+void FailoverWorld::preempt(std::size_t node) {
+  nodes_[node]->turn([agent = nodes_[node]] { agent->leave(SIGTERM); });
+}
+
 std::size_t FailoverWorld::add_machine(Clock::duration when) {
   const std::size_t machine = machines_.size();
   machines_.push_back({concat("host", machine), true, 0});

@@ -61,6 +61,8 @@ class FailoverWorld {
   // For tests.
   /// The process, whose lease is given back.
   void kill(std::size_t node) { nodes_[node]->kill(false, true); }
+  /// SIGTERM for the agent.
+  void preempt(std::size_t node);
   [[nodiscard]] std::optional<std::size_t> leader() const;
   /// To and from each agent, without PING and PONG, since they were counted last.
   std::map<std::size_t, int> take_counts() { return std::exchange(counts_, {}); }

@@ -214,6 +214,20 @@ TEST_CASE("what agents must agree upon is sorted and has every key once") {
                              {"stall_timeout_ms", "300000"}});
 }
 
+TEST_CASE("agents of which any may come to lead agree on how long each waits for others") {
+  LaunchSpec spec;
+  spec.rendezvous.lease = "program";
+  spec.rendezvous.lease_ttl = Milliseconds{2000};
+  spec.rendezvous.heartbeat_interval = Milliseconds{1500};
+  spec.rendezvous.heartbeat_misses = 2;
+  const Settings ours = join_settings(spec);
+  CHECK(read_settings(ours));
+  spec.rendezvous.lease_ttl = Milliseconds{60'000};
+  spec.rendezvous.heartbeat_misses = 4;
+  CHECK(describe_differences(ours, join_settings(spec)) ==
+        "--lease-ttl is 60 s, but 2 s there; --heartbeat-interval times --heartbeat-misses is 6 s, but 3 s there");
+}
+
 TEST_CASE("agents without a name for their job agree on what they run, and with one they need not") {
   const auto program = [](const std::string& name, const std::vector<std::string>& args,
                           const std::string& id = "none") {

@@ -1,6 +1,7 @@
 #include "heartbeat.hpp"
 
 #include <map>
+#include <set>
 
 #include "ddrun/test/catch.hpp"
 
@@ -38,7 +39,7 @@ TEST_CASE("each member is pinged once per interval, and one that is gone no more
   for (const auto& [link, count] : pings) CHECK(count == (link == 7 ? 5 : 10));
 }
 
-TEST_CASE("silence is noticed at the heartbeat time and not before, whatever the phase") {
+TEST_CASE("silence is noticed half an interval after the heartbeat time and not before, whatever the phase") {
   for (int phase = 0; phase < 1000; phase += 37) {
     Heartbeat heartbeat(Milliseconds{1000}, 3);
     const auto heard = start + Milliseconds{5000 + phase};
@@ -50,8 +51,24 @@ TEST_CASE("silence is noticed at the heartbeat time and not before, whatever the
       if (!due.silent.empty()) break;
       REQUIRE(now < start + std::chrono::seconds(60));
     }
-    CHECK(now == heard + Milliseconds{3000});
+    CHECK(now == heard + Milliseconds{3500});
   }
+}
+
+TEST_CASE("after this machine stood still all members are pinged at once, and none is blamed") {
+  Heartbeat heartbeat(Milliseconds{1000}, 3);
+  for (LinkId link = 1; link <= 100; ++link) heartbeat.add(link, start);
+  const auto awake = start + std::chrono::seconds(10);
+  const auto due = heartbeat.due(awake, [](LinkId) { return std::optional(start); });
+  CHECK(due.silent.empty());
+  CHECK(std::set<LinkId>(due.ping.begin(), due.ping.end()).size() == 100);
+  CHECK(due.ping.size() == 100);
+  // From there on as always: who stays silent is lost once the heartbeat time is over.
+  std::size_t lost = 0;
+  while (heartbeat.next() && *heartbeat.next() <= awake + Milliseconds{3500}) {
+    lost += heartbeat.due(*heartbeat.next(), [](LinkId) { return std::optional(start); }).silent.size();
+  }
+  CHECK(lost == 100);
 }
 
 TEST_CASE("when all members are gone nothing is due any more, and a new one is found again") {

@@ -1,6 +1,8 @@
 #include "restart_budget.hpp"
 
 #include "ddrun/test/catch.hpp"
+#include "frames.hpp"
+#include "job_memory.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
@@ -69,4 +71,25 @@ TEST_CASE("the pause starts anew after a window without a restart") {
   // Not one window since the first, but since the last.
   CHECK(budget.spend(start + Milliseconds{14'000}) == Milliseconds{4'000});
   CHECK(budget.spend(start + Milliseconds{24'000}) == Milliseconds{1'000});
+}
+
+TEST_CASE("what is remembered of a job fits into a JOIN, however much has happened") {
+  JobMemory memory;
+  RestartPolicy often = policy(1'000'000);
+  often.window = Milliseconds{86'400'000};
+  memory.budget = RestartBudget(often);
+  for (int i = 0; i < 2'000; ++i) {
+    memory.budget.spend(start + Milliseconds{i});
+    memory.failures_of_host["a-host-of-a-large-cluster-" + std::to_string(i)] = 1;
+  }
+  const auto now = start + Milliseconds{2'000};
+  const std::string text = memory.text(now);
+  CHECK(text.size() < max_payload_before_join / 2);
+  JobMemory next;
+  next.budget = RestartBudget(often);
+  REQUIRE(next.take(text, now));
+  CHECK(next.budget.used() == 2'000);
+  CHECK(next.budget.spent(now).ages.size() == 1'000);
+  CHECK(next.budget.spent(now).ages.back() == Milliseconds{1});
+  CHECK(next.failures_of_host.size() > 100);
 }

@@ -175,7 +175,7 @@ void World::stop_workers(std::size_t index) {
 
 void World::watch(std::size_t index) {
   Agent& agent = agents_[index];
-  const auto bound = seconds(3);
+  const auto bound = milliseconds(3'500);
   if (agent.outcome != Outcome::none) return;
   if (timeline_.now() - agent.last_heard >= bound) {
     note([&] { return concat(agent.host, " takes the coordinator for lost"); });

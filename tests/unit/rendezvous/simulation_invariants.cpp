@@ -11,7 +11,7 @@ using namespace ddrun::rendezvous;
 
 namespace {
 
-constexpr std::chrono::milliseconds heartbeat_time{3'000};
+constexpr std::chrono::milliseconds heartbeat_time{3'500};
 
 template <class... Parts>
 void require(bool held, const Parts&... parts) {

@@ -87,9 +87,11 @@ class Lease {
   /// or an error, then it runs out by itself. Not later than the time to live.
   virtual void resign(Done done) = 0;
 
-  /// Says how the job has ended, for those who come later; for 24 hours in etcd. Only the leader can, and only once.
-  /// `done` comes no later than on_lost. Errors: `invalid_argument` (too long, or there is one), `cancelled` (I do not
-  /// lead), `unavailable`: it is not known to be recorded, and may be all the same; on_verdict will tell.
+  /// Says how the job has ended, for those who come later; for 24 hours in etcd. Only the leader can, and only once:
+  /// the same text again is well, for it may have been recorded by a request whose answer was lost. `done` comes no
+  /// later than on_lost. Errors: `invalid_argument` (too long, or the job has another verdict: to ask again cannot
+  /// help), `cancelled` (I do not lead), `unavailable` and, after the time to live, `timeout`: it is not known to be
+  /// recorded, and may be all the same; to be asked again.
   virtual void record_verdict(std::string text, Done done) = 0;
 };
 

@@ -32,6 +32,10 @@ struct ProcessInfo {
 /// waited for it, and the number be another's by now. False if it is gone.
 bool signal_descendant(const ProcessInfo& info, int signal);
 
+/// SIGKILLs all workers_and_their_descendants() once, and reaps none. True if there was one to kill: one that was born
+/// meanwhile is found by the next call. For any thread, while the one that waits for them cannot.
+bool kill_workers_beside();
+
 /// True if no process is there that could continue this process's group once it has been stopped: no member has a
 /// parent in another group of the session. The kernel then lets SIGTSTP stop none. True as well where /proc does not
 /// tell.

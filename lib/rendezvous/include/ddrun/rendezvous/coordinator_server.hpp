@@ -39,8 +39,10 @@ struct CoordinatorServerOptions {
   // With `coordinator.has_lease`; all on the server's thread, must not block.
   /// Whether the lease is held at this moment. Asked at each turn, as this process may have stood still.
   std::function<bool()> holds_lease;
-  /// How the job has ended, to be recorded with the lease; then recorded() is to be called.
+  /// How the job has ended, to be recorded with the lease; then recorded() is to be called, or else is_recorded() is
+  /// true when it is asked at some turn: the thread that would call may wait for a disk.
   std::function<void(const VerdictMessage&)> on_verdict;
+  std::function<bool()> is_recorded;
   /// The agent in this process has left, and the lease is to be given back.
   std::function<void()> on_stood_down;
 };

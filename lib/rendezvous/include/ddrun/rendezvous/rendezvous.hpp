@@ -46,6 +46,9 @@ struct RendezvousOptions {
   /// The process of the program that knows who leads: it is to outlive this one for a moment, if this one is killed. On
   /// another thread; may be empty.
   std::function<void(pid_t)> on_lease_program;
+  /// Kills this node's workers, once; true if there was one. For an agent whose main thread waits for a disk while the
+  /// job goes on without it. On another thread, must not block; may be empty.
+  std::function<bool()> kill_workers;
 };
 
 /// A job as the agent of one machine takes part in it: joins, hears of rounds, says how its own part of each went, and
