@@ -266,12 +266,14 @@ TEST_CASE("A worker can write to its controlling terminal, also when it has clos
 TEST_CASE("A worker's block of lines is drawn in place and never over lines of others") {
   OnTerminal on;
   const TemporaryDirectory dir;
-  const std::string draws =
-      "test $RANK = 1 && { while [ ! -e " + dir.file("drawn") +
-      " ]; do sleep 0.02; done; echo other; exit 0; }; printf 'a\\nb\\n'; printf '\\033[2A\\033[2Kc\\nd\\n'; : >" +
-      dir.file("drawn") + "; while [ ! -e " + dir.file("said") +
-      " ]; do sleep 0.02; done; printf '\\033[2Ae\\033[?25l\\n'";
+  // Rank 1 writes only once the block is on the screen: what passes two terminals at once may change its order.
+  const std::string draws = "test $RANK = 1 && { while [ ! -e " + dir.file("drawn") +
+                            " ]; do sleep 0.02; done; echo other; exit 0; }; printf 'a\\nb\\n'; printf "
+                            "'\\033[2A\\033[2Kc\\nd\\n'; while [ ! -e " +
+                            dir.file("said") + " ]; do sleep 0.02; done; printf '\\033[2Ae\\033[?25l\\n'";
   Run run(command({"-n", "2", "/bin/sh", "-c", draws}), on.options);
+  REQUIRE(on.wait_for("[0] d\r\n"));
+  write_file(dir.file("drawn"), "");
   REQUIRE(on.wait_for("[1] other\r\n"));
   write_file(dir.file("said"), "");
   CHECK(run.wait().code() == 0);
