@@ -103,14 +103,15 @@ function(ddrun_program name)
   install(TARGETS ${target} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 endfunction()
 
-# ddrun_test(store_unit LABEL unit_threads SOURCES a.cpp … DEPS store [TIMEOUT seconds])
+# ddrun_test(store_unit LABEL unit [THREADS] SOURCES a.cpp … DEPS store [TIMEOUT seconds])
 #
-# One Catch2 program of tests; every TEST_CASE becomes a CTest test of its own, with a time limit.
-# `ninja ddrun_tests_unit` builds all programs with the label `unit`. One label only: with two, Catch's script would
-# write a property list that CTest misreads. Unit tests of code with threads have the label `unit_threads`, those that
-# try less under a sanitizer the label `unit_scaled`.
+# One Catch2 program of tests; every TEST_CASE becomes a CTest test of its own, with a time limit. Cases with the tag
+# [full] have the label `<label>_full`: scripts/test leaves them out unless it is asked for --full.
+# THREADS: what it tests has threads. In a build with ThreadSanitizer such programs are built by `ninja
+# ddrun_tests_threads`, and their tests have the label `threads`. One label only: with two, Catch's script would write a
+# property list that CTest misreads.
 function(ddrun_test name)
-  cmake_parse_arguments(arg "" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBRARIES;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(arg "THREADS" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBRARIES;DEFINITIONS" ${ARGN})
   set(target ddrun_test_${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 60)
@@ -123,12 +124,17 @@ function(ddrun_test name)
   endforeach()
   target_compile_definitions(${target} PRIVATE ${arg_DEFINITIONS})
   ddrun_precompiled(${target} test)
-  if(NOT TARGET ddrun_tests_${arg_LABEL})
-    add_custom_target(ddrun_tests_${arg_LABEL})
+  if(arg_THREADS AND DDRUN_SANITIZE STREQUAL "thread")
+    set(arg_LABEL threads)
+    if(NOT TARGET ddrun_tests_threads)
+      add_custom_target(ddrun_tests_threads)
+    endif()
+    add_dependencies(ddrun_tests_threads ${target})
   endif()
-  add_dependencies(ddrun_tests_${arg_LABEL} ${target})
-  catch_discover_tests(${target} TEST_PREFIX "${name}: "
+  catch_discover_tests(${target} TEST_SPEC "~[full]" TEST_PREFIX "${name}: "
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABEL}" SKIP_REGULAR_EXPRESSION "SKIPPED:")
+  catch_discover_tests(${target} TEST_SPEC "[full]" TEST_PREFIX "${name}: "
+    PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABEL}_full" SKIP_REGULAR_EXPRESSION "SKIPPED:")
 endfunction()
 
 include(DdrunBuildInfo) # ddrun::build_info, for whoever prints the version

@@ -6,6 +6,7 @@
 #   say TEXT       one line to the user
 #   die TEXT [DO]  one line of error (and one of advice), then exit 1
 #   step WHAT LOG COMMAND…   runs a command, its output in a log; says what and how long, stops if it fails
+#   took WHAT SECONDS   says and keeps it; print_times lists all that took some seconds
 #   jobs           how many compilers to run at once
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -59,7 +60,18 @@ step() {
     say "----"
     die "$what failed (exit status $status)" "The whole output is in $log"
   fi
-  say "$what: done in $((SECONDS - start)) s"
+  took "$what" $((SECONDS - start))
+}
+
+times=()
+took() {
+  times+=("$2 $1")
+  say "$1: done in $2 s"
+}
+
+print_times() {
+  say "Where the time went:"
+  printf '%s\n' "${times[@]}" | sort -rn | awk '$1 >= 3 {printf "%5d s  %s\n", $1, substr($0, length($1) + 2)}'
 }
 
 # The command that a script needs and where it comes from.

@@ -2,9 +2,13 @@
 # Running CTest and adding up what came of it. Needs common.sh.
 
 passed=0 failed=0 skipped=0
-failures=() skips=()
+failures=() skips=() flaky=()
+failed_tests=() # of CTest: the preset of tests and the name, a tab between them
 
-# run_ctest PRESET [CTEST_OPTION…]   goes on after failing tests: they are counted and named at the end.
+# More failures than this are no chance: none of them is run again. Nor does any begin again after so many seconds.
+max_retried=10 retry_seconds=600
+
+# run_ctest PRESET [CTEST_OPTION…]   goes on after failing tests: they are run again by retry_failed, or counted as failed.
 # A second run of a preset needs another ctest_name, that of its logs.
 run_ctest() {
   local preset=$1 name=${ctest_name:-$1} start=$SECONDS status=0
@@ -12,7 +16,7 @@ run_ctest() {
   say "Testing $name ..."
   _ctest "$root" "$name" --preset "$preset" --parallel "$(_test_jobs)" "$@" || status=$?
   _count_results "$preset" "$name" "$status"
-  say "Testing $name: done in $((SECONDS - start)) s"
+  took "Testing $name" $((SECONDS - start))
 }
 
 # begin_ctest PRESET FOLDER [CTEST_OPTION…]   the tests of tests/FOLDER, beside what follows until end_ctest: for tests
@@ -34,7 +38,7 @@ end_ctest() {
   wait "$beside" || status=$?
   beside=''
   _count_results "$beside_preset" "$beside_name" "$status"
-  say "Testing $beside_name: done in $((SECONDS - beside_start)) s"
+  took "Testing $beside_name (beside others)" $((SECONDS - beside_start))
 }
 
 stop_ctest() {
@@ -72,7 +76,7 @@ _count_results() {
   while IFS= read -r line; do
     case $line in
       pass*) passed=$((passed + 1)) ;;
-      fail*) failed=$((failed + 1)) failures+=("$preset: ${line#fail }") ;;
+      fail*) failed=$((failed + 1)) failed_tests+=("$preset"$'\t'"${line#fail }") ;;
       skip*) skipped=$((skipped + 1)) skips+=("$preset: ${line#skip }") ;;
     esac
   done < <(_results <"$log_dir/$name.xml")
@@ -106,6 +110,47 @@ _results() {
   '
 }
 
+# retry_failed   runs each test that has failed again, alone, twice at most. One that passes then is counted as passed and
+# named as flaky at the end.
+retry_failed() {
+  local entry again=("${failed_tests[@]}") preset name start=$SECONDS
+  [ ${#again[@]} -gt 0 ] || return 0
+  if [ ${#again[@]} -gt "$max_retried" ]; then
+    say "${#again[@]} tests failed, which is more than chance: none is run again"
+    return 0
+  fi
+  failed_tests=()
+  for entry in "${again[@]}"; do
+    preset=${entry%%$'\t'*} name=${entry#*$'\t'}
+    if [ $((SECONDS - start)) -ge "$retry_seconds" ]; then
+      failed_tests+=("$entry")
+      continue
+    elif _passes_alone "$preset" "$name" 2; then
+      flaky+=("$preset: $name, 1 of 2")
+    elif _passes_alone "$preset" "$name" 3; then
+      flaky+=("$preset: $name, 2 of 3")
+    else
+      failed_tests+=("$entry")
+      continue
+    fi
+    passed=$((passed + 1)) failed=$((failed - 1))
+  done
+  took "Running failed tests again" $((SECONDS - start))
+}
+
+# _passes_alone PRESET NAME TRY
+_passes_alone() {
+  local log=retry-$3 exact
+  exact=$(sed 's/[][\.*^$()+?|]/\\&/g' <<<"$2")
+  say "Running $1: $2 again, alone ($3 of 3) ..."
+  if _ctest "$root" "$log" --preset "$1" --parallel 1 -R "^$exact\$" &&
+    [ "$(_results <"$log_dir/ctest-$log.xml")" = "pass $2" ]; then
+    return 0
+  fi
+  cat "$log_dir/ctest-$log.log"
+  return 1
+}
+
 # count STATE NAME [REASON]   a check that is no CTest test.
 count() {
   case $1 in
@@ -128,6 +173,7 @@ add_totals() {
     case $line in
       'skipped: '*) skips+=("$1: ${line#skipped: }") ;;
       'failed: '*) failures+=("$1: ${line#failed: }") ;;
+      'flaky: '*) flaky+=("$1: ${line#flaky: }") ;;
     esac
   done <"$2"
 }
@@ -136,6 +182,8 @@ add_totals() {
 print_totals() {
   local line
   for line in "${skips[@]}"; do say "skipped: $line"; done
+  for line in "${flaky[@]}"; do say "flaky: $line"; done
+  for line in "${failed_tests[@]}"; do say "failed: ${line/$'\t'/: }"; done
   for line in "${failures[@]}"; do say "failed: $line"; done
   say "$passed passed, $failed failed, $skipped skipped"
   [ "$failed" -eq 0 ]

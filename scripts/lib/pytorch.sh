@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# The Python packages that tests/torch and scripts/bench use, in an environment outside of the tree: they take 5.6 GB
+# The Python packages that tests/torch and scripts/bench use, in an environment outside of the tree: they take 5 GB
 # and are the same for every checkout. Needs common.sh and packages.sh.
 
-pytorch_requirements=(torch==2.15.0 numpy==2.4.6 lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0)
+pytorch_requirements=(torch==2.15.0 numpy==2.4.6)
+framework_requirements=(lightning==2.6.6 accelerate==1.15.0 transformers==5.23.0)
 pytorch_venv=${DDRUN_TORCH_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/ddrun/torch-2.15}
 
 # This file is written last, so an installation that was cut off is not taken for a whole one.
@@ -30,31 +31,40 @@ install_pytorch() {
     # What is there may be half a package: pip would not notice.
     rm -rf "$pytorch_venv"
     step "Making a Python environment" pytorch-venv python3 -m venv "$pytorch_venv"
-    DDRUN_LOG_TAIL=3 step "Installing PyTorch (5.6 GB)" pytorch-install _pip_install
+    DDRUN_LOG_TAIL=3 step "Installing PyTorch (5 GB)" pytorch-install _install_requirements
     printf '%s\n' "${pytorch_requirements[@]}" >"$_pytorch_stamp"
   fi
   exec {lock}>&-
   say "PyTorch: $pytorch_venv"
 }
 
-# What torchrun needs to meet by etcd. PyTorch does not depend on it, and no test has it: so it is not among the
-# requirements, whose change means a new environment.
-install_torchrun_etcd() {
-  if [ -n "${DDRUN_TORCH_VENV:-}" ] || "$pytorch_venv/bin/python" -c 'import etcd' 2>/dev/null; then
+# What few tests need, and what torchrun needs to meet by etcd, is added to that environment: it is not among the
+# requirements, whose change means a new one.
+install_frameworks() { _install_more "Lightning, Accelerate and Transformers" lightning "${framework_requirements[@]}"; }
+install_torchrun_etcd() { _install_more "torchrun's client of etcd" etcd python-etcd==0.4.5; }
+
+# _install_more WHAT MODULE REQUIREMENT…   unless Python has the module
+_install_more() {
+  local what=$1 module=$2
+  shift 2
+  if [ -n "${DDRUN_TORCH_VENV:-}" ] || "$pytorch_venv/bin/python" -c "import $module" 2>/dev/null; then
     return
   fi
-  DDRUN_LOG_TAIL=3 step "Installing torchrun's client of etcd" torchrun-etcd-install "$pytorch_venv/bin/pip" install \
-    --disable-pip-version-check --no-input --progress-bar off --retries 2 --timeout 30 python-etcd==0.4.5
+  DDRUN_LOG_TAIL=3 step "Installing $what" "$module-install" _pip_install "${pytorch_requirements[@]}" "$@"
+}
+
+# pip would compile every module of 5 GB; what is imported is compiled by the first import, and tests write no bytecode.
+_install_requirements() {
+  _pip_install "${pytorch_requirements[@]}" &&
+    "$pytorch_venv/bin/python" -c 'import numpy, torch.distributed.run, torch.distributed.fsdp, torch.nn.parallel'
 }
 
 _pip_install() {
   local status=0 text
   text=$(mktemp)
-  "$pytorch_venv/bin/pip" install --disable-pip-version-check --no-input --progress-bar off --retries 2 --timeout 30 \
-    "${pytorch_requirements[@]}" 2>&1 | tee "$text" || status=1
-  if [ "$status" -eq 0 ]; then
-    "$pytorch_venv/bin/python" -c 'import torch, numpy, lightning, accelerate, transformers' || status=1
-  else
+  "$pytorch_venv/bin/pip" install --disable-pip-version-check --no-input --no-compile --progress-bar off --retries 2 \
+    --timeout 30 "$@" 2>&1 | tee "$text" || status=1
+  if [ "$status" -ne 0 ]; then
     echo
     # pip calls a package index that does not answer a version that does not exist.
     if grep -q 'connection broken' "$text"; then

@@ -62,8 +62,8 @@ inline bool insist(Run& run, int signal) {
 
 /// Skips the test where ddrun loads no library before the C library (LD_PRELOAD).
 inline void needs_preload() {
-#ifdef DDRUN_SANITIZED
-  skip("a library cannot be loaded before a sanitizer's own");
+#ifdef __SANITIZE_THREAD__
+  skip("a library cannot be loaded before ThreadSanitizer's own");
 #endif
   // What loads a program's libraries is named at the beginning of its file.
   std::string beginning(4096, '\0');

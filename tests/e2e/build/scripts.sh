@@ -17,22 +17,9 @@ done
 message=$("$source_dir/scripts/test" --preset nonsense 2>&1) && fail "test accepts a preset that does not exist"
 grep -q 'error: there is no preset nonsense' <<<"$message" || fail "test says: $message"
 
-for option in --all --full --soak; do
+for option in --full --soak; do
   grep -q -e "$option" <<<"$("$source_dir/scripts/test" --help)" || fail "test --help does not explain $option"
 done
-
-# What takes ten minutes runs when it is asked for, and not beside everything else.
-python3 - "$source_dir/CMakePresets.json" <<'END' || fail "the presets of CTest do not keep the soak apart"
-import json, sys
-presets = {preset["name"]: preset for preset in json.load(open(sys.argv[1]))["testPresets"]}
-for name in ("dev", "clang", "release", "asan", "tsan"):
-    assert presets[name]["inherits"] == "base", name
-assert presets["base"]["filter"] == {"exclude": {"label": "^soak$"}}
-for name in ("dev-soak", "tsan-soak"):
-    assert presets[name]["inherits"] == "soak", name
-assert presets["soak"]["filter"] == {"include": {"label": "^soak$"}}
-assert presets["soak"]["environment"] == {"DDRUN_SOAK": "1"}
-END
 
 # A step that fails names its log and stops the script.
 dir=$(mktemp -d)

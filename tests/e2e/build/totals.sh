@@ -18,6 +18,10 @@ add_test(NAME "four: takes too long" COMMAND sleep 60)
 add_test(NAME "five: is skipped" COMMAND sh -c "echo noise; echo SKIPPED: no \\\"GPU\\\" \\& no driver; echo more")
 add_test(NAME "six: program is missing" COMMAND ${CMAKE_SOURCE_DIR}/missing)
 add_test(NAME "seven: crashes" COMMAND sh -c "kill -SEGV $$")
+foreach(runs IN ITEMS 2 3 4) # passes when it has been run so often
+  add_test(NAME "flaky (+) [${runs}]: fails at first"
+    COMMAND sh -c "echo run >>runs.${runs}; test $(wc -l <runs.${runs}) -ge ${runs}")
+endforeach()
 set_tests_properties("four: takes too long" PROPERTIES TIMEOUT 1)
 set_tests_properties("five: is skipped" PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED:")
 if(BESIDE)
@@ -41,13 +45,14 @@ set -euo pipefail
 . "$(dirname "$0")/lib/common.sh"
 . "$(dirname "$0")/lib/ctest.sh"
 run_ctest dev "$@"
+[ -z "${RETRY:-}" ] || retry_failed
 count pass lint
 print_totals
 END
 (cd "$dir" && cmake --preset dev >/dev/null)
 
 status=0
-bash "$dir/scripts/totals" >"$dir/all" 2>&1 || status=$?
+bash "$dir/scripts/totals" -E flaky >"$dir/all" 2>&1 || status=$?
 [ "$status" -eq 1 ] || fail "the status is $status"
 expected='skipped: dev: five: is skipped: no "GPU" & no driver
 failed: dev: three: fails
@@ -59,6 +64,18 @@ failed: dev: seven: crashes
 
 bash "$dir/scripts/totals" -R '^(one|two|five)' >"$dir/good" 2>&1 || { cat "$dir/good"; fail "the good ones fail"; }
 [ "$(tail -n 1 "$dir/good")" = '3 passed, 0 failed, 1 skipped' ] || { cat "$dir/good"; fail "closing line"; }
+
+# A test that fails is run again alone, twice at most; which of them passed then is said.
+status=0
+RETRY=1 bash "$dir/scripts/totals" -R '^(one|flaky)' >"$dir/flaky" 2>&1 || status=$?
+[ "$status" -eq 1 ] || fail "the status with a test that fails thrice is $status"
+expected='flaky: dev: flaky (+) [2]: fails at first, 1 of 2
+flaky: dev: flaky (+) [3]: fails at first, 2 of 3
+failed: dev: flaky (+) [4]: fails at first
+4 passed, 1 failed, 0 skipped'
+[ "$(tail -n 4 "$dir/flaky")" = "$expected" ] || { cat "$dir/flaky"; fail "the closing lines are not: $expected"; }
+[ "$(wc -l <"$dir/build/dev/runs.4")" -eq 3 ] || fail "what fails is run $(cat "$dir/build/dev/runs.4")"
+RETRY=1 bash "$dir/scripts/totals" -R '^(one|flaky)' >"$dir/flaky" 2>&1 || { cat "$dir/flaky"; fail "all pass, and the run fails"; }
 
 # Totals of another run are added, and one that stopped without any is a failure.
 cat >"$dir/scripts/added" <<'END'

@@ -2,7 +2,6 @@
 // port, failures, restarts, several agents, signals. Lines must stay whole and complete, and nothing may be left. Made
 // for the sanitizers: what a thread does to another one's memory shows here.
 //
-//   DDRUN_SOAK          run it, as the presets dev-soak and tsan-soak do
 //   DDRUN_SOAK_SECONDS  run it for so long, and not for 5 seconds
 //   DDRUN_SOAK_SEED     repeats the choices of a run (the seed is printed)
 
@@ -231,8 +230,7 @@ class Scene {
 }  // namespace
 
 TEST_CASE("Output, refusals, strangers, failures and signals together tear and lose nothing") {
-  const std::uint64_t seconds = setting("DDRUN_SOAK_SECONDS", setting("DDRUN_SOAK", 0) != 0 ? 5 : 0);
-  if (seconds == 0) skip("a soak is run by ctest --preset dev-soak, tsan-soak, or scripts/test --soak");
+  const std::uint64_t seconds = setting("DDRUN_SOAK_SECONDS", 5);
   const std::uint64_t seed = setting("DDRUN_SOAK_SEED", std::random_device()() % 1'000'000);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   std::printf("DDRUN_SOAK_SEED=%llu\n", static_cast<unsigned long long>(seed));

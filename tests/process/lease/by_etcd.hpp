@@ -5,11 +5,7 @@
 
 namespace ddrun::test {
 
-// The same tests are built twice: for a lease of this process, and for that of the program ddrun-etcd.
-#ifdef DDRUN_TEST_ETCD_PROGRAM
-
-inline constexpr bool through_program = true;
-
+/// A lease by the program ddrun-etcd.
 inline MakeLease by_etcd(const etcd::EtcdOptions& etcd, const lease::LeaseOptions& options = {"job", ttl}) {
   std::vector<std::string> argv{DDRUN_TEST_ETCD_PROGRAM, "--endpoints=" + join(etcd.endpoints, ",")};
   if (!etcd.user.empty()) {
@@ -22,17 +18,5 @@ inline MakeLease by_etcd(const etcd::EtcdOptions& etcd, const lease::LeaseOption
   }
   return by_program(std::move(argv), options);
 }
-
-#else
-
-inline constexpr bool through_program = false;
-
-inline MakeLease by_etcd(const etcd::EtcdOptions& etcd, const lease::LeaseOptions& options = {"job", ttl}) {
-  return [=](const boost::asio::any_io_executor& executor, lease::Callbacks callbacks) {
-    return etcd::make_etcd_lease(executor, options, etcd, std::move(callbacks));
-  };
-}
-
-#endif
 
 }  // namespace ddrun::test

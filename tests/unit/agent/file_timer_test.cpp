@@ -132,8 +132,9 @@ TEST_CASE("far too many timers are refused with a word, and ddrun goes on") {
   Harness h;
   for (std::size_t i = 0; i < TimerTable::most_timers + 100; ++i) {
     h.write(line(::getpid(), std::to_string(i), 1e300));
-    h.io.poll();
+    if (i % 100 == 0) h.io.poll();
   }
+  h.io.poll();
   REQUIRE(h.said.size() == 1);
   CHECK(h.said[0].find("more than 4096 timers at once") != std::string::npos);
   h.timer.forget();

@@ -157,7 +157,7 @@ TEST_CASE("every rank has the same bits where rounding depends on the order") {
   }
 }
 
-TEST_CASE("a million and three elements are summed by both back ends") {
+TEST_CASE("a million and three elements are summed by both back ends", "[full]") {
   for (const int size : {2, 3, 5}) {
     try_sizes(Backend::shm, size, {1000003});
     try_sizes(Backend::tcp, size, {1000003});
@@ -169,7 +169,7 @@ TEST_CASE("more ranks than elements and than processors work") {
   try_sizes(Backend::tcp, 24, {1, 5, 23, 25, 3000});
 }
 
-TEST_CASE("large sums with separate output go past the cache and are right") {
+TEST_CASE("large sums with separate output go past the cache and are right", "[full]") {
   try_sizes(Backend::shm, 2, {(20U << 20) / sizeof(float) + 5});
 }
 

@@ -215,7 +215,7 @@ TEST_CASE("a flipped bit in a result is one wrong element") {
   for_everything(Fault::bit_flip, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 
-TEST_CASE("another rank's data is found by all who get it") {
+TEST_CASE("another rank's data is found by all who get it", "[full]") {
   for_everything(Fault::other_ranks_data, false, [](const What& what, const Wrong& wrong) {
     const Wrong who = receivers(what.collective);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -229,7 +229,7 @@ TEST_CASE("another rank's data is found by all who get it") {
   });
 }
 
-TEST_CASE("blocks of two ranks that have changed places are wrong at every element") {
+TEST_CASE("blocks of two ranks that have changed places are wrong at every element", "[full]") {
   for_everything(Fault::swapped_blocks, false, [](const What& what, const Wrong& wrong) {
     if (what.blocks().out > 1) CHECK(wrong[kFaulty] > 2 * kCount * 9 / 10);
     // Of 256 different words, one in 256 is the same by chance where it is also from another place.
@@ -237,7 +237,7 @@ TEST_CASE("blocks of two ranks that have changed places are wrong at every eleme
   });
 }
 
-TEST_CASE("a piece of the result that never arrived is found by its rank") {
+TEST_CASE("a piece of the result that never arrived is found by its rank", "[full]") {
   for_everything(Fault::lost_chunk, true, [](const What& what, const Wrong& wrong) {
     CHECK(wrong[0] + wrong[2] == 0);
     // In place, a root's result may be its own input, of which nothing can be lost.
@@ -249,7 +249,7 @@ TEST_CASE("a piece of the result that never arrived is found by its rank") {
   });
 }
 
-TEST_CASE("a piece of a contribution that is missing is found by all who get it") {
+TEST_CASE("a piece of a contribution that is missing is found by all who get it", "[full]") {
   for_everything(Fault::lost_contribution, false, [](const What& what, const Wrong& wrong) {
     // The piece is in the first block, which only the first rank gets of some.
     Wrong who = receivers(what.collective);
@@ -265,7 +265,7 @@ TEST_CASE("a piece of a contribution that is missing is found by all who get it"
   });
 }
 
-TEST_CASE("the result of the iteration before is wrong at every element") {
+TEST_CASE("the result of the iteration before is wrong at every element", "[full]") {
   for_everything(Fault::stale_result, false, [](const What& what, const Wrong& wrong) {
     CHECK(wrong == Wrong{0, what.blocks().out * kCount, 0});
   });
@@ -275,7 +275,7 @@ TEST_CASE("a byte written behind a result is found") {
   for_everything(Fault::overrun, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 
-TEST_CASE("an input that was written to is found") {
+TEST_CASE("an input that was written to is found", "[full]") {
   for_everything(Fault::spoilt_input, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 

@@ -129,7 +129,7 @@ TEST_CASE("every algorithm is right for 2 to 17 ranks, in place and out of place
   }
 }
 
-TEST_CASE("every algorithm is right for every type and operation") {
+TEST_CASE("every algorithm is right for every type and operation", "[full]") {
   for (const Algorithm& algorithm : algorithms()) {
     for (const DataType type : all_types) {
       for (const ReduceOp op : all_ops) {

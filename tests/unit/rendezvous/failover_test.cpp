@@ -65,7 +65,7 @@ TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike"
   }
 }
 
-TEST_CASE("each promise that is broken on purpose is noticed") {
+TEST_CASE("each promise that is broken on purpose is noticed", "[full]") {
   // How often, instead of whether: DDRUN_SIMULATION_BREAKS=n tries so many seeds with each.
   const std::uint64_t all = number_from("DDRUN_SIMULATION_BREAKS", 0);
   for (const auto& [broken, name] : all_breaks) {
@@ -117,8 +117,8 @@ Takeover take_over(int agents) {
 
 }  // namespace
 
-TEST_CASE(
-    "ten thousand agents meet the next coordinator within two seconds, with as many messages each as a thousand") {
+TEST_CASE("ten thousand agents meet the next coordinator within two seconds, with as many messages each as a thousand",
+          "[full]") {
   const Takeover thousand = take_over(1'000);
   const Takeover ten_thousand = take_over(10'000);
   CAPTURE(thousand.seconds, thousand.said, ten_thousand.seconds, ten_thousand.said);
