@@ -142,7 +142,6 @@ def network_failover(bench, note):
                     job.close()
             return one
         by_etcd = ["--rdzv-backend=etcd", f"--rdzv-endpoint={etcd.endpoints}"]
-        by_votes = ["--rdzv-endpoint=" + ",".join(f"{host.address}:29400" for host in field.hosts[:3])]
         # Without it torchrun waits for a fourth host.
         by_v2 = ["--rdzv-backend=etcd-v2", f"--rdzv-endpoint={field.others[0].address}:{CLIENTS}",
                  "--rdzv-conf=last_call_timeout=1"]
@@ -151,12 +150,10 @@ def network_failover(bench, note):
         for how, bound in (("told to end", BROKEN), ("agent killed", BROKEN), ("all killed", BROKEN), ("cut off", SILENT)):
             samples, trouble = in_turn({
                 "ddrun": (bench.count(10, 3), side("ddrun", how, [*by_etcd, "--last-call=30"])),
-                "ddrun, machines vote": (bench.count(10, 3), side("ddrun", how, [*by_votes, "--last-call=30"])),
                 "torchrun etcd-v2": (bench.count(2, 1), side("torchrun", how, by_v2)),
                 "torchrun c10d": (bench.count(2, 1), side("torchrun", how, by_port))}, note)
-            for name, meeting in (("ddrun", "etcd"), ("ddrun, machines vote", "machines vote")):
-                rows.append(Comparison("network-failover", f"{how}, {meeting}, the longest of {len(samples[name])}",
-                                       samples[name], goal=bound, at_most=True, ratio=max(samples[name])))
+            rows.append(Comparison("network-failover", f"{how}, the longest of {len(samples['ddrun'])}",
+                                   samples["ddrun"], goal=bound, at_most=True, ratio=max(samples["ddrun"])))
             rows += compare("network-failover", how, samples, trouble,
                             {"torchrun etcd-v2": (None, None), "torchrun c10d": (None, None)})
     return rows

@@ -22,8 +22,7 @@ Comments on the lines above a block, which a reader does not see, change how it 
     <!-- before: COMMAND -->    a command that comes first
     <!-- ends with: 0, 3 -->    each command ends with one of these
     <!-- measured -->           numbers with a decimal point stand for any number
-    <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback, and so are node1 and the
-                                others of a list of machines that vote
+    <!-- on 2 machines -->      each command so often at the same time: node0, where they meet, is the loopback
 """
 import dataclasses
 import os
@@ -284,9 +283,6 @@ class Page:
         port = free_port()
         members = r"\bnode\d:2379(,node\d:2379)*"
         one, found = re.subn(members, f"127.0.0.1:{port}", command.text)
-        # Machines that vote are agents of this one, with a port each.
-        voters = r"\bnode1:29400(?:,node\d:29400)+"
-        one = re.sub(voters, lambda v: ",".join(f"127.0.0.1:{free_port()}" for _ in v[0].split(",")), one)
         one = re.sub(r":29400\b", f":{port}", re.sub(r"\bnode0\b", "127.0.0.1", one))
         command.text = (etcd(port, free_port()) if found else "") + f"export PORT={port}; all=; code=0\n" + f"{{ {one}\n}} & all=\"$all $!\"\n" * machines + \
             "for one in $all; do wait $one || code=$?; done; exit $code"

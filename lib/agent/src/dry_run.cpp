@@ -68,9 +68,8 @@ Result<RendezvousPlan> plan_several(const LaunchSpec& spec, RendezvousPlan plan)
                                                                  : concat(wanted.min_nodes, " to ", wanted.max_nodes);
   std::string place;
   if (wanted.has_lease()) {
-    place = concat("where ", wanted.votes()     ? concat("more than half of ", wanted.endpoint, " say")
-                             : wanted.is_etcd() ? concat("etcd at ", wanted.endpoint, " says")
-                                                : concat("'", wanted.lease, "' says"));
+    place = concat("where ", wanted.is_etcd() ? concat("etcd at ", wanted.endpoint, " says")
+                                              : concat("'", wanted.lease, "' says"));
   } else {
     const auto location = rendezvous::find_coordinator(wanted, rendezvous::this_machine());
     if (!location) return tl::unexpected(location.error());

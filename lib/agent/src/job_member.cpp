@@ -52,7 +52,7 @@ Result<void> JobMember::open() {
         spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
     if (*found) weak_secret = !(*found)->looks_strong();
-    else if (options_.hooks->find_munge && !spec.rendezvous.votes()) options.munge = options_.hooks->find_munge();
+    else if (options_.hooks->find_munge) options.munge = options_.hooks->find_munge();
     if (!*found && !options.munge) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
     options.secret = std::move(*found);
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <set>
 #include <utility>
 
 #include "ddrun/base/address.hpp"
@@ -175,37 +174,18 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
   return {};
 }
 
-/// More than half of the machines of --rdzv-endpoint=a,b,c say who leads.
-Result<void> check_voters(const RendezvousSpec& rendezvous) {
-  constexpr std::size_t fewest = 3, most = 15;
-  const auto wrong = [&](std::string_view why) {
-    return fail(Errc::invalid_argument, concat("--rdzv-endpoint=", rendezvous.endpoint, ": ", why));
-  };
-  const std::vector<std::string> voters = split(rendezvous.endpoint, ',');
-  if (voters.size() < fewest) {
-    return wrong(
-        "two machines cannot tell which of them is lost, as it takes more than half to say who leads: name one, or "
-        "three or more (or use --rdzv-backend=etcd)");
-  }
-  if (voters.size() > most) return wrong(concat("at most ", most, " machines vote; more would only be slower"));
-  if (std::set<std::string>(voters.begin(), voters.end()).size() < voters.size()) {
-    return wrong("one machine is named twice; each has one vote");
-  }
-  if (rendezvous.conf_value("is_host"))
-    return wrong("several machines vote on who runs the coordinator; leave out is_host");
-  return {};
-}
-
-/// Who runs the coordinator is decided by etcd, by a program, or by machines that vote.
+/// The coordinator's machine is chosen by etcd or by the program of --rdzv-lease; without either by --rdzv-endpoint.
 Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, Warnings& warnings) {
   const auto conf = [&](const std::string& key) { return rendezvous.conf_value(key).value_or(""); };
-  if (rendezvous.votes()) {
-    if (auto enough = check_voters(rendezvous); !enough) return enough;
-  }
   if (!rendezvous.has_lease()) {
+    if (!rendezvous.standalone && rendezvous.endpoint.find(',') != std::string::npos) {
+      return fail(Errc::invalid_argument,
+                  concat(settings.of("rdzv-endpoint").prefix,
+                         ": only etcd has several endpoints; name one machine, or add --rdzv-backend=etcd (these are "
+                         "its members) or --rdzv-lease=COMMAND (a program says which machine runs the coordinator)"));
+    }
     if (typed(settings, "lease-ttl")) {
-      warnings.emplace_back(
-          "--lease-ttl has no effect without --rdzv-backend=etcd, --rdzv-lease or several machines in --rdzv-endpoint");
+      warnings.emplace_back("--lease-ttl has no effect without --rdzv-backend=etcd or --rdzv-lease");
     }
     return {};
   }
@@ -213,7 +193,7 @@ Result<void> check_lease(RendezvousSpec& rendezvous, const Settings& settings, W
     return fail(Errc::invalid_argument,
                 "--rdzv-backend=etcd and --rdzv-lease both say who leads; leave one of them out");
   }
-  if (!rendezvous.is_etcd() && !rendezvous.votes() && typed(settings, "rdzv-endpoint")) {
+  if (!rendezvous.is_etcd() && typed(settings, "rdzv-endpoint")) {
     warnings.emplace_back("--rdzv-endpoint has no effect with --rdzv-lease, which says where the coordinator is");
   }
   if (const std::string protocol = conf("protocol"); !protocol.empty() && protocol != "http" && protocol != "https") {

@@ -25,7 +25,7 @@ Result<void> set_endpoint(Draft& draft, std::string_view value) {
     draft.spec.rendezvous.endpoint = value;
     return {};
   }
-  // Several are members of etcd, or machines that vote: that, too, is settled there.
+  // Several are members of etcd: that, too, is settled there.
   for (const std::string& one : split(value, ',')) {
     if (const auto endpoint = parse_endpoint(one); !endpoint) return tl::unexpected(endpoint.error());
   }

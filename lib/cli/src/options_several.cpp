@@ -77,7 +77,7 @@ constexpr Option several_table[] = {
     {.name = "lease-ttl",
      .metavar = "TIME",
      .kind = Kind::duration,
-     .help = "With etcd, a lease or votes: a coordinator that is silent for so long is followed by another one",
+     .help = "With etcd or a lease: a coordinator that is silent for so long is followed by another one",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.lease_ttl, parse_lease_ttl(v)); },
      .show = [](const Draft& d) { return shown(duration_text(d.spec.rendezvous.lease_ttl)); }},
     {.name = "fence",
@@ -103,7 +103,7 @@ constexpr Option several_table[] = {
      .metavar = "FILE",
      .kind = Kind::file,
      .help = "The job's secret, the same on all machines; without it $DDRUN_SECRET, the file of ddrun secret new, or "
-             "MUNGE in Slurm (not for votes)",
+             "MUNGE in Slurm",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.secret_file, parse_non_empty(v)); },
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.secret_file); }},
     {.name = "insecure",

@@ -17,14 +17,6 @@ class Filling {
   }
 
   Result<Completion> run() {
-    auto done = fill();
-    RendezvousSpec& rendezvous = spec_.rendezvous;
-    if (rendezvous.votes() && !rendezvous.several_machines()) rendezvous.endpoint.clear();  // there is nobody to meet
-    return done;
-  }
-
- private:
-  Result<Completion> fill() {
     if (gives_up()) return std::move(result_);
     RendezvousSpec& rendezvous = spec_.rendezvous;
     if (auto refused = check_shape(); !refused) return tl::unexpected<Error>(refused.error());
@@ -45,6 +37,7 @@ class Filling {
     return std::move(result_);
   }
 
+ private:
   [[nodiscard]] bool has(std::string_view option) const { return given_.find(option) != given_.end(); }
   [[nodiscard]] const std::string& where(std::string_view option) const { return given_.find(option)->second; }
 
@@ -182,7 +175,7 @@ class Filling {
   /// Here, as only now it is known how many machines there are and what the scheduler calls the job.
   [[nodiscard]] Result<void> check_lease() const {
     const RendezvousSpec& rendezvous = spec_.rendezvous;
-    if (!rendezvous.has_lease() || rendezvous.votes()) return {};
+    if (!rendezvous.has_lease()) return {};
     if (rendezvous.is_etcd() && rendezvous.endpoint.empty()) {
       return fail(
           Errc::invalid_argument,

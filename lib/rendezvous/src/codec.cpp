@@ -1,12 +1,10 @@
 #include "codec.hpp"
 
-#include <algorithm>
 #include <concepts>
 #include <type_traits>
 
 #include "ddrun/base/bytes.hpp"
 #include "ddrun/base/text.hpp"
-#include "vote_messages.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -70,14 +68,6 @@ void fields(auto& walk, Is<EventLine> auto& event) { walk(event.json); }
 void fields(auto& walk, Is<Resumed> auto& resumed) { walk(resumed.heard); }
 void fields(auto& walk, Is<Notice> auto& notice) { walk(notice.text); }
 
-void fields(auto& walk, Is<VoteRequest> auto& request) {
-  walk(request.kind, request.number, request.term, request.candidate, request.text, request.ttl_ms, request.sure);
-}
-void fields(auto& walk, Is<VoteAnswer> auto& answer) {
-  walk(answer.number, answer.ballot, answer.voter, answer.voted, answer.seen, answer.leader_term, answer.leader_address,
-       answer.verdict, answer.sure);
-}
-
 using KeyAndValue = Settings::value_type;
 
 struct WriteFields {
@@ -102,8 +92,6 @@ struct WriteFields {
 constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
 constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::moved; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
-constexpr VoteRequest::Kind last(VoteRequest::Kind /*kind*/) { return VoteRequest::Kind::record; }
-constexpr VoteAnswer::Ballot last(VoteAnswer::Ballot /*ballot*/) { return VoteAnswer::Ballot::other_job; }
 
 struct ReadFields {
   Reader& from;
@@ -173,25 +161,6 @@ Result<Message> decode_any(std::uint8_t type, std::uint8_t first, std::string_vi
   }
 }
 
-/// Of votes: the type says nothing more.
-template <class Message>
-std::string encode_vote(const Message& message) {
-  std::string payload;
-  WriteFields walk{payload};
-  fields(walk, message);
-  return payload;
-}
-
-template <class Message>
-Result<Message> decode_vote(std::string_view payload, const char* what) {
-  Reader reader(payload);
-  Message message;
-  ReadFields walk{reader};
-  fields(walk, message);
-  if (!reader.ok()) return fail(Errc::protocol, concat(what, " of ", payload.size(), " bytes that cannot be read"));
-  return message;
-}
-
 /// What a message can do without; none for most kinds.
 struct Spare {
   std::vector<std::string*> texts;
@@ -240,23 +209,6 @@ Result<FromAgent> decode_from_agent(std::uint8_t type, std::string_view payload)
 
 Result<FromCoordinator> decode_from_coordinator(std::uint8_t type, std::string_view payload) {
   return decode_any<FromCoordinator>(type, first_from_coordinator, payload);
-}
-
-std::string encode(const VoteRequest& request) { return encode_vote(request); }
-std::string encode(const VoteAnswer& answer) { return encode_vote(answer); }
-
-Result<VoteRequest> decode_vote_request(std::string_view payload) {
-  auto request = decode_vote<VoteRequest>(payload, "a request");
-  if (request && request->term > highest_term) return fail(Errc::protocol, "a request of a term that no job gets to");
-  return request;
-}
-
-Result<VoteAnswer> decode_vote_answer(std::string_view payload) {
-  auto answer = decode_vote<VoteAnswer>(payload, "an answer");
-  if (answer && std::max({answer->voted, answer->seen, answer->leader_term}) > highest_term) {
-    return fail(Errc::protocol, "an answer of a term that no job gets to");
-  }
-  return answer;
 }
 
 bool counts(std::uint8_t type) {

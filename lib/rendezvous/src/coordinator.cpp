@@ -24,7 +24,6 @@
 #include "node_ranks.hpp"
 #include "outgoing.hpp"
 #include "recovery.hpp"
-#include "vote_messages.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -33,6 +32,8 @@ namespace {
 // With the largest number of nodes that settings allow, ranks still fit into an int.
 constexpr std::uint32_t max_workers_of_a_node = 16'384;
 
+/// Of a term or round that an agent claims: below it there is always a next one.
+constexpr std::uint64_t highest_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds time_to_open{30'000};
 constexpr Milliseconds time_to_read_the_verdict{5'000};
 constexpr Milliseconds time_for_latecomers{5'000};

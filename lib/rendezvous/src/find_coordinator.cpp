@@ -179,23 +179,4 @@ Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const M
   return location;
 }
 
-Result<VoterLocations> find_voters(const RendezvousSpec& spec, const MachineFacts& machine) {
-  VoterLocations found;
-  for (const std::string& text : split(spec.endpoint, ',')) {
-    auto endpoint = endpoint_of(text, c10d_port);
-    if (!endpoint) return tl::unexpected(endpoint.error());
-    const Meaning meaning = meaning_of(endpoint->host, machine);
-    if (meaning.who == Meaning::Who::several) {
-      return fail(Errc::invalid_argument,
-                  concat("the name ", endpoint->host, " of --rdzv-endpoint has several addresses (",
-                         meaning.addresses_text(), "), and not all are this machine's: give each machine its own"));
-    }
-    if (meaning.who == Meaning::Who::us) found.mine.push_back(found.voters.size());
-    else if (meaning.is_our_name) found.warning = another_machine(endpoint->host, meaning);
-    found.voters.push_back(std::move(*endpoint));
-  }
-  found.loopback_only = std::all_of(found.voters.begin(), found.voters.end(), means_loopback);
-  return found;
-}
-
 }  // namespace ddrun::rendezvous

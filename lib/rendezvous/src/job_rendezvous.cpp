@@ -23,7 +23,6 @@
 #include "recorded_verdict.hpp"
 #include "round_store.hpp"
 #include "settings.hpp"
-#include "voting_lease.hpp"
 #include "warn_on.hpp"
 
 namespace ddrun::rendezvous {
@@ -78,7 +77,6 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   Result<void> try_munge();
   void keep_credential();
   Result<void> open_lease();
-  [[nodiscard]] std::vector<std::string> listen_addresses() const;
 
   // With a lease.
   void campaign();
@@ -247,7 +245,7 @@ void JobRendezvous::keep_credential() {
 Result<void> JobRendezvous::start_coordinator() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   CoordinatorServerOptions options;
-  options.addresses = listen_addresses();
+  if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
   options.ports = location_.ports;
   options.secret = key_;
   if (keeper_) {
@@ -564,30 +562,10 @@ Result<void> JobRendezvous::open_lease() {
     if (const auto self = weak.lock(); self && !self->over_) self->listener_.notice(std::string(text));
   };
   callbacks.on_unusable = while_it_lasts(&JobRendezvous::on_unusable_lease);
-  const lease::LeaseOptions options{rendezvous.id, rendezvous.lease_ttl};
-  MakeLease make = [&](const asio::any_io_executor& executor, lease::Callbacks told) {
-    return lease::make_program_lease(executor, options, lease_program(rendezvous, options_.on_lease_program),
-                                     std::move(told));
-  };
-  if (rendezvous.votes()) {
-    auto found = find_voters(rendezvous, machine_);
-    if (!found) return tl::unexpected(found.error());
-    location_.warning = found->warning;
-    location_.loopback_only = found->loopback_only;
-    VotingOptions voting{std::move(found->voters), std::move(found->mine), listen_addresses(), key_};
-    make = [&options, voting = std::move(voting)](const asio::any_io_executor& executor, lease::Callbacks told) {
-      return make_voting_lease(executor, options, voting, std::move(told));
-    };
-  }
-  auto made = Leadership::make(executor_, make, std::move(callbacks));
+  auto made = Leadership::make(executor_, rendezvous, options_.on_lease_program, std::move(callbacks));
   if (!made) return tl::unexpected(made.error());
   leadership_ = std::move(*made);
   return {};
-}
-
-std::vector<std::string> JobRendezvous::listen_addresses() const {
-  if (location_.loopback_only) return {"127.0.0.1", "::1"};
-  return {"0.0.0.0", "::"};
 }
 
 void JobRendezvous::campaign() { leadership_->campaign(server_ ? addresses_text(*server_) : ""); }
@@ -601,8 +579,7 @@ void JobRendezvous::stop_campaigning() {
 /// Where others reach the coordinator here.
 std::string JobRendezvous::addresses_text(const CoordinatorServer& server) const {
   std::vector<std::string> texts;
-  if (location_.loopback_only) texts = listen_addresses();
-  else if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
+  if (const auto& local = options_.spec->rendezvous.local_addr) texts.push_back(*local);
   else texts = addresses_to_tell(machine_.addresses);
   std::string text;
   for (const std::string& address : texts) {

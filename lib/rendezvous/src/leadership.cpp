@@ -12,6 +12,7 @@
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/lease/program_lease.hpp"
 
 namespace ddrun::rendezvous {
 
@@ -40,8 +41,6 @@ std::vector<std::string> etcd_command(const RendezvousSpec& spec) {
   return words;
 }
 
-}  // namespace
-
 lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program) {
   lease::ProgramOptions program;
   if (spec.is_etcd()) {
@@ -59,9 +58,12 @@ lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<vo
   return program;
 }
 
+}  // namespace
+
 Leadership::Leadership(asio::any_io_executor executor) : executor_(std::move(executor)) {}
 
-Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const MakeLease& make_lease,
+Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor executor, const RendezvousSpec& spec,
+                                                     std::function<void(pid_t)> on_program,
                                                      lease::Callbacks callbacks) {
   std::unique_ptr<Leadership> made(new Leadership(std::move(executor)));
   made->callbacks_ = std::make_shared<const lease::Callbacks>(made->remembering(std::move(callbacks)));
@@ -81,7 +83,8 @@ Result<std::unique_ptr<Leadership>> Leadership::make(asio::any_io_executor execu
   on_thread.on_verdict = [forward](std::string_view text) { forward(&Callbacks::on_verdict, std::string(text)); };
   on_thread.on_trouble = [forward](std::string_view text) { forward(&Callbacks::on_trouble, std::string(text)); };
   on_thread.on_unusable = [forward](const Error& error) { forward(&Callbacks::on_unusable, error); };
-  auto lease = make_lease(made->context_.get_executor(), std::move(on_thread));
+  auto lease = lease::make_program_lease(made->context_.get_executor(), {spec.id, spec.lease_ttl},
+                                         lease_program(spec, std::move(on_program)), std::move(on_thread));
   if (!lease) return tl::unexpected(lease.error());
   made->lease_ = std::move(*lease);
   return made;

@@ -13,17 +13,9 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/lease/lease.hpp"
-#include "ddrun/lease/program_lease.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
-
-/// The program that has the lease of this job; `on_program` as in RendezvousOptions.
-[[nodiscard]] lease::ProgramOptions lease_program(const RendezvousSpec& spec, std::function<void(pid_t)> on_program);
-
-/// Makes the lease for an executor.
-using MakeLease =
-    std::function<Result<std::shared_ptr<lease::Lease>>(const boost::asio::any_io_executor&, lease::Callbacks)>;
 
 /// This machine's part in who leads a job: a lease, renewed by a thread of its own, "ddrun-lease", which does nothing
 /// that can block: a coordinator whose main thread waits for a disk still leads.
@@ -32,9 +24,11 @@ using MakeLease =
 /// from within a call. What the calls and callbacks mean says lease.hpp.
 class Leadership {
  public:
-  /// Connects to nothing yet. Fails as `make_lease` does, which is called once.
+  /// The lease of the job of `spec`; `on_program` as in RendezvousOptions. Starts nothing yet. Fails as
+  /// make_program_lease() does.
   [[nodiscard]] static Result<std::unique_ptr<Leadership>> make(boost::asio::any_io_executor executor,
-                                                                const MakeLease& make_lease,
+                                                                const RendezvousSpec& spec,
+                                                                std::function<void(pid_t)> on_program,
                                                                 lease::Callbacks callbacks);
   /// Nothing is called any more. A lease that is held is not given back: it runs out.
   ~Leadership();

@@ -108,22 +108,21 @@ TEST_CASE("what can only be meant as an address has to be one") {
   CHECK(refused({"--local-addr=300.1.1.1", "w"}) == "--local-addr=300.1.1.1: '300.1.1.1' is not an IP address");
   CHECK(refused({"--master-addr=10.0.0", "w"}) == "--master-addr=10.0.0: '10.0.0' is not an IP address");
   CHECK(refused({"--master-addr=fd00:1", "w"}) == "--master-addr=fd00:1: 'fd00:1' is not an IP address");
-  const auto voting = [](const std::string& endpoints, const std::string& conf = "timeout=9") {
-    return refused({"--nnodes=2:4", "--rdzv-endpoint=" + endpoints, "--rdzv-conf=" + conf, "w"});
-  };
-  CHECK(
-      voting("a:1,b:1") ==
-      "--rdzv-endpoint=a:1,b:1: two machines cannot tell which of them is lost, as it takes more than half to say who "
-      "leads: name one, or three or more (or use --rdzv-backend=etcd)");
-  CHECK(voting("a:1,b:1,a:1") == "--rdzv-endpoint=a:1,b:1,a:1: one machine is named twice; each has one vote");
-  CHECK(voting("a,b,c", "is_host=true") ==
-        "--rdzv-endpoint=a,b,c: several machines vote on who runs the coordinator; leave out is_host");
-  CHECK(launched({"--nnodes=2:4", "--rdzv-endpoint=a,b,c", "w"}).spec.rendezvous.votes());
   CHECK(refused({"--rdzv-endpoint=1.2.3:5", "w"}) == "--rdzv-endpoint=1.2.3:5: '1.2.3' is not an IP address");
   CHECK(refused({"--rdzv-endpoint=[::zz]:5", "w"}) == "--rdzv-endpoint=[::zz]:5: '::zz' is not an IP address");
   CHECK(launched({"--local-addr=node7.ib", "w"}).spec.rendezvous.local_addr == "node7.ib");
   CHECK(launched({"--local-addr=fe80::1%eth0", "w"}).spec.rendezvous.local_addr == "fe80::1%eth0");
   CHECK(launched({"--rdzv-endpoint=1st.example:5", "w"}).spec.rendezvous.endpoint == "1st.example:5");
+}
+
+TEST_CASE("several endpoints are the members of an etcd, and nothing else") {
+  CHECK(refused({"--nnodes=2:4", "--rdzv-endpoint=a:1,b:1", "w"}) ==
+        "--rdzv-endpoint=a:1,b:1: only etcd has several endpoints; name one machine, or add --rdzv-backend=etcd (these "
+        "are its members) or --rdzv-lease=COMMAND (a program says which machine runs the coordinator)");
+  CHECK(contains(refused({"--rdzv-backend=c10d", "--rdzv-endpoint=a,b,c", "w"}), "--rdzv-backend=etcd"));
+  CHECK(launched({"--nnodes=2:4", "--rdzv-backend=etcd", "--rdzv-endpoint=a,b,c", "w"}).spec.rendezvous.endpoint ==
+        "a,b,c");
+  CHECK(launched({"--standalone", "--rdzv-endpoint=a,b,c", "w"}).spec.rendezvous.standalone);
 }
 
 TEST_CASE("link-local addresses where they lead nowhere") {

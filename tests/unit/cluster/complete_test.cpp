@@ -217,13 +217,3 @@ TEST_CASE("with a lease the scheduler's name of the job is enough, and without o
   spec.rendezvous.min_nodes = spec.rendezvous.max_nodes = 1;
   CHECK(completed({}, {}, spec).spec.rendezvous.endpoint == "e1:2379,e2:2379,e3:2379");
 }
-
-TEST_CASE("machines that vote do so in Slurm too, where it says how many there are") {
-  LaunchSpec spec;
-  spec.rendezvous.endpoint = "n1,n2,n3";
-  const auto inside = completed(step, {{"rdzv-endpoint", "--rdzv-endpoint"}}, spec);
-  CHECK(inside.spec.rendezvous.votes());
-  CHECK(inside.spec.rendezvous.max_nodes == 4);
-  const auto alone = completed({}, {{"rdzv-endpoint", "--rdzv-endpoint"}}, spec);
-  CHECK(alone.spec.rendezvous.endpoint.empty());
-}

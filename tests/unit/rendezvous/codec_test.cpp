@@ -3,7 +3,6 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/rendezvous_messages.hpp"
 #include "ddrun/test/store_wire.hpp"
-#include "vote_messages.hpp"
 
 using namespace ddrun;
 using namespace ddrun::rendezvous;
@@ -151,22 +150,6 @@ TEST_CASE("values that mean nothing are refused") {
   CHECK_FALSE(agent(73, "00000000"));  // the coordinator's
   CHECK_FALSE(coordinator(8, "00000000"));
   CHECK_FALSE(coordinator(77, "00000000"));
-}
-
-TEST_CASE("a term that no job gets to is refused: there has to be a next one") {
-  VoteRequest request;
-  VoteAnswer answer;
-  request.term = answer.voted = answer.seen = answer.leader_term = highest_term;
-  CHECK(decode_vote_request(encode(request)));
-  CHECK(decode_vote_answer(encode(answer)));
-  ++request.term;
-  CHECK_FALSE(decode_vote_request(encode(request)));
-  for (auto* number : {&answer.voted, &answer.seen, &answer.leader_term}) {
-    VoteAnswer other = answer;
-    ++*number;
-    CHECK_FALSE(decode_vote_answer(encode(answer)));
-    answer = other;
-  }
 }
 
 TEST_CASE("lengths and counts are believed only as far as there are bytes") {

@@ -10,8 +10,7 @@
 #include "ddrun/base/result.hpp"
 
 // Who leads a job on several machines, decided by an engine that exists: by a program that asks one (program_lease.hpp;
-// etcd, Kubernetes, Consul), or by etcd within this process (lib/etcd); or by machines of the job that vote
-// (voting_lease.hpp of lib/rendezvous). A leader holds a lease for so long as it renews
+// etcd, Kubernetes, Consul), or by etcd within this process (lib/etcd). A leader holds a lease for so long as it renews
 // it; when it does not, another may have it.
 //
 // Whatever fails, there are never two leaders at one time, by this rule: a leader counts its time to live from before

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -41,17 +40,6 @@ struct CoordinatorLocation {
 /// where the coordinator is, or if the name has an address of this machine and one of another, as each of them would
 /// run a coordinator.
 [[nodiscard]] Result<CoordinatorLocation> find_coordinator(const RendezvousSpec& spec, const MachineFacts& machine);
-
-/// The machines of --rdzv-endpoint=a,b,c, and which of them are this one.
-struct VoterLocations {
-  std::vector<Endpoint> voters;   ///< in the order in which they were given, each with a port
-  std::vector<std::size_t> mine;  ///< more than one where several agents run on one machine
-  bool loopback_only = false;
-  std::string warning;  ///< as above
-};
-
-/// As find_coordinator(): by the same rule for what is this machine, and with the same errors.
-[[nodiscard]] Result<VoterLocations> find_voters(const RendezvousSpec& spec, const MachineFacts& machine);
 
 /// Addresses of one machine, in the order in which they are likely to be reached from here: those with the longest
 /// common beginning with one of our own first.

@@ -163,10 +163,8 @@ struct RendezvousSpec {
     return found == conf.end() ? std::nullopt : std::optional(found->second);
   }
   [[nodiscard]] bool is_etcd() const { return backend == "etcd" || backend == "etcd-v2"; }
-  /// Several machines of --rdzv-endpoint=a,b,c vote on who runs the coordinator.
-  [[nodiscard]] bool votes() const { return !is_etcd() && lease.empty() && endpoint.find(',') != std::string::npos; }
   /// Who runs the coordinator is decided by a lease, and it outlives its machine.
-  [[nodiscard]] bool has_lease() const { return is_etcd() || votes() || !lease.empty(); }
+  [[nodiscard]] bool has_lease() const { return is_etcd() || !lease.empty(); }
 };
 
 /// A job on machines that ddrun reaches by ssh from this one.
