@@ -20,7 +20,6 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
 #include "ddrun/cluster/machine.hpp"
-#include "ddrun/cluster/slurm_munge.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/secret.hpp"
@@ -63,13 +62,6 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
-  hooks.find_munge = [&launch]() -> std::optional<rendezvous::MungePlace> {
-    const auto found = launch.env_detect == "none"
-                           ? std::nullopt
-                           : cluster::find_slurm_munge(Environment(environ), cluster::read_text_file);
-    if (!found) return std::nullopt;
-    return rendezvous::MungePlace{found->job, found->socket};
-  };
   std::optional<Error> no_report;
   if (spec.report_file) {
     hooks.on_result = [&](const agent::JobResult& result) {

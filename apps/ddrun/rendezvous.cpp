@@ -33,7 +33,7 @@ coordinator ends, ends.
   --bind=ADDRESS      IP address to listen on, several times for more (default:
                       all of this machine's)
   --secret-file=FILE  The secret that agents must know; without it $DDRUN_SECRET
-                      or the file of ddrun secret new
+                      or ~/.config/ddrun/secret, which is made if missing
   --insecure          Without a secret: whoever reaches the port may join any job
   --heartbeat-interval=TIME
                       How often each agent is pinged (default: 1s)
@@ -124,20 +124,21 @@ int run_rendezvous(const Parsed& parsed) {
   options.coordinator.heartbeat_interval = command.heartbeat_interval;
   options.coordinator.heartbeat_misses = command.heartbeat_misses;
   options.on_notice = serving.warn();
-  std::optional<rendezvous::Secret> secret;
+  std::optional<rendezvous::FoundSecret> found;
   if (!command.insecure) {
     RendezvousSpec spec;
     spec.secret_file = command.secret_file;
-    auto found = rendezvous::find_secret(spec, variable);
-    if (!found) return refuse(found.error().message, agent::exit_code(found.error().code));
-    if (!*found) return refuse(rendezvous::no_secret_message(), exit_codes::usage);
-    secret = std::move(*found);
-    if (!secret->looks_strong()) say(Level::warning, rendezvous::weak_secret_message());
-    options.secret.emplace(secret->bytes());
+    auto here = rendezvous::find_or_make_secret(spec, variable);
+    if (!here) return refuse(here.error().message, agent::exit_code(here.error().code));
+    found = std::move(*here);
+    if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
+    if (!found->secret.looks_strong()) say(Level::warning, rendezvous::weak_secret_message());
+    options.secret.emplace(found->secret.bytes());
+    options.secret_file = found->file;
   }
   const auto server = rendezvous::CoordinatorServer::start(options);
   if (!server) return refuse(server.error().message, agent::exit_code(server.error().code));
-  secret.reset();
+  found.reset();
   return serving.run((*server)->addresses(),
                      command.stats ? [&] { return stats_text((*server)->stats()); } : std::function<std::string()>());
 }

@@ -23,8 +23,8 @@ constexpr std::string_view secret_help =
 Makes the secret by which the agents of a job on several machines know each
 other: 256 random bits as text, in $XDG_CONFIG_HOME/ddrun/secret, else in
 ~/.config/ddrun/secret, where only you can read it. A file that is there already
-is never overwritten. Where all machines share the home directory nothing else
-is needed, ever; else copy the file to each of them.
+is never overwritten. Where all machines share the home directory this is not
+needed: the first job makes it. Else copy the file to each of them.
   --print             Only print one, for DDRUN_SECRET, --secret-file or a
                       Secret of Kubernetes
 

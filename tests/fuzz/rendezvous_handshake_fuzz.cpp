@@ -1,9 +1,8 @@
 // Greetings of an agent and a coordinator with somebody in between who does what he likes: passes bytes on, changes
 // them, sends his own, sends back what was said, or what was said in an earlier session.
 //
-// What must hold: whoever has a secret, or has taken it out of a credential, and takes the greeting for done has heard
-// exactly what the other side, with the same secret, has said in this session. And it does not matter how the bytes are
-// cut.
+// What must hold: whoever has a secret and takes the greeting for done has heard exactly what the other side, with the
+// same secret, has said in this session. And it does not matter how the bytes are cut.
 #include <array>
 #include <cstdint>
 #include <string>
@@ -24,46 +23,26 @@ Nonce nonce(std::uint8_t fill) {
 }
 
 const std::array<HmacKey, 2> secrets{HmacKey("the secret of the job"), HmacKey("another secret")};
-const std::string credential = "MUNGE:of the job:";
-const std::string other_credential = "MUNGE:of another coordinator of the same user, in the same job:";
-
-/// What unmunge would find in a credential; nothing if it would not take it.
-const HmacKey* opened(std::string_view text) {
-  if (text == credential) return &secrets[0];
-  return text == other_credential ? &secrets[1] : nullptr;
-}
 
 /// One side, and a copy of it that gets the same bytes one by one.
 template <class Machine>
 class Side {
  public:
-  template <class... More>
-  Side(const HmacKey* secret, std::uint8_t fill, More... more)
-      : whole_(secret, nonce(fill), more...), crumbs_(secret, nonce(fill), more...), secret_(secret) {
-    begin();
-  }
-  Side(AgentHandshake::ByMunge by_munge, std::uint8_t fill)
-      : whole_(by_munge, nonce(fill)), crumbs_(by_munge, nonce(fill)) {
-    begin();
+  Side(const HmacKey* secret, std::uint8_t fill) : whole_(secret, nonce(fill)), crumbs_(secret, nonce(fill)) {
+    if constexpr (requires { whole_.begin(); }) {
+      said_ = crumbs_said_ = whole_.begin();
+    }
   }
 
   void hear(std::string_view bytes) {
     while (!bytes.empty() && whole_.state() == Greeting::going_on) hear_some(bytes);
   }
   [[nodiscard]] bool done() const { return whole_.state() == Greeting::done; }
-  /// Null: without one, or it is not known yet.
-  [[nodiscard]] const HmacKey* secret() const { return secret_; }
   [[nodiscard]] const std::string& said() const { return said_; }
   [[nodiscard]] const std::string& heard() const { return heard_; }
   [[nodiscard]] SessionKeys keys() const { return whole_.keys(); }
 
  private:
-  void begin() {
-    if constexpr (requires { whole_.begin(); }) {
-      said_ = crumbs_said_ = whole_.begin();
-    }
-  }
-
   void hear_some(std::string_view& bytes) {
     auto left = bytes;
     whole_.feed(left, said_);
@@ -76,22 +55,11 @@ class Side {
     }
     bytes = left;
     DDRUN_FUZZ_CHECK(whole_.state() == crumbs_.state());
-    if constexpr (requires { whole_.credential(); }) open();
     DDRUN_FUZZ_CHECK(said_ == crumbs_said_);
-    DDRUN_FUZZ_CHECK(said_.size() <= hello_size + 2 + other_credential.size() + sizeof(Digest));
-  }
-  void open() {
-    if (whole_.state() != Greeting::credential) return;
-    DDRUN_FUZZ_CHECK(whole_.credential() == crumbs_.credential());
-    DDRUN_FUZZ_CHECK(!whole_.credential().empty() && whole_.credential().size() <= max_credential);
-    secret_ = opened(whole_.credential());
-    if (secret_ == nullptr) return;
-    whole_.prove(*secret_, said_);
-    crumbs_.prove(*secret_, crumbs_said_);
+    DDRUN_FUZZ_CHECK(said_.size() <= hello_size + sizeof(Digest));
   }
 
   Machine whole_, crumbs_;
-  const HmacKey* secret_ = nullptr;
   std::string said_, crumbs_said_, heard_;
 };
 
@@ -114,26 +82,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Input input(data, size);
   const auto flags = input.byte();
   const auto secret = [](unsigned choice) { return choice % 4 < 2 ? &secrets[choice % 4] : nullptr; };
-  const bool agent_by_munge = flags % 4 == 3, coordinator_by_munge = flags / 4 % 4 == 3;
+  const HmacKey* const of_agent = secret(flags);
+  const HmacKey* const of_coordinator = secret(flags / 4);
 
   // A session of before, which somebody has recorded.
-  const bool old_by_munge = flags / 16 % 2 == 1;
-  using AgentSide = Side<AgentHandshake>;
-  AgentSide old_agent = old_by_munge ? AgentSide(AgentHandshake::ByMunge{}, 1) : AgentSide(&secrets[0], 1);
-  Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2, old_by_munge ? &credential : nullptr);
+  Side<AgentHandshake> old_agent(&secrets[0], 1);
+  Side<CoordinatorHandshake> old_coordinator(&secrets[0], 2);
   for (int turn = 0; turn < 2; ++turn) {
     old_coordinator.hear(std::string_view(old_agent.said()).substr(old_coordinator.heard().size()));
     old_agent.hear(std::string_view(old_coordinator.said()).substr(old_agent.heard().size()));
   }
   DDRUN_FUZZ_CHECK(old_agent.done() && old_coordinator.done());
 
-  AgentSide agent = agent_by_munge ? AgentSide(AgentHandshake::ByMunge{}, 3) : AgentSide(secret(flags), 3);
-  // Its credential may be one that was seen before, or a new one.
-  const bool new_one = flags / 32 % 2 == 1;
-  Side<CoordinatorHandshake> coordinator(coordinator_by_munge ? &secrets[new_one ? 1 : 0] : secret(flags / 4), 4,
-                                         !coordinator_by_munge ? nullptr
-                                         : new_one             ? &other_credential
-                                                               : &credential);
+  Side<AgentHandshake> agent(of_agent, 3);
+  Side<CoordinatorHandshake> coordinator(of_coordinator, 4);
   std::array<std::size_t, 4> from{};
   while (!input.empty()) {
     const auto what = input.byte();
@@ -148,21 +110,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         from[what % 4] += what % 8;
         break;
       default:  // sent back
-        if (what % 4 == 2) agent.hear(credential);
-        else if (what % 2 == 0) agent.hear(behind_hello(agent.said()));
+        if (what % 2 == 0) agent.hear(behind_hello(agent.said()));
         else coordinator.hear(behind_hello(coordinator.said()));
     }
   }
-  const HmacKey* const of_agent = agent.secret();
-  const HmacKey* const of_coordinator = coordinator.secret();
   if (agent.done() && of_agent != nullptr) {
-    DDRUN_FUZZ_CHECK(agent_by_munge == coordinator_by_munge);
     DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
     DDRUN_FUZZ_CHECK(agent.heard() == coordinator.said());
     DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
   }
   if (coordinator.done() && of_coordinator != nullptr) {
-    DDRUN_FUZZ_CHECK(agent_by_munge == coordinator_by_munge);
     DDRUN_FUZZ_CHECK(of_agent == of_coordinator);
     DDRUN_FUZZ_CHECK(coordinator.heard() == agent.said());
   }

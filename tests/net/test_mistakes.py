@@ -62,9 +62,16 @@ class Mistakes(JobTest):
         self.ends(row, [self.ddrun(self.bed[3], nnodes=2, env={"DDRUN_SECRET": "another sixteen bytes of secret"})])
         self.is_unharmed(jobs)
 
+    def test_homes_that_are_not_shared(self):
+        row = self.row("other-home")
+        jobs = self.running(env={"DDRUN_SECRET": None, "HOME": str(self.bed[1].home)})
+        self.ends(row, [self.ddrun(self.bed[3], nnodes=2, env={"DDRUN_SECRET": None})])
+        self.assertIn(f"this machine's is {self.bed[1].home}/.config/ddrun/secret on h1", self.said())
+        self.is_unharmed(jobs)
+
     def test_no_secret(self):
         row = self.row("no-secret")
-        self.ends(row, [self.ddrun(self.bed[1], env={"DDRUN_SECRET": None})])
+        self.ends(row, [self.ddrun(self.bed[1], env={"DDRUN_SECRET": None, "HOME": "/proc"})])
 
     def test_other_options(self):
         row = self.row("disagree")

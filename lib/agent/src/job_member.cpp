@@ -48,13 +48,13 @@ Result<void> JobMember::open() {
   if (options_.hooks->secret) {
     options.secret = std::move(options_.hooks->secret);
   } else if (several_machines() && !spec.rendezvous.insecure) {
-    auto found = rendezvous::find_secret(
+    auto found = rendezvous::find_or_make_secret(
         spec.rendezvous, [this](std::string_view name) { return options_.prepared->parent.find(name); });
     if (!found) return tl::unexpected(found.error());
-    if (*found) weak_secret = !(*found)->looks_strong();
-    else if (options_.hooks->find_munge) options.munge = options_.hooks->find_munge();
-    if (!*found && !options.munge) return fail(Errc::invalid_argument, rendezvous::no_secret_message());
-    options.secret = std::move(*found);
+    if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
+    weak_secret = !found->secret.looks_strong();
+    options.secret = std::move(found->secret);
+    options.secret_file = std::move(found->file);
   }
   rendezvous_ = rendezvous::make_rendezvous(executor_, std::move(options), listener());
   auto opened = rendezvous_->open();

@@ -36,8 +36,7 @@ class JobMember {
   /// `dispatch` is called on the executor, on one machine also from within a call.
   JobMember(boost::asio::any_io_executor executor, Options options, Dispatch dispatch);
 
-  /// As Rendezvous::open; also fails with `invalid_argument` if there is no secret, and none is not what was asked
-  /// for.
+  /// As Rendezvous::open; also fails as find_or_make_secret() does.
   Result<void> open();
 
   [[nodiscard]] bool runs_coordinator() const { return rendezvous_->runs_coordinator(); }

@@ -102,8 +102,9 @@ constexpr Option several_table[] = {
     {.name = "secret-file",
      .metavar = "FILE",
      .kind = Kind::file,
-     .help = "The job's secret, the same on all machines; without it $DDRUN_SECRET, the file of ddrun secret new, or "
-             "MUNGE in Slurm",
+     .help =
+         "The job's secret, the same on all machines; without it $DDRUN_SECRET, or ~/.config/ddrun/secret, which the "
+         "first agent makes",
      .set = [](Draft& d, std::string_view v) { return assign(d.spec.rendezvous.secret_file, parse_non_empty(v)); },
      .show = [](const Draft& d) { return shown(d.spec.rendezvous.secret_file); }},
     {.name = "insecure",

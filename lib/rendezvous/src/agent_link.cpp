@@ -26,11 +26,11 @@
 #include <vector>
 
 #include "codec.hpp"
-#include "credential_reader.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/host_lookup.hpp"
+#include "ddrun/rendezvous/secret.hpp"
 #include "frames.hpp"
 #include "handshake.hpp"
 #include "heartbeat.hpp"
@@ -75,7 +75,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
         owners_executor_(asio::prefer(std::move(owners_executor), asio::execution::outstanding_work.tracked)),
         owner_(std::move(owner)),
         options_(std::move(options)) {
-    if (options_.munge && !options_.secret) reader_.emplace(context_.get_executor(), *options_.munge);
     for (auto& endpoint : options_.coordinators) candidates_.push_back({std::move(endpoint), {}, {}});
   }
 
@@ -134,8 +133,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   void read();
   void on_bytes(std::string_view bytes);
   void on_greeting(std::string_view& bytes);
-  void on_credential();
-  void on_secret(const Result<HmacKey>& secret);
   void on_end(error_code ec);
   void take_frames(std::string_view bytes);
   void on_message(const FromCoordinator& message);
@@ -204,7 +201,6 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   Stage stage_ = Stage::idle;
 
   std::optional<AgentHandshake> handshake_;
-  std::optional<CredentialReader> reader_;
   std::optional<SessionKeys> keys_;
   std::array<char, 16 * 1024> buffer_;
   std::string payload_;
@@ -367,8 +363,7 @@ void AgentLink::Connection::on_connected() {
   out_.clear();
   after(time_to_greet,
         [this] { attempt_failed(concat("what listens on ", target_text(), " does not answer ddrun's greeting")); });
-  if (options_.munge) handshake_.emplace(AgentHandshake::ByMunge{}, random_nonce());
-  else handshake_.emplace(options_.secret ? &*options_.secret : nullptr, random_nonce());
+  handshake_.emplace(options_.secret ? &*options_.secret : nullptr, random_nonce());
   out_ = handshake_->begin();
   write();
   read();
@@ -431,9 +426,6 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   switch (handshake_->feed(bytes, out_)) {
     case Greeting::going_on: return write();
     case Greeting::done: break;
-    case Greeting::credential:
-      if (bytes.empty()) return on_credential();
-      [[fallthrough]];  // it is to wait for the proof
     case Greeting::stranger:
       return attempt_failed(concat("what listens on ", where, " is not ddrun: give the coordinator's port"),
                             Errc::protocol);
@@ -448,26 +440,17 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
                                    "the job's with --secret-file or DDRUN_SECRET, without --insecure"),
                             Errc::invalid_argument);
     case Greeting::needs_none:
-      return attempt_failed(
-          concat("the coordinator on ", where, " was started with --insecure and this ddrun ",
-                 options_.munge ? "was not" : "has a secret", ": start all of them with --insecure, or none"),
-          Errc::invalid_argument);
-    case Greeting::needs_munge:
-      return attempt_failed(
-          concat("the coordinator on ", where, " has found no secret and knows agents by MUNGE, and this ddrun ",
-                 options_.secret ? "has a secret" : "was started with --insecure",
-                 ": give all agents the same secret (--secret-file or DDRUN_SECRET), or none"),
-          Errc::invalid_argument);
-    case Greeting::not_ready:
-      return attempt_failed(
-          concat("the coordinator on ", where, " has no MUNGE credential at this moment: is munged running there?"));
+      return attempt_failed(concat("the coordinator on ", where,
+                                   " was started with --insecure and this ddrun has a secret: start all of them with "
+                                   "--insecure, or none"),
+                            Errc::invalid_argument);
     case Greeting::busy:
       return attempt_failed(concat("the coordinator on ", where, " has too many connections to greet at once"));
     case Greeting::turned_away:
-      return attempt_failed(concat("the coordinator on ", where,
-                                   " turned this ddrun away because it has "
-                                   "another secret: give all agents the same one (--secret-file or DDRUN_SECRET)"),
-                            Errc::invalid_argument);
+      return attempt_failed(
+          concat("the coordinator on ", where, " turned this ddrun away because it has another secret: ",
+                 other_secret_advice(options_.secret_file, options_.join.host, candidate().endpoint.host, "")),
+          Errc::invalid_argument);
     case Greeting::wrong_secret:
       return attempt_failed(concat("the coordinator on ", where,
                                    " does not know this job's secret: give all agents the "
@@ -486,25 +469,6 @@ void AgentLink::Connection::on_greeting(std::string_view& bytes) {
   }
   const auto type = encode(resuming_ ? FromAgent(Resume{session_, heard_count_}) : FromAgent(options_.join), payload_);
   seal(type, payload_);
-}
-
-void AgentLink::Connection::on_credential() {
-  after(time_to_greet, [this] { attempt_failed("MUNGE has not answered on this machine: is munged running?"); });
-  if (!reader_) return on_secret(*options_.secret);
-  reader_->read(handshake_->credential(), [this, attempt = attempt_](const Result<HmacKey>& secret) {
-    if (attempt == attempt_) on_secret(secret);
-  });
-}
-
-void AgentLink::Connection::on_secret(const Result<HmacKey>& secret) {
-  if (!secret) {
-    const bool may_pass = secret.error().code == Errc::unavailable;
-    return attempt_failed(
-        concat("the coordinator on ", target_text(), " cannot be shown to be this job's: ", secret.error().message),
-        may_pass ? std::nullopt : std::optional(Errc::invalid_argument));
-  }
-  handshake_->prove(*secret, out_);
-  write();
 }
 
 void AgentLink::Connection::on_end(error_code ec) {

@@ -13,7 +13,6 @@
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/hmac.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/rendezvous/munge.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::rendezvous {
@@ -23,9 +22,8 @@ struct AgentLinkOptions {
   std::vector<Endpoint> coordinators;
   /// Of the job's secret; none: without (--insecure).
   std::optional<HmacKey> secret;
-  /// Agents know each other by MUNGE: the secret is in the coordinator's credential, and `secret` is set only where it
-  /// is known because that coordinator is in this process.
-  std::optional<MungePlace> munge;
+  /// As in RendezvousOptions, for the sentence about a coordinator with another one.
+  std::string secret_file;
   /// What is said first.
   Join join;
   /// Until when the coordinator must have answered it.

@@ -74,10 +74,6 @@ class CoordinatorServer::Loop {
   [[nodiscard]] bool wait_done(Deadline deadline);
   [[nodiscard]] CoordinatorServerStats stats();
   [[nodiscard]] bool holds_lease() const { return !options_.holds_lease || options_.holds_lease(); }
-  /// For other threads.
-  void set_credential(const std::string& credential) {
-    thread_.ask([&] { options_.credential = credential; });
-  }
   /// For other threads: `what` is done with the only job's coordinator before this returns.
   template <class Action>
   void tell_coordinator(Action what) {
@@ -91,8 +87,8 @@ class CoordinatorServer::Loop {
  private:
   /// A connection that is not authenticated. Answers are as short as the room that every new connection has.
   struct Newcomer {
-    Newcomer(UniqueFd socket, const IpAddress& from, const HmacKey* secret, const std::string* credential)
-        : fd(std::move(socket)), address(from), handshake(secret, random_nonce(), credential) {}
+    Newcomer(UniqueFd socket, const IpAddress& from, const HmacKey* secret)
+        : fd(std::move(socket)), address(from), handshake(secret, random_nonce()) {}
     UniqueFd fd;
     IpAddress address;
     CoordinatorHandshake handshake;
@@ -456,8 +452,7 @@ void CoordinatorServer::Loop::adopt(UniqueFd fd, const sockaddr_storage& peer) {
   }
   const LinkId id = ++last_id_;
   if (!thread_.watch(EPOLL_CTL_ADD, fd.get(), EPOLLIN, token_of(id))) return;
-  newcomers_.try_emplace(id, std::move(fd), *address, options_.secret ? &*options_.secret : nullptr,
-                         options_.credential ? &*options_.credential : nullptr);
+  newcomers_.try_emplace(id, std::move(fd), *address, options_.secret ? &*options_.secret : nullptr);
   to_join_by_.emplace_back(now() + time_to_join, id);
 }
 
@@ -504,9 +499,8 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
                             ": start the same ddrun on all machines"));
     case Greeting::wrong_secret:
       return dismiss(id, stats_.wrong_secrets,
-                     concat("an agent on ", who,
-                            " has another secret and was turned away: give it the "
-                            "same one (--secret-file or DDRUN_SECRET)"));
+                     concat("an agent on ", who, " has another secret and was turned away: ",
+                            other_secret_advice(options_.secret_file, options_.coordinator.host, "", who)));
     case Greeting::needs_secret:
       return dismiss(id, stats_.wrong_secrets,
                      concat("an agent on ", who,
@@ -515,18 +509,11 @@ void CoordinatorServer::Loop::on_newcomer(LinkId id, Newcomer& newcomer) {
     case Greeting::needs_none:
       return dismiss(id, stats_.wrong_secrets,
                      concat("an agent on ", who,
-                            " has a secret, or would know this one by MUNGE, but the coordinator was started with "
-                            "--insecure: start all agents with it, or none"));
-    case Greeting::needs_munge:
-      return dismiss(id, stats_.wrong_secrets,
-                     concat("an agent on ", who,
-                            " has a secret of its own, or --insecure, and was turned away: the coordinator has found "
-                            "no secret and knows agents by MUNGE; give all of them the same secret, or none"));
-    case Greeting::not_ready: ++stats_.turned_away; return dismiss(id);
+                            " has a secret, but the coordinator was started with --insecure: start all agents with "
+                            "it, or none"));
     case Greeting::stranger:
-    case Greeting::credential:
     case Greeting::busy:
-    case Greeting::turned_away:  // these three are for agents
+    case Greeting::turned_away:  // these two are for agents
       return dismiss(
           id, stats_.strangers,
           concat("something on ", who, " that is not ddrun has connected to port ", port_, " and was turned away"));
@@ -843,8 +830,6 @@ std::uint16_t CoordinatorServer::port() const { return loop_->port(); }
 std::vector<std::string> CoordinatorServer::addresses() const { return loop_->addresses(); }
 bool CoordinatorServer::wait_done(Deadline deadline) const { return loop_->wait_done(deadline); }
 CoordinatorServerStats CoordinatorServer::stats() const { return loop_->stats(); }
-
-void CoordinatorServer::set_credential(const std::string& credential) const { loop_->set_credential(credential); }
 
 void CoordinatorServer::suspend() const {
   loop_->tell_coordinator([](Coordinator& coordinator, Clock::time_point now) { coordinator.suspend(now); });

@@ -28,15 +28,11 @@ enum Status : std::uint16_t {
   must_prove = 2,
   must_not_prove = 3,
   too_many = 4,
-  must_use_munge = 5,
-  no_credential = 6,
 };
 
 // Places within a hello.
 constexpr std::size_t version_at = magic.size();
 constexpr std::size_t number_at = version_at + 2;
-// Of what follows it.
-constexpr std::size_t credential_at = hello_size + 2;
 
 std::string make_hello(std::uint16_t number, const Nonce& nonce) {
   std::string bytes(magic);
@@ -104,51 +100,18 @@ Greeting AgentHandshake::feed(std::string_view& bytes, std::string& out) {
       case must_prove: return state_ = Greeting::needs_secret;
       case must_not_prove: return state_ = Greeting::needs_none;
       case too_many: return state_ = Greeting::busy;
-      case must_use_munge: return state_ = Greeting::needs_munge;
-      case no_credential: return state_ = Greeting::not_ready;
       default: return state_ = Greeting::stranger;
     }
     if (peer_version_ != protocol_version) return state_ = Greeting::other_version;
     if (method_ == Method::none) return state_ = Greeting::done;
-    if (method_ == Method::munge) {
-      answer_ = theirs;
-    } else {
-      agree(*secret_, begin(), theirs);
-      out.append(view(proof(agent_proof)));
-    }
+    agree(*secret_, begin(), theirs);
+    out.append(view(proof(agent_proof)));
   }
-  if (!answer_.empty()) return take_credential(bytes);
   const auto theirs = gather(bytes, sizeof(Digest));
   if (theirs.empty()) return state_;
   if (theirs == no_entry) return state_ = Greeting::turned_away;
   const bool right = equal_in_constant_time(theirs, view(proof(coordinator_proof)));
   return state_ = right ? Greeting::done : Greeting::wrong_secret;
-}
-
-Greeting AgentHandshake::take_credential(std::string_view& bytes) {
-  while (!bytes.empty()) {
-    const bool has_size = answer_.size() >= credential_at;
-    const std::size_t size =
-        has_size ? credential_at + load<std::uint16_t>(answer_.data() + hello_size) : credential_at;
-    const auto taken = bytes.substr(0, size - answer_.size());
-    bytes.remove_prefix(taken.size());
-    answer_.append(taken);
-    if (answer_.size() < size) return state_;
-    if (has_size) return state_ = Greeting::credential;
-    const auto length = load<std::uint16_t>(answer_.data() + hello_size);
-    if (length == 0 || length > max_credential) return state_ = Greeting::stranger;
-  }
-  return state_;
-}
-
-std::string_view AgentHandshake::credential() const { return std::string_view(answer_).substr(credential_at); }
-
-Greeting AgentHandshake::prove(const HmacKey& secret, std::string& out) {
-  if (state_ != Greeting::credential) return state_;
-  agree(secret, begin(), answer_);
-  answer_.clear();
-  out.append(view(proof(agent_proof)));
-  return state_ = Greeting::going_on;
 }
 
 SessionKeys AgentHandshake::keys() const { return Handshake::keys(agent_frames, coordinator_frames); }
@@ -167,21 +130,12 @@ Greeting CoordinatorHandshake::feed(std::string_view& bytes, std::string& out) {
       status = another_version;
       state_ = Greeting::other_version;
     } else if (method != method_) {
-      status = method_ == Method::none ? must_not_prove : method_ == Method::secret ? must_prove : must_use_munge;
-      state_ = method_ == Method::none     ? Greeting::needs_none
-               : method_ == Method::secret ? Greeting::needs_secret
-                                           : Greeting::needs_munge;
+      status = method_ == Method::none ? must_not_prove : must_prove;
+      state_ = method_ == Method::none ? Greeting::needs_none : Greeting::needs_secret;
     } else if (method_ == Method::none) {
       state_ = Greeting::done;
-    } else if (method_ == Method::munge && credential_->empty()) {
-      status = no_credential;
-      state_ = Greeting::not_ready;
     }
-    std::string ours = hello(status);
-    if (state_ == Greeting::going_on && method_ == Method::munge) {
-      put(ours, static_cast<std::uint16_t>(credential_->size()));
-      ours.append(*credential_);
-    }
+    const std::string ours = hello(status);
     out.append(ours);
     if (state_ != Greeting::going_on) return state_;
     agree(*secret_, theirs, ours);

@@ -15,8 +15,6 @@ namespace ddrun::rendezvous {
 
 inline constexpr std::uint16_t protocol_version = 2;
 inline constexpr std::size_t hello_size = 48;
-/// Of a credential of MUNGE; ours have less than 300 bytes.
-inline constexpr std::size_t max_credential = 2048;
 using Nonce = std::array<std::uint8_t, 32>;
 
 /// 32 bytes from the system's source. It has some on every machine that ddrun can run on; otherwise the process ends.
@@ -24,15 +22,12 @@ using Nonce = std::array<std::uint8_t, 32>;
 
 enum class Greeting {
   going_on,
-  credential,  ///< of an agent: it is to be decoded, see AgentHandshake::prove
   done,
   // What an agent can meet.
   stranger,       ///< the other side does not speak this protocol
   other_version,  ///< see peer_version
   needs_secret,   ///< the coordinator wants a proof, this agent has no secret
   needs_none,     ///< the coordinator was started without a secret, this agent was not
-  needs_munge,    ///< the coordinator wants a proof by MUNGE, this agent has a secret, or none
-  not_ready,      ///< the coordinator has no credential at this moment: try again
   busy,           ///< too many wait to be authenticated: try again
   turned_away,    ///< the coordinator says that this agent's secret is another one
   wrong_secret,   ///< the other side does not know it
@@ -42,7 +37,6 @@ enum class Greeting {
 enum class Method : std::uint16_t {
   none = 0,
   secret = 1,  ///< HMAC-SHA256 with the job's
-  munge = 2,   ///< the same with one that only the same user can take out of a credential of MUNGE
 };
 
 /// Keys of the frames of a connection; both empty with method 0.
@@ -89,40 +83,25 @@ class AgentHandshake : public Handshake {
   /// `secret` outlives it; null: without one.
   AgentHandshake(const HmacKey* secret, const Nonce& nonce)
       : Handshake(secret != nullptr ? Method::secret : Method::none, nonce), secret_(secret) {}
-  struct ByMunge {};
-  AgentHandshake(ByMunge, const Nonce& nonce) : Handshake(Method::munge, nonce) {}
 
   /// What to send first.
   [[nodiscard]] std::string begin() const;
   /// Takes bytes that came, from the front of `bytes`, and appends to `out` what to send. To be called until no byte is
   /// left or `state` is not going_on; what is left after `done` is frames.
   Greeting feed(std::string_view& bytes, std::string& out);
-  /// What came, with state `credential`.
-  [[nodiscard]] std::string_view credential() const;
-  /// With the secret that was in it the greeting goes on.
-  Greeting prove(const HmacKey& secret, std::string& out);
   /// Once done.
   [[nodiscard]] SessionKeys keys() const;
 
  private:
-  Greeting take_credential(std::string_view& bytes);
-
-  const HmacKey* secret_ = nullptr;
-  std::string answer_;  // of the coordinator, with method munge: hello, size and credential
+  const HmacKey* secret_;
 };
 
 /// The coordinator's side; small, since strangers can have many of them.
 class CoordinatorHandshake : public Handshake {
  public:
-  /// `secret` and `credential` outlive it. No secret: without one. A credential, which has it in it: by MUNGE; while it
-  /// is empty there is none to be had.
-  CoordinatorHandshake(const HmacKey* secret, const Nonce& nonce, const std::string* credential = nullptr)
-      : Handshake(secret == nullptr       ? Method::none
-                  : credential == nullptr ? Method::secret
-                                          : Method::munge,
-                  nonce),
-        secret_(secret),
-        credential_(credential) {}
+  /// As AgentHandshake's.
+  CoordinatorHandshake(const HmacKey* secret, const Nonce& nonce)
+      : Handshake(secret != nullptr ? Method::secret : Method::none, nonce), secret_(secret) {}
 
   /// As the agent's. With any state but going_on and done: what is in `out` is still to be sent, then close.
   Greeting feed(std::string_view& bytes, std::string& out);
@@ -132,7 +111,6 @@ class CoordinatorHandshake : public Handshake {
 
  private:
   const HmacKey* secret_;
-  const std::string* credential_;
 };
 
 }  // namespace ddrun::rendezvous

@@ -9,7 +9,6 @@
 
 #include "agent_link.hpp"
 #include "back_ends.hpp"
-#include "credential_keeper.hpp"
 #include "ddrun/base/address.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
@@ -74,8 +73,6 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
 
  private:
   Result<void> start_coordinator();
-  Result<void> try_munge();
-  void keep_credential();
   Result<void> open_lease();
 
   // With a lease.
@@ -180,10 +177,9 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   bool has_workers_ = false;  ///< was given START and has not said STOPPED
   /// This node is to join again, as a newcomer, once its workers are stopped.
   bool coming_back_ = false;
-  std::string why_it_comes_back_;           ///< empty: it has not been a member before
-  std::optional<Leave> left_;               ///< this node was told to end
-  std::optional<HmacKey> key_;              ///< of the job's secret; none: --insecure, or by MUNGE
-  std::optional<CredentialKeeper> keeper_;  ///< by MUNGE
+  std::string why_it_comes_back_;  ///< empty: it has not been a member before
+  std::optional<Leave> left_;      ///< this node was told to end
+  std::optional<HmacKey> key_;     ///< of the job's secret; none: --insecure
   // With a lease.
   bool looking_ = false;  ///< for a coordinator, until it lets this node in
   Deadline look_until_{};
@@ -202,9 +198,6 @@ Result<void> JobRendezvous::open() {
   // All that is remembered of the secret.
   if (options_.secret) key_.emplace(options_.secret->bytes());
   options_.secret.reset();
-  if (options_.munge) {
-    if (auto works = try_munge(); !works) return works;
-  }
   machine_ = this_machine();
   if (options_.spec->rendezvous.has_lease()) {
     if (auto opened = open_lease(); !opened) return opened;
@@ -219,39 +212,13 @@ Result<void> JobRendezvous::open() {
   return location_.is_here ? start_coordinator() : Result<void>();
 }
 
-/// On each machine: any may run the coordinator, and one without munged could not tell whom it has found.
-Result<void> JobRendezvous::try_munge() {
-  keeper_.emplace(executor_, *options_.munge);
-  const auto works = keeper_->try_out();
-  if (works) return {};
-  if (works.error().code == Errc::not_found) return fail(Errc::invalid_argument, no_secret_message());
-  return fail(Errc::invalid_argument,
-              concat(no_secret_message(), "; without one MUNGE would do in this Slurm job, but it does not work here: ",
-                     works.error().message));
-}
-
-/// Of the coordinator here, so that agents that come later find it fresh.
-void JobRendezvous::keep_credential() {
-  keeper_->keep(
-      [this](const std::string& credential) {
-        if (server_) server_->set_credential(credential);
-        else keeper_->rest();
-      },
-      [this](const std::string& trouble) {
-        if (server_ && !over_) listener_.notice(trouble);
-      });
-}
-
 Result<void> JobRendezvous::start_coordinator() {
   const RendezvousSpec& rendezvous = options_.spec->rendezvous;
   CoordinatorServerOptions options;
   if (location_.loopback_only) options.addresses = {"127.0.0.1", "::1"};
   options.ports = location_.ports;
   options.secret = key_;
-  if (keeper_) {
-    options.secret = keeper_->secret();
-    options.credential = keeper_->credential();
-  }
+  options.secret_file = options_.secret_file;
   options.coordinator.host = options_.host;
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
@@ -292,7 +259,6 @@ Result<void> JobRendezvous::start_coordinator() {
     return tl::unexpected(server.error());
   }
   server_ = std::move(*server);
-  if (keeper_) keep_credential();
   if (options_.on_listening) options_.on_listening(server_->port());
   return {};
 }
@@ -332,8 +298,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   if (server_) options.coordinators = {{"127.0.0.1", server_->port()}, {"::1", server_->port()}};
   else options.coordinators = location_.candidates;
   options.secret = key_;
-  options.munge = options_.munge;
-  if (keeper_ && server_) options.secret = keeper_->secret();
+  options.secret_file = options_.secret_file;
   options.is_here = server_ != nullptr;
   options.was_there = !why_it_comes_back_.empty() && !leadership_;
   options.join = join_message();
@@ -790,7 +755,6 @@ void JobRendezvous::abort(const Abort& why) {
 void JobRendezvous::abandon(const std::string& /*why*/) {
   over_ = true;
   coming_back_ = false;
-  keeper_.reset();
   notice_timer_.cancel();
   look_timer_.cancel();
   link_.reset();
@@ -802,7 +766,6 @@ void JobRendezvous::abandon(const std::string& /*why*/) {
 
 void JobRendezvous::async_close(std::function<void()> done) {
   over_ = true;
-  if (keeper_) keeper_->rest();
   notice_timer_.cancel();
   look_timer_.cancel();
   close_done_ = std::move(done);

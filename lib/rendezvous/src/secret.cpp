@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 #include <utility>
 
 #include "ddrun/base/bytes.hpp"
@@ -163,21 +165,63 @@ Secret& Secret::operator=(Secret&& other) noexcept {
 
 Secret::~Secret() { wipe(bytes_); }
 
-Result<std::optional<Secret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable) {
-  if (spec.secret_file) return read_secret(*spec.secret_file, false);
-  if (const auto text = variable("DDRUN_SECRET"); text && !text->empty()) {
-    auto secret = Secret::from_text(*text);
-    if (!secret) return fail(secret.error().code, concat("DDRUN_SECRET: ", secret.error().message));
-    return std::optional<Secret>(std::move(*secret));
+Result<std::optional<FoundSecret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable) {
+  if (!spec.secret_file) {
+    if (const auto text = variable("DDRUN_SECRET"); text && !text->empty()) {
+      auto secret = Secret::from_text(*text);
+      if (!secret) return fail(secret.error().code, concat("DDRUN_SECRET: ", secret.error().message));
+      return FoundSecret{std::move(*secret), ""};
+    }
   }
-  if (const auto path = secret_path(variable)) return read_secret(*path, true);
-  return std::optional<Secret>();
+  const auto path = spec.secret_file ? spec.secret_file : secret_path(variable);
+  if (!path) return std::optional<FoundSecret>();
+  auto secret = read_secret(*path, !spec.secret_file);
+  if (!secret) return tl::unexpected(secret.error());
+  if (!*secret) return std::optional<FoundSecret>();
+  return FoundSecret{std::move(**secret), *path};
 }
 
-std::string no_secret_message() {
-  return "a job of several machines needs a secret that all of them know: run 'ddrun secret new' once where they share "
-         "the home directory, else copy the file it writes to each of them, or give --secret-file or DDRUN_SECRET "
-         "(--insecure: let everybody in who reaches the port)";
+Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable) {
+  const auto cannot = [](std::string_view why) {
+    return fail(
+        Errc::invalid_argument,
+        concat("a job on several machines needs a secret that all of them know, and none can be made here: ", why,
+               "; give --secret-file or DDRUN_SECRET (--insecure: let everybody in who reaches the port)"));
+  };
+  auto found = find_secret(spec, variable);
+  if (!found) return tl::unexpected(found.error());
+  if (*found) return std::move(**found);
+  const auto path = secret_path(variable);
+  if (!path) return cannot("neither XDG_CONFIG_HOME nor HOME is set");
+  auto text = new_secret_text();
+  if (!text) return cannot(text.error().message);
+  const auto written = write_new_secret(*path, *text);
+  wipe(*text);
+  if (!written && written.error().cause != std::errc::file_exists) return cannot(written.error().message);
+  found = find_secret(spec, variable);
+  if (!found) return tl::unexpected(found.error());
+  if (!*found) return cannot(concat(*path, " cannot be read again"));
+  (*found)->is_new = written.has_value();
+  return std::move(**found);
+}
+
+std::string new_secret_message(const std::string& file) {
+  return concat("made a secret for jobs on several machines: ", file,
+                "; machines that do not share it need a copy, with mode 600");
+}
+
+std::string other_secret_advice(const std::string& file, const std::string& host, const std::string& from,
+                                const std::string& to) {
+  if (!file.starts_with('/')) return "give all agents the same one (--secret-file or DDRUN_SECRET)";
+  const auto place = [&](const std::string& machine) {
+    const bool needs_brackets = machine.find(':') != std::string::npos;
+    return shell_quote(
+        machine.empty() ? file : concat(needs_brackets ? "[" : "", machine, needs_brackets ? "]" : "", ":", file));
+  };
+  return concat("this machine's is ", file, " on ", host,
+                "; where home directories differ each has its own, and the ddrun of the other machine says where: copy "
+                "one, here: scp -p ",
+                place(from), " ", place(to), " (or give all agents the same --secret-file or DDRUN_SECRET)");
 }
 
 std::optional<std::string> secret_path(const EnvironmentLookup& variable) {
@@ -198,12 +242,9 @@ Result<std::string> new_secret_text() {
 
 Result<void> write_new_secret(const std::string& path, std::string_view text) {
   if (auto made = make_directories(path); !made) return made;
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd && errno == EEXIST) {
-    return fail(Errc::invalid_argument,
-                concat(path, " exists already and was left as it is: copy it to machines that are to join; remove it ",
-                       "first to make a new one"));
-  }
+  // Under a name of its own first: nobody may read half a secret.
+  const std::string unfinished = concat(path, ".", random_id());
+  UniqueFd fd(::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd) return fail_errno(Errc::unavailable, concat("cannot write ", path), errno);
   // The mode first: the umask may have taken our own right to read. Network file systems tell of a full disk at the
   // end.
@@ -214,8 +255,21 @@ Result<void> write_new_secret(const std::string& path, std::string_view text) {
     written = false;
     error = errno;
   }
+  if (written) {
+    // Some file systems have no links, and others, NFS for one, no rename that replaces nothing.
+    written =
+        ::link(unfinished.c_str(), path.c_str()) == 0 ||
+        (errno != EEXIST && ::renameat2(AT_FDCWD, unfinished.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0);
+    error = errno;
+  }
+  ::unlink(unfinished.c_str());
   if (written) return {};
-  ::unlink(path.c_str());
+  if (error == EEXIST) {
+    return fail(Errc::invalid_argument,
+                concat(path, " exists already and was left as it is: copy it to machines that are to join; remove it ",
+                       "first to make a new one"),
+                std::make_error_code(std::errc::file_exists));
+  }
   return fail_errno(Errc::unavailable, concat("cannot write ", path, ", nothing was kept"), error);
 }
 

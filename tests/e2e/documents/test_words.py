@@ -32,7 +32,7 @@ FOREIGN = {
 OTHER_PROGRAMS = re.compile(
     r"(?:^|[\s(|/])(?:\.ci/run|\./\w+|\w+\.py|iperf3|srun|sbatch|salloc|scancel|mpirun|mpiexec|torchrun|"
     r"cmake|cpack|ctest|pkg-config|python3?|pip|git|gdb|py-spy|accelerate|torch\.distributed\.launch|coredumpctl|compute-sanitizer|"
-    r"docker|podman|systemd-run|stdbuf|munge|unmunge)(?= |$)")
+    r"docker|podman|systemd-run|stdbuf)(?= |$)")
 
 
 @functools.cache

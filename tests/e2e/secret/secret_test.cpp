@@ -109,6 +109,15 @@ TEST_CASE("Workers do not get the secret") {
   CHECK(run.all_gone());
 }
 
+TEST_CASE("A job on one machine makes no secret, nor does one that is only shown") {
+  const TemporaryDirectory home;
+  RunOptions options;
+  options.env = {{"XDG_CONFIG_HOME", home.path() + "/config"}};
+  CHECK(finish(job({"-n", "2"}, {"exit", "0"}), options).code() == 0);
+  CHECK(finish(job({"--nnodes=2", "--rdzv-endpoint=localhost", "--dry-run"}, {"exit", "0"}), options).code() == 0);
+  CHECK(::access((home.path() + "/config").c_str(), F_OK) != 0);
+}
+
 TEST_CASE("Nothing that ddrun prints or writes has the secret") {
   const TemporaryDirectory dir;
   const auto dry = finish(job({"-n", "2", "--dry-run"}, {"exit", "0"}), with_secret());

@@ -154,14 +154,24 @@ TEST_CASE("Workers that go on after the others have ended well are bounded by --
   for (const auto& outcome : outcomes) CHECK(outcome.code() == 124);
 }
 
-TEST_CASE("Without a secret there is no job on several machines") {
+TEST_CASE("Agents of a job on several machines know each other by a secret") {
   Agents agents({"--nnodes=2"});
-  SECTION("none") {
-    agents.start({}, {"exit", "0"}, "");
+  const TemporaryDirectory home;
+  const std::string made = home.path() + "/ddrun/secret";
+  SECTION("that one of them makes where there is none") {
+    for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"}, "", {{"XDG_CONFIG_HOME", home.path()}});
+    const auto outcomes = agents.finish();
+    INFO(shown(outcomes));
+    for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
+    CHECK(count(outcomes[0].err + outcomes[1].err, "made a secret for jobs on several machines: " + made) == 1);
+    CHECK(read_file(made).size() == 65);
+  }
+  SECTION("none, and none can be made") {
+    agents.start({}, {"exit", "0"}, "", {{"XDG_CONFIG_HOME", "/proc"}});
     const auto outcomes = agents.finish();
     INFO(shown(outcomes));
     CHECK(outcomes[0].code() == 2);
-    CHECK(has(outcomes[0].err, "ddrun secret new"));
+    CHECK(has(outcomes[0].err, "give --secret-file or DDRUN_SECRET"));
   }
   SECTION("none, and that is what was asked for") {
     agents.start({"--insecure"}, {"exit", "0"}, "");

@@ -188,6 +188,16 @@ TEST_CASE("an agent that cannot be let in says why, at once") {
   }
   {
     Fixture f;
+    AgentLinkOptions options;
+    options.secret.emplace("another secret than theirs");
+    options.secret_file = "/home/me/.config/ddrun/secret";
+    Agent agent({{"localhost", f.server->port()}}, options);
+    REQUIRE(agent.link->start());
+    CHECK(has(agent.end(), "this machine's is /home/me/.config/ddrun/secret on linked;"));
+    CHECK(has(agent.end(), "scp -p localhost:/home/me/.config/ddrun/secret /home/me/.config/ddrun/secret"));
+  }
+  {
+    Fixture f;
     Agent agent({{"127.0.0.1", f.server->port()}}, "");
     REQUIRE(agent.link->start());
     CHECK(has(agent.end(), "asks for a secret"));

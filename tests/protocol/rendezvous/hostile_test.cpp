@@ -67,12 +67,15 @@ TEST_CASE("a port scanner is not worth a word") {
 }
 
 TEST_CASE("another secret is refused, and nothing is proved to who has it") {
-  Fixture f;
+  auto options = Fixture::unhurried();
+  options.secret_file = "/a/secret";
+  Fixture f(options);
   RawAgent agent(f.server->port());
   CHECK(agent.greet("another secret, also long") == Greeting::turned_away);
   f.check_unharmed();
   CHECK(f.server->stats().wrong_secrets == 1);
-  CHECK(f.has_noticed("127.0.0.1 has another secret"));
+  CHECK(f.has_noticed("127.0.0.1 has another secret and was turned away: this machine's is /a/secret on "));
+  CHECK(f.has_noticed("scp -p /a/secret 127.0.0.1:/a/secret"));
   // So many are told; all are counted.
   for (int i = 0; i < 99; ++i) {
     RawAgent again(f.server->port());

@@ -1,7 +1,5 @@
 #include "handshake.hpp"
 
-#include <type_traits>
-
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
 
@@ -12,7 +10,6 @@ namespace {
 
 const HmacKey secret("sixteen bytes or more");
 const HmacKey other_secret("another secret of enough bytes");
-const std::string credential = "MUNGE:AwQFAABHQ11c:";
 
 Nonce nonce(std::uint8_t fill) {
   Nonce bytes;
@@ -24,13 +21,6 @@ Nonce nonce(std::uint8_t fill) {
 struct TwoSides {
   TwoSides(const HmacKey* of_agent, const HmacKey* of_coordinator, std::uint8_t agent_fill = 1, std::uint8_t fill = 2)
       : agent(of_agent, nonce(agent_fill)), coordinator(of_coordinator, nonce(fill)), to_coordinator(agent.begin()) {}
-  /// By MUNGE on one side or both: the agent takes `sealed` out of whatever credential it gets.
-  TwoSides(AgentHandshake::ByMunge by_munge, const HmacKey& sealed, const HmacKey* of_coordinator,
-           const std::string* credential)
-      : agent(by_munge, nonce(1)),
-        coordinator(of_coordinator, nonce(2), credential),
-        to_coordinator(agent.begin()),
-        sealed_(&sealed) {}
 
   /// `step` bytes at a time, until nobody has anything left to say.
   void run(std::size_t step = 1000) {
@@ -53,13 +43,8 @@ struct TwoSides {
     std::string_view left = piece;
     side.feed(left, answer);
     heard += piece.size() - left.size();
-    if constexpr (std::is_same_v<Side, AgentHandshake>) {
-      if (side.state() == Greeting::credential && sealed_ != nullptr) side.prove(*sealed_, answer);
-    }
     return true;
   }
-
-  const HmacKey* sealed_ = nullptr;
 };
 
 /// The greeting ends without keys, and does not wait for more.
@@ -155,119 +140,6 @@ TEST_CASE("whoever pretends to be the coordinator is found out") {
     const auto proof = out.substr(hello_size);
     bytes = proof;
     CHECK(sides.agent.feed(bytes, out) == Greeting::wrong_secret);
-  }
-}
-
-TEST_CASE("by MUNGE both sides agree, however the bytes are cut") {
-  for (std::size_t step = 1; step <= 99; ++step) {
-    TwoSides sides(AgentHandshake::ByMunge{}, secret, &secret, &credential);
-    sides.run(step);
-    CAPTURE(step);
-    REQUIRE(sides.agent.state() == Greeting::done);
-    REQUIRE(sides.coordinator.state() == Greeting::done);
-    check_frames_pass(sides);
-  }
-}
-
-TEST_CASE("the greeting by MUNGE is laid out as the page of the protocol says") {
-  TwoSides sides(AgentHandshake::ByMunge{}, secret, &secret, &credential);
-  sides.run();
-  const auto first = "DDRUN-RV" + unhex("0200 0200 00000000") + std::string(32, '\1');
-  const auto second = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, '\2') + unhex("1300") + credential;
-  const HmacKey key(secret.sign({"ddrun rendezvous 1", first, second}));
-  CHECK(sides.to_coordinator == first + std::string(view(key.sign({"ddrun agent"}))));
-  CHECK(sides.to_agent == second + std::string(view(key.sign({"ddrun coordinator"}))));
-}
-
-TEST_CASE("an agent says what it was sent, and goes on with what is in it") {
-  AgentHandshake agent(AgentHandshake::ByMunge{}, nonce(1));
-  std::string out;
-  const auto said = "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n') + unhex("1300") + credential + "!";
-  std::string_view bytes = said;
-  REQUIRE(agent.feed(bytes, out) == Greeting::credential);
-  CHECK(bytes == "!");
-  CHECK(agent.credential() == credential);
-  CHECK(out.empty());
-  CHECK(agent.feed(bytes, out) == Greeting::credential);
-  CHECK(bytes == "!");
-  CHECK(agent.prove(secret, out) == Greeting::going_on);
-  CHECK(out.size() == sizeof(Digest));
-  CHECK(agent.prove(secret, out) == Greeting::going_on);
-  CHECK(out.size() == sizeof(Digest));
-}
-
-TEST_CASE("a credential is longer than none and not longer than any is") {
-  const auto state_with = [](const std::string& size, std::size_t text) {
-    AgentHandshake agent(AgentHandshake::ByMunge{}, nonce(1));
-    std::string out;
-    const auto said =
-        "DDRUN-RV" + unhex("0200 0000 00000000") + std::string(32, 'n') + unhex(size) + std::string(text, 'M');
-    std::string_view bytes = said;
-    return agent.feed(bytes, out);
-  };
-  CHECK(state_with("0000", 0) == Greeting::stranger);
-  CHECK(state_with("00", 0) == Greeting::going_on);
-  CHECK(state_with("0008", 2047) == Greeting::going_on);  // torn
-  CHECK(state_with("0008", 2048) == Greeting::credential);
-  CHECK(state_with("0108", 2049) == Greeting::stranger);
-  CHECK(state_with("ffff", 65535) == Greeting::stranger);
-}
-
-TEST_CASE("who could not open the credential, or has another one, is refused") {
-  TwoSides sides(AgentHandshake::ByMunge{}, other_secret, &secret, &credential);
-  sides.run();
-  CHECK(sides.coordinator.state() == Greeting::wrong_secret);
-  CHECK(sides.agent.state() == Greeting::turned_away);
-  CHECK(sides.to_agent.ends_with(std::string(32, '\0')));
-}
-
-TEST_CASE("a credential that was changed on its way, or taken from elsewhere, gives other keys") {
-  TwoSides sides(AgentHandshake::ByMunge{}, secret, &secret, &credential);
-  std::string_view bytes = sides.to_coordinator;
-  REQUIRE(sides.coordinator.feed(bytes, sides.to_agent) == Greeting::going_on);
-  auto changed = sides.to_agent;
-  changed.back() = changed.back() == 'x' ? 'y' : 'x';
-  bytes = changed;
-  std::string proof, answer;
-  REQUIRE(sides.agent.feed(bytes, proof) == Greeting::credential);
-  sides.agent.prove(secret, proof);  // as if it had the same in it
-  bytes = proof;
-  CHECK(sides.coordinator.feed(bytes, answer) == Greeting::wrong_secret);
-}
-
-TEST_CASE("a coordinator without a credential at this moment says so") {
-  const std::string none;
-  TwoSides sides(AgentHandshake::ByMunge{}, secret, &secret, &none);
-  sides.run();
-  CHECK(sides.coordinator.state() == Greeting::not_ready);
-  CHECK(sides.agent.state() == Greeting::not_ready);
-  CHECK(sides.to_agent.size() == hello_size);
-}
-
-TEST_CASE("sides that want different proofs say so") {
-  {
-    TwoSides sides(AgentHandshake::ByMunge{}, secret, &secret, nullptr);
-    sides.run();
-    CHECK(sides.agent.state() == Greeting::needs_secret);
-    CHECK(sides.coordinator.state() == Greeting::needs_secret);
-    CHECK(sides.to_agent.size() == hello_size);
-  }
-  {
-    TwoSides sides(AgentHandshake::ByMunge{}, secret, nullptr, nullptr);
-    sides.run();
-    CHECK(sides.agent.state() == Greeting::needs_none);
-    CHECK(sides.coordinator.state() == Greeting::needs_none);
-  }
-  for (const HmacKey* of_agent : {&secret, static_cast<const HmacKey*>(nullptr)}) {
-    AgentHandshake agent(of_agent, nonce(1));
-    CoordinatorHandshake coordinator(&secret, nonce(2), &credential);
-    std::string to_agent, ignored;
-    const auto said = agent.begin();
-    std::string_view bytes = said;
-    CHECK(coordinator.feed(bytes, to_agent) == Greeting::needs_munge);
-    CHECK(to_agent.size() == hello_size);
-    bytes = to_agent;
-    CHECK(agent.feed(bytes, ignored) == Greeting::needs_munge);
   }
 }
 

@@ -7,7 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
+#include <filesystem>
+#include <iterator>
 #include <map>
 
 #include "ddrun/test/catch.hpp"
@@ -33,7 +36,7 @@ EnvironmentLookup lookup(const Variables& variables) {
 std::string found(const RendezvousSpec& spec, const Variables& variables) {
   const auto secret = find_secret(spec, lookup(variables));
   if (!secret) return "error: " + secret.error().message;
-  return *secret ? std::string((*secret)->bytes()) : "none";
+  return *secret ? std::string((*secret)->secret.bytes()) : "none";
 }
 
 RendezvousSpec from_file(const std::string& path) {
@@ -49,6 +52,11 @@ std::string private_file(const TemporaryDirectory& dir, const std::string& name,
 }
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::size_t entries_of(const std::string& directory) {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator(directory), std::filesystem::directory_iterator()));
+}
 
 unsigned mode_of(const std::string& path) {
   struct stat info {};
@@ -71,12 +79,106 @@ TEST_CASE("The file that was named comes before the variable and that before the
   CHECK(found({}, {{"XDG_CONFIG_HOME", "relative"}, {"HOME", dir.path()}}) == "of the home directory");
 }
 
-TEST_CASE("Without any secret nothing is found and the message says how to make one") {
+TEST_CASE("Without any secret nothing is found") {
   const TemporaryDirectory dir;
   CHECK(found({}, {}) == "none");
   CHECK(found({}, {{"HOME", dir.path()}}) == "none");
   CHECK(found({}, {{"HOME", dir.file("no-directory", "")}}) == "none");
-  CHECK(contains(no_secret_message(), "ddrun secret new"));
+}
+
+TEST_CASE("The first that needs a secret makes it, and the next one finds it") {
+  const TemporaryDirectory dir;
+  const Variables home{{"HOME", dir.path()}};
+  const mode_t before = ::umask(0);
+  const auto first = find_or_make_secret({}, lookup(home));
+  ::umask(before);
+  REQUIRE(first);
+  CHECK(first->is_new);
+  CHECK(first->file == dir.path() + "/.config/ddrun/secret");
+  CHECK(mode_of(first->file) == 0600);
+  CHECK(mode_of(dir.path() + "/.config/ddrun") == 0700);
+  CHECK(first->secret.looks_strong());
+  CHECK(ddrun::test::read_file(first->file) == std::string(first->secret.bytes()) + "\n");
+  CHECK(entries_of(dir.path() + "/.config/ddrun") == 1);
+  const auto second = find_or_make_secret({}, lookup(home));
+  REQUIRE(second);
+  CHECK_FALSE(second->is_new);
+  CHECK(second->secret.bytes() == first->secret.bytes());
+  // Others are found first, and one that is refused is not replaced.
+  CHECK(find_or_make_secret({}, lookup({{"DDRUN_SECRET", "of the variable.."}}))->file.empty());
+  REQUIRE(::chmod(first->file.c_str(), 0640) == 0);
+  const auto refused = find_or_make_secret({}, lookup(home));
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "others may read or write"));
+  CHECK_FALSE(find_or_make_secret(from_file(dir.path() + "/nothing"), lookup({})));
+  CHECK(::access((dir.path() + "/nothing").c_str(), F_OK) != 0);
+}
+
+TEST_CASE("Of many processes that need a secret at once one makes it, and all have it whole") {
+  for (int round = 0; round < 20; ++round) {
+    const TemporaryDirectory dir;
+    const Variables home{{"HOME", dir.path()}};
+    int gate[2];
+    int results[2];
+    REQUIRE(::pipe(gate) == 0);
+    REQUIRE(::pipe(results) == 0);
+    constexpr int racers = 8;
+    for (int i = 0; i < racers; ++i) {
+      if (::fork() != 0) continue;
+      ::close(gate[1]);
+      char nothing = 0;
+      (void)!::read(gate[0], &nothing, 1);  // until all are there
+      const auto secret = find_or_make_secret({}, lookup(home));
+      const std::string line = secret ? std::string(secret->secret.bytes()) + (secret->is_new ? "1" : "0") : "";
+      const bool whole = line.size() == 65 && ::write(results[1], line.data(), 65) == 65;
+      ::_exit(whole ? 0 : 1);
+    }
+    ::close(gate[0]);
+    ::close(gate[1]);
+    ::close(results[1]);
+    std::map<std::string, int> secrets;
+    int makers = 0;
+    std::array<char, 65> line{};
+    while (::read(results[0], line.data(), line.size()) == static_cast<ssize_t>(line.size())) {
+      ++secrets[std::string(line.data(), 64)];
+      makers += line[64] == '1' ? 1 : 0;
+    }
+    ::close(results[0]);
+    while (::wait(nullptr) > 0) {
+    }
+    CHECK(makers == 1);
+    CHECK(secrets.size() == 1);
+    CHECK(secrets.begin()->second == racers);
+    CHECK(entries_of(dir.path() + "/.config/ddrun") == 1);
+  }
+}
+
+TEST_CASE("Where no secret can be made the message says how to give one") {
+  const TemporaryDirectory dir;
+  const auto refusal = [](const Variables& variables) {
+    const auto secret = find_or_make_secret({}, lookup(variables));
+    REQUIRE_FALSE(secret);
+    CHECK(secret.error().code == Errc::invalid_argument);
+    CHECK(contains(secret.error().message, "give --secret-file or DDRUN_SECRET"));
+    return secret.error().message;
+  };
+  CHECK(contains(refusal({}), "neither XDG_CONFIG_HOME nor HOME is set"));
+  const std::string file = dir.file("no-directory", "");
+  CHECK(contains(refusal({{"HOME", file}}), "cannot make the directory " + file + "/.config: Not a directory"));
+  CHECK(contains(refusal({{"HOME", "/proc"}}), "cannot make the directory /proc/.config"));
+}
+
+TEST_CASE("Whose secrets differ is told both places and how to copy one") {
+  const auto advice = [](const std::string& file, const std::string& from, const std::string& to) {
+    return other_secret_advice(file, "n2", from, to);
+  };
+  CHECK(
+      advice("/home/me/.config/ddrun/secret", "n1", "") ==
+      "this machine's is /home/me/.config/ddrun/secret on n2; where home directories differ each has its own, and the "
+      "ddrun of the other machine says where: copy one, here: scp -p n1:/home/me/.config/ddrun/secret "
+      "/home/me/.config/ddrun/secret (or give all agents the same --secret-file or DDRUN_SECRET)");
+  CHECK(contains(advice("/my home/secret", "", "fd00::1"), "scp -p '/my home/secret' '[fd00::1]:/my home/secret'"));
+  CHECK(advice("", "n1", "") == "give all agents the same one (--secret-file or DDRUN_SECRET)");
 }
 
 TEST_CASE("A file that was named must be there") {
@@ -238,7 +340,7 @@ TEST_CASE("A full disk leaves no half secret") {
   std::signal(SIGXFSZ, handler);
   REQUIRE_FALSE(written);
   CHECK(written.error().code == Errc::unavailable);
-  CHECK(::access(path.c_str(), F_OK) != 0);
+  CHECK(entries_of(dir.path()) == 0);
 }
 
 TEST_CASE("words make a weak secret, random bytes and digits do not") {

@@ -8,7 +8,6 @@
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/process/guard.hpp"
-#include "ddrun/rendezvous/munge.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -21,10 +20,8 @@ struct JobHooks {
   std::function<void(const JobResult&)> on_result;
 
   // For a job on several machines.
-  /// Instead of looking for one (rendezvous::find_secret).
+  /// Instead of looking for one (rendezvous::find_or_make_secret).
   std::optional<rendezvous::Secret> secret;
-  /// Asked where there is no secret: how agents know each other without. May be empty.
-  std::function<std::optional<rendezvous::MungePlace>()> find_munge;
   /// Called once, before any worker is started, if the coordinator runs in this agent: the port it listens on.
   std::function<void(std::uint16_t)> on_listening;
 };

@@ -22,8 +22,8 @@ struct CoordinatorServerOptions {
   std::vector<std::uint16_t> ports{0};
   /// Of what agents must know; none: anybody may join (--insecure).
   std::optional<HmacKey> secret;
-  /// Where agents know it from a credential of MUNGE, that; empty while there is none: they try again.
-  std::optional<std::string> credential;
+  /// As in RendezvousOptions, for the sentence about an agent with another one.
+  std::string secret_file;
   /// Of each job. `own_addresses` is looked up if it is empty.
   CoordinatorOptions coordinator;
   /// One coordinator for each job id that agents come with, gone with its last agent; `coordinator.job_id` is ignored.
@@ -92,9 +92,6 @@ class CoordinatorServer {
   [[nodiscard]] bool wait_done(Deadline deadline) const;
   /// Asks the server's thread: returns when it has answered. May be called from any thread but that one.
   [[nodiscard]] CoordinatorServerStats stats() const;
-
-  /// The next credential of MUNGE. Returns when the server's thread has it; not from that thread.
-  void set_credential(const std::string& credential) const;
 
   // What Coordinator promises of a coordinator with a lease. Each returns when the server's thread has done it; not
   // from that thread.

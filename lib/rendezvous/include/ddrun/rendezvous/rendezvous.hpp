@@ -11,7 +11,6 @@
 
 #include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "ddrun/rendezvous/munge.hpp"
 #include "ddrun/rendezvous/secret.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -34,10 +33,9 @@ struct RendezvousOptions {
   int local_world_size = 1;
   std::string host;
   std::string version;
-  /// Several machines; nothing: by MUNGE, or --insecure.
+  /// Several machines; nothing: --insecure.
   std::optional<Secret> secret;
-  /// Agents know each other by MUNGE, without a secret.
-  std::optional<MungePlace> munge;
+  std::string secret_file;  ///< where it is from; empty: from no file
   /// Without it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE) a worker will listen where the store would, and only a free port
   /// is looked for.
   bool with_store = true;

@@ -42,8 +42,14 @@ void wipe(std::string& text) noexcept;
 /// The value of a variable; nothing if it is unset or empty.
 using EnvironmentLookup = std::function<std::optional<std::string_view>(std::string_view name)>;
 
+struct FoundSecret {
+  Secret secret;
+  std::string file;     ///< where it is from; empty: DDRUN_SECRET
+  bool is_new = false;  ///< made just now
+};
+
 /// The secret of `spec.secret_file`, else of the variable DDRUN_SECRET, else of the file secret_path(). Nothing if none
-/// of them is there: the caller decides whether the job needs one (no_secret_message()).
+/// of them is there.
 ///
 /// A file must be a regular one of this user that no other user may read or write. The one exception is a file of root
 /// on a read-only tmpfs, which is how Kubernetes mounts a Secret: only the container's own processes see that file
@@ -51,13 +57,25 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 ///
 /// Fails with `invalid_argument` for a secret that is too short, too long, or that others can read, and if secret_file
 /// names nothing; with `unavailable` if a file cannot be read.
-[[nodiscard]] Result<std::optional<Secret>> find_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable);
+[[nodiscard]] Result<std::optional<FoundSecret>> find_secret(const RendezvousSpec& spec,
+                                                             const EnvironmentLookup& variable);
+
+/// find_secret(); where there is none, a new one is written to secret_path(). Of several processes that share that file
+/// one writes it and all return its secret. Also fails with `invalid_argument` if there is no such path or nothing can
+/// be written there; the message names --secret-file and DDRUN_SECRET.
+[[nodiscard]] Result<FoundSecret> find_or_make_secret(const RendezvousSpec& spec, const EnvironmentLookup& variable);
+
+/// After FoundSecret::is_new.
+[[nodiscard]] std::string new_secret_message(const std::string& file);
+
+/// What to do where an agent and its coordinator have different secrets. `file` is this machine's, empty if its secret
+/// is from no file; `host` is this machine; the file is to be copied from `from` to `to`, of which one is empty: this
+/// machine.
+[[nodiscard]] std::string other_secret_advice(const std::string& file, const std::string& host, const std::string& from,
+                                              const std::string& to);
 
 /// For one that does not look strong: what to do.
 [[nodiscard]] std::string weak_secret_message();
-
-/// For a job of several machines without a secret: says how to make one.
-[[nodiscard]] std::string no_secret_message();
 
 /// "$XDG_CONFIG_HOME/ddrun/secret", else "$HOME/.config/ddrun/secret"; nothing if neither variable is an absolute path.
 [[nodiscard]] std::optional<std::string> secret_path(const EnvironmentLookup& variable);
@@ -65,8 +83,9 @@ using EnvironmentLookup = std::function<std::optional<std::string_view>(std::str
 /// A new secret of 256 random bits, as 64 hexadecimal digits. Fails with `unavailable` if the kernel gives none.
 [[nodiscard]] Result<std::string> new_secret_text();
 
-/// Writes `text` and a newline to a new file at `path` with mode 0600, and makes its directories with 0700. Never over
-/// one that exists (`invalid_argument`). Fails with `unavailable` if something cannot be written; nothing is left then.
+/// Writes `text` and a newline to a new file at `path` with mode 0600, and makes its directories with 0700. The file
+/// appears with its whole content. Never over one that exists (`invalid_argument`, with the cause `file_exists`). Fails
+/// with `unavailable` if something cannot be written; nothing is left then.
 [[nodiscard]] Result<void> write_new_secret(const std::string& path, std::string_view text);
 
 /// A random UUID (version 4), as torchrun uses for a job that was given no name.
