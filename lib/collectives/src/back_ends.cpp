@@ -30,10 +30,6 @@ constexpr std::array table{
             .help = "memory shared by the processes of one machine",
             .connect = connect_shm,
             .in_auto = suits_shm},
-    BackEnd{.name = "shm+tcp",
-            .help = "shm inside each machine, tcp between them",
-            .connect = connect_two_level,
-            .in_auto = suits_two_level},
     BackEnd{.name = "tcp",
             .asked_for = Backend::tcp,
             .help = "connections between the ranks",
@@ -102,9 +98,7 @@ Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadli
 std::span<const Backend> backends() {
   static const std::vector<Backend> all = [] {
     std::vector<Backend> found;
-    for (const BackEnd& one : table) {
-      if (one.asked_for) found.push_back(*one.asked_for);
-    }
+    for (const BackEnd& one : table) found.push_back(one.asked_for);
     return found;
   }();
   return all;

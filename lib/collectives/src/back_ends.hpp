@@ -41,8 +41,7 @@ enum class Gpus : unsigned char { unused, if_there, needed };
 /// A way to move data: a row of the table in back_ends.cpp, which is all that knows what back ends there are.
 struct BackEnd {
   std::string_view name;
-  /// How it is asked for; none: only `auto` takes it.
-  std::optional<Backend> asked_for{};
+  Backend asked_for;  ///< by --backend
   /// What it is, for people.
   std::string_view help;
   /// See collectives::probe(); null: there is nothing to look for.
@@ -74,10 +73,6 @@ struct BackEnd {
 /// Where all ranks can reach the same memory.
 [[nodiscard]] Suits suits_shm(const Ranks& ranks);
 [[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
-
-/// Several hosts, of which one at least has several ranks.
-[[nodiscard]] Suits suits_two_level(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_two_level(const Ranks& ranks, Deadline deadline);
 
 [[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
 

@@ -137,8 +137,7 @@ Call Communicator::meeting() {
 }
 
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
-  HostIdentity me = HostIdentity::mine();
-  if (!options.place.empty()) me.place = options.place;
+  const HostIdentity me = HostIdentity::mine();
   const Gpus gpus = back_end(options.backend).gpus;
   const GpuSurvey survey = gpus != Gpus::unused ? GpuSurvey::mine(gpus == Gpus::needed) : GpuSurvey();
   const auto lines = exchange(

@@ -190,8 +190,7 @@ Result<void> give_back(Peers& peers, const Pairs& pairs, std::byte* result, std:
   return {};
 }
 
-}  // namespace
-
+/// All ranks have everything reduced, as numbers in `ws.mine`; `in` has `count` elements.
 Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& partial, const std::byte* in,
                                 std::size_t count) {
   const Pairs pairs(peers);
@@ -210,6 +209,8 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& part
   }
   return give_back(peers, pairs, mine, bytes);
 }
+
+}  // namespace
 
 Result<void> all_reduce_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
   const Partial partial(call, peers.size());

@@ -102,11 +102,7 @@ struct Workspace {
 // elements are reduced is the same on all ranks, or only one of them reduces an element and tells the others, so that
 // all have the same bits. Groups of two or more.
 
-/// All ranks have everything reduced: log2(n) steps in which pairs swap all they have. Returns in `ws.mine` numbers of
-/// Partial; `in` has `count` elements, whatever the call's count is.
-[[nodiscard]] Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& partial, const std::byte* in,
-                                              std::size_t count);
-
+/// log2(n) steps in which pairs swap all they have.
 [[nodiscard]] Result<void> all_reduce_by_doubling(Peers& peers, Workspace& ws, const Call& call);
 /// Pairs swap halves of halves, each reducing the one it keeps, then the way back (Rabenseifner).
 [[nodiscard]] Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call);

@@ -77,11 +77,6 @@ Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
   return {};
 }
 
-Result<void> TcpCommunicator::exchange(const Outgoing& out, const Incoming& in) {
-  if (auto done = transfer_.exchange(out, in); !done) return tl::unexpected(first_failure(done.error()));
-  return {};
-}
-
 /// A rank sees only some of the others. A rank that fails says so in the store before it hangs up, so that the others,
 /// who then see that, know what came first.
 Error TcpCommunicator::first_failure(Error mine) {

@@ -39,14 +39,6 @@ class TcpCommunicator final : public Communicator {
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
 
-  [[nodiscard]] const Plan& plan() const { return plan_; }
-
-  /// For calls that are made of messages elsewhere: what exchange() moves from here on belongs to this one. Every rank
-  /// must call it as many times as the others; how many messages there are between two of them is their own affair.
-  void begin(const Call& call, Deadline deadline) { transfer_.begin(call, deadline); }
-  /// See Peers. Fails as calls do, and must not be called again then.
-  [[nodiscard]] Result<void> exchange(const Outgoing& out, const Incoming& in);
-
  private:
   TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer);
 

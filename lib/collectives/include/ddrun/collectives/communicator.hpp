@@ -114,8 +114,6 @@ struct CommunicatorOptions {
   int tcp_streams = 0;
   bool nccl_blocking = false;   ///< nccl, of what is timed: wait for each call before the next
   int nccl_graph_launches = 0;  ///< not 0: write the calls down as a CUDA graph and launch it so often
-  /// For tests that play several hosts on one machine: ranks share memory if this is equal. Empty: it is found out.
-  std::string place{};
   /// For tests and measurements. Equal on all ranks.
   PrivateWay private_way = PrivateWay::automatic;
 };
