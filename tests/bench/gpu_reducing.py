@@ -1,4 +1,4 @@
-"""All-reduce on GPUs through NCCL, beside copies within the GPU's memory: what `--roofline` of ddrun-allreduce measures."""
+"""All-reduce on a GPU through NCCL: one rank, and several that share its memory."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import subprocess
 
 from calling import Sizes, seconds_of
-from measuring import Comparison, Skip, in_turn, rates
+from measuring import Comparison, Skip, in_turn
 from reducing import MIB, PLACE, size_text
 
 NAME = "gpu-allreduce"
@@ -14,8 +14,6 @@ ONE_RANK = Sizes(1024 * MIB, 1024 * MIB, 2, 20)
 # NCCL rings of several ranks on one GPU are slow to start; these have a size for latency and one for bandwidth.
 SEVERAL = (Sizes(8, 8, 2, 200), Sizes(256 * MIB, 256 * MIB, 2, 10))
 SHARING_NCCL = (2, 30)
-OTHER_KERNELS = {"fill": "filling", "reduce": "reducing two arrays"}
-NO_KERNELS = "this build has no kernels: no nvcc was found (docs/nccl.md)"
 
 
 class Gpu:
@@ -35,8 +33,8 @@ class Gpu:
         said = tried.stderr.strip().splitlines()
         return (said[-1] if said else f"ended with {tried.returncode}") if tried.returncode else ""
 
-    def run(self, ranks, sizes, *options):
-        words = [self.bench.allreduce, "--backend=nccl", *sizes.options(), *options, "-J", self.report]
+    def run(self, ranks, sizes):
+        words = [self.bench.allreduce, "--backend=nccl", *sizes.options(), "-J", self.report]
         if ranks > 1:
             words = self.bench.ddrun_command(ranks, *words, options=("--no-python",))
         if os.path.exists(self.report):
@@ -55,29 +53,19 @@ def nccl_version(report):
 def one_rank_rows(reports):
     """One rank has nothing to exchange: out of place NCCL makes one copy within the device, in place it does nothing."""
     rows = []
-    memory = [report["roofline"] for report in reports]
-    copy = [one["copy_one_gbps"] * 1e9 for one in memory]
     size = reports[0]["results"][0]["size"]
     for placement, words in PLACE.items():
         quantity = f"one rank, {size_text(size)}, {words}"
-        one = reports[0]["results"][0][placement]
-        if one["lacking"]:
-            rows.append(Comparison(NAME, quantity, [], skipped=one["lacking"]))
-            continue
-        ours = [seconds_of(report)[size, placement] for report in reports]
-        rows.append(Comparison(NAME, quantity, ours, "copy on the device", [2 * size / rate for rate in copy], 0.97, 0.9,
-                               scale=1e6, unit="us"))
-    of_copy = "copy, read and written"
-    if "verify_one_gbps" not in memory[0]:
-        rows.append(Comparison(NAME, "verifying", [], of_copy, skipped=NO_KERNELS))
-    else:
-        def of(kernel):
-            return [one[f"{kernel}_one_gbps"] * 1e9 for one in memory]
-        rows.append(rates(NAME, "verifying", of("verify"), of_copy, copy, 0.9))
-        rows += [rates(NAME, words, of(kernel), of_copy, copy) for kernel, words in OTHER_KERNELS.items()]
-    if memory[0]["peak_gbps"]:
-        rows.append(rates(NAME, "copy on the device", copy, "the memory's clock and width", [memory[0]["peak_gbps"] * 1e9]))
+        lacking = reports[0]["results"][0][placement]["lacking"]
+        ours = [] if lacking else [seconds_of(report)[size, placement] for report in reports]
+        rows.append(Comparison(NAME, quantity, ours, skipped=lacking or "", scale=1e6, unit="us"))
     return rows
+
+
+def copy_rates(reports):
+    """Bytes per second, read and written, of that copy."""
+    size = reports[0]["results"][0]["size"]
+    return [2 * size / seconds_of(report)[size, "out_of_place"] for report in reports]
 
 
 def several_rows(ranks, reports, copies):
@@ -86,22 +74,22 @@ def several_rows(ranks, reports, copies):
     for key in seconds_of(reports[0]):
         size, placement = key
         ours = [seconds_of(report)[key] for report in reports]
-        least = [2 * ranks * size / (rate * 1e9) for rate in copies]
+        least = [2 * ranks * size / rate for rate in copies]
         rows.append(Comparison(NAME, f"{ranks} ranks on one GPU, {size_text(size)}, {PLACE[placement]}", ours,
-                               "the GPU's memory", least, scale=1e6, unit="us"))
+                               "copies on the device", least, scale=1e6, unit="us"))
     return rows
 
 
 def gpu_allreduce(bench, note, one_rank=ONE_RANK, several=SEVERAL):
-    """NCCL on one GPU, float sum: one rank against a copy within the device, our kernels against that copy, and 2, 4 and 8 ranks."""
+    """NCCL on one GPU, float sum: one rank, whose call is a copy within the device, and 2, 4 and 8 ranks beside it."""
     gpu = Gpu(bench)
     if why := gpu.obstacle():
         return [Comparison(NAME, "", [], skipped=why)]
     rounds = bench.count(5, 1)
-    samples, _ = in_turn({"ddrun": (rounds, lambda: gpu.run(1, one_rank, "--roofline"))}, note)
+    samples, _ = in_turn({"ddrun": (rounds, lambda: gpu.run(1, one_rank))}, note)
     reports = samples["ddrun"]
     rows = one_rank_rows(reports)
-    copies = [report["roofline"]["copy_one_gbps"] for report in reports]
+    copies = copy_rates(reports)
     version = nccl_version(reports[0])
     for ranks in (2, 4, 8):
         def side(count=ranks):

@@ -73,17 +73,20 @@ std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, i
 }
 
 std::string must_agree(const Options& options) {
-  return concat(
-      "--minbytes=", options.min_bytes,
-      " --maxbytes=", options.max_bytes ? std::to_string(*options.max_bytes) : "unset",
-      " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes, " --iters=", options.iterations,
-      " --warmup_iters=", options.warmup, " --check=", options.checks, " --collective=", names_of(options.collectives),
-      " --root=", options.root, " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
-      " --backend=", name_of(options.backend), " --buffers=", buffers_of(options), " --pairs=", options.pairs ? 1 : 0,
-      " --roofline=", options.roofline ? 1 : 0, " --streams=", options.streams,
-      " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
+  return concat("--minbytes=", options.min_bytes,
+                " --maxbytes=", options.max_bytes ? std::to_string(*options.max_bytes) : "unset",
+                " --stepfactor=", options.step_factor, " --stepbytes=", options.step_bytes,
+                " --iters=", options.iterations, " --warmup_iters=", options.warmup, " --check=", options.checks,
+                " --collective=", names_of(options.collectives), " --root=", options.root,
+                " --datatype=", names_of(options.types), " --op=", names_of(options.ops),
+                " --backend=", name_of(options.backend), " --buffers=", buffers_of(options),
+                " --pairs=", options.pairs ? 1 : 0, " --streams=", options.streams,
+                " --blocking=", options.blocking ? 1 : 0, " --cudagraph=", options.graph_launches);
 }
 
+namespace {
+
+/// Bytes that this machine, and our cgroup, could still give away.
 std::uint64_t free_memory() {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
   std::ifstream info("/proc/meminfo");
@@ -98,6 +101,8 @@ std::uint64_t free_memory() {
   }
   return bytes;
 }
+
+}  // namespace
 
 Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
   const std::uint64_t buffers = 2 * static_cast<std::uint64_t>(ranks);

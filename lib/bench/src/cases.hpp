@@ -31,7 +31,4 @@ namespace ddrun::bench {
 /// is free and below 2 GiB, so that many ranks on a small machine still are a quick test.
 [[nodiscard]] Result<std::uint64_t> max_bytes(const Options& options, int ranks);
 
-/// Bytes that this machine, and our cgroup, could still give away.
-[[nodiscard]] std::uint64_t free_memory();
-
 }  // namespace ddrun::bench

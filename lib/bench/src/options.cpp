@@ -394,7 +394,6 @@ void add_measuring(OptionTable& table, Options& to) {
   table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", number_into(to.warmup, 0, max_number));
   table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, max_number));
   table.add_flag("--pairs", "every pair of nodes (of ranks on one) instead", to.pairs);
-  table.add_flag("--roofline", "first measure the memory, as a reference", to.roofline);
 }
 
 OptionTable::Read buffers_into(bool& are_private) {

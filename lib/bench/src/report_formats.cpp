@@ -34,18 +34,6 @@ ordered_json to_json(const Measurement& one) {
           {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.lacking)}};
 }
 
-ordered_json to_json(const Roofline& roofline) {
-  ordered_json all{{"memory", roofline.memory},
-                   {"ranks", roofline.ranks},
-                   {"bytes", roofline.bytes},
-                   {"peak_gbps", roofline.peak > 0 ? ordered_json(roofline.peak) : ordered_json(nullptr)}};
-  for (const Roofline::Pass& pass : roofline.passes) {
-    all[pass.name + "_one_gbps"] = pass.one;
-    all[pass.name + "_all_gbps"] = pass.all;
-  }
-  return all;
-}
-
 /// A list of rows; null where a node would meet itself.
 ordered_json matrix_of(const Pairs& pairs, const std::vector<double>& values) {
   const int count = static_cast<int>(pairs.nodes.size());
@@ -111,7 +99,6 @@ std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls)
                                  {"out_of_place", to_json(row.out_of_place)},
                                  {"in_place", to_json(row.in_place)}});
   }
-  if (summary.roofline) report["roofline"] = to_json(*summary.roofline);
   if (summary.pairs) report["pairs"] = to_json(*summary.pairs);
   report["out_of_bounds"] = summary.wrong;
   report["avg_busbw_gbps"] = summary.mean_busbw;
@@ -125,7 +112,6 @@ std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls)
 
 namespace {
 
-// In the order that it was written in: that of a roofline's passes is part of it.
 using json = nlohmann::ordered_json;
 
 /// What `name_of` gave, back; throws if there is nothing of that name.
@@ -168,21 +154,6 @@ Measurement measurement_of(const json& one) {
   const auto wrong = one.find("wrong");
   if (wrong != one.end() && wrong->is_number()) result.wrong = wrong->get<std::uint64_t>();
   return result;
-}
-
-Roofline roofline_of(const json& one) {
-  Roofline roofline;
-  roofline.memory = one.value("memory", "host");
-  roofline.ranks = one.at("ranks");
-  roofline.bytes = one.at("bytes");
-  roofline.peak = number(one, "peak_gbps");
-  const std::string behind = "_one_gbps";
-  for (const auto& [key, value] : one.items()) {
-    if (!key.ends_with(behind)) continue;
-    const std::string name = key.substr(0, key.size() - behind.size());
-    roofline.passes.push_back({name, value.get<double>(), one.at(name + "_all_gbps").get<double>()});
-  }
-  return roofline;
 }
 
 std::vector<double> matrix_of(const json& rows, std::size_t nodes) {
@@ -236,7 +207,6 @@ Report report_of(const json& text) {
   report.summary.error = text.value("error", "");
   report.summary.wrong = text.at("out_of_bounds");
   report.summary.mean_busbw = number(text, "avg_busbw_gbps");
-  if (const auto one = text.find("roofline"); one != text.end()) report.summary.roofline = roofline_of(*one);
   if (const auto one = text.find("pairs"); one != text.end()) report.summary.pairs = pairs_of(*one);
   for (const json& result : text.at("results")) {
     Row row;

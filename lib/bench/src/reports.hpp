@@ -90,8 +90,6 @@ void say_shortfall(const Verdict& verdict);
 [[nodiscard]] std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size);
 [[nodiscard]] std::string footer(const Summary& summary);
 
-/// One line.
-[[nodiscard]] std::string line_of(const Roofline& roofline);
 /// The matrices (of 64 nodes at most) and the worst.
 [[nodiscard]] std::string table_of(const Pairs& pairs);
 

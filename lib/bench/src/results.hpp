@@ -47,24 +47,6 @@ struct Fact {
   std::string value;
 };
 
-/// What the memory that calls work on can do, in GB/s (10⁹ bytes), on rank 0's machine: arrays far larger than the
-/// caches, the best of a few turns.
-struct Roofline {
-  std::string memory;       ///< "host", or the name of rank 0's device
-  int ranks = 1;            ///< on that machine
-  std::uint64_t bytes = 0;  ///< of each array
-  double peak = 0;          ///< that a device's clock and width allow; 0: not known
-
-  /// Bytes read plus bytes written. Of the host: "copy" (memcpy) and "triad" (a[i] = b[i] + s c[i]). Of a device:
-  /// "copy" (by its driver) and, in a build with kernels, "fill", "verify" and "reduce" (two arrays into a third).
-  struct Pass {
-    std::string name;
-    double one = 0;  ///< rank 0 alone while the others wait
-    double all = 0;  ///< every rank of that machine at once, together
-  };
-  std::vector<Pass> passes;
-};
-
 /// What each pair of nodes (of ranks, on a single node) reaches. Matrices are row by row, nodes.size() each way,
 /// symmetric, with 0 where a node would meet itself.
 struct Pairs {
@@ -107,8 +89,7 @@ struct Setting {
 };
 
 struct Summary {
-  std::optional<Roofline> roofline;  ///< if it was asked for; this and the next
-  std::optional<Pairs> pairs;
+  std::optional<Pairs> pairs;  ///< if they were asked for
   std::vector<Row> rows;
   std::uint64_t wrong = 0;
   double mean_busbw = 0;  ///< over all measurements in which something travels; 0: none

@@ -26,7 +26,6 @@
 #include "pairs.hpp"
 #include "reports.hpp"
 #include "results.hpp"
-#include "roofline.hpp"
 
 namespace ddrun::bench {
 
@@ -224,12 +223,6 @@ class Course {
         talks_(connected.communicator->rank() == 0) {}
 
   [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
-    if (options_.roofline) {
-      auto measured = measure_roofline(connected_, options_);
-      if (!measured) return tl::unexpected(measured.error());
-      if (talks_) print(line_of(*measured));
-      roofline_ = *measured;
-    }
     if (options_.pairs) {
       auto measured = measure_pairs(connected_, buffers_, options_, local_rank_);
       if (!measured) return tl::unexpected(measured.error());
@@ -248,7 +241,6 @@ class Course {
   /// Once, at the end; `error`: why it ended early.
   [[nodiscard]] Summary summary(std::string error) {
     Summary summary = summarize(std::move(rows_), std::move(error));
-    summary.roofline = roofline_;
     if (pairs_) summary.wrong += pairs_->wrong;
     summary.pairs = std::move(pairs_);
     return summary;
@@ -277,7 +269,6 @@ class Course {
   std::uint64_t last_;
   int local_rank_;
   bool talks_;
-  std::optional<Roofline> roofline_;
   std::optional<Pairs> pairs_;
   std::vector<Row> rows_;
   std::uint64_t wrong_before_ = 0;

@@ -150,21 +150,6 @@ std::string footer(const Summary& summary) {
   return text;
 }
 
-std::string line_of(const Roofline& roofline) {
-  std::vector<std::string> words;
-  for (const Roofline::Pass& pass : roofline.passes) {
-    const bool first = words.empty();
-    std::string text =
-        concat(pass.name, ' ', two_places(pass.one), first ? " GB/s by one" : " by one", first ? " rank" : "");
-    if (roofline.ranks > 1) text += concat(", ", two_places(pass.all), " by ", roofline.ranks);
-    words.push_back(std::move(text));
-  }
-  if (roofline.peak > 0) words.push_back(concat(two_places(roofline.peak), " by its clock and width"));
-  return concat(
-      "# roofline : ", roofline.memory == "host" ? std::string() : concat("memory of ", roofline.memory, ": "),
-      join(words, "; "), "; arrays of ", roofline.bytes >> 20U, " MiB\n");
-}
-
 std::string table_of(const Pairs& pairs) {
   std::string text = concat("#\n# pairs of ", pairs.nodes.size(), ": ", pairs.steps, " steps, ", pairs.ranks_per_node,
                             pairs.ranks_per_node == 1 ? " rank" : " ranks", " of each at the same time\n");

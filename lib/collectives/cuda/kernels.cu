@@ -1,7 +1,6 @@
-// The kernels for device memory: every thread does its part of what sequence_walk.hpp and reduce_elements.hpp say.
+// The kernels for device memory: every thread does its part of what sequence_walk.hpp says.
 // They are C functions, as they are found by name; arguments are those of lib/collectives/src/gpu/kernels.cpp.
 
-#include "reduce_elements.hpp"
 #include "sequence_walk.hpp"
 
 namespace {
@@ -54,8 +53,3 @@ DDRUN_KERNELS_OF(1)
 DDRUN_KERNELS_OF(2)
 DDRUN_KERNELS_OF(4)
 DDRUN_KERNELS_OF(8)
-
-extern "C" __global__ void DDRUN_BOUNDS ddrun_reduce(const void* const* in, std::uint32_t inputs, void* out,
-                                                     std::uint64_t count, std::uint32_t type, std::uint32_t op) {
-  reduce_part(type, op, in, inputs, out, count, own_index(), all_threads());
-}

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "../../../lib/collectives/cuda/reduce_elements.hpp"
+#include "../../../lib/collectives/cuda/sequence_walk.hpp"
 #include "stream.hpp"
 
 // The library's own declarations; what is defined here has the names that the driver gives them.
@@ -73,20 +73,6 @@ Recipe walk_kernel(bool fills, void** arguments) {
   });
 }
 
-Recipe reduce_kernel(void** arguments) {
-  const auto* const in = reinterpret_cast<const void* const*>(argument<Address>(arguments, 0));
-  const auto inputs = argument<std::uint32_t>(arguments, 1);
-  auto* const out = reinterpret_cast<void*>(argument<Address>(arguments, 2));
-  const auto count = argument<std::uint64_t>(arguments, 3);
-  const auto type = argument<std::uint32_t>(arguments, 4);
-  const auto op = argument<std::uint32_t>(arguments, 5);
-  return at_once([=] {
-    for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
-      gpu::reduce_part(type, op, in, inputs, out, count, thread, kThreads);
-    }
-  });
-}
-
 }  // namespace
 
 #define FAKE extern "C" __attribute__((visibility("default"))) Status
@@ -109,11 +95,7 @@ FAKE cuDeviceGetUuid_v2(Uuid* uuid, DeviceId device) {
   return success;
 }
 FAKE cuDeviceGetAttribute(int* value, int attribute, DeviceId) {
-  // 1024 GB/s of memory.
-  *value = attribute == attribute_max_shared_memory  ? 100 << 10
-           : attribute == attribute_memory_kilohertz ? 1'000'000
-           : attribute == attribute_memory_bits      ? 4096
-                                                     : 4;
+  *value = attribute == attribute_max_shared_memory ? 100 << 10 : 4;
   return success;
 }
 FAKE cuDevicePrimaryCtxRetain(Context* context, DeviceId) {
@@ -139,10 +121,6 @@ FAKE cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Strea
 }
 FAKE cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Stream stream) {
   stream->add(at_once([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }));
-  return success;
-}
-FAKE cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Stream stream) {
-  stream->add(at_once([=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); }));
   return success;
 }
 FAKE cuMemsetD8Async(Address to, unsigned char value, std::size_t bytes, Stream stream) {
@@ -200,8 +178,7 @@ FAKE cuLaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, u
                     Stream stream, void** arguments, void**) {
   const std::string& name = function->name;
   const bool fills = name.starts_with("ddrun_fill_");
-  if (name == "ddrun_reduce") stream->add(reduce_kernel(arguments));
-  else if (name.ends_with("_1")) stream->add(walk_kernel<1>(fills, arguments));
+  if (name.ends_with("_1")) stream->add(walk_kernel<1>(fills, arguments));
   else if (name.ends_with("_2")) stream->add(walk_kernel<2>(fills, arguments));
   else if (name.ends_with("_4")) stream->add(walk_kernel<4>(fills, arguments));
   else stream->add(walk_kernel<8>(fills, arguments));

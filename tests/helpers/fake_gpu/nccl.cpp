@@ -13,13 +13,12 @@
 #include <memory>
 #include <utility>
 
-#include "../../../lib/collectives/cuda/reduce_elements.hpp"
+#include "reduce_elements.hpp"
 #include "stream.hpp"
 
 using namespace ddrun::collectives::nccl;
 using ddrun::test::fake::wanted;
 namespace cuda = ddrun::collectives::cuda;
-namespace gpu = ddrun::collectives::gpu;
 
 namespace {
 
@@ -118,7 +117,7 @@ void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count,
   for (int rank = 0; rank < comm.size; ++rank) in.push_back(comm.slot(rank) + offset);
   const auto inputs = static_cast<std::uint32_t>(in.size());
   const auto type_number = static_cast<std::uint32_t>(type);
-  gpu::reduce_part(type_number, static_cast<std::uint32_t>(op), in.data(), inputs, out, count, 0, 1);
+  ddrun::test::fake::reduce(type_number, static_cast<std::uint32_t>(op), in.data(), inputs, out, count);
 }
 
 // A group is of one thread.

@@ -68,35 +68,6 @@ TEST_CASE("one rank in place has no number with nccl") {
   CHECK(outcomes[0].out.find("one rank in place: nccl does nothing") != std::string::npos);
 }
 
-TEST_CASE("the roofline of nccl is that of the GPU's memory and of the kernels") {
-  const FakeGpus gpus("devices=2 memory=25165824");
-  const TemporaryDirectory directory;
-  const std::string path = directory.file("report.json");
-  const int size = GENERATE(1, 2);
-  Ranks ranks(size, {"--roofline", "-e", "4K", "-J", path});
-  const auto outcomes = ranks.wait();
-  INFO(outcomes[0].out << outcomes[0].err);
-  for (const Outcome& outcome : outcomes) CHECK(outcome.code() == 0);
-  CHECK(outcomes[0].out.find("# roofline : memory of Fake GPU: copy ") != std::string::npos);
-  // The first pass says it at length.
-  CHECK((outcomes[0].out.find(" by one, ") != std::string::npos) == (size > 1 && DDRUN_TEST_KERNELS));
-  CHECK(outcomes[0].out.find("; 1024.00 by its clock and width; arrays of ") != std::string::npos);
-  const auto roofline = nlohmann::json::parse(read_file(path))["roofline"];
-  CHECK(roofline["memory"] == "Fake GPU");
-  CHECK(roofline["ranks"] == size);
-  // Half of what is free, three arrays of each rank.
-  CHECK(roofline["bytes"] == (25165824 / 2 / 3 / size) / 4096 * 4096);
-  CHECK(roofline["peak_gbps"] == 1024);
-  std::vector<std::string> passes{"copy"};
-  if (DDRUN_TEST_KERNELS) passes.insert(passes.end(), {"fill", "verify", "reduce"});
-  for (const std::string& pass : passes) {
-    CAPTURE(pass);
-    CHECK(roofline[pass + "_one_gbps"] > 0);
-    CHECK(roofline[pass + "_all_gbps"] > 0);
-  }
-  CHECK(roofline.size() == 4 + 2 * passes.size());
-}
-
 TEST_CASE("what the GPU has room for need not fit into the machine's memory") {
   const FakeGpus gpus("devices=2 memory=1000000");
   Ranks ranks(2, {"--backend=nccl", "-e", "100T"});

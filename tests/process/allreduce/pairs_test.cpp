@@ -51,22 +51,3 @@ TEST_CASE("one rank has nobody to meet") {
   CHECK(outcome.code() == 2);
   CHECK(outcome.err == "ddrun-allreduce: error: --pairs: one rank has no other to meet\n");
 }
-
-TEST_CASE("the roofline stands in the header") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.file("report.json");
-  Ranks ranks(2, {"--roofline", "-e", "1K", "-n", "2", "-J", path});
-  const auto outcomes = ranks.wait();
-  CAPTURE(outcomes[0].out, outcomes[0].err);
-  CHECK(outcomes[0].code() == 0);
-  const auto at = outcomes[0].out.find("# roofline : copy ");
-  REQUIRE(at != std::string::npos);
-  CHECK(at < outcomes[0].out.find("redop"));
-  CHECK(outcomes[0].out.find(" by 2; triad ", at) != std::string::npos);
-  const auto roofline = nlohmann::json::parse(read_file(path))["roofline"];
-  CHECK(roofline["memory"] == "host");
-  CHECK(roofline["peak_gbps"].is_null());
-  for (const char* name : {"copy_one_gbps", "copy_all_gbps", "triad_one_gbps", "triad_all_gbps"})
-    CHECK(roofline[name] > 0);
-  CHECK(run_alone({"--from", path, "--compare", path}).code() == 0);
-}

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "cuda/reduce_elements.hpp"
+#include "cuda/sequence_walk.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
 #include "gpu/kernels.hpp"
@@ -88,47 +88,4 @@ TEST_CASE("kernels fill and count as a Sequence does, wherever the data begins a
       }
     }
   }
-}
-
-TEST_CASE("the kernel's reduction agrees with the processor's, bit for bit") {
-  constexpr std::size_t kCount = 9'000;
-  for (const int ranks : {1, 2, 3, 8}) {
-    for (const DataType type : all_types) {
-      for (const ReduceOp op : all_ops) {
-        const ExactPattern pattern(0, ranks, type, op);
-        std::vector<std::vector<std::byte>> inputs;
-        std::vector<const void*> in;
-        for (int rank = 0; rank < ranks; ++rank) {
-          inputs.emplace_back(kCount * size_of(type));
-          pattern.contribution_of(rank).fill(inputs.back(), 17);
-        }
-        for (const auto& input : inputs) in.push_back(input.data());
-        std::vector<std::byte> out(kCount * size_of(type));
-        for (std::uint64_t thread = 0; thread < kThreads; ++thread) {
-          gpu::reduce_part(static_cast<std::uint32_t>(type), static_cast<std::uint32_t>(op), in.data(),
-                           static_cast<std::uint32_t>(ranks), out.data(), kCount, thread, kThreads);
-        }
-        CAPTURE(ranks, name_of(type), name_of(op));
-        CHECK(pattern.reduction().count_wrong(out, 17) == 0);
-      }
-    }
-  }
-}
-
-TEST_CASE("small floating types come back as they were, and doubles are rounded to even") {
-  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto stored = static_cast<std::uint16_t>(bits);
-    const double half = gpu::Small<10>::load(stored);
-    const double brain = gpu::Small<7>::load(stored);
-    if (half == half) CHECK(gpu::Small<10>::store(half) == stored);
-    if (brain == brain) CHECK(gpu::Small<7>::store(brain) == stored);
-  }
-  CHECK(gpu::Small<10>::load(0x3c00) == 1.0);
-  CHECK(gpu::Small<10>::load(0x0001) == 0x1p-24);
-  CHECK(gpu::Small<7>::load(0x4049) == 3.140625);
-  CHECK(gpu::Small<10>::store(1 + 0x1p-11) == 0x3c00);
-  CHECK(gpu::Small<10>::store(1 + 3 * 0x1p-11) == 0x3c02);
-  CHECK(gpu::Small<10>::store(65519.99) == 0x7bff);
-  CHECK(gpu::Small<10>::store(65520) == 0x7c00);
-  CHECK(gpu::Small<10>::store(0x1p-26) == 0x0000);
 }

@@ -61,7 +61,6 @@ SAME(cuda::MemGetInfo, cuMemGetInfo);
 SAME(cuda::MemAlloc, cuMemAlloc);
 SAME(cuda::CopyToDevice, cuMemcpyHtoDAsync);
 SAME(cuda::CopyToHost, cuMemcpyDtoHAsync);
-SAME(cuda::CopyOnDevice, cuMemcpyDtoDAsync);
 SAME(cuda::SetBytes, cuMemsetD8Async);
 SAME(cuda::StreamCreate, cuStreamCreate);
 SAME(cuda::EventCreate, cuEventCreate);
@@ -81,8 +80,6 @@ static_assert(cuda::non_blocking_stream == CU_STREAM_NON_BLOCKING &&
               cuda::event_without_time == CU_EVENT_DISABLE_TIMING);
 static_assert(cuda::relaxed_capture == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(cuda::attribute_multiprocessors == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-static_assert(cuda::attribute_memory_kilohertz == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE &&
-              cuda::attribute_memory_bits == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
 static_assert(cuda::attribute_max_shared_memory == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 static_assert(cuda::attribute_dynamic_shared_memory == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 

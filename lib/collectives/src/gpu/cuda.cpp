@@ -36,7 +36,6 @@ const char* fill(Driver& to) {
   need("cuMemFree_v2", to.mem_free);
   need("cuMemcpyHtoDAsync_v2", to.copy_to_device);
   need("cuMemcpyDtoHAsync_v2", to.copy_to_host);
-  need("cuMemcpyDtoDAsync_v2", to.copy_on_device);
   need("cuMemsetD8Async", to.set_bytes);
   need("cuStreamCreate", to.stream_create);
   need("cuStreamDestroy_v2", to.stream_destroy);
@@ -147,16 +146,6 @@ Result<std::size_t> Device::free_memory() const {
   return free;
 }
 
-double Device::peak_bandwidth() const {
-  int kilohertz = 0;
-  int bits = 0;
-  if (driver_.device_get_attribute(&kilohertz, attribute_memory_kilohertz, device_) != success ||
-      driver_.device_get_attribute(&bits, attribute_memory_bits, device_) != success) {
-    return 0;
-  }
-  return 2.0 * kilohertz * 1e3 * bits / 8 / 1e9;
-}
-
 Result<void> Device::copy_to_device(std::byte* to, const void* from, std::size_t bytes) const {
   if (bytes == 0) return {};
   return driver_.check(driver_.copy_to_device(address_of(to), from, bytes, stream_), "cuMemcpyHtoDAsync");
@@ -165,11 +154,6 @@ Result<void> Device::copy_to_device(std::byte* to, const void* from, std::size_t
 Result<void> Device::copy_to_host(void* to, const std::byte* from, std::size_t bytes) const {
   if (bytes == 0) return {};
   return driver_.check(driver_.copy_to_host(to, address_of(from), bytes, stream_), "cuMemcpyDtoHAsync");
-}
-
-Result<void> Device::copy(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (bytes == 0) return {};
-  return driver_.check(driver_.copy_on_device(address_of(to), address_of(from), bytes, stream_), "cuMemcpyDtoDAsync");
 }
 
 Result<void> Device::set(std::byte* to, std::byte value, std::size_t bytes) const {

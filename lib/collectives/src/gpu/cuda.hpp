@@ -39,7 +39,6 @@ struct Driver {
   MemFree* mem_free = nullptr;
   CopyToDevice* copy_to_device = nullptr;
   CopyToHost* copy_to_host = nullptr;
-  CopyOnDevice* copy_on_device = nullptr;
   SetBytes* set_bytes = nullptr;
   StreamCreate* stream_create = nullptr;
   StreamDestroy* stream_destroy = nullptr;
@@ -91,8 +90,6 @@ class Device {
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
   /// Bytes of shared memory that a block may ask for.
   [[nodiscard]] int max_shared_memory() const { return max_shared_memory_; }
-  /// GB/s (10⁹ bytes), from the memory's clock and width, twice per clock; 0 if the driver does not tell them.
-  [[nodiscard]] double peak_bandwidth() const;
 
   /// Makes it the calling thread's. To be called before anything else, on whatever thread that happens.
   [[nodiscard]] Result<void> use() const;
@@ -102,7 +99,6 @@ class Device {
   // On the stream; they return before it is done. Host memory must stay as it is until then.
   [[nodiscard]] Result<void> copy_to_device(std::byte* to, const void* from, std::size_t bytes) const;
   [[nodiscard]] Result<void> copy_to_host(void* to, const std::byte* from, std::size_t bytes) const;
-  [[nodiscard]] Result<void> copy(std::byte* to, const std::byte* from, std::size_t bytes) const;
   [[nodiscard]] Result<void> set(std::byte* to, std::byte value, std::size_t bytes) const;
 
   /// Until everything on the stream is done.

@@ -44,8 +44,6 @@ inline constexpr unsigned event_without_time = 2;
 inline constexpr int relaxed_capture = 2;
 // CUdevice_attribute
 inline constexpr int attribute_multiprocessors = 16;
-inline constexpr int attribute_memory_kilohertz = 36;
-inline constexpr int attribute_memory_bits = 37;        ///< that the memory's bus is wide
 inline constexpr int attribute_max_shared_memory = 97;  ///< bytes of a block that asks for more than usual
 // CUfunction_attribute
 inline constexpr int attribute_dynamic_shared_memory = 8;
@@ -68,7 +66,6 @@ using MemAlloc = Status(Address* memory, std::size_t bytes);
 using MemFree = Status(Address memory);
 using CopyToDevice = Status(Address to, const void* from, std::size_t bytes, Stream stream);
 using CopyToHost = Status(void* to, Address from, std::size_t bytes, Stream stream);
-using CopyOnDevice = Status(Address to, Address from, std::size_t bytes, Stream stream);
 using SetBytes = Status(Address to, unsigned char value, std::size_t bytes, Stream stream);
 using StreamCreate = Status(Stream* stream, unsigned flags);
 using StreamDestroy = Status(Stream stream);

@@ -1,7 +1,6 @@
 #include "gpu/device_memory.hpp"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 
@@ -11,135 +10,6 @@
 namespace ddrun::collectives {
 
 namespace {
-
-constexpr MemoryPass copy_pass{"copy", 2};
-constexpr MemoryPass fill_pass{"fill", 1};
-constexpr MemoryPass verify_pass{"verify", 1};
-constexpr MemoryPass reduce_pass{"reduce", 3};
-constexpr std::array all_passes{copy_pass, fill_pass, verify_pass, reduce_pass};
-
-/// Some times as large as the largest second-level cache of a GPU, 126 MB.
-constexpr std::uint64_t usual_bytes = std::uint64_t{512} << 20U;
-/// A device that needs longer is broken.
-constexpr std::chrono::seconds gauge_limit{60};
-
-/// Times, by the device's own clock, copies that the driver makes within the device's memory, and our kernels: filling,
-/// verifying (which has to find every element right) and reducing two arrays into a third.
-class DeviceGauge final : public MemoryGauge {
- public:
-  /// `kernels` outlives this; null: only copies are timed.
-  DeviceGauge(std::shared_ptr<cuda::Device> device, const GpuKernels* kernels);
-
-  [[nodiscard]] std::string memory() const override { return device_->name(); }
-  [[nodiscard]] double peak() const override { return device_->peak_bandwidth(); }
-  [[nodiscard]] std::span<const MemoryPass> passes() const override;
-  [[nodiscard]] Result<std::uint64_t> suitable_bytes(int ranks) const override;
-  [[nodiscard]] Result<void> prepare(std::uint64_t bytes) override;
-  [[nodiscard]] Result<MemoryTurn> run(const MemoryPass& pass, int times) override;
-
- private:
-  [[nodiscard]] Result<void> enqueue(std::string_view name) const;
-  [[nodiscard]] Result<void> wait(const cuda::Event& event) const;
-  [[nodiscard]] Result<void> check_counter();
-
-  std::shared_ptr<cuda::Device> device_;
-  const GpuKernels* kernels_;
-  ExactPattern pattern_;
-  std::array<cuda::Array, 3> arrays_;
-  cuda::Array table_;    ///< the pattern's
-  cuda::Array counter_;  ///< of wrong elements
-  cuda::Array inputs_;   ///< addresses of what is reduced
-  std::optional<cuda::Event> start_;
-  std::optional<cuda::Event> end_;
-};
-
-DeviceGauge::DeviceGauge(std::shared_ptr<cuda::Device> device, const GpuKernels* kernels)
-    : device_(std::move(device)), kernels_(kernels), pattern_(0, 1) {}
-
-std::span<const MemoryPass> DeviceGauge::passes() const {
-  return std::span(all_passes).first(kernels_ != nullptr ? all_passes.size() : 1);
-}
-
-Result<std::uint64_t> DeviceGauge::suitable_bytes(int ranks) const {
-  if (auto used = device_->use(); !used) return tl::unexpected(used.error());
-  const auto free = device_->free_memory();
-  if (!free) return tl::unexpected(free.error());
-  const std::uint64_t fits = *free / 2 / (arrays_.size() * static_cast<std::uint64_t>(ranks));
-  return std::max(std::min(usual_bytes, fits) / page_bytes * page_bytes, page_bytes);
-}
-
-Result<void> DeviceGauge::prepare(std::uint64_t bytes) {
-  if (auto used = device_->use(); !used) return used;
-  Result<void> good;
-  const auto make = [&](cuda::Array& to, std::size_t size) {
-    auto array = good ? cuda::Array::make(device_, size) : Result<cuda::Array>();
-    if (!array) good = tl::unexpected(array.error());
-    else to = std::move(*array);
-  };
-  const auto make_event = [&](std::optional<cuda::Event>& to) {
-    if (!good) return;
-    auto event = cuda::Event::make(device_, cuda::Event::Kind::timing);
-    if (!event) good = tl::unexpected(event.error());
-    else to.emplace(std::move(*event));
-  };
-  for (cuda::Array& array : arrays_) make(array, bytes);
-  make_event(start_);
-  make_event(end_);
-  if (!good) return good;
-  if (kernels_ == nullptr) {
-    return device_->set(arrays_[0].data(), std::byte{1}, bytes).and_then([&] {
-      return device_->wait(cuda::calm, Clock::now() + gauge_limit, "setting device memory");
-    });
-  }
-  const std::vector<std::byte> table = GpuKernels::table_of(pattern_.mine());
-  const std::array<const std::byte*, 2> inputs{arrays_[0].data(), arrays_[1].data()};
-  make(table_, table.size());
-  make(counter_, sizeof(std::uint64_t));
-  make(inputs_, sizeof(inputs));
-  if (!good) return good;
-  return device_->copy_to_device(table_.data(), table.data(), table.size())
-      .and_then([&] { return device_->copy_to_device(inputs_.data(), inputs.data(), sizeof(inputs)); })
-      .and_then([&] { return device_->set(counter_.data(), std::byte{0}, counter_.size()); })
-      .and_then([&] { return enqueue(fill_pass.name); })
-      .and_then([&] { return device_->wait(cuda::calm, Clock::now() + gauge_limit, "filling device memory"); });
-}
-
-Result<MemoryTurn> DeviceGauge::run(const MemoryPass& pass, int times) {
-  if (auto used = device_->use(); !used) return tl::unexpected(used.error());
-  const auto begin = Clock::now();
-  Result<void> done = start_->record();
-  for (int i = 0; i < times && done; ++i) done = enqueue(pass.name);
-  done = done.and_then([&] { return end_->record(); }).and_then([&] {
-    return end_->wait(cuda::calm, Clock::now() + gauge_limit, concat("measuring device memory, ", pass.name));
-  });
-  if (done && pass.name == verify_pass.name) done = check_counter();
-  if (!done) return tl::unexpected(done.error());
-  const auto took = end_->microseconds_since(*start_);
-  if (!took) return tl::unexpected(took.error());
-  const std::chrono::duration<double, std::micro> length(*took);
-  return MemoryTurn{begin, begin + std::chrono::duration_cast<Clock::duration>(length)};
-}
-
-Result<void> DeviceGauge::enqueue(std::string_view name) const {
-  const std::span<std::byte> data(arrays_[0].data(), arrays_[0].size());
-  if (name == copy_pass.name) return device_->copy(arrays_[1].data(), data.data(), data.size());
-  if (name == fill_pass.name) return kernels_->fill(data, pattern_.mine(), table_.data(), 0);
-  if (name == verify_pass.name) return kernels_->count_wrong(data, pattern_.mine(), table_.data(), 0, counter_.data());
-  return kernels_->reduce(inputs_.data(), 2, arrays_[2].data(), data.size() / sizeof(float), DataType::float32,
-                          ReduceOp::sum);
-}
-
-/// A kernel that is fast because it does not look is not worth a number.
-Result<void> DeviceGauge::check_counter() {
-  std::uint64_t wrong = 0;
-  return device_->copy_to_host(&wrong, counter_.data(), sizeof(wrong))
-      .and_then([&] { return device_->wait(cuda::calm, Clock::now() + gauge_limit, "copying from the device"); })
-      .and_then([&]() -> Result<void> {
-        if (wrong == 0) return {};
-        return fail(Errc::unavailable, concat("the kernel that verifies found ", wrong, " wrong elements on ",
-                                              device_->name(), " where there is none"));
-      });
-}
 
 /// No filling or comparing takes that long; a device that needs longer is broken.
 constexpr std::chrono::seconds work_limit{60};
@@ -229,22 +99,6 @@ Result<void> DeviceMemory::write(std::span<std::byte> to, std::span<const std::b
   if (auto used = device_->use(); !used) return used;
   if (auto done = device_->copy_to_device(to.data(), from.data(), from.size()); !done) return done;
   return wait("copying to the device");
-}
-
-std::unique_ptr<MemoryGauge> DeviceMemory::gauge() {
-  return std::make_unique<DeviceGauge>(device_, kernels_ ? &*kernels_ : nullptr);
-}
-
-Result<void> DeviceMemory::reduce(const std::vector<const std::byte*>& in, std::byte* out, std::size_t count,
-                                  DataType type, ReduceOp op) {
-  if (!kernels_) return fail(Errc::unsupported, "this build has no kernels for GPUs");
-  if (auto used = device_->use(); !used) return used;
-  const std::size_t bytes = in.size() * sizeof(in[0]);
-  auto inputs = cuda::Array::make(device_, bytes);
-  if (!inputs) return tl::unexpected(inputs.error());
-  if (auto done = device_->copy_to_device(inputs->data(), in.data(), bytes); !done) return done;
-  if (auto done = kernels_->reduce(inputs->data(), in.size(), out, count, type, op); !done) return done;
-  return wait("reducing device memory");
 }
 
 Result<const cuda::Array*> DeviceMemory::table_of(const Sequence& sequence) {

@@ -26,12 +26,6 @@ class DeviceMemory final : public Memory {
   [[nodiscard]] Result<void> set(std::span<std::byte> data, std::byte value) override;
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::span<const std::byte> from) override;
   [[nodiscard]] Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) override;
-  [[nodiscard]] std::unique_ptr<MemoryGauge> gauge() override;
-
-  /// out[i] = in[0][i] op in[1][i] op …, floating types computed as double and rounded once: another way to what
-  /// Kernels compute on a processor. `unsupported` in a build without kernels.
-  [[nodiscard]] Result<void> reduce(const std::vector<const std::byte*>& in, std::byte* out, std::size_t count,
-                                    DataType type, ReduceOp op);
 
  private:
   /// A sequence's period as the kernels read it.

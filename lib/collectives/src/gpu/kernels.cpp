@@ -132,17 +132,4 @@ Result<void> GpuKernels::count_wrong(std::span<const std::byte> data, const Sequ
   return launch(concat("ddrun_count_wrong_", walk.element), table_bytes(sequence), arguments);
 }
 
-Result<void> GpuKernels::reduce(const std::byte* inputs, std::size_t count_of_inputs, std::byte* out, std::size_t count,
-                                DataType type, ReduceOp op) const {
-  if (count == 0) return {};
-  cuda::Address in = cuda::address_of(inputs);
-  auto ranks = static_cast<std::uint32_t>(count_of_inputs);
-  cuda::Address to = cuda::address_of(out);
-  std::uint64_t elements = count;
-  auto type_number = static_cast<std::uint32_t>(type);
-  auto op_number = static_cast<std::uint32_t>(op);
-  const std::array<void*, 6> arguments{&in, &ranks, &to, &elements, &type_number, &op_number};
-  return launch("ddrun_reduce", 0, arguments);
-}
-
 }  // namespace ddrun::collectives

@@ -34,9 +34,6 @@ class GpuKernels {
   /// Adds to the 64-bit number at `counter`.
   [[nodiscard]] Result<void> count_wrong(std::span<const std::byte> data, const Sequence& sequence,
                                          const std::byte* table, std::uint64_t first, std::byte* counter) const;
-  /// `inputs` is an array of as many addresses, in the device's memory.
-  [[nodiscard]] Result<void> reduce(const std::byte* inputs, std::size_t count_of_inputs, std::byte* out,
-                                    std::size_t count, DataType type, ReduceOp op) const;
 
  private:
   explicit GpuKernels(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}

@@ -49,9 +49,8 @@ struct Options {
   std::uint64_t step_bytes = 0;  ///< not 0: the next size is this much more, instead of step_factor times
   int iterations = 0;            ///< 0: up to 20, as many as fit into a fraction of a second; more for tiny sizes
   int warmup = 2;
-  bool pairs = false;     ///< every pair of nodes instead of collectives
-  bool roofline = false;  ///< also what the memory can do
-  int checks = 1;         ///< calls whose results are compared, at each size and placement
+  bool pairs = false;  ///< every pair of nodes instead of collectives
+  int checks = 1;      ///< calls whose results are compared, at each size and placement
   std::vector<collectives::Collective> collectives{collectives::Collective::all_reduce};
   std::vector<collectives::DataType> types{collectives::DataType::float32};
   std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};

@@ -6,12 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 
-#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
 
@@ -20,42 +16,6 @@ namespace ddrun::collectives {
 /// Buffers begin at a page, and those that are reserved at once consist of whole ones.
 inline constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
-
-/// One way of going through a memory.
-struct MemoryPass {
-  std::string_view name;  ///< "copy"
-  int arrays = 0;         ///< how many of the gauge's arrays are read or written, each once
-};
-
-/// When something began and ended.
-struct MemoryTurn {
-  Clock::time_point start;
-  Clock::time_point end;
-};
-
-/// Goes through large arrays of its own in some memory, so that one sees what the memory can do. Failures are
-/// `unavailable`, where a device or an allocation fails.
-class MemoryGauge {
- public:
-  MemoryGauge() = default;
-  MemoryGauge(const MemoryGauge&) = delete;
-  MemoryGauge& operator=(const MemoryGauge&) = delete;
-  virtual ~MemoryGauge() = default;
-
-  /// Whose memory: "host", or the device's name.
-  [[nodiscard]] virtual std::string memory() const = 0;
-  /// GB/s (10⁹ bytes) that the hardware says it has; 0: it does not say.
-  [[nodiscard]] virtual double peak() const { return 0; }
-  /// The same on every rank, as long as all have the same kind of memory.
-  [[nodiscard]] virtual std::span<const MemoryPass> passes() const = 0;
-  /// Bytes of an array that leave nothing of themselves in caches, or fewer if `ranks` ranks share this memory and it
-  /// is short. A whole number of pages.
-  [[nodiscard]] virtual Result<std::uint64_t> suitable_bytes(int ranks) const = 0;
-  /// Once, before run(): the arrays, of so many bytes each, with something in them.
-  [[nodiscard]] virtual Result<void> prepare(std::uint64_t bytes) = 0;
-  /// Goes through them `times` times without a pause; blocks. By the clock that suits the memory.
-  [[nodiscard]] virtual Result<MemoryTurn> run(const MemoryPass& pass, int times) = 0;
-};
 
 class Sequence;
 
@@ -77,9 +37,6 @@ class Memory {
   /// Between this memory and the program's own; equal sizes.
   [[nodiscard]] virtual Result<void> read(std::span<std::byte> to, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) = 0;
-
-  /// Measures a device's memory, which outlives it. Null: this is the program's own, which any code can measure.
-  [[nodiscard]] virtual std::unique_ptr<MemoryGauge> gauge() { return nullptr; }
 };
 
 /// The program's own memory. Lives as long as the program.

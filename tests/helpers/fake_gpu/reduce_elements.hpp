@@ -1,18 +1,16 @@
 #pragma once
 
-// The reduction of several arrays into one, as one thread of a kernel does it; plain C++17 that a processor can run as
-// well. Floating types are computed as double and rounded once, to nearest, ties to even; integers wrap around.
+// What the fake NCCL reduces with. Floating types are computed as double and rounded once, to nearest, ties to even;
+// integers wrap around.
 
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
-#include "sequence_walk.hpp"
-
-namespace ddrun::collectives::gpu {
+namespace ddrun::test::fake {
 
 template <class To, class From>
-DDRUN_HOST_DEVICE To bits_as(From from) {
+To bits_as(From from) {
   static_assert(sizeof(To) == sizeof(From), "as many bits");
   To to;
   memcpy(&to, &from, sizeof(to));
@@ -26,7 +24,7 @@ struct Small {
   static constexpr int bias = (1 << (14 - Mantissa)) - 1;
   static constexpr std::uint32_t infinity_bits = ((1U << (15 - Mantissa)) - 1U) << Mantissa;
 
-  DDRUN_HOST_DEVICE static double load(Stored stored) {
+  static double load(Stored stored) {
     const std::uint64_t sign = static_cast<std::uint64_t>(stored >> 15U) << 63U;
     const std::uint64_t mantissa = stored & ((1U << Mantissa) - 1U);
     const std::uint64_t exponent = (stored & 0x7fffU) >> Mantissa;
@@ -41,7 +39,7 @@ struct Small {
     return bits_as<double>(sign | (exponent + 1023 - bias) << 52U | mantissa << (52 - Mantissa));
   }
 
-  DDRUN_HOST_DEVICE static Stored store(double number) {
+  static Stored store(double number) {
     const auto bits = bits_as<std::uint64_t>(number);
     const auto sign = static_cast<std::uint32_t>(bits >> 63U) << 15U;
     const int exponent = static_cast<int>(bits >> 52U & 0x7ffU) - 1023;
@@ -69,18 +67,18 @@ struct Small {
 template <class Number>
 struct Wide {
   using Stored = Number;
-  DDRUN_HOST_DEVICE static double load(Stored stored) { return static_cast<double>(stored); }
-  DDRUN_HOST_DEVICE static Stored store(double number) { return static_cast<Number>(number); }
+  static double load(Stored stored) { return static_cast<double>(stored); }
+  static Stored store(double number) { return static_cast<Number>(number); }
 };
 
 /// Numbers of ReduceOp.
 enum Op : std::uint32_t { op_sum, op_prod, op_max, op_min, op_avg };
 
 template <class Format>
-DDRUN_HOST_DEVICE void reduce_floating(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count,
-                                       std::uint32_t op, std::uint64_t thread, std::uint64_t threads) {
+inline void reduce_floating(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count,
+                            std::uint32_t op) {
   using Stored = typename Format::Stored;
-  for (std::uint64_t i = thread; i < count; i += threads) {
+  for (std::uint64_t i = 0; i < count; ++i) {
     double result = Format::load(static_cast<const Stored*>(in[0])[i]);
     for (std::uint32_t k = 1; k < inputs; ++k) {
       const double next = Format::load(static_cast<const Stored*>(in[k])[i]);
@@ -94,9 +92,9 @@ DDRUN_HOST_DEVICE void reduce_floating(const void* const* in, std::uint32_t inpu
 }
 
 template <class Integer>
-DDRUN_HOST_DEVICE void reduce_integers(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count,
-                                       std::uint32_t op, std::uint64_t thread, std::uint64_t threads) {
-  for (std::uint64_t i = thread; i < count; i += threads) {
+inline void reduce_integers(const void* const* in, std::uint32_t inputs, void* out, std::uint64_t count,
+                            std::uint32_t op) {
+  for (std::uint64_t i = 0; i < count; ++i) {
     Integer result = static_cast<const Integer*>(in[0])[i];
     for (std::uint32_t k = 1; k < inputs; ++k) {
       const Integer next = static_cast<const Integer*>(in[k])[i];
@@ -115,22 +113,22 @@ DDRUN_HOST_DEVICE void reduce_integers(const void* const* in, std::uint32_t inpu
   }
 }
 
-/// What thread `thread` of `threads` has to do of out[i] = in[0][i] op in[1][i] op …; `type` is a DataType's number.
-DDRUN_HOST_DEVICE void reduce_part(std::uint32_t type, std::uint32_t op, const void* const* in, std::uint32_t inputs,
-                                   void* out, std::uint64_t count, std::uint64_t thread, std::uint64_t threads) {
+/// out[i] = in[0][i] op in[1][i] op …; `type` is a DataType's number.
+inline void reduce(std::uint32_t type, std::uint32_t op, const void* const* in, std::uint32_t inputs, void* out,
+                   std::uint64_t count) {
   switch (type) {
-    case 0: return reduce_integers<std::int8_t>(in, inputs, out, count, op, thread, threads);
-    case 1: return reduce_integers<std::uint8_t>(in, inputs, out, count, op, thread, threads);
-    case 2: return reduce_integers<std::int32_t>(in, inputs, out, count, op, thread, threads);
-    case 3: return reduce_integers<std::uint32_t>(in, inputs, out, count, op, thread, threads);
-    case 4: return reduce_integers<std::int64_t>(in, inputs, out, count, op, thread, threads);
-    case 5: return reduce_integers<std::uint64_t>(in, inputs, out, count, op, thread, threads);
-    case 6: return reduce_floating<Small<10>>(in, inputs, out, count, op, thread, threads);
-    case 7: return reduce_floating<Wide<float>>(in, inputs, out, count, op, thread, threads);
-    case 8: return reduce_floating<Wide<double>>(in, inputs, out, count, op, thread, threads);
-    case 9: return reduce_floating<Small<7>>(in, inputs, out, count, op, thread, threads);
+    case 0: return reduce_integers<std::int8_t>(in, inputs, out, count, op);
+    case 1: return reduce_integers<std::uint8_t>(in, inputs, out, count, op);
+    case 2: return reduce_integers<std::int32_t>(in, inputs, out, count, op);
+    case 3: return reduce_integers<std::uint32_t>(in, inputs, out, count, op);
+    case 4: return reduce_integers<std::int64_t>(in, inputs, out, count, op);
+    case 5: return reduce_integers<std::uint64_t>(in, inputs, out, count, op);
+    case 6: return reduce_floating<Small<10>>(in, inputs, out, count, op);
+    case 7: return reduce_floating<Wide<float>>(in, inputs, out, count, op);
+    case 8: return reduce_floating<Wide<double>>(in, inputs, out, count, op);
+    case 9: return reduce_floating<Small<7>>(in, inputs, out, count, op);
     default: return;
   }
 }
 
-}  // namespace ddrun::collectives::gpu
+}  // namespace ddrun::test::fake
