@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
-#include <string_view>
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -25,16 +23,6 @@ int status_of(const Error& error) {
   }
 }
 
-/// In a launcher all the same, one is enough.
-int finish_without_run(const ReportOptions& options) {
-  const char* const rank = std::getenv("RANK");
-  if (rank != nullptr && std::string_view(rank) != "0") return exit_right;
-  const auto result = report_from_files(options);
-  if (result) return *result;
-  say_error(result.error().message);
-  return status_of(result.error());
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -43,7 +31,6 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
-  if (!parsed.options.report.from.empty()) return finish_without_run(parsed.options.report);
   if (auto there = collectives::probe(parsed.options.backend); !there) {
     say_error(there.error().message);
     return exit_cannot_run_here;

@@ -218,8 +218,7 @@ class FromAScript(SlurmTest):
     def test_the_nightly_check(self):
         script = (HERE.parents[1] / "configs/slurm/bandwidth.sbatch").read_text()
         folder = self.cluster.dir / "bandwidth"
-        reference = folder / "reference.json"
-        variables = {"DDRUN": DDRUN, "ALLREDUCE": ALLREDUCE, "RESULTS": str(folder), "REFERENCE": str(reference),
+        variables = {"DDRUN": DDRUN, "ALLREDUCE": ALLREDUCE, "RESULTS": str(folder),
                      "MIN_BYTES": "64K", "MAX_BYTES": "1M", "MIN_BUSBW": "0.0001"}
 
         def night(**changed):
@@ -232,21 +231,10 @@ class FromAScript(SlurmTest):
         first = json.loads(result.read_text())
         self.assertEqual(first["world_size"], 4)
         self.assertEqual([row["size"] for row in first["results"]], [65536, 262144, 1048576])
-        self.assertEqual(reference.read_text(), result.read_text())
-        status, said, _ = night(TOLERANCE="99.9%")
-        self.assertEqual(status, "0:0", said)
-        self.assertIn("measurements are slower than allowed", said)
-        status, said, result = night(MIN_BUSBW="100000", TOLERANCE="99.9%")
+        status, said, result = night(MIN_BUSBW="100000")
         self.assertEqual(status, "3:0", said)
         self.assertIn("too slow: all_reduce of 1 MiB float sum", said)
         self.assertEqual(len(json.loads(result.read_text())["fell_short"]), 1)
-        for row in first["results"]:
-            for placement in ("out_of_place", "in_place"):
-                row[placement]["time_us"] /= 1e6
-        reference.write_text(json.dumps(first))
-        status, said, _ = night()
-        self.assertEqual(status, "3:0", said)
-        self.assertIn("in reference.json: ", said)
 
     def test_fewer_nodes_than_the_job_has(self):
         job = self.script(f"{DDRUN} --nnodes=2 bash -c '{WHO}'", "--nodes=3")

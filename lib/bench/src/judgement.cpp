@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <utility>
 
@@ -32,96 +31,36 @@ std::string in_words(const PairsQuantity& quantity, double value) {
   return quantity.more_is_better ? number_in_words(value) + " GB/s" : time_in_words(value);
 }
 
-/// How much of what is wanted is reached, 1: just so.
-double reached(const PairsQuantity& quantity, double value, double wanted) {
-  return quantity.more_is_better ? value / wanted : wanted / value;
-}
-
-/// The pair that reaches the least of what is wanted of it, and how many do not reach all.
-struct Finding {
-  Pairs::Worst worst;
-  double ratio = 0;
-  std::size_t pairs = 0;
-  std::size_t short_of = 0;
-};
-
-/// `wanted` of two nodes; 0: nothing is, and such a pair does not count.
-Finding look(const Pairs& pairs, const PairsQuantity& quantity, const std::function<double(int, int)>& wanted,
-             double enough) {
-  Finding finding;
+/// None if every pair reaches `wanted`, else one that names the worst pair, how many fell short and, of more than two
+/// nodes, the worst node.
+std::optional<Shortfall> judge(const Pairs& pairs, const PairsQuantity& quantity, double wanted) {
   const int count = static_cast<int>(pairs.nodes.size());
+  const std::vector<double>& values = pairs.*quantity.values;
+  Pairs::Worst worst;
+  double least = 1;
+  int short_of = 0;
   for (int first = 0; first < count; ++first) {
     for (int second = first + 1; second < count; ++second) {
-      const double needed = wanted(first, second);
-      if (needed <= 0) continue;
-      const double ratio = reached(quantity, (pairs.*quantity.values)[pairs.at(first, second)], needed);
-      ++finding.pairs;
-      finding.short_of += ratio < enough ? 1 : 0;
-      if (finding.worst.first >= 0 && ratio >= finding.ratio) continue;
-      finding.worst = {first, second};
-      finding.ratio = ratio;
+      const double value = values[pairs.at(first, second)];
+      const double ratio = quantity.more_is_better ? value / wanted : wanted / value;
+      if (ratio >= 1) continue;
+      ++short_of;
+      if (ratio < least) worst = {first, second};
+      least = std::min(least, ratio);
     }
   }
-  return finding;
-}
-
-const std::string& name(const Pairs& pairs, int node) { return pairs.nodes[static_cast<std::size_t>(node)]; }
-
-/// "pair a and b: bandwidth 2 GB/s".
-std::string begin(const Pairs& pairs, const PairsQuantity& quantity, const Finding& finding) {
-  const auto [first, second] = finding.worst;
-  return concat("pair ", name(pairs, first), " and ", name(pairs, second), ": ", quantity.words, ' ',
-                in_words(quantity, (pairs.*quantity.values)[pairs.at(first, second)]));
-}
-
-/// "; 3 of 6 pairs fell short, worst node c".
-std::string end(const Pairs& pairs, const PairsQuantity& quantity, const Finding& finding) {
-  const int node = worst_node_of(pairs, pairs.*quantity.values, quantity.more_is_better ? 1 : -1);
-  return concat("; ", finding.short_of, " of ", finding.pairs, finding.pairs == 1 ? " pair" : " pairs", " fell short",
-                node < 0 ? std::string() : concat(", worst node ", name(pairs, node)));
-}
-
-/// None if every pair reaches `wanted`, else one that names the worst pair and, of more than two nodes, the worst node.
-std::optional<Shortfall> judge(const Pairs& pairs, const PairsQuantity& quantity, double wanted) {
-  const Finding finding = look(
-      pairs, quantity, [wanted](int, int) { return wanted; }, 1);
-  if (finding.short_of == 0) return std::nullopt;
-  const std::string how_much = quantity.more_is_better ? percent_in_words(1 - finding.ratio) + " less"
-                                                       : percent_in_words(1 / finding.ratio - 1) + " more";
-  return Shortfall{concat(begin(pairs, quantity, finding), ", ", in_words(quantity, wanted), " wanted: ", how_much,
-                          end(pairs, quantity, finding)),
-                   finding.ratio};
-}
-
-/// Each pair with that of the same two nodes in `old`, which is of the file `old_name`; adds to `to`. A run that has
-/// none of the nodes falls short: nothing of it is known to be as fast as before.
-void compare(const Pairs& old, const Pairs& now, double tolerance, const std::string& old_name, Comparison& to) {
-  std::vector<int> before;  // of each node now: its number in the old report, or -1
-  for (const std::string& node : now.nodes) {
-    const auto found = std::find(old.nodes.begin(), old.nodes.end(), node);
-    before.push_back(found == old.nodes.end() ? -1 : static_cast<int>(found - old.nodes.begin()));
-  }
-  std::size_t common = 0;
-  for (const PairsQuantity* quantity : {&pairs_bandwidth, &pairs_latency}) {
-    const auto old_value = [&](int first, int second) {
-      const int one = before[static_cast<std::size_t>(first)];
-      const int other = before[static_cast<std::size_t>(second)];
-      return one < 0 || other < 0 ? 0 : (old.*quantity->values)[old.at(one, other)];
-    };
-    const Finding finding = look(now, *quantity, old_value, 1 - tolerance);
-    common = std::max(common, finding.pairs);
-    to.compared += finding.pairs;
-    to.slower += finding.short_of;
-    if (finding.short_of == 0) continue;
-    to.shortfalls.push_back({concat(begin(now, *quantity, finding), ", ",
-                                    in_words(*quantity, old_value(finding.worst.first, finding.worst.second)), " in ",
-                                    old_name, ": ", percent_in_words(1 - finding.ratio), " slower, ",
-                                    percent_in_words(tolerance), " allowed", end(now, *quantity, finding)),
-                             finding.ratio});
-  }
-  const std::size_t all = now.nodes.size() * (now.nodes.size() - 1) / 2;
-  if (common == 0) to.shortfalls.push_back({concat("no pair of nodes of this run is in ", old_name), 0});
-  else if (common < all) to.notes.push_back(concat(all - common, " pairs of this run are not in ", old_name));
+  if (short_of == 0) return std::nullopt;
+  const auto name = [&](int node) -> const std::string& { return pairs.nodes[static_cast<std::size_t>(node)]; };
+  const std::string how_much =
+      quantity.more_is_better ? percent_in_words(1 - least) + " less" : percent_in_words(1 / least - 1) + " more";
+  const int all = count * (count - 1) / 2;
+  const int node = worst_node_of(pairs, values, quantity.more_is_better ? 1 : -1);
+  return Shortfall{
+      concat("pair ", name(worst.first), " and ", name(worst.second), ": ", quantity.words, ' ',
+             in_words(quantity, values[pairs.at(worst.first, worst.second)]), ", ", in_words(quantity, wanted),
+             " wanted: ", how_much, "; ", short_of, " of ", all, all == 1 ? " pair" : " pairs", " fell short",
+             node < 0 ? std::string() : concat(", worst node ", name(node))),
+      least};
 }
 
 enum class Kind { bandwidth, latency };
@@ -297,114 +236,6 @@ std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& s
     }
   }
   return all;
-}
-
-namespace {
-
-/// Bytes from which on people think of bandwidth rather than of time.
-constexpr std::uint64_t large_bytes = 64 << 10;
-
-bool same_row(const Row& one, const Row& other) { return one.bytes == other.bytes && same_case(one.what, other.what); }
-
-const Row* find(const Row& wanted, const std::vector<Row>& rows) {
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return same_row(row, wanted); });
-  return found == rows.end() ? nullptr : &*found;
-}
-
-/// The part of the path that people use to tell files apart.
-std::string file_of(const Report& old) { return old.name.substr(old.name.rfind('/') + 1); }
-
-Shortfall shortfall(const Row& row, const Placement& placement, const Measurement& before, double tolerance,
-                    const std::string& old_name) {
-  const Measurement& now = row.*placement.of;
-  const double ratio = before.microseconds / now.microseconds;
-  const std::string values =
-      row.bytes >= large_bytes && now.busbw > 0 && before.busbw > 0
-          ? concat("busbw ", number_in_words(now.busbw), " GB/s, ", number_in_words(before.busbw), " in ", old_name)
-          : concat("time ", time_in_words(now.microseconds), ", ", time_in_words(before.microseconds), " in ",
-                   old_name);
-  return {concat(in_words(row), ' ', placement.words, ": ", values, ": ", percent_in_words(1 - ratio), " slower, ",
-                 percent_in_words(tolerance), " allowed"),
-          ratio};
-}
-
-}  // namespace
-
-Result<double> parse_tolerance(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  const std::string_view rest(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  if (error != std::errc() || trim(rest) != "%" || value < 0 || value >= 100) {
-    return fail(Errc::invalid_argument, concat("must be 0% to less than 100%, for example 10%, not '", text, "'"));
-  }
-  return value / 100;
-}
-
-Result<void> check_comparable(const Report& old, const Report& planned) {
-  const int ranks = planned.setting.size;
-  const std::vector<Row>& rows = planned.summary.rows;
-  const auto refused = [&](const auto&... why) {
-    return fail(Errc::invalid_argument, concat("--compare: ", old.name, ' ', why...));
-  };
-  if (!old.summary.error.empty()) return refused("is of a run that ended early: ", old.summary.error);
-  if (old.summary.wrong != 0) return refused("is of a run with ", old.summary.wrong, " wrong elements");
-  if (old.setting.size != ranks) return refused("is of ", old.setting.size, " ranks, this run has ", ranks);
-  if (!old.setting.buffers.empty() && !planned.setting.buffers.empty() &&
-      old.setting.buffers != planned.setting.buffers) {
-    return refused("is of ", old.setting.buffers, " buffers, this run has ", planned.setting.buffers,
-                   " ones (--buffers)");
-  }
-  if (planned.summary.pairs) {
-    if (!old.summary.pairs) return refused("has no pairs, which are all that this run measures");
-    if (old.summary.pairs->bytes == planned.summary.pairs->bytes) return {};
-    return refused("is of pairs with ", old.summary.pairs->bytes, " bytes, this run has ", planned.summary.pairs->bytes,
-                   " (--maxbytes)");
-  }
-  const bool common =
-      std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return find(row, old.summary.rows) != nullptr; });
-  if (!common) {
-    return refused("has nothing that this run measures: collective, type, operation, root and size must be the same");
-  }
-  return {};
-}
-
-Comparison compare(const Report& old, const Report& now, double tolerance) {
-  Comparison result;
-  const std::string name = file_of(old);
-  if (old.summary.pairs && now.summary.pairs) {
-    compare(*old.summary.pairs, *now.summary.pairs, tolerance, name, result);
-  }
-  std::size_t missing = 0;
-  for (const Row& row : now.summary.rows) {
-    const Row* const before = find(row, old.summary.rows);
-    for (const Placement& placement : placements) {
-      const Measurement& one = row.*placement.of;
-      if (!measured(one)) continue;
-      if (before == nullptr || !measured(before->*placement.of)) {
-        ++missing;
-        continue;
-      }
-      ++result.compared;
-      const Measurement& other = before->*placement.of;
-      if (one.microseconds * (1 - tolerance) > other.microseconds) {
-        ++result.slower;
-        result.shortfalls.push_back(shortfall(row, placement, other, tolerance, name));
-      }
-    }
-  }
-  std::size_t left = 0;
-  for (const Row& row : old.summary.rows) {
-    const Row* const after = find(row, now.summary.rows);
-    for (const Placement& placement : placements) {
-      if (measured(row.*placement.of) && (after == nullptr || !measured(after->*placement.of))) ++left;
-    }
-  }
-  if (missing != 0) result.notes.push_back(concat(missing, " measurements of this run are not in ", name));
-  if (left != 0) result.notes.push_back(concat(left, " measurements of ", name, " are not in this run"));
-  if (old.setting.backend != now.setting.backend) {
-    result.notes.push_back(concat("back end ", now.setting.backend, ", ", old.setting.backend, " in ", name));
-  }
-  return result;
 }
 
 }  // namespace ddrun::bench

@@ -55,7 +55,7 @@ int round_robin_partner(int player, int players, int step) {
 
 namespace {
 
-/// Long enough for a bandwidth; -e says otherwise.
+/// What each rank sends where -e says nothing else: long enough for a bandwidth.
 constexpr std::uint64_t usual_bytes = std::uint64_t{16} << 20U;
 constexpr std::size_t small_count = 2;  // floats: 8 bytes
 constexpr double pair_microseconds = 60e3;
@@ -199,7 +199,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   pairs.steps = round_robin_steps(count);
   pairs.ranks_per_node = static_cast<int>(active);
   const std::uint64_t room = buffers.recv().size() - collectives::Checker::guard_bytes;
-  pairs.bytes = pair_bytes(options, room);
+  pairs.bytes = (options.max_bytes ? room : std::min(room, usual_bytes)) / sizeof(float) * sizeof(float);
   const std::size_t cells = pairs.nodes.size() * pairs.nodes.size();
   pairs.gbps.resize(cells);
   pairs.median_us.resize(cells);
@@ -238,10 +238,6 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   }
   find_worst(pairs);
   return pairs;
-}
-
-std::uint64_t pair_bytes(const Options& options, std::uint64_t room) {
-  return (options.max_bytes ? room : std::min(room, usual_bytes)) / sizeof(float) * sizeof(float);
 }
 
 int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double sign) {

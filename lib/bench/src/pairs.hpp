@@ -17,9 +17,6 @@ namespace ddrun::bench {
 [[nodiscard]] Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffers& buffers,
                                           const Options& options, int local_rank);
 
-/// How much each rank sends of as much as its buffers hold: 16 MiB, or all that was asked for.
-[[nodiscard]] std::uint64_t pair_bytes(const Options& options, std::uint64_t room);
-
 /// Fills in the worst pairs and the worst node of a matrix.
 void find_worst(Pairs& pairs);
 

@@ -23,12 +23,11 @@ namespace {
 
 using collectives::Collective;
 
-/// One case of one run, with its rows.
+/// One case, with its rows.
 struct Series {
-  const Report* report = nullptr;
   std::vector<const Row*> rows;
   /// What it is, in words; those that are the same for all go to the title, the others to the labels.
-  std::array<std::string, 5> traits;
+  std::array<std::string, 4> traits;
 };
 
 std::string machines_of(const Setting& setting) {
@@ -41,19 +40,17 @@ std::string machines_of(const Setting& setting) {
                 hosts.size() > 1 ? concat(" and ", hosts.size() - 1, " more") : std::string());
 }
 
-std::vector<Series> series_of(const Report& report, bool alone) {
+std::vector<Series> series_of(const Report& report) {
   std::vector<Series> all;
   for (const Row& row : report.summary.rows) {
     if (row.bytes == 0) continue;
     auto known = std::find_if(all.begin(), all.end(),
                               [&](const Series& one) { return same_case(one.rows.front()->what, row.what); });
     if (known == all.end()) {
-      const std::string file = alone ? std::string() : report.name.substr(report.name.rfind('/') + 1);
       const int ranks = report.setting.size;
-      all.push_back({&report,
-                     {},
+      all.push_back({{},
                      {in_words(row.what), concat(ranks, ranks == 1 ? " rank" : " ranks"), machines_of(report.setting),
-                      concat("backend ", report.setting.backend), file}});
+                      concat("backend ", report.setting.backend)}});
       known = std::prev(all.end());
     }
     known->rows.push_back(&row);
@@ -74,19 +71,15 @@ std::string words_of(const Series& one, const std::vector<std::size_t>& traits) 
 
 }  // namespace
 
-Result<Curves> curves_of(const std::vector<Report>& reports) {
-  std::vector<Series> all;
-  for (const Report& report : reports) {
-    for (Series& one : series_of(report, reports.size() == 1)) all.push_back(std::move(one));
-  }
+Result<Curves> curves_of(const Report& report) {
+  const std::vector<Series> all = series_of(report);
   if (all.empty()) return fail(Errc::invalid_argument, "--plot: there is nothing to draw; a barrier has no sizes");
   if (all.size() > max_colors) {
-    return fail(Errc::invalid_argument,
-                concat("--plot: ", all.size(), " curves cannot be told apart, at most ", max_colors,
-                       " can: choose fewer of --collective, --datatype, --op or files"));
+    return fail(Errc::invalid_argument, concat("--plot: ", all.size(), " curves cannot be told apart, at most ",
+                                               max_colors, " can: choose fewer of --collective, --datatype or --op"));
   }
   Curves curves;
-  curves.bus = std::all_of(reports.begin(), reports.end(), [](const Report& one) { return one.setting.size > 1; });
+  curves.bus = report.setting.size > 1;
   std::vector<std::size_t> common;
   std::vector<std::size_t> different;
   for (std::size_t trait = 0; trait < all.front().traits.size(); ++trait) {

@@ -35,7 +35,7 @@ inline constexpr std::size_t max_colors = 8;
 
 /// `invalid_argument` if there are more colors than can be told apart, or no rows: barriers have no size. What was not
 /// measured gives no curve, so that rows of a run that is to come tell whether it can be drawn.
-[[nodiscard]] Result<Curves> curves_of(const std::vector<Report>& reports);
+[[nodiscard]] Result<Curves> curves_of(const Report& report);
 
 enum class PictureFormat { svg, png };
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
@@ -76,22 +77,11 @@ Result<Reports> Reports::open(const ReportOptions& options) {
   const auto also = [&good](auto&& next) {
     if (good) good = next();
   };
-  if (!options.compare_file.empty()) {
-    auto old = read_report("--compare", options.compare_file);
-    if (!old) return tl::unexpected(old.error());
-    reports.old_ = std::move(*old);
-  }
-  for (const std::string& path : options.with) {
-    auto other = read_report("--with", path);
-    if (!other) return tl::unexpected(other.error());
-    reports.with_.push_back(std::move(*other));
-  }
   if (!options.plot_file.empty()) also(check_gnuplot);
   also([&] { return open_into(reports.json_, "--output_file", options.json_file); });
-  also([&] { return open_into(reports.csv_, "--csv", options.csv_file); });
   also([&] { return open_into(reports.plot_, "--plot", options.plot_file); });
   if (!good) return tl::unexpected(good.error());
-  if ((options.json_file == "-" || options.csv_file == "-") && dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+  if (options.json_file == "-" && dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
     return fail_errno(Errc::unavailable, "cannot move the table to standard error", errno);
   }
   return reports;
@@ -99,47 +89,27 @@ Result<Reports> Reports::open(const ReportOptions& options) {
 
 Result<void> Reports::check(const Report& planned) const {
   if (auto good = check_judgeable(options_.thresholds, planned); !good) return good;
-  if (old_) {
-    if (auto good = check_comparable(*old_, planned); !good) return good;
-  }
-  if (plot_) {
-    std::vector<Report> all(with_);
-    all.emplace_back().summary.rows = planned.summary.rows;
-    if (const auto curves = curves_of(all); !curves) return tl::unexpected(curves.error());
-  }
+  if (!plot_) return {};
+  if (const auto curves = curves_of(planned); !curves) return tl::unexpected(curves.error());
   return {};
 }
 
-Verdict Reports::judge(const Report& now) const {
-  Verdict verdict;
-  if (!now.summary.error.empty()) return verdict;
-  verdict.shortfalls = shortfalls(options_.thresholds, now.summary);
-  if (!old_) return verdict;
-  Comparison comparison = compare(*old_, now, options_.tolerance);
-  verdict.notes.push_back(concat("Compared with ", old_->name, ": ", comparison.slower, " of ", comparison.compared,
-                                 " measurements are slower than allowed"));
-  std::move(comparison.notes.begin(), comparison.notes.end(), std::back_inserter(verdict.notes));
-  std::move(comparison.shortfalls.begin(), comparison.shortfalls.end(), std::back_inserter(verdict.shortfalls));
-  return verdict;
+std::vector<Shortfall> Reports::judge(const Report& now) const {
+  if (!now.summary.error.empty()) return {};
+  return shortfalls(options_.thresholds, now.summary);
 }
 
-Result<void> Reports::write(const Report& now, const Verdict& verdict) {
+Result<void> Reports::write(const Report& now, const std::vector<Shortfall>& shortfalls) {
   Result<void> result;
-  const auto also = [&result](Result<void> done) {
-    if (result) result = std::move(done);
-  };
-  if (json_) also(json_.write(json_of(now, verdict.shortfalls)));
-  if (csv_) also(csv_.write(csv_of(now)));
+  if (json_) result = json_.write(json_of(now, shortfalls));
   if (plot_ && now.summary.error.empty()) {
-    std::vector<Report> all{now};
-    all.insert(all.end(), with_.begin(), with_.end());
-    also(draw(all));
+    if (auto drawn = draw(now); !drawn && result) result = drawn;
   }
   return result;
 }
 
-Result<void> Reports::draw(const std::vector<Report>& reports) {
-  const auto curves = curves_of(reports);
+Result<void> Reports::draw(const Report& now) {
+  const auto curves = curves_of(now);
   if (!curves) return tl::unexpected(curves.error());
   if (curves->curves.empty()) return fail(Errc::unavailable, "--plot: nothing was measured that could be drawn");
   const auto format = picture_format(options_.plot_file);
@@ -149,26 +119,116 @@ Result<void> Reports::draw(const std::vector<Report>& reports) {
   return plot_.write(*picture);
 }
 
-int status_of(const Summary& summary, const Verdict& verdict) {
-  if (summary.wrong != 0) return exit_failed;
-  return verdict.shortfalls.empty() ? exit_right : exit_too_slow;
-}
-
-std::string lines_of(const Verdict& verdict) {
+std::string lines_of(const std::vector<Shortfall>& shortfalls) {
   std::string text;
-  for (const std::string& note : verdict.notes) text += concat("# ", note, '\n');
-  for (const Shortfall& shortfall : verdict.shortfalls) text += concat("# Fell short: ", shortfall.words, '\n');
+  for (const Shortfall& shortfall : shortfalls) text += concat("# Fell short: ", shortfall.words, '\n');
   return text;
 }
 
-void say_shortfall(const Verdict& verdict) {
-  if (verdict.shortfalls.empty()) return;
+void say_worst(const std::vector<Shortfall>& shortfalls) {
+  if (shortfalls.empty()) return;
   const auto worst =
-      std::min_element(verdict.shortfalls.begin(), verdict.shortfalls.end(),
+      std::min_element(shortfalls.begin(), shortfalls.end(),
                        [](const Shortfall& one, const Shortfall& other) { return one.ratio < other.ratio; });
-  const std::size_t others = verdict.shortfalls.size() - 1;
+  const std::size_t others = shortfalls.size() - 1;
   say_error(
       concat("too slow: ", worst->words, others == 0 ? std::string() : concat(" (", others, " more fell short)")));
+}
+
+namespace {
+
+using nlohmann::ordered_json;
+
+/// The same keys whether it was measured or not; those without a value are null.
+ordered_json to_json(const Measurement& one) {
+  const bool ran = one.lacking.empty();
+  const auto value = [ran](auto number) { return ran ? ordered_json(number) : ordered_json(nullptr); };
+  return {{"time_us", value(one.microseconds)},
+          {"algbw_gbps", value(one.algbw)},
+          {"busbw_gbps", value(one.busbw)},
+          {"wrong", one.wrong ? ordered_json(*one.wrong) : ordered_json(nullptr)},
+          {"iterations", value(one.iterations)},
+          {"median_us", value(one.median)},
+          {"p99_us", value(one.p99)},
+          {"min_us", value(one.minimum)},
+          {"samples", value(one.samples)},
+          {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.lacking)}};
+}
+
+/// A list of rows; null where a node would meet itself.
+ordered_json matrix_of(const Pairs& pairs, const std::vector<double>& values) {
+  const int count = static_cast<int>(pairs.nodes.size());
+  ordered_json matrix = ordered_json::array();
+  for (int first = 0; first < count; ++first) {
+    ordered_json row = ordered_json::array();
+    for (int second = 0; second < count; ++second) {
+      row.push_back(first == second ? ordered_json(nullptr) : ordered_json(values[pairs.at(first, second)]));
+    }
+    matrix.push_back(std::move(row));
+  }
+  return matrix;
+}
+
+ordered_json to_json(const Pairs& pairs) {
+  const auto pair = [](const Pairs::Worst& worst) {
+    return worst.first < 0 ? ordered_json(nullptr) : ordered_json{worst.first, worst.second};
+  };
+  return {{"nodes", pairs.nodes},
+          {"steps", pairs.steps},
+          {"ranks_per_node", pairs.ranks_per_node},
+          {"bytes", pairs.bytes},
+          {"gbps", matrix_of(pairs, pairs.gbps)},
+          {"median_us", matrix_of(pairs, pairs.median_us)},
+          {"min_us", matrix_of(pairs, pairs.minimum_us)},
+          {"slowest", pair(pairs.slowest)},
+          {"latest", pair(pairs.latest)},
+          {"worst_node", pairs.worst_node < 0 ? ordered_json(nullptr) : ordered_json(pairs.worst_node)}};
+}
+
+}  // namespace
+
+std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls) {
+  const Setting& setting = run.setting;
+  const Summary& summary = run.summary;
+  ordered_json report{{"program", "ddrun-allreduce"},
+                      {"version", DDRUN_ALLREDUCE_VERSION},
+                      {"collective", setting.collective},
+                      {"type", setting.type},
+                      {"redop", setting.op},
+                      {"backend", setting.backend},
+                      {"why", setting.note},
+                      {"details", setting.details},
+                      {"buffers", setting.buffers},
+                      {"world_size", setting.size},
+                      {"min_bytes", setting.min_bytes},
+                      {"max_bytes", setting.max_bytes}};
+  report["facts"] = ordered_json::object();
+  for (const Fact& fact : setting.facts) report["facts"][fact.name] = fact.value;
+  report["ranks"] = ordered_json::array();
+  for (std::size_t rank = 0; rank < setting.members.size(); ++rank) {
+    report["ranks"].push_back(
+        {{"rank", rank}, {"host", setting.members[rank].host}, {"pid", setting.members[rank].pid}});
+  }
+  report["results"] = ordered_json::array();
+  for (const Row& row : summary.rows) {
+    report["results"].push_back({{"size", row.bytes},
+                                 {"count", row.count},
+                                 {"collective", name_of(row.what.collective)},
+                                 {"type", name_of(row.what.type)},
+                                 {"redop", reduces(row.what.collective) ? name_of(row.what.op) : "none"},
+                                 {"root", has_root(row.what.collective) ? row.what.root : -1},
+                                 {"out_of_place", to_json(row.out_of_place)},
+                                 {"in_place", to_json(row.in_place)}});
+  }
+  if (summary.pairs) report["pairs"] = to_json(*summary.pairs);
+  report["out_of_bounds"] = summary.wrong;
+  report["avg_busbw_gbps"] = summary.mean_busbw;
+  report["ok"] = summary.wrong == 0 && summary.error.empty();
+  if (!summary.error.empty()) report["error"] = summary.error;
+  report["fell_short"] = ordered_json::array();
+  for (const Shortfall& shortfall : shortfalls) report["fell_short"].push_back(shortfall.words);
+  // A host name may be any bytes.
+  return report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace ddrun::bench

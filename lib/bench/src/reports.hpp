@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,51 +32,40 @@ class OutputFile {
   bool replaces_ = false;
 };
 
-struct Verdict {
-  std::vector<Shortfall> shortfalls;
-  std::vector<std::string> notes;  ///< for people, one line each
-};
-
-/// The files that rank 0 reads and writes, and its judgement.
+/// The files that rank 0 writes, and its judgement.
 class Reports {
  public:
-  /// Opens and reads whatever was asked for, and looks for gnuplot: what is wrong costs no measurement
+  /// Opens whatever was asked for, and looks for gnuplot: what is wrong costs no measurement
   /// (`invalid_argument`). If a report goes to standard output, what is printed there from now on goes to standard
   /// error.
   [[nodiscard]] static Result<Reports> open(const ReportOptions& options);
 
-  /// Whether such a run can be judged and drawn. Of the plan, the number of ranks, the buffers, the rows' `what`,
-  /// `bytes` and `count`, and the pairs' bytes count.
+  /// Whether such a run can be judged and drawn. Of the plan, the number of ranks, the rows' `what`, `bytes` and
+  /// `count`, and whether there are pairs count.
   [[nodiscard]] Result<void> check(const Report& planned) const;
 
   /// Nothing falls short in a run that ended early: it is not judged.
-  [[nodiscard]] Verdict judge(const Report& now) const;
+  [[nodiscard]] std::vector<Shortfall> judge(const Report& now) const;
 
-  /// All files; a run that ended early gets none but JSON and CSV, with the rows it has. Blocks while gnuplot draws,
-  /// drawing_time at most. If one cannot be written (`unavailable`), the others still are.
-  [[nodiscard]] Result<void> write(const Report& now, const Verdict& verdict);
+  /// All files; a run that ended early gets none but JSON, with the rows it has. Blocks while gnuplot draws,
+  /// drawing_time at most. If one cannot be written (`unavailable`), the other still is.
+  [[nodiscard]] Result<void> write(const Report& now, const std::vector<Shortfall>& shortfalls);
 
   static constexpr Milliseconds drawing_time{60'000};
 
  private:
-  [[nodiscard]] Result<void> draw(const std::vector<Report>& reports);
+  [[nodiscard]] Result<void> draw(const Report& now);
 
   ReportOptions options_;
   OutputFile json_;
-  OutputFile csv_;
   OutputFile plot_;
-  std::optional<Report> old_;
-  std::vector<Report> with_;
 };
 
-/// 0, or 1 if an element was wrong, else 3 if something fell short.
-[[nodiscard]] int status_of(const Summary& summary, const Verdict& verdict);
-
 /// For the end of the table.
-[[nodiscard]] std::string lines_of(const Verdict& verdict);
+[[nodiscard]] std::string lines_of(const std::vector<Shortfall>& shortfalls);
 
-/// On stderr, in one line: the worst shortfall, and how many there are.
-void say_shortfall(const Verdict& verdict);
+/// On stderr, in one line: the worst of them, and how many there are. None: nothing.
+void say_worst(const std::vector<Shortfall>& shortfalls);
 
 // The table, with the columns of nccl-tests, as whole lines.
 [[nodiscard]] std::string header(const Setting& setting, const Options& options);
@@ -100,13 +88,5 @@ void print(const std::string& lines);
 
 /// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
 [[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);
-
-/// A report that `-J` wrote, of this version or an older one. `invalid_argument` if it cannot be read or is something
-/// else; the words begin with `option` and the path.
-[[nodiscard]] Result<Report> read_report(const std::string& option, const std::string& path);
-
-/// One line per measurement below a line of names (docs/allreduce.md), quoted as RFC 4180 says. What was not measured
-/// has empty fields and its reason in the last one.
-[[nodiscard]] std::string csv_of(const Report& report);
 
 }  // namespace ddrun::bench

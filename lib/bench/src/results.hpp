@@ -78,7 +78,7 @@ struct Setting {
   std::string backend;
   std::string note;     ///< why it is that back end, or another surprise; empty: none
   std::string details;  ///< Communicator::details()
-  std::string buffers;  ///< "shared" or "private"; empty: a report of an older version does not say
+  std::string buffers;  ///< "shared" or "private"
   std::vector<collectives::Member> members;
   std::vector<Fact> facts;
   std::uint64_t min_bytes = 0;
@@ -98,22 +98,20 @@ struct Summary {
 
 [[nodiscard]] Summary summarize(std::vector<Row> rows, std::string error);
 
-/// A run and what it measured: this one, or one of before, read from its JSON.
+/// A run and what it measured.
 struct Report {
-  std::string name;  ///< "this run", or the file's path
   Setting setting;
   Summary summary;
 };
 
 /// How a row was measured.
 struct Placement {
-  std::string_view key;    ///< in reports
-  std::string_view words;  ///< for people
+  std::string_view words;
   Measurement Row::*of;
 };
 
-inline constexpr std::array placements{Placement{"out_of_place", "out of place", &Row::out_of_place},
-                                       Placement{"in_place", "in place", &Row::in_place}};
+inline constexpr std::array placements{Placement{"out of place", &Row::out_of_place},
+                                       Placement{"in place", &Row::in_place}};
 
 /// Whether it was run at all, and took some time.
 [[nodiscard]] inline bool measured(const Measurement& one) { return one.lacking.empty() && one.microseconds > 0; }

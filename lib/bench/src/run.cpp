@@ -124,9 +124,8 @@ Result<int> agree_on_status(collectives::Communicator& control, int status, Mill
 Report planned(const Options& options, std::uint64_t last, int ranks) {
   Report report;
   report.setting.size = ranks;
-  report.setting.buffers = buffers_of(options);
   report.summary.rows = planned_rows(options, last, ranks);
-  if (options.pairs) report.summary.pairs.emplace().bytes = pair_bytes(options, last);
+  if (options.pairs) report.summary.pairs.emplace();
   return report;
 }
 
@@ -277,14 +276,14 @@ class Course {
 
 /// What rank 0 says and writes at the end; returns its status.
 int finish(Reports& reports, const Report& report, int status) {
-  const Verdict verdict = reports.judge(report);
-  print(footer(report.summary) + lines_of(verdict));
-  if (status == exit_right) status = status_of(report.summary, verdict);
-  if (auto written = reports.write(report, verdict); !written) {
+  const std::vector<Shortfall> shortfalls = reports.judge(report);
+  print(footer(report.summary) + lines_of(shortfalls));
+  if (status == exit_right && !shortfalls.empty()) status = exit_too_slow;
+  if (auto written = reports.write(report, shortfalls); !written) {
     say_error(written.error().message);
     status = exit_failed;
   }
-  say_shortfall(verdict);
+  say_worst(shortfalls);
   return status;
 }
 
@@ -335,7 +334,7 @@ Result<int> run(const Options& options, const Place& place) {
   std::string why = ended ? std::string() : ended.error().message;
   const bool hangs = !ended && is_hang(ended.error(), meeting->group);
   if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
-  const Report report{"this run", std::move(setting), course.summary(std::move(why))};
+  const Report report{std::move(setting), course.summary(std::move(why))};
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
   int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? exit_right : exit_failed;
   if (talks) status = finish(reports, report, status);
@@ -343,28 +342,6 @@ Result<int> run(const Options& options, const Place& place) {
   if (!ended) return tl::unexpected(ended.error());
   // Rank 0 may come late, from writing its files.
   return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);
-}
-
-Result<int> report_from_files(const ReportOptions& options) {
-  std::vector<Report> runs;
-  for (const std::string& path : options.from) {
-    auto run = read_report("--from", path);
-    if (!run) return tl::unexpected(run.error());
-    runs.push_back(std::move(*run));
-  }
-  // The first is what a run would have been, the others are beside it.
-  ReportOptions rest = options;
-  rest.with.insert(rest.with.begin(), options.from.begin() + 1, options.from.end());
-  auto reports = Reports::open(rest);
-  if (!reports) return tl::unexpected(reports.error());
-  const Report& run = runs.front();
-  if (auto good = reports->check(run); !good) return tl::unexpected(good.error());
-  const Verdict verdict = reports->judge(run);
-  print(lines_of(verdict));
-  if (auto written = reports->write(run, verdict); !written) return tl::unexpected(written.error());
-  if (!run.summary.error.empty()) return fail(Errc::unavailable, concat(run.name, ": ", run.summary.error));
-  say_shortfall(verdict);
-  return status_of(run.summary, verdict);
 }
 
 }  // namespace ddrun::bench

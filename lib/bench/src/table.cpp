@@ -161,7 +161,7 @@ std::string table_of(const Pairs& pairs) {
       return concat(two_places(pairs.minimum_us[at]), '/', two_places(pairs.median_us[at]));
     });
   } else {
-    text += concat("# more than ", max_shown, " are not shown; -J and --csv have them all\n");
+    text += concat("# more than ", max_shown, " are not shown; -J has them all\n");
   }
   text += "#\n";
   if (pairs.slowest.first >= 0) {

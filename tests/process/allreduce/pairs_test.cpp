@@ -34,15 +34,15 @@ TEST_CASE("ranks of one machine meet in pairs") {
   }
 }
 
-TEST_CASE("what -J says of pairs can be judged and compared later") {
+TEST_CASE("the report has the pairs") {
   const TemporaryDirectory directory;
   const std::string path = directory.file("report.json");
   Ranks ranks(3, {"--pairs", "-e", "64K", "-n", "3", "-J", path});
   REQUIRE(ranks.wait()[0].code() == 0);
   const auto report = nlohmann::json::parse(read_file(path));
   CHECK(report["pairs"]["nodes"].size() == 3);
-  CHECK(run_alone({"--from", path, "--compare", path, "--tolerance=0%"}).code() == 0);
-  check_ends(run_alone({"--from", path, "--min-busbw=1000000"}), 3, "3 of 3 pairs fell short");
+  CHECK(report["pairs"]["gbps"][2].size() == 3);
+  CHECK(report["pairs"]["gbps"][1][1].is_null());
 }
 
 TEST_CASE("one rank has nobody to meet") {

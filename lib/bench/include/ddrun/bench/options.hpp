@@ -31,13 +31,8 @@ struct Thresholds {
 /// What is written besides the table, and what the results are judged by. Paths are empty where nothing was asked for.
 struct ReportOptions {
   std::string json_file;
-  std::string csv_file;
   std::string plot_file;
-  std::vector<std::string> with;  ///< reports of other runs for the picture
-  std::vector<std::string> from;  ///< reports in place of a run
   Thresholds thresholds;
-  std::string compare_file;  ///< a report of before
-  double tolerance = 0.1;    ///< part of its speed that may be missing
 };
 
 /// What the command line asks for. Sizes are bytes of the larger of a rank's (the root's) input and output.

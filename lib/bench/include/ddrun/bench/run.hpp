@@ -12,7 +12,6 @@ namespace ddrun::bench {
 
 struct Options;
 struct Place;
-struct ReportOptions;
 
 // What the program ends with (docs/allreduce.md).
 inline constexpr int exit_right = 0;
@@ -36,8 +35,5 @@ inline void say_error(std::string_view message) {
 /// Finds the other ranks, measures what is asked for, and writes table and reports; returns the exit status. Blocks
 /// until all that is done. Failures are already worded; `invalid_argument` is the user's.
 [[nodiscard]] Result<int> run(const Options& options, const Place& place);
-
-/// What --from asks for, without a run. Returns the exit status; failures are already worded.
-[[nodiscard]] Result<int> report_from_files(const ReportOptions& options);
 
 }  // namespace ddrun::bench
