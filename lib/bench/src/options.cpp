@@ -254,7 +254,7 @@ OptionTable::Read duration_into(std::optional<Milliseconds>& to) {
 
 OptionTable::Read picture_into(std::string& to) {
   return [&to](const std::string& text) -> Result<void> {
-    if (const auto format = picture_format(text); !format) return tl::unexpected(format.error());
+    if (const auto terminal = terminal_of(text); !terminal) return tl::unexpected(terminal.error());
     to = text;
     return {};
   };

@@ -89,9 +89,7 @@ Result<Reports> Reports::open(const ReportOptions& options) {
 
 Result<void> Reports::check(const Report& planned) const {
   if (auto good = check_judgeable(options_.thresholds, planned); !good) return good;
-  if (!plot_) return {};
-  if (const auto curves = curves_of(planned); !curves) return tl::unexpected(curves.error());
-  return {};
+  return plot_ ? check_drawable(planned) : Result<void>();
 }
 
 std::vector<Shortfall> Reports::judge(const Report& now) const {
@@ -103,20 +101,13 @@ Result<void> Reports::write(const Report& now, const std::vector<Shortfall>& sho
   Result<void> result;
   if (json_) result = json_.write(json_of(now, shortfalls));
   if (plot_ && now.summary.error.empty()) {
-    if (auto drawn = draw(now); !drawn && result) result = drawn;
+    const auto drawn =
+        terminal_of(options_.plot_file)
+            .and_then([&](const std::string& terminal) { return draw(now, terminal, Clock::now() + drawing_time); })
+            .and_then([&](const std::string& picture) { return plot_.write(picture); });
+    if (result) result = drawn;
   }
   return result;
-}
-
-Result<void> Reports::draw(const Report& now) {
-  const auto curves = curves_of(now);
-  if (!curves) return tl::unexpected(curves.error());
-  if (curves->curves.empty()) return fail(Errc::unavailable, "--plot: nothing was measured that could be drawn");
-  const auto format = picture_format(options_.plot_file);
-  if (!format) return tl::unexpected(format.error());
-  const auto picture = run_gnuplot(plot_script(*curves, *format), Clock::now() + drawing_time);
-  if (!picture) return tl::unexpected(picture.error());
-  return plot_.write(*picture);
 }
 
 std::string lines_of(const std::vector<Shortfall>& shortfalls) {

@@ -54,8 +54,6 @@ class Reports {
   static constexpr Milliseconds drawing_time{60'000};
 
  private:
-  [[nodiscard]] Result<void> draw(const Report& now);
-
   ReportOptions options_;
   OutputFile json_;
   OutputFile plot_;

@@ -1,7 +1,6 @@
 #include "results.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -100,11 +99,6 @@ std::string time_in_words(double microseconds) {
   if (microseconds < 1e3) return number_in_words(microseconds) + " us";
   if (microseconds < 1e6) return number_in_words(microseconds / 1e3) + " ms";
   return number_in_words(microseconds / 1e6) + " s";
-}
-
-std::string shortest_number(double value) {
-  std::array<char, 32> text{};  // 24 are enough for any
-  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
 }
 
 }  // namespace ddrun::bench

@@ -130,7 +130,7 @@ struct Shortfall {
   double ratio = 0;   ///< reached / wanted, below 1: the least is the worst
 };
 
-// Numbers for people, and one for programs.
+// Numbers for people.
 
 /// "8 B", "1 KiB", "1.5 MiB", "1003 B": exact if three digits behind the point are enough, else bytes.
 [[nodiscard]] std::string size_in_words(std::uint64_t bytes);
@@ -146,8 +146,5 @@ struct Shortfall {
 
 /// "850 ns", "12.3 us", "1.5 ms", "2 s".
 [[nodiscard]] std::string time_in_words(double microseconds);
-
-/// The shortest text that programs read as the same number: "0.1", "1e+20".
-[[nodiscard]] std::string shortest_number(double value);
 
 }  // namespace ddrun::bench
