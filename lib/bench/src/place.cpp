@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <climits>
-#include <ctime>
 #include <vector>
 
 #include "ddrun/base/address.hpp"
@@ -11,7 +10,6 @@
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/started_rank.hpp"
 #include "ddrun/store/resolve.hpp"
-#include "local_port.hpp"
 
 namespace ddrun::bench {
 
@@ -93,45 +91,18 @@ Result<void> take_ranks(Place& place, const Reader& read) {
 
 /// mpirun and srun say who a rank is, but not where the ranks can meet.
 Result<void> take_started(Place& place, const cluster::StartedRank& started, const Reader& read) {
-  place.launcher = started.launcher;
   place.rank = started.rank;
   place.size = started.size;
   place.local_rank = started.local_rank;
   place.local_size = started.local_size;
-  place.job = started.job;
-  const bool here = started.local_size == started.size;
-  if (started.size == 1 || (read.has("MASTER_ADDR") && read.has("MASTER_PORT"))) return {};
-  if (here && !read.has("MASTER_ADDR") && !read.has("MASTER_PORT")) {
-    if (place.job.empty()) place.job = launcher_process(started.mark.variable, started.mark.value);
-    if (!place.job.empty()) return {};
-  }
-  if (started.job.empty() || started.hosts.empty()) {
-    return read.need(
-        {"MASTER_ADDR", "MASTER_PORT"},
-        concat(started.launcher, " does not say where ranks on several machines can meet; add the options ",
-               started.pass, " with an address of rank 0's machine and a free port"));
-  }
-  const Endpoint endpoint = cluster::candidates(started.hosts.front(), started.job).front();
-  place.master_address = endpoint.host;
-  place.master_port = endpoint.port;
-  place.port_is_of_step = true;
-  return {};
-}
-
-/// Serves the store as soon as no other run does at its port; nothing tells when that is.
-Result<std::unique_ptr<store::TcpServer>> serve_after_others(const Place& place, Deadline deadline) {
-  while (true) {
-    auto server = serve(place);
-    if (server || !place.port_is_of_step || Clock::now() >= deadline) return server;
-    const timespec pause{0, 20'000'000};
-    nanosleep(&pause, nullptr);
-  }
+  if (started.size == 1) return {};
+  return read.need({"MASTER_ADDR", "MASTER_PORT"},
+                   concat(started.launcher, " does not say where ranks can meet; start it with ", started.command,
+                          " ddrun-allreduce, with an address of rank 0's machine and a port that is free there"));
 }
 
 /// What all ranks can only do wrong together; each says so itself, as no other would notice before the time is up.
-/// `taken`: this rank has been here already.
-Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline, bool& taken) {
-  taken = false;
+Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadline) {
   const std::string& prefix = meeting.group.prefix;
   const auto size = meeting.client->compare_set(prefix + "world_size", "", std::to_string(place.size), deadline);
   if (!size) return tl::unexpected(size.error());
@@ -141,8 +112,7 @@ Result<void> check_in(const Place& place, const Meeting& meeting, Deadline deadl
   }
   const auto how_many = meeting.client->add(concat(prefix, "is_rank/", place.rank), 1, deadline);
   if (!how_many) return tl::unexpected(how_many.error());
-  taken = *how_many != 1;
-  if (taken) {
+  if (*how_many != 1) {
     return fail(Errc::invalid_argument, concat("another process is rank ", place.rank, " too: is RANK set by hand, or ",
                                                "does another job use the same MASTER_PORT?"));
   }
@@ -171,48 +141,23 @@ Result<Place> place_from(const Environment& variables) {
   return place;
 }
 
-Result<Meeting> meet(const Place& asked, Deadline deadline) {
-  Place place = asked;
+Result<Meeting> meet(const Place& place, Deadline deadline) {
   Meeting meeting;
   meeting.group.rank = place.rank;
   meeting.group.size = place.size;
   // Under torchrun the store outlives an attempt; what the attempt before left in it must not be taken for ours.
-  meeting.group.prefix = concat("ddrun-allreduce/", place.job, '/', place.restart_count, '/');
+  meeting.group.prefix = concat("ddrun-allreduce/", place.restart_count, '/');
   if (place.size == 1) return meeting;
-  const bool here = place.master_address.empty();
-  if (here) place.master_address = "127.0.0.1";
-  if (here && place.rank != 0) {
-    const auto port = ask_port(place.job, place.rank, deadline);
-    if (!port) return tl::unexpected(port.error());
-    place.master_port = *port;
-  }
-  const auto where = [&] { return concat("the store at ", place.master_address, " port ", place.master_port); };
+  const std::string where = concat("the store at ", place.master_address, " port ", place.master_port);
   if (!place.store_is_there && place.rank == 0) {
-    auto server = serve_after_others(place, deadline);
-    if (!server) return fail(server.error().code, concat("cannot serve ", where(), ": ", server.error().message));
+    auto server = serve(place);
+    if (!server) return fail(server.error().code, concat("cannot serve ", where, ": ", server.error().message));
     meeting.server = std::move(*server);
-    place.master_port = meeting.server->port();
-    if (here) {
-      const auto told = PortTeller::open(place.job).and_then(
-          [&](const PortTeller& teller) { return teller.tell(place.master_port, place.size, deadline); });
-      if (!told) return tl::unexpected(told.error());
-    }
   }
-  while (true) {
-    auto client = store::connect_by_name(place.master_address, place.master_port, deadline);
-    if (!client) return fail(client.error().code, concat("cannot reach ", where(), ": ", client.error().message));
-    meeting.client = std::move(*client);
-    bool taken = false;
-    const auto in = check_in(place, meeting, deadline, taken);
-    if (in) break;
-    const bool earlier =
-        place.port_is_of_step && place.rank != 0 && (taken || in.error().code == Errc::connection_lost);
-    if (!earlier || Clock::now() >= deadline) return tl::unexpected(in.error());
-    if (!taken) continue;
-    // The store of the run before, whose rank 0 has not ended yet: no rank ever sets this key.
-    const auto ended = meeting.client->get(meeting.group.prefix + "the_run_after", deadline);
-    if (!ended && ended.error().code == Errc::timeout) return tl::unexpected(in.error());
-  }
+  auto client = store::connect_by_name(place.master_address, place.master_port, deadline);
+  if (!client) return fail(client.error().code, concat("cannot reach ", where, ": ", client.error().message));
+  meeting.client = std::move(*client);
+  if (auto in = check_in(place, meeting, deadline); !in) return tl::unexpected(in.error());
   meeting.group.store = meeting.client.get();
   meeting.group.address = own_address(meeting.client->server());
   return meeting;

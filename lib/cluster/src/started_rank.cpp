@@ -46,11 +46,8 @@ Result<std::optional<StartedRank>> find_mpi_rank(const Environment& variables, c
   if (!rank || !size || !local_rank || !local_size) return std::nullopt;
   StartedRank started;
   started.launcher = names.scheme;
-  started.pass = names.pass;
+  started.command = concat(names.scheme == open_mpi.scheme ? "mpirun " : "mpiexec ", names.pass);
   if (auto done = take(started, *rank, *size, *local_rank, *local_size); !done) return tl::unexpected(done.error());
-  // Open MPI 4 and later; it tells an mpirun from one that was started by a rank of another.
-  auto job = text_of(variables, "PMIX_NAMESPACE");
-  started.mark = job ? std::move(*job) : *size;
   return started;
 }
 
@@ -87,19 +84,12 @@ Result<std::optional<StartedRank>> find_slurm_rank(const Environment& variables)
   }
   StartedRank started;
   started.launcher = "srun";
-  started.pass = "--export=ALL,MASTER_ADDR=ADDRESS,MASTER_PORT=PORT";
-  started.job = concat("slurm-", as_job_id(slurm_id(variables, job->value, step->value)));
-  started.mark = *step;
+  started.command = "srun --export=ALL,MASTER_ADDR=ADDRESS,MASTER_PORT=PORT";
   const auto node = number_of(variables, "SLURM_NODEID", 0, most_nodes);
   if (!node) return tl::unexpected(node.error());
   const auto here = *node ? tasks_here(variables, (*node)->value) : std::nullopt;
   if (auto done = take(started, *rank, *size, *local_rank, here ? *here : *size); !done) {
     return tl::unexpected(done.error());
-  }
-  if (const auto list = first_text_of(variables, slurm_step_hosts_names)) {
-    auto hosts = expand_hostlist(list->value);
-    if (!hosts) return fail(Errc::invalid_argument, concat(list->variable, ": ", hosts.error().message));
-    started.hosts = std::move(*hosts);
   }
   return started;
 }

@@ -16,14 +16,13 @@ Result<std::optional<StartedRank>> look_at(const Lines& lines) {
   return find_started_rank(Environment(entries.data()));
 }
 
-/// "Open MPI 1/4, 1/2 here; n1 n2; job slurm-1.0; of PMIX_NAMESPACE=7"
+/// "Open MPI 1/4, 1/2 here"
 std::string found_in(const Lines& lines) {
   const auto found = look_at(lines);
   if (!found) return found.error().message;
   if (!*found) return "nothing";
   const StartedRank& one = **found;
-  return concat(one.launcher, ' ', one.rank, '/', one.size, ", ", one.local_rank, '/', one.local_size, " here; ",
-                join(one.hosts, " "), "; job ", one.job, "; of ", one.mark.variable, '=', one.mark.value);
+  return concat(one.launcher, ' ', one.rank, '/', one.size, ", ", one.local_rank, '/', one.local_size, " here");
 }
 
 Lines with(Lines lines, const Lines& more) {
@@ -32,7 +31,7 @@ Lines with(Lines lines, const Lines& more) {
 }
 
 const Lines open_mpi{"OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_RANK=1",
-                     "OMPI_COMM_WORLD_LOCAL_SIZE=2", "PMIX_NAMESPACE=704839681"};
+                     "OMPI_COMM_WORLD_LOCAL_SIZE=2"};
 const Lines mpich{"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=2"};
 const Lines slurm{"SLURM_JOB_ID=12", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[3-5]",       "SLURM_JOB_NODELIST=n[1-9]",
                   "SLURM_PROCID=4",  "SLURM_LOCALID=0", "SLURM_STEP_NUM_TASKS=5",           "SLURM_NTASKS=5",
@@ -42,16 +41,16 @@ const Lines slurm{"SLURM_JOB_ID=12", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[3
 
 TEST_CASE("a rank that mpirun started knows its numbers") {
   CHECK(found_in({"HOME=/root"}) == "nothing");
-  CHECK(found_in(open_mpi) == "Open MPI 3/4, 1/2 here; ; job ; of PMIX_NAMESPACE=704839681");
-  CHECK(found_in(mpich) == "MPICH 1/2, 1/2 here; ; job ; of PMI_SIZE=2");
+  CHECK(found_in(open_mpi) == "Open MPI 3/4, 1/2 here");
+  CHECK(found_in(mpich) == "MPICH 1/2, 1/2 here");
   CHECK(found_in({"MV2_COMM_WORLD_RANK=0", "MV2_COMM_WORLD_SIZE=2", "MV2_COMM_WORLD_LOCAL_RANK=0",
-                  "MV2_COMM_WORLD_LOCAL_SIZE=1"}) == "MVAPICH2 0/2, 0/1 here; ; job ; of MV2_COMM_WORLD_SIZE=2");
+                  "MV2_COMM_WORLD_LOCAL_SIZE=1"}) == "MVAPICH2 0/2, 0/1 here");
 }
 
-TEST_CASE("a task of srun knows its numbers and hosts") {
-  CHECK(found_in(slurm) == "srun 4/5, 0/1 here; n3 n4 n5; job slurm-12.0; of SLURM_STEP_ID=0");
+TEST_CASE("a task of srun knows its numbers") {
+  CHECK(found_in(slurm) == "srun 4/5, 0/1 here");
   CHECK(found_in(with(slurm, {"SLURM_NODEID=1", "SLURM_PROCID=3", "SLURM_LOCALID=1", "SLURM_RESTART_COUNT=2"})) ==
-        "srun 3/5, 1/2 here; n3 n4 n5; job slurm-12.0.r2; of SLURM_STEP_ID=0");
+        "srun 3/5, 1/2 here");
 }
 
 TEST_CASE("mpirun inside of a Slurm job is stronger than what Slurm says to all") {
@@ -69,6 +68,5 @@ TEST_CASE("numbers that cannot be are named") {
   CHECK(found_in(with(open_mpi, {"OMPI_COMM_WORLD_RANK=4"})).starts_with("OMPI_COMM_WORLD_RANK=4: "));
   CHECK(found_in(with(open_mpi, {"OMPI_COMM_WORLD_LOCAL_RANK=2"})).starts_with("OMPI_COMM_WORLD_LOCAL_RANK=2: "));
   CHECK(found_in(with(mpich, {"PMI_SIZE=two"})).starts_with("PMI_SIZE=two: "));
-  CHECK(found_in(with(slurm, {"SLURM_STEP_NODELIST=n[3-"})).starts_with("SLURM_STEP_NODELIST: "));
   CHECK(found_in(with(slurm, {"SLURM_HET_SIZE=2"})).find("several parts") != std::string::npos);
 }

@@ -1,9 +1,5 @@
 #include "ddrun/bench/place.hpp"
 
-#include <unistd.h>
-
-#include <thread>
-
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 
@@ -22,14 +18,13 @@ Result<Place> place_in(const Lines& lines) {
   return place_from(Environment(entries.data()));
 }
 
-/// "srun 1/4, 0/2 here, at 10.0.0.1:29500, job x", with "served" where the launcher serves the store.
+/// "1/4, 0/2 here, at 10.0.0.1:29500", with "served" where the launcher serves the store.
 std::string in_words(const Lines& lines) {
   const auto place = place_in(lines);
   if (!place) return place.error().message;
   if (place->alone) return "alone";
-  return concat(place->launcher, place->launcher.empty() ? "" : " ", place->rank, '/', place->size, ", ",
-                place->local_rank, '/', place->local_size, " here, at ", place->master_address, ':', place->master_port,
-                ", job ", place->job, place->store_is_there ? ", served" : "");
+  return concat(place->rank, '/', place->size, ", ", place->local_rank, '/', place->local_size, " here, at ",
+                place->master_address, ':', place->master_port, place->store_is_there ? ", served" : "");
 }
 
 const Lines torchrun{"RANK=1",           "WORLD_SIZE=4", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=10.0.0.1",
@@ -50,10 +45,9 @@ Lines operator+(Lines left, const Lines& right) {
 
 TEST_CASE("RANK and WORLD_SIZE count before what mpirun and srun say") {
   CHECK(in_words({}) == "alone");
-  CHECK(in_words(torchrun) == "1/4, 1/2 here, at 10.0.0.1:29500, job ");
-  CHECK(in_words(torchrun + Lines{"TORCHELASTIC_USE_AGENT_STORE=True"}) ==
-        "1/4, 1/2 here, at 10.0.0.1:29500, job , served");
-  CHECK(in_words(torchrun + two_hosts + srun) == "1/4, 1/2 here, at 10.0.0.1:29500, job ");
+  CHECK(in_words(torchrun) == "1/4, 1/2 here, at 10.0.0.1:29500");
+  CHECK(in_words(torchrun + Lines{"TORCHELASTIC_USE_AGENT_STORE=True"}) == "1/4, 1/2 here, at 10.0.0.1:29500, served");
+  CHECK(in_words(torchrun + two_hosts + srun) == "1/4, 1/2 here, at 10.0.0.1:29500");
   CHECK(in_words(two_hosts + Lines{"RANK=0"}).starts_with("WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: "));
 }
 
@@ -64,28 +58,17 @@ TEST_CASE("ranks out of range are refused") {
   CHECK(in_words({"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=70000"}).starts_with("MASTER_PORT=70000: "));
 }
 
-TEST_CASE("ranks of one machine meet by their launcher") {
-  const auto place = place_in(one_host);
-  REQUIRE(place);
-  CHECK(place->launcher == "MPICH");
-  CHECK(place->master_address.empty());
-  CHECK(!place->job.empty());
-  CHECK(in_words(one_host + Lines{"MASTER_ADDR=h", "MASTER_PORT=7"}) == "MPICH 1/2, 1/2 here, at h:7, job ");
-}
-
-TEST_CASE("ranks of several machines need an address unless Slurm names the hosts") {
+TEST_CASE("ranks of mpirun and srun need an address, and are told how to give one") {
   const std::string refusal = in_words(two_hosts);
-  CHECK(refusal.starts_with("MASTER_ADDR, MASTER_PORT are not set: Open MPI "));
-  CHECK(refusal.find("-x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT") != std::string::npos);
+  CHECK(refusal.starts_with("MASTER_ADDR, MASTER_PORT are not set: Open MPI does not say where ranks can meet; "));
+  CHECK(refusal.find("mpirun -x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT ddrun-allreduce, ") != std::string::npos);
+  CHECK(in_words(one_host).find("mpiexec -genv MASTER_ADDR ADDRESS -genv MASTER_PORT PORT ") != std::string::npos);
+  CHECK(in_words(srun).find("srun --export=ALL,MASTER_ADDR=ADDRESS,MASTER_PORT=PORT ") != std::string::npos);
   CHECK(in_words(two_hosts + Lines{"MASTER_ADDR=h"}).starts_with("MASTER_PORT is not set: "));
-  CHECK(in_words(two_hosts + Lines{"MASTER_ADDR=h", "MASTER_PORT=7"}) == "Open MPI 1/4, 1/2 here, at h:7, job ");
-  const auto place = place_in(srun);
-  REQUIRE(place);
-  CHECK(place->master_address == "n3");
-  CHECK(place->master_port >= 20000);
-  CHECK(place->master_port < 32768);
-  CHECK(place->job == "slurm-12.0");
-  CHECK(in_words(srun + Lines{"MASTER_PORT=7"}) == "srun 2/4, 0/2 here, at n3:7, job slurm-12.0");
+  const Lines address{"MASTER_ADDR=h", "MASTER_PORT=7"};
+  CHECK(in_words(two_hosts + address) == "1/4, 1/2 here, at h:7");
+  CHECK(in_words(one_host + address) == "1/2, 1/2 here, at h:7");
+  CHECK(in_words(srun + address) == "2/4, 0/2 here, at h:7");
 }
 
 TEST_CASE("ranks that say different numbers of ranks are told so") {
@@ -120,27 +103,4 @@ TEST_CASE("without a store a rank says where it looked for it") {
   const auto met = meet(place, Clock::now() + 200ms);
   REQUIRE(!met);
   CHECK(met.error().message.starts_with("cannot reach the store at 127.0.0.1 port 9: "));
-}
-
-TEST_CASE("ranks of one machine find rank 0's store by their job") {
-  Place place;
-  place.size = 3;
-  place.job = concat("test-", std::to_string(::getpid()));
-  std::vector<std::string> problems(3, "did not run");
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
-    threads.emplace_back([&, rank] {
-      Place mine = place;
-      mine.rank = rank;
-      const auto met = meet(mine, Clock::now() + 20s);
-      if (!met) {
-        problems[static_cast<std::size_t>(rank)] = met.error().message;
-        return;
-      }
-      const auto all = met->group.store->barrier("end", 3, Clock::now() + 20s);
-      problems[static_cast<std::size_t>(rank)] = all ? "" : all.error().message;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(problems == std::vector<std::string>(3, ""));
 }

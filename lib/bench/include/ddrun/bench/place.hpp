@@ -14,28 +14,22 @@ namespace ddrun::bench {
 
 /// Who this process is and where the rendezvous of the ranks is, as a launcher tells its workers.
 struct Place {
-  bool alone = false;    ///< no launcher: a group of one
-  std::string launcher;  ///< of mpirun and srun: "Open MPI", "srun"; empty: RANK and WORLD_SIZE were set
+  bool alone = false;  ///< no launcher: a group of one
   int rank = 0;
   int size = 1;
-  int local_rank = -1;  ///< among those on this machine; -1: not known
-  int local_size = 1;   ///< ranks on this machine, as far as is known
-  /// Where the store is. Empty: all ranks are on this machine, and find each other by `job`.
-  std::string master_address;
+  int local_rank = -1;         ///< among those on this machine; -1: not known
+  int local_size = 1;          ///< ranks on this machine, as far as is known
+  std::string master_address;  ///< where the store is
   std::uint16_t master_port = 0;
-  /// Words that all ranks know and no other job here has; empty: not known, and not needed.
-  std::string job;
   int restart_count = 0;
-  /// The port follows from the number of the job's step, so that runs of the same step have the same.
-  bool port_is_of_step = false;
   /// The launcher serves the store. Otherwise rank 0 does, as PyTorch's env:// rendezvous has it.
   bool store_is_there = false;
 };
 
 /// From RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RESTART_COUNT and TORCHELASTIC_USE_AGENT_STORE, as
 /// ddrun and torchrun set them; without the first two from those of Open MPI, MPICH, Intel MPI, MVAPICH2 or a Slurm
-/// step. None of all these: alone. MASTER_ADDR and MASTER_PORT may be missing with mpirun and srun on one machine, and
-/// with srun. Some but not all that is needed, or nonsense: `invalid_argument`.
+/// step. None of all these: alone. A group of several needs MASTER_ADDR and MASTER_PORT. Some but not all that is
+/// needed, or nonsense: `invalid_argument`.
 [[nodiscard]] Result<Place> place_from(const Environment& variables);
 
 /// The store as this rank sees it; kept as long as the group works.
@@ -45,8 +39,7 @@ struct Meeting {
   collectives::Group group;
 };
 
-/// Blocks until the store is reached. `invalid_argument` if ranks differ in WORLD_SIZE, or two are the same. Where runs
-/// of a step have the same port, a run waits for the end of the one before.
+/// Blocks until the store is reached. `invalid_argument` if ranks differ in WORLD_SIZE, or two are the same.
 [[nodiscard]] Result<Meeting> meet(const Place& place, Deadline deadline);
 
 }  // namespace ddrun::bench

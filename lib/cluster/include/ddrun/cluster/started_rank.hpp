@@ -2,10 +2,9 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "ddrun/base/environment.hpp"
-#include "ddrun/cluster/detect.hpp"
+#include "ddrun/base/result.hpp"
 
 namespace ddrun::cluster {
 
@@ -18,13 +17,8 @@ struct StartedRank {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
-  int local_size = 1;                ///< ranks on this machine
-  std::vector<std::string> hosts{};  ///< of all ranks, the one of rank 0 first, as far as is told
-  std::string job{};                 ///< unlike that of any other job of the cluster, "slurm-12.0"; empty: not told
-  /// All ranks of the job have it, and what has started them has not.
-  Fact<std::string> mark{};
-  /// The launcher's options that tell all ranks MASTER_ADDR and MASTER_PORT.
-  std::string pass{};
+  int local_size = 1;     ///< ranks on this machine
+  std::string command{};  ///< a command line of the launcher that tells all ranks MASTER_ADDR and MASTER_PORT
 };
 
 /// Open MPI's variables, those of MPICH, Intel MPI and MVAPICH2, then those of a Slurm step. Nothing if none of them
