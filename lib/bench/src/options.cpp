@@ -33,8 +33,6 @@ class OptionTable {
   void add(std::string names, std::string type, std::string help, Read read);
   /// One without a value.
   void add_flag(std::string names, std::string help, bool& to);
-  /// An option of nccl-tests that is not here, not shown in the help: refused with `why`, whatever its value.
-  void explain(std::string names, std::string why);
   /// What concerns several options: called after all of them have been read, in the order of the calls.
   void rule(std::function<Result<void>()> judge) { rules_.push_back(std::move(judge)); }
 
@@ -78,11 +76,6 @@ void OptionTable::add(std::string names, std::string type, std::string help, Rea
 
 void OptionTable::add_flag(std::string names, std::string help, bool& to) {
   options_.push_back({std::move(names), "", std::move(help), group_, {}, &to});
-}
-
-void OptionTable::explain(std::string names, std::string why) {
-  const auto refuse = [why = std::move(why)](const std::string&) { return fail(Errc::invalid_argument, why); };
-  options_.push_back({std::move(names), "VALUE", "", "", refuse});  // no group: hidden
 }
 
 std::vector<std::string> OptionTable::normalized(int argc, char** argv) const {
@@ -371,28 +364,6 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
   });
 }
 
-/// Options of nccl-tests: what is the only choice here is accepted, the rest says why it is not.
-void add_foreign(OptionTable& table) {
-  const auto only = [&table](const std::string& names, const std::string& value, const std::string& why) {
-    table.group("");  // hidden
-    table.add(names, "N", "", [value, why](const std::string& text) -> Result<void> {
-      if (text == value) return {};
-      return fail(Errc::invalid_argument, concat("must be ", value, ", not ", text, ": ", why));
-    });
-  };
-  const std::string process = "every rank is a process of its own; start more with the launcher";
-  only("-g,--ngpus", "1", process);
-  only("-t,--nthreads", "1", process);
-  only("-p,--parallel_init", "1", "ranks are processes, which start at the same time");
-  only("-a,--average", "3", "times are those of the slowest rank");
-  only("-m,--agg_iters", "1", "calls are not put into groups");
-  only("-N,--run_cycles", "1", "start the program again to measure again");
-  only("-y,--stream_null", "0", "calls have a stream of their own");
-  table.explain("-C,--report_cputime", "times are those until the results are there; use --iters and --collective");
-  table.explain("-R,--local_register", "memory is registered wherever the back end can");
-  table.explain("-D,--device_implementation", "calls are made from the host only");
-}
-
 void add_tests(OptionTable& table, Options& to) {
   table.group("To test a launcher");
   table.add("--corrupt-rank", "RANK", "this rank contributes a wrong element",
@@ -443,7 +414,6 @@ Parsed parse_options(int argc, char** argv) {
   table.add_flag("--list", "show which back ends there are, and why not", list);
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);
-  add_foreign(table);
   const auto words = table.parse(argc, argv, purpose_text, examples_text);
   if (!words) {
     say_error(concat(words.error().message, " (try --help)"));

@@ -59,14 +59,6 @@ TEST_CASE("options that mean nothing to the back end are refused") {
                 "--cudagraph: is for nccl; tcp runs on processors, which have no graphs");
 }
 
-TEST_CASE("options of nccl-tests that are not here say why") {
-  check_refused({"-g", "2"}, {}, "--ngpus: must be 1, not 2: every rank is a process of its own");
-  check_refused({"--nthreads=4"}, {}, "--nthreads: must be 1, not 4: every rank is a process of its own");
-  check_refused({"-a", "1"}, {}, "--average: must be 3, not 1: times are those of the slowest rank");
-  check_refused({"--agg-iters=8"}, {}, "--agg_iters: must be 1, not 8: calls are not put into groups");
-  check_refused({"-D", "1"}, {}, "--device_implementation: calls are made from the host only");
-}
-
 TEST_CASE("half an environment is refused with an example of how to start") {
   const std::string example = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
   check_refused({}, {{"RANK", "0"}}, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: " + example);
@@ -98,16 +90,10 @@ TEST_CASE("options have the names of nccl-tests, with dashes and with underscore
              "30",
              "--timeout=30s",
              "--root=0",
-             "--ngpus=1",
-             "--parallel-init=1",
-             "-t",
-             "1",
              "--op_timeout=5s",
              "-z",
              "0",
              "--cudagraph=0",
-             "-g",
-             "1",
              "--collective",
              "all-reduce",
              file,
