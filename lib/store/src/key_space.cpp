@@ -58,12 +58,6 @@ KeySpace::~KeySpace() {
   while (free_ != nullptr) delete std::exchange(free_, free_->next);
 }
 
-std::size_t KeySpace::growth(std::string_view key, std::size_t size) const {
-  const auto it = keys_.find(key);
-  if (it == keys_.end()) return key.size() + size + overhead;
-  return size > it->second.size() ? size - it->second.size() : 0;
-}
-
 /// A key that is not there yet.
 void KeySpace::create(std::string_view key, std::string_view value) {
   keys_.emplace(key, value);

@@ -118,8 +118,6 @@ class KeySpace {
   [[nodiscard]] std::size_t memory() const { return memory_; }
   /// What one name costs beside its own bytes, and those of its value.
   static constexpr std::size_t overhead = 128;
-  /// By how much memory() grows when `key` gets a value of `size` bytes; 0 if it shrinks.
-  [[nodiscard]] std::size_t growth(std::string_view key, std::size_t size) const;
 
  private:
   struct Hash {

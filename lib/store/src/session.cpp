@@ -18,22 +18,6 @@ std::string in_words(const Request& request) {
   return concat(opcode_name(request.op), " of ", describe_keys({&key, 1}));
 }
 
-/// The most by which a request can make the key space grow.
-std::size_t bound_of_growth(const Request& request) {
-  switch (request.op) {
-    case Opcode::set:
-    case Opcode::append:
-    case Opcode::queue_push: return request.key.size() + request.value.size() + 2 * KeySpace::overhead;
-    case Opcode::compare_set: return request.key.size() + request.desired.size() + KeySpace::overhead;
-    case Opcode::add:
-    case Opcode::watch_key: return request.key.size() + 2 * KeySpace::overhead;
-    case Opcode::barrier: return 2 * request.key.size() + 3 * KeySpace::overhead;  // the counter, and those who wait
-    case Opcode::multi_set: return request.items.size() + request.count * KeySpace::overhead;
-    case Opcode::wait: return request.items.size() + request.count * 2 * KeySpace::overhead;
-    default: return 0;
-  }
-}
-
 }  // namespace
 
 Session::Progress Session::handle(std::string_view input, std::string& replies, std::size_t enough) {
@@ -49,7 +33,7 @@ Session::Progress Session::handle(std::string_view input, std::string& replies, 
       case RequestParser::Status::complete: break;
     }
     progress.consumed += consumed;
-    if (!apply(request, replies)) {
+    if (!apply(request, consumed, replies)) {
       progress.close = true;
       return progress;
     }
@@ -93,43 +77,36 @@ bool Session::refuse_parsed(const Request& request) {
   return refuse("an unknown kind of request");
 }
 
-bool Session::has_room(const Request& request) {
-  const std::size_t bound = bound_of_growth(request);
-  if (bound == 0 || state_->has_room(bound)) return true;
-  // Close to the limit it is worth looking closer: what is replaced needs no new room.
-  const KeySpace& space = state_->space;
-  std::size_t growth = bound;
+/// Whether a request that stores something fits, by its own size: what it would replace is not looked at.
+bool Session::has_room(const Request& request, std::size_t size) {
   switch (request.op) {
-    case Opcode::set: growth = space.growth(request.key, request.value.size()); break;
-    case Opcode::compare_set: growth = space.growth(request.key, request.desired.size()); break;
-    case Opcode::add: growth = space.growth(request.key, 20); break;
-    case Opcode::multi_set: {
-      growth = 0;
-      ItemReader items(request.items);
-      for (auto left = request.count; left > 0; --left) {
-        const auto key = items.next();
-        growth += space.growth(key, items.next().size());
-      }
-      break;
-    }
-    case Opcode::wait: {
-      growth = 0;
-      ItemReader names(request.items);
-      for (auto left = request.count; left > 0; --left) {
-        const auto name = names.next();
-        if (!space.exists(name)) growth += name.size() + 2 * KeySpace::overhead;
-      }
-      break;
-    }
-    default: break;
+    case Opcode::set:
+    case Opcode::compare_set:
+    case Opcode::add:
+    case Opcode::append:
+    case Opcode::queue_push:
+    case Opcode::barrier: size += 2 * KeySpace::overhead; break;
+    case Opcode::multi_set: size += request.count * KeySpace::overhead; break;
+    default: return true;
   }
-  if (growth == 0 || state_->has_room(growth)) return true;
-  return refuse(concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request), ", ", bound,
-                       " bytes, for which there is no room: ", state_->memory(), " of ", state_->memory_limit,
-                       " bytes are used"));
+  if (state_->has_room(size)) return true;
+  return refuse_for_room(
+      concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request), ", ", size, " bytes,"));
 }
 
-bool Session::apply(const Request& request, std::string& replies) {
+/// After the client has begun to wait or to watch, which is undone if it goes beyond the limit.
+bool Session::has_room_for_waits(const Request& request) {
+  if (state_->has_room(0)) return true;
+  state_->space.leave(*waiter_);
+  return refuse_for_room(opcode_name(request.op));
+}
+
+bool Session::refuse_for_room(std::string_view what) {
+  return refuse(
+      concat(what, " for which there is no room: ", state_->memory(), " of ", state_->memory_limit, " bytes are used"));
+}
+
+bool Session::apply(const Request& request, std::size_t size, std::string& replies) {
   KeySpace& space = state_->space;
   if (stage_ == Stage::greeting) {
     if (request.op != Opcode::validate || request.number != wire::magic) return refuse({});
@@ -138,7 +115,7 @@ bool Session::apply(const Request& request, std::string& replies) {
     return true;
   }
   has_asked_ = true;
-  if (state_->memory_limit != 0 && !has_room(request)) return false;
+  if (!has_room(request, size)) return false;
   ++state_->requests[static_cast<std::size_t>(request.op)];
   // Its client has no way to withdraw a wait: asking for something else, it has given up.
   if (dialect_ == Dialect::old && waiter_->waiting()) space.cancel(*waiter_);
@@ -188,6 +165,7 @@ bool Session::apply(const Request& request, std::string& replies) {
     case Opcode::barrier: return arrive(request, replies);
     case Opcode::watch_key:
       space.watch(request.key, *waiter_);
+      if (!has_room_for_waits(request)) return false;
       replies.push_back(wire::watch_registered);
       return true;
   }
@@ -211,7 +189,8 @@ bool Session::wait(const Request& request, std::string& replies) {
   if (waiter_->waiting()) return refuse("a second wait before the first one's end");  // whose would the answer be?
   ItemReader names(request.items);
   for (auto left = request.count; left > 0; --left) state_->space.await(names.next(), *waiter_);
-  if (!waiter_->waiting()) replies.push_back(wire::wait_stopped);
+  if (waiter_->waiting()) return has_room_for_waits(request);
+  replies.push_back(wire::wait_stopped);
   return true;
 }
 
@@ -219,7 +198,8 @@ bool Session::arrive(const Request& request, std::string& replies) {
   if (waiter_->waiting()) return refuse("a barrier before a wait's end");
   const auto waits = state_->space.arrive(request.key, request.delta, *waiter_);
   if (!waits) return refuse(concat(in_words(request), ", whose value is not a number"));
-  if (!*waits) replies.push_back(wire::wait_stopped);
+  if (*waits) return has_room_for_waits(request);
+  replies.push_back(wire::wait_stopped);
   return true;
 }
 

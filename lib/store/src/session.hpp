@@ -59,13 +59,15 @@ class Session {
   };
 
   [[nodiscard]] bool begin(std::string_view input);
-  [[nodiscard]] bool apply(const Request& request, std::string& replies);
+  [[nodiscard]] bool apply(const Request& request, std::size_t size, std::string& replies);
   [[nodiscard]] bool check(const Request& request, std::string& replies);
   [[nodiscard]] bool wait(const Request& request, std::string& replies);
   [[nodiscard]] bool arrive(const Request& request, std::string& replies);
   [[nodiscard]] bool multi_get(const Request& request, std::string& replies);
   [[nodiscard]] bool list_keys(std::string& replies);
-  [[nodiscard]] bool has_room(const Request& request);
+  [[nodiscard]] bool has_room(const Request& request, std::size_t size);
+  [[nodiscard]] bool has_room_for_waits(const Request& request);
+  [[nodiscard]] bool refuse_for_room(std::string_view what);
   [[nodiscard]] bool refuse(std::string why);
   [[nodiscard]] bool refuse_parsed(const Request& request);
 
