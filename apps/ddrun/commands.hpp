@@ -41,7 +41,7 @@ struct StoreAsk {
   std::string value;              ///< of `set`
   bool value_from_stdin = false;
   std::int64_t delta = 1;      ///< of `add`
-  std::string prefix;          ///< what each key begins with, not shown by `list`
+  std::string prefix;          ///< what each of `keys` begins with; not shown
   bool raw = false;            ///< values as they are, without a newline or escapes
   Milliseconds timeout{5000};  ///< for the server to answer, and then for keys to come
 };

@@ -13,7 +13,6 @@
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/cli/values.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
-#include "ddrun/store/prefix_store.hpp"
 #include "ddrun/store/resolve.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/store/tcp_server.hpp"
@@ -55,7 +54,7 @@ With a word, asks a store that is running, such as the one of a ddrun job.
                       127.0.0.1:29500)
   --timeout=TIME      How long to wait for the store, and then for keys
                       (default: 5s)
-  --prefix=TEXT       What all keys begin with, as under a PrefixStore TEXT/
+  --prefix=TEXT       What all keys begin with, as under PyTorch's PrefixStore
   --raw               Print values and keys as they are, without a newline and
                       with bytes that are no text
 
@@ -143,6 +142,7 @@ Parsed read_ask(const PlainWords& typed, const Environment& environment) {
   StoreAsk ask;
   ask.what = verb->second.what;
   ask.prefix = typed.last("--prefix");
+  if (!ask.prefix.empty() && !ask.prefix.ends_with('/')) ask.prefix += '/';
   ask.raw = typed.has("--raw");
   if (typed.has("--timeout")) {
     const auto timeout = cli::parse_time(typed.last("--timeout"));
@@ -168,6 +168,7 @@ Parsed read_ask(const PlainWords& typed, const Environment& environment) {
     words.pop_back();
   }
   ask.keys = std::move(words);
+  for (std::string& key : ask.keys) key.insert(0, ask.prefix);
   return ask;
 }
 
@@ -227,7 +228,7 @@ Result<std::string> read_stdin() {
   }
 }
 
-int ask(const StoreAsk& command, store::Store& asked) {
+int ask(const StoreAsk& command, store::TcpClient& asked) {
   const Deadline deadline = Clock::now() + command.timeout;
   switch (command.what) {
     case What::get: {
@@ -259,7 +260,11 @@ int ask(const StoreAsk& command, store::Store& asked) {
       if (!keys) return complain(keys.error());
       std::sort(keys->begin(), keys->end());
       std::string text;
-      for (const auto& key : *keys) text += (command.raw ? key : shown(key)) + "\n";
+      for (std::string_view key : *keys) {
+        if (!key.starts_with(command.prefix)) continue;
+        key.remove_prefix(command.prefix.size());
+        text += (command.raw ? std::string(key) : shown(key)) + "\n";
+      }
       return print(text);
     }
     case What::del: {
@@ -268,7 +273,7 @@ int ask(const StoreAsk& command, store::Store& asked) {
         const auto deleted = asked.delete_key(key, deadline);
         if (!deleted) return complain(deleted.error());
         if (*deleted) continue;
-        say_error(concat("there is no key ", shown(key)));
+        say_error(concat("there is no key ", shown(std::string_view(key).substr(command.prefix.size()))));
         code = not_there;
       }
       return code;
@@ -306,12 +311,7 @@ int ask_store(const StoreAsk& command) {
     say_error(client.error().message);
     return exit_codes::launcher_failed;
   }
-  if (command.prefix.empty()) return ask(command, **client);
-  // A PrefixStore writes its own slash.
-  std::string prefix = command.prefix;
-  if (prefix.ends_with('/')) prefix.pop_back();
-  store::PrefixStore part(prefix, **client);
-  return ask(command, part);
+  return ask(command, **client);
 }
 
 /// Serves until a signal comes. Says on stdout where it listens; blocks.

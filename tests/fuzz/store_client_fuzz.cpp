@@ -39,8 +39,6 @@ class Peer {
   Peer(Input script, bool greets) : script_(script), greets_(greets) {}
 
   std::chrono::nanoseconds now{1h};
-  TcpClient* cancelled = nullptr;  ///< whom the script may cancel
-  bool was_cancelled = false;
 
   /// The client's end of a new connection.
   int connection() {
@@ -124,12 +122,7 @@ std::chrono::nanoseconds Peer::act(Connection& connection) {
     case 1: say(connection, script_.bytes(script_.byte())); break;
     case 2: return std::chrono::milliseconds(1U << what % 16);  // up to half a minute
     case 3: connection.fd.reset(); break;
-    case 4:
-      if (cancelled != nullptr && what % 16 == 15) {
-        cancelled->cancel();
-        was_cancelled = true;
-      }
-      break;
+    case 4: break;
     case 5:  // a length, and as many bytes
     case 6:
       bytes = script_.bytes(what % 32);
@@ -187,10 +180,7 @@ std::string name_of(std::uint8_t choice) {
 /// Calls a client as the input says and checks what it returns.
 class User {
  public:
-  User(std::unique_ptr<TcpClient> client, Reconnect reconnect) : client_(std::move(client)), reconnect_(reconnect) {
-    peer->cancelled = client_.get();
-  }
-  ~User() { peer->cancelled = nullptr; }
+  explicit User(std::unique_ptr<TcpClient> client) : client_(std::move(client)) {}
 
   void ask(Input& input) {
     const auto what = input.byte();
@@ -208,24 +198,13 @@ class User {
       case 6: return check(client_->delete_key(key, deadline));
       case 7: return check(client_->num_keys(deadline));
       case 8: return check(client_->list_keys(deadline));
-      case 9: return check(client_->append(key, "more", deadline));
-      case 10: {
+      case 9: {
         const auto keys = names(choice % 64 + 1);
         const auto values = client_->multi_get(keys, deadline);
         DDRUN_FUZZ_CHECK(!values || values->size() == keys.size());
         return check(values);
       }
-      case 11: return check(client_->multi_set(names(choice), names(choice), deadline));
-      case 12: return check(client_->queue_push(key, "element", deadline));
-      case 13: return check(client_->queue_pop(key, deadline));
-      case 14: return check(client_->queue_length(key, deadline));
-      case 15: return check(client_->barrier(key, choice, deadline));
-      case 16: return check(client_->set(key, std::string(std::size_t{choice} * 1024, 'v'), deadline));
-      case 17: {
-        const auto clone = client_->clone(deadline);
-        if (clone) (void)(*clone)->get(key, deadline);
-        return;
-      }
+      case 10: return check(client_->set(key, std::string(std::size_t{choice} * 1024, 'v'), deadline));
       default: return check(client_->multi_get(names(choice % 8 + 1), deadline));
     }
   }
@@ -241,29 +220,20 @@ class User {
   void check(const Result<T>& result) {
     if (result) {
       DDRUN_FUZZ_CHECK(!over_);
-      if (reconnect_ == Reconnect::never) peer->check_whole_requests();
+      peer->check_whole_requests();
       return;
     }
     const auto code = result.error().code;
     DDRUN_FUZZ_CHECK(!result.error().message.empty());
     DDRUN_FUZZ_CHECK(code == Errc::invalid_argument || code == Errc::timeout || code == Errc::connection_lost ||
-                     code == Errc::protocol || code == Errc::cancelled || code == Errc::unavailable);
-    DDRUN_FUZZ_CHECK(code != Errc::cancelled || peer->was_cancelled);
+                     code == Errc::protocol);
     // It said so itself: of no more use.
-    if (over_) DDRUN_FUZZ_CHECK(code == over_code_ || code == Errc::invalid_argument || code == Errc::cancelled);
-    if (code == Errc::cancelled) {
-      over_ = true;
-      over_code_ = code;
-    } else if (reconnect_ == Reconnect::never && (code == Errc::connection_lost || code == Errc::protocol)) {
-      over_ = true;
-      over_code_ = Errc::connection_lost;
-    }
+    if (over_) DDRUN_FUZZ_CHECK(code == Errc::connection_lost || code == Errc::invalid_argument);
+    over_ = over_ || code == Errc::connection_lost || code == Errc::protocol;
   }
 
   std::unique_ptr<TcpClient> client_;
-  Reconnect reconnect_;
   bool over_ = false;
-  Errc over_code_{};
 };
 
 }  // namespace
@@ -296,13 +266,12 @@ std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   const auto setup = input.byte();
-  const auto reconnect = setup % 2 == 0 ? Reconnect::never : Reconnect::on_next_call;
   const auto asked = input.bytes(2 * (setup / 16 + 1));
   Peer this_peer(input, setup / 2 % 4 != 3);
   peer = &this_peer;
-  auto client = TcpClient::connect("127.0.0.1", 29500, Clock::now() + 10s, {reconnect});
+  auto client = TcpClient::connect("127.0.0.1", 29500, Clock::now() + 10s);
   if (client) {
-    User user(std::move(*client), reconnect);
+    User user(std::move(*client));
     for (Input questions(reinterpret_cast<const std::uint8_t*>(asked.data()), asked.size()); !questions.empty();) {
       user.ask(questions);
     }

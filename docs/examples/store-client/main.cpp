@@ -2,19 +2,15 @@
 //
 //   ddrun --nproc-per-node=4 ./store-client [TIMEOUT]
 //
-// Every rank puts a value into the store and reads those of all others, sends a greeting to the next rank and takes the
-// one for itself on a second thread, and waits until everybody has done so.
+// Every rank puts a value into the store and reads those of all others, sends a greeting to the next rank and reads the
+// one for itself, and waits until all have done so.
 
-#include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <string>
 #include <vector>
 
-#include "ddrun/store/prefix_store.hpp"
 #include "ddrun/store/resolve.hpp"
 
 namespace {
@@ -24,7 +20,6 @@ namespace {
 using ddrun::Deadline;
 using ddrun::Errc;
 using ddrun::Result;
-using ddrun::store::Store;
 using ddrun::store::TcpClient;
 
 // ---- Who am I? ddrun puts it into the environment of each worker.
@@ -62,66 +57,51 @@ Result<Place> find_place() {
   return Place{*rank, *world_size, *address, static_cast<std::uint16_t>(*port)};
 }
 
-// ---- When another rank fails, ddrun sends SIGTERM to this one. A program that has nothing to put in order needs none
-// of this: the signal ends it. This one ends its waits and says so.
-
-class CancelOnSigterm {
- public:
-  explicit CancelOnSigterm(TcpClient& client) {
-    client_ = &client;
-    std::signal(SIGTERM, [](int) { client_.load()->cancel(); });  // cancel() may be called from anywhere
-  }
-  ~CancelOnSigterm() { std::signal(SIGTERM, SIG_DFL); }
-  CancelOnSigterm(const CancelOnSigterm&) = delete;
-  CancelOnSigterm& operator=(const CancelOnSigterm&) = delete;
-
- private:
-  static inline std::atomic<TcpClient*> client_{nullptr};
-};
-
 // ---- The work.
 
-std::string mailbox(std::int64_t rank) { return "mailbox/" + std::to_string(rank); }
+// Others in the same job, such as PyTorch, use the same store: begin your keys with a word of your own.
+std::string key(const std::string& name, std::int64_t rank) {
+  return "store-client/" + name + "/" + std::to_string(rank);
+}
 
 /// What all ranks have put into the store, by rank; with a greeting to the next rank on the way.
-Result<std::vector<std::string>> exchange(const Place& place, Store& store, Deadline deadline) {
-  const auto key = [](std::int64_t rank) { return "value/" + std::to_string(rank); };
-
-  const auto sent = store.set(key(place.rank), std::to_string(place.rank * place.rank), deadline);
+Result<std::vector<std::string>> exchange(const Place& place, TcpClient& store, Deadline deadline) {
+  const auto sent = store.set(key("value", place.rank), std::to_string(place.rank * place.rank), deadline);
   if (!sent) return tl::unexpected(sent.error());
 
   const std::int64_t next = (place.rank + 1) % place.world_size;
-  const auto greeted = store.queue_push(mailbox(next), "hello from rank " + std::to_string(place.rank), deadline);
+  const auto greeted = store.set(key("mailbox", next), "hello from rank " + std::to_string(place.rank), deadline);
   if (!greeted) return tl::unexpected(greeted.error());
 
   std::vector<std::string> keys;
-  for (std::int64_t rank = 0; rank < place.world_size; ++rank) keys.push_back(key(rank));
+  for (std::int64_t rank = 0; rank < place.world_size; ++rank) keys.push_back(key("value", rank));
   return store.multi_get(keys, deadline);  // waits for those that are not there yet
+}
+
+/// Waits until all ranks have come here.
+Result<void> barrier(const Place& place, TcpClient& store, Deadline deadline) {
+  const std::string open = "store-client/all-done";
+  const auto count = store.add("store-client/done", 1, deadline);
+  if (!count) return tl::unexpected(count.error());
+  if (*count == place.world_size) return store.set(open, "", deadline);
+  return store.wait({&open, 1}, deadline);
 }
 
 Result<void> meet(const Place& place, Deadline deadline) {
   // One deadline for everything: it is a point in time, so it does not grow with the number of steps.
   const auto client = ddrun::store::connect_by_name(place.address, place.port, deadline);
   if (!client) return tl::unexpected(client.error());
-  const CancelOnSigterm cancel_on_sigterm(**client);
+  TcpClient& store = **client;
 
-  // Others in the same job, such as PyTorch, use the same store: keep your keys apart.
-  ddrun::store::PrefixStore store("store-client", **client);
-
-  // Threads share one client. This one waits, and keeps nobody else waiting.
-  auto greeting = std::async(std::launch::async, [&] { return store.queue_pop(mailbox(place.rank), deadline); });
   const auto values = exchange(place, store, deadline);
-  if (!values) (*client)->cancel();  // else the thread would wait until the deadline
-  const auto received = greeting.get();
   if (!values) return tl::unexpected(values.error());
+  const auto received = store.get(key("mailbox", place.rank), deadline);
   if (!received) return tl::unexpected(received.error());
 
   std::string line = "rank " + std::to_string(place.rank) + " of " + std::to_string(place.world_size) + " read";
   for (const auto& value : *values) line += " " + value;
   std::printf("%s, and got '%s'\n", line.c_str(), received->c_str());
-
-  // Everybody has read everything when all have come here.
-  return store.barrier("done", place.world_size, deadline);
+  return barrier(place, store, deadline);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/run.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 
 namespace ddrun::bench {
 

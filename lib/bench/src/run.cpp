@@ -20,7 +20,7 @@
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 #include "ddrun/topology/cpus.hpp"
 #include "hang.hpp"
 #include "pairs.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 
 namespace ddrun::collectives {
 

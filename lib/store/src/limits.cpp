@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/store/tcp_client.hpp"
 #include "wire.hpp"
 
 namespace ddrun::store {
@@ -43,24 +44,6 @@ Result<void> check_keys(std::span<const std::string> keys) {
   }
   for (const auto& key : keys) {
     if (auto ok = check_key(key); !ok) return ok;
-  }
-  return {};
-}
-
-Result<void> check_pairs(std::span<const std::string> keys, std::span<const std::string> values) {
-  if (keys.size() != values.size()) {
-    return fail(Errc::invalid_argument,
-                concat("multi_set got ", keys.size(), " keys and ", values.size(), " values; give one value per key"));
-  }
-  if (auto ok = check_keys(keys); !ok) return ok;
-  std::size_t total = 0;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (auto ok = check_value(keys[i], values[i]); !ok) return ok;
-    total += keys[i].size() + values[i].size() + 2 * sizeof(std::uint64_t) + 1;
-  }
-  if (total > wire::max_message / 2) {
-    return fail(Errc::invalid_argument, concat("multi_set got ", total, " bytes; at most ", wire::max_message / 2,
-                                               " fit in one call: make several"));
   }
   return {};
 }

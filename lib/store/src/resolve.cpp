@@ -37,11 +37,10 @@ Result<std::vector<std::string>> resolve(std::string_view host) {
   return addresses;
 }
 
-Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port, Deadline deadline,
-                                                   const TcpClientOptions& options) {
+Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port, Deadline deadline) {
   if (host == "localhost" || host.empty() || SocketAddress::parse(host, port)) {
     if (host.empty()) return fail(Errc::invalid_argument, "the store's host is empty; give a name or an IP address");
-    return TcpClient::connect(host, port, deadline, options);
+    return TcpClient::connect(host, port, deadline);
   }
   constexpr std::chrono::seconds slice{1};
   for (;;) {
@@ -50,7 +49,7 @@ Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::u
       last = std::move(addresses.error());
     } else {
       for (const auto& address : *addresses) {
-        auto client = TcpClient::connect(address, port, std::min(deadline, Clock::now() + slice), options);
+        auto client = TcpClient::connect(address, port, std::min(deadline, Clock::now() + slice));
         if (client || client.error().code == Errc::protocol || client.error().code == Errc::invalid_argument) {
           return client;
         }

@@ -84,18 +84,6 @@ says 2 '^store-client: WORLD_SIZE is not set: start this program with ddrun$' \
 # Port 1 is nobody's; the deadline ends the attempts.
 says 1 '^store-client: rank 0: .*127\.0\.0\.1:1' \
   env RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$worker" 300ms
-# A rank whose peer fails is told by SIGTERM, and leaves its wait at once. The peer fails when SIGTERM is caught there.
-status=0
-# shellcheck disable=SC2016 # expanded by each worker's shell
-DDRUN_TEST_PID_FILE=$dir/pid timeout -s KILL 60 "$prefix/bin/ddrun" --nproc-per-node=2 sh -c '
-  if [ "$RANK" = 0 ]; then
-    echo $$ >"$DDRUN_TEST_PID_FILE"
-    exec "$0" 50s
-  fi
-  until grep -qsE "^SigCgt:.*[4-7c-f][0-9a-f]{3}$" "/proc/$(cat "$DDRUN_TEST_PID_FILE" 2>&1)/status"; do sleep 0.05; done
-  exit 7' "$worker" >"$dir/out" 2>&1 </dev/null || status=$?
-{ [ "$status" -eq 7 ] && grep -q 'store-client: rank 0: .*cancel' "$dir/out"; } ||
-  { cat "$dir/out"; fail "a rank does not say that its wait was cancelled (status $status)"; }
 
 # 6. Versions and components: what is not there is not found.
 finds() { # ARGUMENTS_OF_FIND_PACKAGE

@@ -7,8 +7,8 @@
 
 #include "ddrun/store/resolve.hpp"
 #include "ddrun/test/ports.hpp"
+#include "ddrun/test/store.hpp"
 #include "ddrun/test/store_wire.hpp"
-#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -270,83 +270,6 @@ TEST_CASE("nonsense from the server is a protocol error") {
   CHECK(got.error().code == Errc::protocol);
 }
 
-TEST_CASE("a thread that waits does not keep the others waiting") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto client = connected((*server)->port());
-  constexpr int count = 8;
-  std::vector<std::thread> waiting;
-  std::vector<std::string> got(count);
-  for (int i = 0; i < count; ++i) {
-    waiting.emplace_back([&, i] { got[static_cast<std::size_t>(i)] = client->get("late", soon()).value_or("(none)"); });
-  }
-  // One after the other, until all are seen to wait on a connection each, beside the one used here.
-  const auto end = soon();
-  while ((*server)->stats().connections < count && Clock::now() < end) {
-    REQUIRE(client->add("n", 1, soon()));
-  }
-  REQUIRE(client->set("late", "v", soon()));
-  for (auto& thread : waiting) thread.join();
-  CHECK(std::count(got.begin(), got.end(), "v") == count);
-}
-
-TEST_CASE("what was set before is seen after, whichever connection a call gets") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto client = connected((*server)->port());
-  std::atomic<bool> over{false};
-  // These keep several connections coming and going between waiting and idle.
-  std::vector<std::thread> others;
-  for (int i = 0; i < 3; ++i) {
-    others.emplace_back([&, i] {
-      const std::vector<std::string> never = {"never" + std::to_string(i)};
-      while (!over) (void)client->wait(never, Clock::now() + 1ms);
-    });
-  }
-  int wrong = 0;
-  for (int i = 0; i < 2000; ++i) {
-    const std::vector<std::string> key = {"k" + std::to_string(i)};
-    if (!client->set(key[0], "v", soon())) ++wrong;
-    if (!client->check(key, soon()).value_or(false)) ++wrong;
-  }
-  over = true;
-  for (auto& thread : others) thread.join();
-  CHECK(wrong == 0);
-}
-
-TEST_CASE("cancelling ends every call, those under way and those to come") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto client = connected((*server)->port());
-  std::vector<std::thread> threads;
-  std::vector<Errc> codes(4, Errc::protocol);
-  const auto record = [&](std::size_t i, const auto& result) {
-    if (!result) codes[i] = result.error().code;
-  };
-  const std::vector<std::string> keys = {"a", "b"};
-  threads.emplace_back([&] { record(0, client->get("never", Deadline::max())); });
-  threads.emplace_back([&] { record(1, client->wait(keys, Deadline::max())); });
-  threads.emplace_back([&] { record(2, client->barrier("meet", 2, Deadline::max())); });
-  threads.emplace_back([&] { record(3, client->queue_pop("queue", Deadline::max())); });
-  const auto waiting = [&] {
-    std::uint64_t count = 0;
-    for (const auto& [name, number] : (*server)->stats().requests) {
-      if (name == "WAIT" || name == "BARRIER") count += number;
-    }
-    return count;
-  };
-  const auto end = soon();
-  while (waiting() < 4 && Clock::now() < end) std::this_thread::sleep_for(1ms);
-  CHECK(waiting() == 4);
-  client->cancel();
-  for (auto& thread : threads) thread.join();
-  for (const auto code : codes) CHECK(code == Errc::cancelled);
-  const auto later = client->set("k", "v", soon());
-  REQUIRE_FALSE(later);
-  CHECK(later.error().code == Errc::cancelled);
-  CHECK(client->clone(soon()));
-}
-
 TEST_CASE("connecting can wait in vain without end, and ends with the deadline") {
   const auto port = static_cast<std::uint16_t>(free_port());
   const auto client = TcpClient::connect("localhost", port, Clock::now() + 30ms);
@@ -354,7 +277,7 @@ TEST_CASE("connecting can wait in vain without end, and ends with the deadline")
   CHECK(client.error().code == Errc::timeout);
 }
 
-TEST_CASE("without a word about it a client does not connect again") {
+TEST_CASE("a client does not connect again") {
   auto server = TcpServer::start();
   REQUIRE(server);
   auto client = connected((*server)->port());
@@ -366,44 +289,4 @@ TEST_CASE("without a word about it a client does not connect again") {
     CHECK(sum.error().code == Errc::connection_lost);
   }
   CHECK((*server)->stats().keys == 0);
-}
-
-TEST_CASE("a client that may connect again does, and repeats what does no harm") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto client = TcpClient::connect("127.0.0.1", (*server)->port(), soon(), {Reconnect::on_next_call});
-  REQUIRE(client);
-  REQUIRE((*client)->add("n", 1, soon()));
-  REQUIRE((*server)->new_round());
-  SECTION("set") {
-    REQUIRE((*client)->set("k", "v", soon()));
-    CHECK((*client)->get("k", soon()).value_or("") == "v");
-  }
-  SECTION("check") {
-    const std::vector<std::string> keys = {"n"};
-    CHECK((*client)->check(keys, soon()).value_or(true) == false);
-  }
-  SECTION("add is not repeated, since it may have been carried out") {
-    const auto sum = (*client)->add("n", 1, soon());
-    REQUIRE_FALSE(sum);
-    CHECK(sum.error().code == Errc::connection_lost);
-    CHECK((*client)->add("n", 1, soon()).value_or(0) == 1);
-  }
-  SECTION("a wait goes on with the new server") {
-    std::thread setter([&] {
-      const auto end = soon();
-      while ((*server)->stats().connections < 1 && Clock::now() < end) std::this_thread::sleep_for(1ms);
-      auto other = TcpClient::connect("127.0.0.1", (*server)->port(), soon());
-      if (other) (void)(*other)->set("late", "v", soon());
-    });
-    const auto got = (*client)->get("late", soon());
-    setter.join();
-    CHECK(got.value_or("(none)") == "v");
-  }
-  SECTION("a server that is gone is waited for until the deadline") {
-    server->reset();
-    const auto got = (*client)->check(std::vector<std::string>{"k"}, Clock::now() + 50ms);
-    REQUIRE_FALSE(got);
-    CHECK(got.error().code == Errc::timeout);
-  }
 }

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <mutex>
 
+#include "ddrun/test/store.hpp"
 #include "ddrun/test/store_wire.hpp"
-#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -235,13 +235,14 @@ TEST_CASE("what the store may take is a limit for all clients together") {
 
 TEST_CASE("an element of a queue granted to one who is cut off goes to the next one waiting") {
   Fixture f;
-  RawClient deaf(f.server->port()), next(f.server->port());
+  RawClient deaf(f.server->port()), next(f.server->port()), producer(f.server->port());
   REQUIRE(deaf.send(unhex("07") + field("/k") + unhex("05") + number(1) + field("/q")));
   REQUIRE(hex(deaf.receive(1)) == "03");
   f.check_unharmed();  // and so it waits for the queue now
   REQUIRE(next.send(greeting() + unhex("06") + number(1) + field("/q")));
   f.check_unharmed();
-  REQUIRE(f.client->queue_push("q", "element", soon()));
+  REQUIRE(producer.send(greeting() + unhex("0e") + field("/q") + field("element")));
+  f.check_unharmed();
   // The first one does not read, is told more than it may leave unread, and is cut off while others are told, too.
   const std::string big(8 * 1024 * 1024, 'v');
   for (int i = 0; i < 8; ++i) REQUIRE(f.client->set("k", big, soon()));

@@ -2,8 +2,8 @@
 #include <atomic>
 #include <thread>
 
+#include "ddrun/test/store.hpp"
 #include "ddrun/test/store_wire.hpp"
-#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "ddrun/test/store.hpp"
 #include "ddrun/test/store_wire.hpp"
-#include "fixture.hpp"
 
 using namespace ddrun;
 using namespace ddrun::store;
@@ -322,10 +322,7 @@ TEST_CASE("no descriptor is left when server and clients are gone") {
   const auto before = open_descriptors().size();
   {
     auto server = started();
-    auto client = TcpClient::connect("127.0.0.1", server->port(), soon());
-    REQUIRE(client);
-    auto other = (*client)->clone(soon());
-    REQUIRE(other);
+    const auto client = connected(server->port());
     REQUIRE(server->new_round());
   }
   CHECK(open_descriptors().size() == before);

@@ -2,8 +2,8 @@
 
 #include <thread>
 
-#include "ddrun/store/memory_store.hpp"
 #include "ddrun/test/catch.hpp"
+#include "ddrun/test/store.hpp"
 
 using namespace ddrun;
 using namespace ddrun::bench;
@@ -30,12 +30,14 @@ TEST_CASE("where all say something, those who are behind are missing") {
 }
 
 TEST_CASE("ranks that are still starting when others hang say so, and name who does not") {
-  store::MemoryStore store;
+  const auto server = test::started();
+  std::vector<std::unique_ptr<store::TcpClient>> clients;
+  for (int rank = 0; rank < 2; ++rank) clients.push_back(test::connected(server->port()));
   std::vector<std::optional<std::string>> words(2);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      const collectives::Group group{rank, 3, &store, "run/"};
+      const collectives::Group group{rank, 3, clients[static_cast<std::size_t>(rank)].get(), "run/"};
       const Error others{Errc::timeout, "rank 2 sent nothing in time"};
       words[static_cast<std::size_t>(rank)] = explain_hang_at_start(others, group, Clock::now(), Milliseconds(100));
     });

@@ -77,10 +77,11 @@ TEST_CASE("a rank that does not come makes the others give up at the deadline") 
 }
 
 TEST_CASE("ranks missing at the start are named") {
-  store::MemoryStore store;
+  const auto server = ddrun::test::started();
+  const auto store = ddrun::test::connected(server->port());
   Group group;
   group.size = 4;
-  group.store = &store;
+  group.store = store.get();
   group.prefix = "x/";
   const auto connected = connect(group, {Backend::automatic, 8}, Clock::now() + 100ms);
   REQUIRE(!connected);
@@ -209,20 +210,22 @@ TEST_CASE("a name is no address to listen on") {
 
 TEST_CASE("a stranger that calls a rank is hung up on") {
   // Rank 0 is played by the test, so that it can call rank 1 twice: first with the wrong word, then not at all.
-  store::MemoryStore store;
+  const auto server = ddrun::test::started();
+  const auto store = ddrun::test::connected(server->port());
+  const auto store_of_rank_1 = ddrun::test::connected(server->port());
   Group group;
   group.rank = 1;
   group.size = 2;
-  group.store = &store;
+  group.store = store_of_rank_1.get();
   group.prefix = "x/";
   Result<Connected> connected;
   std::thread rank([&] { connected = connect(group, {Backend::tcp, 8}, Clock::now() + 3s); });
-  const auto line = store.get("x/who/1", in_time());
+  const auto line = store->get("x/who/1", in_time());
   REQUIRE(line);
-  REQUIRE(store.set("x/who/all", *line + "\n" + *line, in_time()));
-  REQUIRE(store.get("x/listening/1", in_time()));
-  REQUIRE(store.set("x/listening/all", "ok\nok", in_time()));
-  const auto where = store.get("x/ring/1", in_time());
+  REQUIRE(store->set("x/who/all", *line + "\n" + *line, in_time()));
+  REQUIRE(store->get("x/listening/1", in_time()));
+  REQUIRE(store->set("x/listening/all", "ok\nok", in_time()));
+  const auto where = store->get("x/ring/1", in_time());
   REQUIRE(where);
   const auto port = parse_integer(split(*where, ' ')[1], 1, 65535);
   REQUIRE(port);
@@ -238,7 +241,7 @@ TEST_CASE("a stranger that calls a rank is hung up on") {
   socklen_t length = sizeof(bound);
   REQUIRE(getsockname(own.get(), reinterpret_cast<sockaddr*>(&bound), &length) == 0);
   const std::string mine = concat("127.0.0.1 ", ntohs(bound.sin_port), ' ', std::string(32, 'a'));
-  REQUIRE(store.set("x/ring/all", mine + "\n" + *where, in_time()));
+  REQUIRE(store->set("x/ring/all", mine + "\n" + *where, in_time()));
 
   const UniqueFd stranger(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   REQUIRE(connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);

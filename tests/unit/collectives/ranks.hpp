@@ -11,7 +11,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/collectives/communicator.hpp"
-#include "ddrun/store/memory_store.hpp"
+#include "ddrun/test/store.hpp"
 
 namespace ddrun::test {
 
@@ -30,7 +30,9 @@ std::vector<Value> few_if_sanitized(std::vector<Value> all, std::size_t few) {
 
 /// Threads as ranks: runs `body` once per rank and returns what went wrong, by rank; empty texts mean success.
 inline std::vector<std::string> run_ranks(int size, const std::function<std::string(const collectives::Group&)>& body) {
-  store::MemoryStore store;
+  const auto server = started();
+  std::vector<std::unique_ptr<store::TcpClient>> clients;
+  for (int rank = 0; rank < size; ++rank) clients.push_back(connected(server->port()));
   std::vector<std::string> problems(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -38,7 +40,7 @@ inline std::vector<std::string> run_ranks(int size, const std::function<std::str
       collectives::Group group;
       group.rank = rank;
       group.size = size;
-      group.store = &store;
+      group.store = clients[static_cast<std::size_t>(rank)].get();
       group.prefix = "test/";
       problems[static_cast<std::size_t>(rank)] = body(group);
     });

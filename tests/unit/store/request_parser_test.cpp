@@ -1,6 +1,6 @@
 #include "request_parser.hpp"
 
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
 

@@ -24,7 +24,7 @@
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/memory.hpp"
 #include "ddrun/collectives/reduction.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 #include "exchange.hpp"
 
 namespace ddrun::collectives {

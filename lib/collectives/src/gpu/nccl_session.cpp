@@ -7,7 +7,7 @@
 
 #include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 #include "exchange.hpp"
 #include "gpu/waiting.hpp"
 

@@ -2,7 +2,7 @@
 
 #include "copy.hpp"
 #include "ddrun/base/text.hpp"
-#include "ddrun/store/store.hpp"
+#include "ddrun/store/tcp_client.hpp"
 
 namespace ddrun::collectives {
 

@@ -16,7 +16,7 @@
 #include "ddrun/collectives/memory.hpp"
 
 namespace ddrun::store {
-class Store;
+class TcpClient;
 }
 
 namespace ddrun::collectives {
@@ -49,7 +49,7 @@ struct Group {
   int rank = 0;
   int size = 1;
   /// Not owned; must outlive the Communicator. Used on the calling thread only. May be null for a group of one.
-  store::Store* store = nullptr;
+  store::TcpClient* store = nullptr;
   /// Key space of this group and attempt in the store, for example "allreduce/0/". Never used twice.
   std::string prefix;
   /// Numeric address of this machine that the other ranks can connect to.

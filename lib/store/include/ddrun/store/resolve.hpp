@@ -17,7 +17,6 @@ namespace ddrun::store {
 
 /// TcpClient::connect to the first of the host's addresses that answers; all of this is retried until the deadline.
 [[nodiscard]] Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::uint16_t port,
-                                                                 Deadline deadline,
-                                                                 const TcpClientOptions& options = {});
+                                                                 Deadline deadline);
 
 }  // namespace ddrun::store

@@ -7,7 +7,7 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/soon.hpp"
 
-/// What the store's protocol tests begin with.
+/// A store on the loopback, for tests that include this header and depend on the module `store`.
 namespace ddrun::test {
 
 inline std::unique_ptr<store::TcpServer> started(const store::TcpServerOptions& options = {}) {
