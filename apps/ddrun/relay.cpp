@@ -42,7 +42,6 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
   rendezvous.id = part.job_id;
   rendezvous.min_nodes = part.min_nodes;
   rendezvous.max_nodes = part.max_nodes;
-  rendezvous.agents_expected = part.node_count;
   rendezvous.is_host = part.node_rank == 0;
   rendezvous.coordinators = part.coordinators;
   // Where all have a place, it is the one in which they were named.

@@ -132,11 +132,6 @@ class InsideOfSrun(SlurmTest):
         self.assertEqual(job.returncode, 0, told.read_text())
         self.assertEqual([line[:len("I am 0 of 2")] for line in lines_of(said)], ["I am 0 of 2", "I am 1 of 2"])
 
-    def test_spares_that_come_when_all_is_over(self):
-        done = self.srun("--nodes=4", "bash", "-c", f"[ $SLURM_NODEID -lt 2 ] || sleep 1; exec {DDRUN} --nnodes=2 true")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr.count("this node was not needed: the job has ended well without it"), 2, done.stderr)
-
     def test_an_agent_that_dies_ends_the_job_and_leaves_nothing(self):
         up = self.cluster.dir / "up"
         job = self.cluster.start(["srun", "--nodes=3", "--kill-on-bad-exit=0", DDRUN, "bash", "-c",

@@ -21,7 +21,7 @@ concept Is = std::same_as<std::remove_const_t<Given>, Message>;
 
 void fields(auto& walk, Is<Join> auto& join) {
   walk(join.version, join.job_id, join.agent_id, join.host, join.node_rank, join.local_world_size, join.role,
-       join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses, join.agents_expected);
+       join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses);
   auto& claim = join.claim;
   walk(claim.term, claim.round, claim.node_rank, claim.node_count, claim.memory, claim.succeeded, claim.moved);
 }

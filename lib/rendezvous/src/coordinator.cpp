@@ -36,7 +36,6 @@ constexpr std::uint32_t max_workers_of_a_node = 16'384;
 constexpr std::uint64_t highest_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds time_to_open{30'000};
 constexpr Milliseconds time_to_read_the_verdict{5'000};
-constexpr Milliseconds time_for_latecomers{5'000};
 /// People hear of an agent whose main thread has not come round for so long.
 constexpr Milliseconds worth_telling_of_a_stall{10'000};
 /// Of what a node tells of its first failure.
@@ -89,7 +88,6 @@ class Coordinator::State {
   [[nodiscard]] bool stood_down() const { return stood_down_.has_value(); }
 
   [[nodiscard]] bool done() const;
-  [[nodiscard]] bool waits_for_latecomers() const { return latecomers_until_.has_value(); }
   [[nodiscard]] const Membership& members() const { return members_; }
   [[nodiscard]] const JobMemory& memory() const { return memory_; }
   [[nodiscard]] std::vector<Output> take_outputs() { return out_.take(); }
@@ -146,7 +144,6 @@ class Coordinator::State {
   void plan_to_let_in(const Member& member);
   void let_in();
   void answer_after_the_end(LinkId link);
-  void count_answered(const Join& join);
 
   // Taking over.
   void expect_claims();
@@ -219,9 +216,7 @@ class Coordinator::State {
   JobMemory memory_;
   Membership members_;
   Heartbeat heartbeat_;
-  std::list<Claim> claims_;     ///< in order of deadline
-  std::uint64_t answered_ = 0;  ///< agents that have joined, or were told why not
-  std::uint64_t expected_ = 0;  ///< that were started together; 0: not known
+  std::list<Claim> claims_;  ///< in order of deadline
 
   Phase phase_ = Phase::gathering;
   std::vector<LinkId> round_links_;  ///< in order of node rank; some may be gone
@@ -249,7 +244,6 @@ class Coordinator::State {
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
   std::optional<Clock::time_point> verdict_until_;
-  std::optional<Clock::time_point> latecomers_until_;
   Clock::time_point gathering_since_;
   std::optional<Recovery> recovery_;
   Round claimed_ = 0;                            ///< the highest of any claim
@@ -289,28 +283,18 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     last_call_.reset();
     last_call_over_ = false;
     last_cause_.reset();
-    answered_ = expected_ = 0;
     recovered_ = false;
   }
   if (const auto refused = objection(join)) {
     event(event_text::refused, memory_.round, join.host, facts.peer_address.text(), refused->why);
     out_.refuse(link, refused->kind, refused->why);
-    if (refused->kind != RefusalKind::other_job) count_answered(join);
   } else if (phase_ == Phase::ended) {
     answer_after_the_end(link);
-    count_answered(join);
   } else if (Member* rival = members_.rival(join)) {
     dispute(link, join, facts, *rival);
   } else {
-    count_answered(join);
     admit(link, join, facts);
   }
-}
-
-void Coordinator::State::count_answered(const Join& join) {
-  ++answered_;
-  expected_ = std::max<std::uint64_t>(expected_, join.agents_expected);
-  if (answered_ >= expected_) latecomers_until_.reset();
 }
 
 /// Of the job that is served, if it is known yet; otherwise the newcomer's.
@@ -1323,10 +1307,6 @@ void Coordinator::State::forget_deadlines() {
 void Coordinator::State::tell_verdict() {
   phase_ = Phase::ended;
   verdict_until_ = now + time_to_read_the_verdict;
-  // A job that a signal ended, or that never had enough for a round, has waited for none; the others of a job that was
-  // over soon may still be on their way, and would look for its coordinator in vain.
-  const bool ran = memory_.started && memory_.verdict->kind != VerdictKind::stopped_by_signal;
-  if (ran && answered_ + claims_.size() < expected_) latecomers_until_ = now + time_for_latecomers;
   event(event_text::verdict, memory_.round, *memory_.verdict);
   // All that is known of the cause is told once: ten thousand agents need not have it each.
   observer_of_the_end_ = observer();
@@ -1341,10 +1321,7 @@ void Coordinator::State::tell_verdict() {
     out_.close(link);
     members_.remove(link);
   }
-  for (const Claim& claim : std::exchange(claims_, {})) {
-    answer_after_the_end(claim.link);
-    count_answered(claim.join);
-  }
+  for (const Claim& claim : std::exchange(claims_, {})) answer_after_the_end(claim.link);
 }
 
 /// A member that took no part in a success was not needed; every other end is told to all.
@@ -1371,7 +1348,7 @@ VerdictMessage Coordinator::State::nobody_came() const {
   return cause;
 }
 
-bool Coordinator::State::done() const { return phase_ == Phase::ended && members_.empty() && !waits_for_latecomers(); }
+bool Coordinator::State::done() const { return phase_ == Phase::ended && members_.empty(); }
 
 // ---- deadlines
 
@@ -1382,7 +1359,6 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
   };
   if (phase_ == Phase::ended) {
     if (!members_.empty()) also(verdict_until_);
-    also(latecomers_until_);
     return first;
   }
   also(heartbeat_.next());
@@ -1403,7 +1379,6 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
 void Coordinator::State::tick() {
   const auto over = [&](const std::optional<Clock::time_point>& at) { return at && *at <= now; };
   if (phase_ == Phase::ended) {
-    if (over(latecomers_until_)) latecomers_until_.reset();
     if (!over(verdict_until_)) return;
     std::vector<LinkId> slow;
     for (const auto& [link, member] : members_.all()) slow.push_back(link);
@@ -1556,7 +1531,6 @@ void Coordinator::tick(Clock::time_point now) {
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return state_->take_outputs(); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_deadline(); }
 bool Coordinator::done() const { return state_->done(); }
-bool Coordinator::waits_for_latecomers() const { return state_->waits_for_latecomers(); }
 
 std::vector<Coordinator::MemberView> Coordinator::members() const {
   std::vector<MemberView> views;

@@ -793,12 +793,10 @@ void CoordinatorServer::Loop::forget(LinkId id) {
   if (job->links == 0) forget_jobs();
 }
 
-/// Those of many jobs that have no member, and expect none any more.
+/// Those of many jobs that have no member.
 void CoordinatorServer::Loop::forget_jobs() {
   if (!options_.many_jobs) return;
-  std::erase_if(jobs_, [](const auto& entry) {
-    return entry.second.links == 0 && !entry.second.coordinator.waits_for_latecomers();
-  });
+  std::erase_if(jobs_, [](const auto& entry) { return entry.second.links == 0; });
 }
 
 // ---- the class that others see

@@ -279,7 +279,6 @@ Join JobRendezvous::join_message() const {
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
           .count();
   join.settings = join_settings(*options_.spec);
-  join.agents_expected = static_cast<std::uint32_t>(rendezvous.agents_expected);
   join.own_addresses = addresses_to_tell(machine_.addresses);
   if (claim_.term != 0) join.claim = claim_;
   return join;

@@ -323,33 +323,6 @@ TEST_CASE("A dry run says where the machines would meet, and no rank that is not
   }
 }
 
-TEST_CASE("A spare that comes when the job is over is told so, and does not look for it until its time is up") {
-  Agents agents({"--nnodes=2", "--join-timeout=60"});
-  // As srun starts them: four at once, of which two are enough.
-  const auto start = [&](int node) -> Run& {
-    return agents.start({}, {"exit", "0"}, job_secret,
-                        {{"SLURM_JOB_ID", "7"},
-                         {"SLURM_STEP_ID", "0"},
-                         {"SLURM_STEP_NUM_NODES", "4"},
-                         {"SLURM_STEP_NUM_TASKS", "4"},
-                         {"SLURM_STEP_NODELIST", "n[1-4]"},
-                         {"SLURM_NODEID", std::to_string(node)}});
-  };
-  Run& first = start(0);
-  CHECK(start(1).wait().code() == 0);
-  // The job is over.
-  for (const int node : {2, 3}) {
-    const auto late = start(node).wait();
-    INFO(late.err);
-    CHECK(late.code() == 0);
-    CHECK(has(late.err, "this node was not needed: the job has ended well without it"));
-  }
-  const auto outcome = first.wait();
-  INFO(outcome.err);
-  CHECK(outcome.code() == 0);
-  agents.finish();
-}
-
 TEST_CASE("An agent whose report nobody reads is no lost node, and keeps nobody") {
   const TemporaryDirectory directory;
   const std::string fifo = directory.file("report");

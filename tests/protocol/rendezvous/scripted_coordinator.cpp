@@ -154,7 +154,6 @@ void Coordinator::tick(Clock::time_point now) {
 
 std::vector<Coordinator::Output> Coordinator::take_outputs() { return std::exchange(state_->outputs, {}); }
 std::optional<Clock::time_point> Coordinator::next_deadline() const { return state_->next_ping; }
-bool Coordinator::waits_for_latecomers() const { return false; }
 bool Coordinator::done() const { return state_->done; }
 void Coordinator::suspend(Clock::time_point /*now*/) {}
 void Coordinator::lead(Term /*term*/, Clock::time_point /*now*/) {}

@@ -99,8 +99,6 @@ class Coordinator {
 
   /// The job has ended and every agent has heard so, or had its time to.
   [[nodiscard]] bool done() const;
-  /// The job has ended, and agents that were started with the others have not come yet: they are to hear of it.
-  [[nodiscard]] bool waits_for_latecomers() const;
 
   // For tests and for those who watch.
   struct MemberView {

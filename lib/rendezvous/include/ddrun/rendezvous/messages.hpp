@@ -48,7 +48,6 @@ struct Join {
   std::int64_t clock_us = 0;
   Settings settings;
   std::vector<std::string> own_addresses;  ///< of its machine: from where its workers may come to the store
-  std::uint32_t agents_expected = 0;       ///< that were started together, this one among them; 0: not known
   RoundClaim claim;
   bool operator==(const Join&) const = default;
 };

@@ -22,7 +22,6 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            -5,
            {{"k", "v"}, {"max_nodes", "4"}},
            {"10.0.0.7", "fd00::7"},
-           4,
            {17, 5, 2, 4, "{}", true, true}},
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 11, true, false},
