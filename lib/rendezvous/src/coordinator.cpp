@@ -17,7 +17,6 @@
 #include "ddrun/rendezvous/assign_ranks.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "departures.hpp"
 #include "heartbeat.hpp"
 #include "job_memory.hpp"
 #include "membership.hpp"
@@ -138,10 +137,8 @@ class Coordinator::State {
   [[nodiscard]] std::string waits_for() const;
   [[nodiscard]] bool runs_with_a_free_place() const;
   [[nodiscard]] Clock::duration settling() const;
-  [[nodiscard]] Clock::time_point held_until(const Member& member) const;
-  [[nodiscard]] Clock::time_point let_in_from(const Member& member) const;
+  [[nodiscard]] Clock::time_point let_in_from() const;
   void plan_to_let_in();
-  void plan_to_let_in(const Member& member);
   void let_in();
   void answer_after_the_end(LinkId link);
 
@@ -191,7 +188,6 @@ class Coordinator::State {
   void lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken);
   void count_loss(VerdictMessage cause);
   void fence(const Member& gone, Clock::time_point since, bool broken);
-  void count_departure(const Member& gone, VerdictMessage& cause);
   void release(Member& member, const std::string& why);
 
   // Stopping a round.
@@ -239,7 +235,7 @@ class Coordinator::State {
   std::optional<Clock::time_point> pause_until_;
   std::optional<Clock::time_point> fence_until_;
   std::string fenced_;                          ///< whose workers the fence waits for
-  std::optional<Clock::time_point> let_in_at_;  ///< the first of those that wait beside a round, or earlier
+  std::optional<Clock::time_point> let_in_at_;  ///< those that wait beside a round
   std::optional<Clock::time_point> opened_until_;
   std::optional<Clock::time_point> stopped_until_;
   std::optional<Clock::time_point> skew_until_;
@@ -373,9 +369,8 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
                           options_.term});  // the transport knows the session
   const bool in_time = phase_ == Phase::gathering || (phase_ == Phase::stopping && !ending_->for_good);
   const bool joins = runs_with_a_free_place();
-  const bool joins_now = joins && let_in_from(member) <= now;
-  const bool held = held_until(member) > now;
-  const bool spare = held || (!joins && (!in_time || members_.available() > job.max_nodes));
+  const bool joins_now = joins && let_in_from() <= now;
+  const bool spare = !joins && (!in_time || members_.available() > job.max_nodes);
   event(event_text::joined, memory_.round, member.node(), member.local_world_size, members_.available(), spare);
   if (phase_ == Phase::gathering) {
     gather();
@@ -383,21 +378,11 @@ void Coordinator::State::admit(LinkId link, const Join& join, const LinkFacts& f
     tell_waiting(member, spare, waits_for());
     return;
   }
-  if (held) {
-    const Clock::duration left = held_until(member) - now;
-    const int times = memory_.departures.of(member.host);
-    event(event_text::held, memory_.round, member.node(), times, left);
-    tell_waiting(member, true,
-                 concat(causes::seconds_text(left), " to pass, as agents of ", member.host, " have come and gone ",
-                        times, " times"));
-    if (joins) plan_to_let_in(member);
-    return;
-  }
   if (joins && !joins_now) {
     tell_waiting(member, false,
                  concat("the round that runs to have lasted ", causes::seconds_text(settling()),
                         ", in case more nodes come (--last-call)"));
-    plan_to_let_in(member);
+    let_in_at_ = let_in_from();
     return;
   }
   tell_waiting(member, spare,
@@ -436,29 +421,18 @@ bool Coordinator::State::runs_with_a_free_place() const {
 
 Clock::duration Coordinator::State::settling() const { return std::min(memory_.meaning.last_call, longest_settling); }
 
-/// A newcomer from a host whose agents come and go takes no part before that time, if the others are enough.
-Clock::time_point Coordinator::State::held_until(const Member& member) const {
-  if (member.kept_rank >= 0 || member.runs_coordinator) return Clock::time_point::min();
-  return memory_.departures.held_until(member.host, settling());
-}
-
-/// From then on the round that runs may be stopped for it.
-Clock::time_point Coordinator::State::let_in_from(const Member& member) const {
-  const Clock::time_point settled = phase_ == Phase::running ? started_at_ + settling() : now;
-  return std::max(settled, held_until(member));
+/// From then on the round that runs may be stopped for newcomers.
+Clock::time_point Coordinator::State::let_in_from() const {
+  return phase_ == Phase::running ? started_at_ + settling() : now;
 }
 
 void Coordinator::State::plan_to_let_in() {
   let_in_at_.reset();
   if (!runs_with_a_free_place()) return;
-  for (const auto& [link, member] : members_.all()) {
-    if (!member.in_round && member.available()) plan_to_let_in(member);
-  }
-}
-
-void Coordinator::State::plan_to_let_in(const Member& member) {
-  const Clock::time_point from = let_in_from(member);
-  if (!let_in_at_ || from < *let_in_at_) let_in_at_ = from;
+  const auto& all = members_.all();
+  const bool any_waits = std::any_of(
+      all.begin(), all.end(), [](const auto& entry) { return !entry.second.in_round && entry.second.available(); });
+  if (any_waits) let_in_at_ = let_in_from();
 }
 
 void Coordinator::State::let_in() {
@@ -466,12 +440,11 @@ void Coordinator::State::let_in() {
   const bool place = runs_with_a_free_place();
   std::vector<Member*> newcomers;
   for (auto& [link, member] : members_.all()) {
-    if (member.in_round || !member.available() || let_in_from(member) > now) continue;
+    if (member.in_round || !member.available()) continue;
     if (place) newcomers.push_back(&member);
     else if (!member.told_spare) tell_waiting(member, true, "the next round");
   }
-  if (newcomers.empty()) plan_to_let_in();
-  else rendezvous_again(newcomers);
+  if (!newcomers.empty()) rendezvous_again(newcomers);
 }
 
 void Coordinator::State::answer_after_the_end(LinkId link) {
@@ -710,13 +683,9 @@ void Coordinator::State::gather() {
 
 std::vector<Member*> Coordinator::State::candidates() {
   std::vector<Member*> available;
-  std::vector<Member*> held;
   available.reserve(members_.size());
   for (auto& [link, member] : members_.all()) {
-    if (member.available()) (held_until(member) > now ? held : available).push_back(&member);
-  }
-  if (available.size() < static_cast<std::size_t>(memory_.meaning.min_nodes)) {
-    available.insert(available.end(), held.begin(), held.end());
+    if (member.available()) available.push_back(&member);
   }
   return available;
 }
@@ -738,7 +707,7 @@ void Coordinator::State::begin_round() {
     Member& member = *members[rank];
     member.node_rank = static_cast<int>(rank);
     member.in_round = true;
-    member.told = member.succeeded = member.stopped = member.told_spare = member.let_in = false;
+    member.told = member.succeeded = member.stopped = member.told_spare = false;
     round_links_.push_back(member.link);
     world_size += member.local_world_size;
     hosts.push_back(member.host);
@@ -865,7 +834,6 @@ void Coordinator::State::check_finished() {
 void Coordinator::State::on(Member& member, const Leave& message) {
   if (member.leaving) return;
   VerdictMessage cause = causes::left(member, {message.signal, in_few_words(message.sender)});
-  count_departure(member, cause);
   members_.set_leaving(member, cause.signal);
   event(event_text::left, memory_.round, member.node(), cause.why);
   const JobSettings& job = memory_.meaning;
@@ -915,7 +883,6 @@ void Coordinator::State::on(Member& member, const Abort& said) {
 void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
   VerdictMessage cause = causes::node_lost(member, message.what);
   event(event_text::lost, memory_.round, member.node(), cause.why);
-  count_departure(member, cause);
   members_.set_leaving(member, 0);
   member.aborted = message;
   if (phase_ == Phase::running) {
@@ -1006,7 +973,6 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
   }
   if (!broken) out_.refuse(gone.link, RefusalKind::given_up, cause.why);
   fence(gone, since, broken);
-  count_departure(gone, cause);
   event(event_text::lost, memory_.round, gone.node(), cause.why);
   if (hands_over) {
     // Another one goes on, and counts the loss.
@@ -1100,16 +1066,6 @@ void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool
   fenced_ = describe_with_rank(gone);
 }
 
-/// The next one of its host may have to wait, which is said now.
-void Coordinator::State::count_departure(const Member& gone, VerdictMessage& cause) {
-  if ((!gone.in_round && !gone.let_in) || gone.leaving || phase_ == Phase::ended) return;
-  memory_.departures.add(gone.host, now);
-  const Clock::time_point until = memory_.departures.held_until(gone.host, settling());
-  if (until <= now || memory_.meaning.fixed_size()) return;
-  cause.why += concat("; agents of ", gone.host, " have come and gone ", memory_.departures.of(gone.host),
-                      " times: the next one waits for ", causes::seconds_text(until - now));
-}
-
 /// It leaves, and the job goes on without it.
 void Coordinator::State::release(Member& member, const std::string& why) {
   const LinkId link = member.link;
@@ -1129,7 +1085,6 @@ void Coordinator::State::release(Member& member, const std::string& why) {
 
 /// They join: another rendezvous, which uses up no restart.
 void Coordinator::State::rendezvous_again(const std::vector<Member*>& newcomers) {
-  for (Member* member : newcomers) member->let_in = true;
   Ending ending;
   ending.cause.kind = VerdictKind::launcher_failed;
   ending.cause.why = causes::joining({newcomers.begin(), newcomers.end()});

@@ -116,13 +116,6 @@ std::string restart(Round number, int restarts, int max_restarts, Milliseconds p
                {"why", why}});
 }
 
-std::string held(Round number, const Node& node, int departures, Clock::duration wait) {
-  ordered_json json = about("held", number, node);
-  json["departures"] = departures;
-  json["wait_ms"] = std::chrono::ceil<Milliseconds>(wait).count();
-  return line(json);
-}
-
 std::string excluded(Round number, const Node& node, int failures) {
   ordered_json json = about("excluded", number, node);
   json["failures"] = failures;

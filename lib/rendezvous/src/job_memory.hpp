@@ -6,7 +6,6 @@
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/rendezvous/messages.hpp"
-#include "departures.hpp"
 #include "restart_budget.hpp"
 #include "settings.hpp"
 
@@ -25,9 +24,8 @@ struct JobMemory {
   bool started = false;                         ///< workers ran once
   std::map<std::string, int> failures_of_host;  ///< kept only with node_max_failures
   int coordinators_rank = -1;                   ///< the node rank of the coordinator's own machine in that round
-  Departures departures;
-  std::optional<VerdictMessage> verdict;  ///< the job has ended
-  std::string learnt;                     ///< the last text; thousands of agents have the same
+  std::optional<VerdictMessage> verdict;        ///< the job has ended
+  std::string learnt;                           ///< the last text; thousands of agents have the same
 
   /// The job is that of its first agent.
   void adopt(const Join& first, const JobSettings& settings_meaning) {

@@ -39,7 +39,6 @@ class Invariants {
  private:
   void is_gone(rendezvous::LinkId link);
   void check_start();
-  [[nodiscard]] int agents_of(const std::string& host) const;
   void check_places(const std::vector<rendezvous::Coordinator::MemberView>& members, Clock::time_point now) const;
   void check_verdict() const;
 

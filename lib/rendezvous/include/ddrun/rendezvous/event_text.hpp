@@ -39,7 +39,6 @@ struct Node {
 [[nodiscard]] std::string restart(Round number, int restarts, int max_restarts, Milliseconds pause,
                                   const std::string& why);
 /// A newcomer waits, as agents of its host have gone out of so many rounds.
-[[nodiscard]] std::string held(Round number, const Node& node, int departures, Clock::duration wait);
 [[nodiscard]] std::string excluded(Round number, const Node& node, int failures);
 [[nodiscard]] std::string refused(Round last, const std::string& host, const std::string& address,
                                   const std::string& why);
