@@ -222,6 +222,7 @@ class AgentLink::Connection : public std::enable_shared_from_this<AgentLink::Con
   std::string how_it_broke_;
   Clock::time_point resume_by_{};
   std::optional<Clock::time_point> refused_since_;  // nobody listens where it was
+  std::optional<Clock::time_point> taken_since_;    // another agent has its place
 
   /// Whether the owner's thread has come round since it was asked last.
   std::shared_ptr<std::atomic<bool>> owner_was_asked_ = std::make_shared<std::atomic<bool>>(false);
@@ -609,10 +610,18 @@ std::uint32_t AgentLink::Connection::owner_stands_still_for() {
 }
 
 /// Another job has its coordinator here; ours may be at one of the other places. Or ours was here, and the next one
-/// will be found, here or there.
+/// will be found, here or there. Or the agent that has this one's place may be lost, which is not known yet.
 bool AgentLink::Connection::elsewhere(const Refused& refused) {
   if (refused.kind == RefusalKind::moved && stage_ == Stage::joining && !resuming_) {
     attempt_failed(refused.why);
+    return true;
+  }
+  if (refused.kind == RefusalKind::taken) {
+    if (!taken_since_) taken_since_ = Clock::now();
+    if (Clock::now() - *taken_since_ >= options_.conflict_timeout) return false;
+    hang_up();
+    candidate().trouble = refused.why;
+    later([this] { next_target(); });
     return true;
   }
   if (refused.kind != RefusalKind::other_job) return false;

@@ -29,7 +29,9 @@ struct AgentLinkOptions {
   /// Until when the coordinator must have answered it.
   Deadline connect_by = Deadline::max();
   /// How long one that has greeted may take to answer it; then the next address is tried.
-  Milliseconds answer_within{13'000};
+  Milliseconds answer_within{10'000};
+  /// How long it is tried again after RefusalKind::taken.
+  Milliseconds conflict_timeout{6'000};
   /// It runs in this very process: while that stands still nothing is heard from it, and it is not lost for that.
   bool is_here = false;
   /// It has been there a moment ago: where nobody listens any more, it is gone and not late.

@@ -90,7 +90,7 @@ struct WriteFields {
 };
 
 constexpr AbortKind last(AbortKind /*kind*/) { return AbortKind::skewed; }
-constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::moved; }
+constexpr RefusalKind last(RefusalKind /*kind*/) { return RefusalKind::taken; }
 constexpr VerdictKind last(VerdictKind /*kind*/) { return VerdictKind::node_lost; }
 
 struct ReadFields {

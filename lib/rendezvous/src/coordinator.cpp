@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <list>
 #include <map>
 #include <optional>
 #include <string>
@@ -112,15 +111,6 @@ class Coordinator::State {
     bool killed = false;        ///< all were told to kill their workers
     Clock::time_point since;
   };
-  /// A newcomer that cannot be there beside a member: one of both goes, once it is known whether the member lives.
-  struct Claim {
-    LinkId link = 0;
-    Join join;
-    LinkFacts facts;
-    LinkId rival = 0;
-    Clock::time_point asked;
-    Clock::time_point deadline;
-  };
 
   /// Tells what `make` of event_text makes of these.
   template <class Make, class... Given>
@@ -154,13 +144,6 @@ class Coordinator::State {
   void hand_over(const Ending& ending);
   void send_away(RefusalKind kind, const std::string& why);
   [[nodiscard]] std::optional<Clock::time_point> waits_for_lease_until() const;
-
-  // Two claims of one place.
-  void dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival);
-  void settle_by_pong(Member& rival, std::uint32_t number);
-  void settle_by_time();
-  void settle_by_loss(LinkId rival);
-  bool drop_claim(LinkId link);
 
   // Rounds.
   void gather();
@@ -212,7 +195,6 @@ class Coordinator::State {
   JobMemory memory_;
   Membership members_;
   Heartbeat heartbeat_;
-  std::list<Claim> claims_;  ///< in order of deadline
 
   Phase phase_ = Phase::gathering;
   std::vector<LinkId> round_links_;  ///< in order of node rank; some may be gone
@@ -265,7 +247,7 @@ Coordinator::State::State(CoordinatorOptions options)
 // ---- joining
 
 void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& facts) {
-  if (members_.find(link) != nullptr || drop_claim(link)) {
+  if (members_.find(link) != nullptr) {
     out_.close(link);
     lost(link, "it sent a second JOIN");
     return;
@@ -286,8 +268,8 @@ void Coordinator::State::join(LinkId link, const Join& join, const LinkFacts& fa
     out_.refuse(link, refused->kind, refused->why);
   } else if (phase_ == Phase::ended) {
     answer_after_the_end(link);
-  } else if (Member* rival = members_.rival(join)) {
-    dispute(link, join, facts, *rival);
+  } else if (const Member* rival = members_.rival(join)) {
+    out_.refuse(link, RefusalKind::taken, refusal(join, *rival));
   } else {
     admit(link, join, facts);
   }
@@ -586,7 +568,6 @@ void Coordinator::State::send_away(RefusalKind kind, const std::string& why) {
     out_.refuse(link, kind, why);
     members_.remove(link);
   }
-  for (const Claim& claim : std::exchange(claims_, {})) out_.refuse(claim.link, RefusalKind::moved, why);
 }
 
 /// The coordinator's own agent leaves, and the job goes on with another one: all members have stopped their workers.
@@ -602,62 +583,6 @@ int Coordinator::State::stop_signal(int wanted) const { return suspended_ && los
 /// Those that were told to stop before it came to that.
 void Coordinator::State::kill_without_lease() {
   if (phase_ == Phase::stopping && !ending_->killed && stop_signal(0) == SIGKILL) tell_stop(SIGKILL);
-}
-
-// ---- two claims of one node rank, or one agent id twice: the member that is there is asked whether it lives
-
-void Coordinator::State::dispute(LinkId link, const Join& join, const LinkFacts& facts, Member& rival) {
-  if (rival.probe == 0) rival.probe = out_.ping(rival.link);
-  claims_.push_back(Claim{link, join, facts, rival.link, now, now + heartbeat_.bound()});
-}
-
-void Coordinator::State::settle_by_pong(Member& rival, std::uint32_t number) {
-  // Numbers wrap around after some years.
-  if (rival.probe == 0 || static_cast<std::int32_t>(number - rival.probe) < 0) return;
-  rival.probe = 0;
-  for (auto claim = claims_.begin(); claim != claims_.end();) {
-    if (claim->rival == rival.link) {
-      out_.refuse(claim->link, RefusalKind::for_good, refusal(claim->join, rival));
-      claim = claims_.erase(claim);
-    } else {
-      ++claim;
-    }
-  }
-}
-
-void Coordinator::State::settle_by_time() {
-  while (!claims_.empty() && claims_.front().deadline <= now) {
-    const LinkId rival = claims_.front().rival;
-    Member* member = members_.find(rival);
-    if (member != nullptr && member->last_heard > claims_.front().asked) {
-      member->probe = 0;
-      out_.refuse(claims_.front().link, RefusalKind::for_good, refusal(claims_.front().join, *member));
-      claims_.pop_front();
-    } else if (member != nullptr) {
-      lose(*member, "it is silent, and another agent came in its place", member->last_heard, false);
-    } else {
-      settle_by_loss(rival);
-    }
-  }
-}
-
-void Coordinator::State::settle_by_loss(LinkId rival) {
-  std::list<Claim> ready;
-  for (auto claim = claims_.begin(); claim != claims_.end();) {
-    const auto next = std::next(claim);
-    if (claim->rival == rival) ready.splice(ready.end(), claims_, claim);
-    claim = next;
-  }
-  for (const Claim& claim : ready) join(claim.link, claim.join, claim.facts);
-}
-
-bool Coordinator::State::drop_claim(LinkId link) {
-  for (auto claim = claims_.begin(); claim != claims_.end(); ++claim) {
-    if (claim->link != link) continue;
-    claims_.erase(claim);
-    return true;
-  }
-  return false;
 }
 
 // ---- rounds: waiting for members, then OPEN and START
@@ -768,7 +693,6 @@ void Coordinator::State::receive(LinkId link, const FromAgent& message) {
     out_.close(link);
     lost(link, "it sent a second JOIN");
   } else if (const auto* pong = std::get_if<Pong>(&message)) {
-    settle_by_pong(*member, pong->number);
     note_stall(*member, Milliseconds{pong->stalled_ms});
     out_.on_pong(link, pong->number);
   } else if (!is_over()) {
@@ -952,7 +876,6 @@ void Coordinator::State::broke(LinkId link, const std::string& how) {
 }
 
 void Coordinator::State::lost(LinkId link, const std::string& how) {
-  if (drop_claim(link)) return;
   Member* member = members_.find(link);
   if (member == nullptr) return;
   if (phase_ == Phase::ended) members_.remove(link);
@@ -983,7 +906,6 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
     const bool waited_for = phase_ == Phase::stopping && gone.in_round && gone.told && !gone.stopped;
     stop_for_good(std::move(cause), nullptr, 0);
     if (waited_for && phase_ == Phase::stopping) one_less_to_stop();
-    settle_by_loss(gone.link);
     return;
   }
   // One that had finished is not missed, unless the store was with it.
@@ -1015,7 +937,6 @@ void Coordinator::State::lose(Member& member, const std::string& how, Clock::tim
     case Phase::recording:
     case Phase::ended: break;
   }
-  settle_by_loss(gone.link);
 }
 
 void Coordinator::State::lost_while_stopping(VerdictMessage cause, Clock::time_point since, bool broken) {
@@ -1078,7 +999,6 @@ void Coordinator::State::release(Member& member, const std::string& why) {
     out_.refuse(link, RefusalKind::for_good, why);
   }
   members_.remove(link);
-  settle_by_loss(link);
 }
 
 // ---- stopping a round, and what comes then
@@ -1276,7 +1196,6 @@ void Coordinator::State::tell_verdict() {
     out_.close(link);
     members_.remove(link);
   }
-  for (const Claim& claim : std::exchange(claims_, {})) answer_after_the_end(claim.link);
 }
 
 /// A member that took no part in a success was not needed; every other end is told to all.
@@ -1319,7 +1238,6 @@ std::optional<Clock::time_point> Coordinator::State::next_deadline() const {
   also(heartbeat_.next());
   if (recovery_ && phase_ == Phase::gathering) also(recovery_->until());
   also(waits_for_lease_until());
-  if (!claims_.empty()) also(claims_.front().deadline);
   also(last_call_);
   also(pause_until_);
   also(fence_until_);
@@ -1360,7 +1278,6 @@ void Coordinator::State::tick() {
              : concat("the connection broke: ", member->broken, "; it did not come back within ", bound),
          member->last_heard, false);
   }
-  settle_by_time();
   if (over(opened_until_)) {
     Member* first = members_.find(round_links_.front());
     if (is_worth_waiting_for(*first)) opened_until_ = stalled_until(*first);

@@ -34,8 +34,8 @@ namespace {
 constexpr std::chrono::seconds patience{2};
 /// How long a coordinator waits until all agents have heard the verdict: it gives late ones 5 s by itself.
 constexpr std::chrono::seconds last_words{6};
-/// For an answer to JOIN, beyond what a silent member is given.
-constexpr Milliseconds time_to_answer{10'000};
+/// For a node rank that is taken to be free, beyond what a silent member is given: it is noticed, and asked for again.
+constexpr Milliseconds conflict_margin{2'000};
 /// For the lease to be given back at the end; it runs out by itself later.
 constexpr std::chrono::seconds time_to_resign{1};
 /// Of where this machine's coordinator is, as others read it.
@@ -304,8 +304,7 @@ void JobRendezvous::join_by(Deadline deadline) {
   options.kill_workers = options_.kill_workers;
   options.grace = options_.spec->stop.grace;
   options.connect_by = deadline;
-  // A place that is disputed takes the coordinator as long as it waits for one that is silent.
-  options.answer_within = rendezvous.heartbeat_interval * rendezvous.heartbeat_misses + time_to_answer;
+  options.conflict_timeout = rendezvous.heartbeat_interval * (rendezvous.heartbeat_misses + 1) + conflict_margin;
   if (const auto& local = rendezvous.local_addr; local && IpAddress::parse(*local) && !server_) {
     options.local_address = *local;
   }

@@ -37,7 +37,6 @@ struct Member {
   int leave_signal = 0;          ///< what told it
   std::optional<Abort> aborted;  ///< why it cannot go on, and leaves
   bool told_spare = false;
-  std::uint32_t probe = 0;  ///< a ping whose answer settles claims of newcomers; 0: none
 
   int kept_rank = -1;  ///< node rank in the last round that it started
   int node_rank = -1;  ///< in this round

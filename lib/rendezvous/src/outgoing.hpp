@@ -24,7 +24,7 @@ class Outgoing {
   void close(LinkId link);
   void refuse(LinkId link, RefusalKind kind, const std::string& why);
   /// The number that its PONG will have.
-  std::uint32_t ping(LinkId link);
+  void ping(LinkId link);
   void on_pong(LinkId link, std::uint32_t number);
 
   /// An event waits until there is an observer; of those that wait `most_early` are kept, the last ones.

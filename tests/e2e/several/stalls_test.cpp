@@ -187,6 +187,29 @@ TEST_CASE("An agent that was given up for its silence comes back, and the job go
   }
 }
 
+TEST_CASE("An agent takes the place of one that is silent as soon as that is lost") {
+  const TemporaryDirectory directory;
+  const std::string end = directory.file("end");
+  Agents agents(with({"--nnodes=2", "--max-restarts=1"}, impatient));
+  const Words verbs{"print", "up", "await", end};
+  start_two(agents, verbs);
+  const pid_t agent = Agents::agent_of(agents[1]);
+  REQUIRE(agents[1].signal(agent, SIGSTOP));
+  Run& successor = agents.start({"--node-rank=1"}, verbs);
+  const bool let_in = successor.wait_for_out("up");
+  INFO(agents[0].err() << successor.err());
+  REQUIRE(let_in);
+  // The place is taken for who comes now, by one that lives.
+  const auto another = agents.start({"--node-rank=1"}, verbs).wait();
+  CHECK(another.code() == 125);
+  CHECK(has(another.err, "node rank 1 is taken by "));
+  write_file(end, "");
+  CHECK(agents[0].wait().code() == 0);
+  CHECK(successor.wait().code() == 0);
+  REQUIRE(agents[1].signal(agent, SIGCONT));
+  (void)agents.finish();
+}
+
 TEST_CASE("An agent finds a coordinator again that was silent for a while") {
   const TemporaryDirectory directory;
   const std::string end = directory.file("end");

@@ -206,10 +206,9 @@ void SimulatedNode::connected(std::uint64_t attempt, LinkId link) {
   stage_ = Stage::joining;
   heard_ = world_.timeline.now();
   world_.to_coordinator(link_, join_);
-  later(std::min<Clock::duration>(heartbeat_bound + time_to_answer, connect_by_ - world_.timeline.now()),
-        [this, attempt] {
-          if (attempt == attempt_ && stage_ == Stage::joining) attempt_failed();
-        });
+  later(std::min<Clock::duration>(time_to_answer, connect_by_ - world_.timeline.now()), [this, attempt] {
+    if (attempt == attempt_ && stage_ == Stage::joining) attempt_failed();
+  });
 }
 
 void SimulatedNode::not_connected(std::uint64_t attempt, bool refused) {
@@ -282,7 +281,9 @@ void SimulatedNode::hears(LinkId link, const FromCoordinator& message) {
     }
     if (stage_ == Stage::joining) {
       const auto* refused = std::get_if<Refused>(&message);
-      if (refused != nullptr && refused->kind == RefusalKind::moved) return attempt_failed();
+      if (refused != nullptr && (refused->kind == RefusalKind::moved || refused->kind == RefusalKind::taken)) {
+        return attempt_failed();
+      }
       const auto* welcome = std::get_if<Welcome>(&message);
       if (welcome != nullptr && welcome->term < join_.claim.term && world_.scenario.broken != Break::old_term_obeyed) {
         return attempt_failed();

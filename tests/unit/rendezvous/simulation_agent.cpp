@@ -10,6 +10,9 @@ namespace ddrun::test {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+/// As AgentLinkOptions has it.
+constexpr milliseconds conflict_timeout{6'000};
+
 std::size_t World::add_agent(const std::string& host, int number, int wanted_rank, Clock::duration when) {
   const std::size_t index = agents_.size();
   Agent& agent = agents_.emplace_back();
@@ -85,8 +88,15 @@ void World::hears(std::size_t index, LinkId link, const FromCoordinator& message
     on(index, *start);
   } else if (std::holds_alternative<Stop>(message)) {
     stop_workers(index);
-  } else if (std::holds_alternative<Refused>(message)) {
+  } else if (const auto* refused = std::get_if<Refused>(&message)) {
     network_.close_by_agent(link);
+    if (refused->kind == RefusalKind::taken) {
+      if (!agent.taken_since) agent.taken_since = timeline_.now();
+      if (timeline_.now() - *agent.taken_since < conflict_timeout) {
+        timeline_.in(seconds(1), [this, index] { dial(index); });
+        return;
+      }
+    }
     ends(index, Outcome::refused);
   } else if (std::holds_alternative<VerdictMessage>(message)) {
     // One that is slow to close is closed by the coordinator.

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class World {
     bool welcome = false;
     bool watching = false;
     Clock::time_point last_heard;
+    std::optional<Clock::time_point> taken_since;  ///< another agent has its node rank or id
     Outcome outcome = Outcome::none;
   };
 

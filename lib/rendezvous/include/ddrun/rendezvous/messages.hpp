@@ -118,6 +118,7 @@ enum class RefusalKind : std::uint8_t {
   other_job = 2,
   given_up = 3,  ///< it was taken for lost; it may come back as a newcomer
   moved = 4,     ///< there is, or will be, a coordinator of a higher term
+  taken = 5,     ///< a member has its node rank or id; one that is lost is known to be after the heartbeat timeout
 };
 struct Refused {
   RefusalKind kind = RefusalKind::for_good;
