@@ -1,89 +1,50 @@
 #include "reports.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/run.hpp"
 #include "judgement.hpp"
 
 namespace ddrun::bench {
 
-namespace {
-
-/// This process' own stream that is the same file, such as for /dev/stdout; -1: none is.
-int own_stream(const struct stat& file) {
-  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
-    struct stat own {};
-    if (fstat(stream, &own) == 0 && own.st_dev == file.st_dev && own.st_ino == file.st_ino) return stream;
-  }
-  return -1;
+Result<void> OutputFile::open(std::string option, std::string path) {
+  option_ = std::move(option);
+  path_ = std::move(path);
+  if (path_.empty() || is_standard_output()) return {};
+  errno = 0;
+  file_.open(path_, std::ios::binary | std::ios::app);
+  if (file_) return {};
+  return fail_errno(Errc::invalid_argument, concat(option_, ": cannot write ", path_), errno);
 }
 
-}  // namespace
-
-Result<OutputFile> OutputFile::open(std::string option, std::string path) {
-  OutputFile file;
-  const auto refused = [&] {
-    return fail_errno(Errc::invalid_argument, concat(option, ": cannot write ", path), errno);
-  };
-  const bool standard = path == "-";
-  file.fd_ = UniqueFd(standard ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)
-                               : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
-  struct stat info {};
-  if (!file.fd_ || fstat(file.fd_.get(), &info) != 0) return refused();
-  if (const int stream = own_stream(info); !standard && S_ISREG(info.st_mode) && stream >= 0) {
-    // Its own position in the file would be the beginning, where the table is.
-    file.fd_ = UniqueFd(fcntl(stream, F_DUPFD_CLOEXEC, 3));
-    if (!file.fd_) return refused();
+Result<void> OutputFile::write(const std::string& text) {
+  errno = 0;
+  bool good = false;
+  if (is_standard_output()) {
+    good = write_all(STDOUT_FILENO, text.data(), text.size());
   } else {
-    file.replaces_ = !standard && S_ISREG(info.st_mode);
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path_, error)) std::filesystem::resize_file(path_, 0, error);
+    good = static_cast<bool>(file_ << text << std::flush);
   }
-  file.option_ = std::move(option);
-  file.path_ = standard ? "standard output" : std::move(path);
-  return file;
+  if (good) return {};
+  return fail_errno(Errc::unavailable, concat(option_, ": cannot write ", path_), errno);
 }
-
-Result<void> OutputFile::write(std::string_view text) {
-  if (!write_all(fd_.get(), text.data(), text.size()) ||
-      (replaces_ && ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0)) {
-    return fail_errno(Errc::unavailable, concat(option_, ": cannot write ", path_), errno);
-  }
-  return {};
-}
-
-namespace {
-
-Result<void> open_into(OutputFile& file, const std::string& option, const std::string& path) {
-  if (path.empty()) return {};
-  auto opened = OutputFile::open(option, path);
-  if (!opened) return tl::unexpected(opened.error());
-  file = std::move(*opened);
-  return {};
-}
-
-}  // namespace
 
 Result<Reports> Reports::open(const ReportOptions& options) {
   Reports reports;
   reports.options_ = options;
-  Result<void> good;
-  const auto also = [&good](auto&& next) {
-    if (good) good = next();
-  };
-  if (!options.plot_file.empty()) also(check_gnuplot);
-  also([&] { return open_into(reports.json_, "--output_file", options.json_file); });
-  also([&] { return open_into(reports.plot_, "--plot", options.plot_file); });
+  auto good = options.plot_file.empty() ? Result<void>() : check_gnuplot();
+  if (good) good = reports.json_.open("--output_file", options.json_file);
+  if (good) good = reports.plot_.open("--plot", options.plot_file);
   if (!good) return tl::unexpected(good.error());
-  if (options.json_file == "-" && dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
-    return fail_errno(Errc::unavailable, "cannot move the table to standard error", errno);
-  }
   return reports;
 }
 

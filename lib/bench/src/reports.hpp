@@ -1,11 +1,12 @@
 #pragma once
 
+#include <unistd.h>
+
+#include <fstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ddrun/base/result.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/options.hpp"
 #include "plot.hpp"
 #include "results.hpp"
@@ -13,36 +14,35 @@
 namespace ddrun::bench {
 
 /// A file that is written once, at the end. It is opened before the run, so that a wrong path does not cost a
-/// measurement, and its former content stays until then.
+/// measurement, and its former content stays until then. "-" and "/dev/stdout" are standard output.
 class OutputFile {
  public:
-  OutputFile() = default;
-  /// `option` is for the words of errors. "-" is standard output. `invalid_argument` if it cannot be written.
-  [[nodiscard]] static Result<OutputFile> open(std::string option, std::string path);
+  /// `option` is for the words of errors; no path: no file. `invalid_argument` if it cannot be written.
+  [[nodiscard]] Result<void> open(std::string option, std::string path);
 
-  explicit operator bool() const { return static_cast<bool>(fd_); }
-  /// Replaces what was in it; a pipe, a device or a stream of this process gets it as it is. `unavailable`, for
-  /// example, on a full disk.
-  [[nodiscard]] Result<void> write(std::string_view text);
+  explicit operator bool() const { return !path_.empty(); }
+  [[nodiscard]] bool is_standard_output() const { return path_ == "-" || path_ == "/dev/stdout"; }
+  /// Replaces what was in it. `unavailable`, for example, on a full disk.
+  [[nodiscard]] Result<void> write(const std::string& text);
 
  private:
   std::string option_;
   std::string path_;
-  UniqueFd fd_;
-  bool replaces_ = false;
+  std::ofstream file_;
 };
 
 /// The files that rank 0 writes, and its judgement.
 class Reports {
  public:
-  /// Opens whatever was asked for, and looks for gnuplot: what is wrong costs no measurement
-  /// (`invalid_argument`). If a report goes to standard output, what is printed there from now on goes to standard
-  /// error.
+  /// Opens whatever was asked for, and looks for gnuplot: what is wrong costs no measurement (`invalid_argument`).
   [[nodiscard]] static Result<Reports> open(const ReportOptions& options);
 
   /// Whether such a run can be judged and drawn. Of the plan, the number of ranks, the rows' `what`, `bytes` and
   /// `count`, and whether there are pairs count.
   [[nodiscard]] Result<void> check(const Report& planned) const;
+
+  /// Where the table goes: standard error if the report goes to standard output.
+  [[nodiscard]] int table_stream() const { return json_.is_standard_output() ? STDERR_FILENO : STDOUT_FILENO; }
 
   /// Nothing falls short in a run that ended early: it is not judged.
   [[nodiscard]] std::vector<Shortfall> judge(const Report& now) const;
@@ -79,10 +79,9 @@ void say_worst(const std::vector<Shortfall>& shortfalls);
 /// The matrices (of 64 nodes at most) and the worst.
 [[nodiscard]] std::string table_of(const Pairs& pairs);
 
-/// To stdout at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known. If
-/// stdout does not take them (closed, or a full disk), says so and ends the program: no user would see what is
-/// measured.
-void print(const std::string& lines);
+/// To a descriptor at once and in whole lines, so that a launcher that labels lines shows each as soon as it is known.
+/// If it does not take them (closed, or a full disk), says so and ends the program: no user would see what is measured.
+void print(int stream, const std::string& lines);
 
 /// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
 [[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);

@@ -212,25 +212,26 @@ Result<void> anything_to_run(const collectives::Communicator& communicator, cons
 /// What was asked for besides the table, then case after case, size after size.
 class Course {
  public:
+  /// `table`: the descriptor for rank 0's lines.
   Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last,
-         int local_rank)
+         int local_rank, int table)
       : connected_(connected),
         buffers_(buffers),
         options_(options),
         last_(last),
         local_rank_(local_rank),
-        talks_(connected.communicator->rank() == 0) {}
+        table_(table) {}
 
   [[nodiscard]] Result<void> run(const std::vector<Case>& all) {
     if (options_.pairs) {
       auto measured = measure_pairs(connected_, buffers_, options_, local_rank_);
       if (!measured) return tl::unexpected(measured.error());
-      if (talks_) print(table_of(*measured));
+      show(table_of(*measured));
       pairs_ = std::move(*measured);
     }
     std::optional<collectives::Collective> shown;
     for (const Case& what : all) {
-      if (talks_ && shown != what.collective) print(heading(what.collective));
+      if (shown != what.collective) show(heading(what.collective));
       shown = what.collective;
       if (auto done = run(what); !done) return done;
     }
@@ -247,6 +248,9 @@ class Course {
   [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
 
  private:
+  void show(const std::string& lines) const {
+    if (connected_.communicator->rank() == 0) print(table_, lines);
+  }
   [[nodiscard]] Result<void> run(const Case& what) {
     Benchmark benchmark(connected_, buffers_, options_, what);
     const auto all = sizes(options_, last_, what, connected_.communicator->size());
@@ -254,11 +258,11 @@ class Course {
       auto row = benchmark.run(bytes);
       wrong_here_ = wrong_before_ + benchmark.wrong_here();
       if (!row) return tl::unexpected(row.error());
-      if (talks_) print(line(*row));
+      show(line(*row));
       rows_.push_back(std::move(*row));
     }
     wrong_before_ = wrong_here_;
-    if (talks_) print(remarks(what, rows_, all.empty()));
+    show(remarks(what, rows_, all.empty()));
     return {};
   }
 
@@ -267,7 +271,7 @@ class Course {
   const Options& options_;
   std::uint64_t last_;
   int local_rank_;
-  bool talks_;
+  int table_;
   std::optional<Pairs> pairs_;
   std::vector<Row> rows_;
   std::uint64_t wrong_before_ = 0;
@@ -277,7 +281,7 @@ class Course {
 /// What rank 0 says and writes at the end; returns its status.
 int finish(Reports& reports, const Report& report, int status) {
   const std::vector<Shortfall> shortfalls = reports.judge(report);
-  print(footer(report.summary) + lines_of(shortfalls));
+  print(reports.table_stream(), footer(report.summary) + lines_of(shortfalls));
   if (status == exit_right && !shortfalls.empty()) status = exit_too_slow;
   if (auto written = reports.write(report, shortfalls); !written) {
     say_error(written.error().message);
@@ -327,9 +331,9 @@ Result<int> run(const Options& options, const Place& place) {
   Setting setting;
   if (talks) {
     setting = setting_of(options, place, *connected, *last);
-    print(header(setting, options));
+    print(reports.table_stream(), header(setting, options));
   }
-  Course course(*connected, buffers, options, *last, place.local_rank);
+  Course course(*connected, buffers, options, *last, place.local_rank, reports.table_stream());
   const auto ended = course.run(all);
   std::string why = ended ? std::string() : ended.error().message;
   const bool hangs = !ended && is_hang(ended.error(), meeting->group);

@@ -177,8 +177,8 @@ std::string table_of(const Pairs& pairs) {
   return text;
 }
 
-void print(const std::string& lines) {
-  if (write_all(STDOUT_FILENO, lines.data(), lines.size())) return;
+void print(int stream, const std::string& lines) {
+  if (write_all(stream, lines.data(), lines.size())) return;
   const int why = errno;
   say_error(concat("cannot write the table: ", std::generic_category().message(why)));
   std::exit(exit_failed);
