@@ -22,7 +22,6 @@
 #include "ddrun/collectives/reduction.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/topology/cpus.hpp"
-#include "hang.hpp"
 #include "pairs.hpp"
 #include "reports.hpp"
 #include "results.hpp"
@@ -278,6 +277,40 @@ class Course {
   std::uint64_t wrong_here_ = 0;
 };
 
+/// Whether a call failed because a rank's time was up: this one's, or that of a peer which has left since, as ranks
+/// tell each other through the store. Where this rank serves it, it waits for those who are going to ask.
+bool is_timeout(const Error& error, const Meeting& meeting) {
+  const collectives::Group& group = meeting.group;
+  if (group.store == nullptr || (error.code != Errc::timeout && error.code != Errc::connection_lost)) {
+    return error.code == Errc::timeout;
+  }
+  const auto key_of = [&](int rank) { return concat(group.prefix, "timed_out/", rank); };
+  const std::string any = group.prefix + "timed_out";
+  const auto soon = [] { return Clock::now() + std::chrono::seconds(1); };
+  if (error.code == Errc::connection_lost) {
+    const auto known = group.store->check({&any, 1}, soon());
+    if (!known || !*known) return false;
+  }
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < group.size; ++rank) keys.push_back(key_of(rank));
+  // The status is the same where the store does not answer, because its rank hangs too.
+  static_cast<void>(group.store->set(any, "1", soon()));
+  static_cast<void>(group.store->set(key_of(group.rank), "1", soon()));
+  if (meeting.server) static_cast<void>(group.store->wait(keys, soon()));
+  return true;
+}
+
+/// The line of a rank that ends with exit_late.
+void say_timeout(int rank, const std::string& where, const Error& error) {
+  say_error(concat("rank ", rank, ": timeout in ", where, ": ", error.message));
+}
+
+/// The communicator whose call was begun last is the one that waits.
+std::string last_call(const collectives::Connected& connected) {
+  const bool control = connected.control->begun() > connected.communicator->begun();
+  return (control ? connected.control : connected.communicator)->last_call();
+}
+
 /// What rank 0 says and writes at the end; returns its status.
 int finish(Reports& reports, const Report& report, int status) {
   const std::vector<Shortfall> shortfalls = reports.judge(report);
@@ -300,8 +333,7 @@ Result<int> run(const Options& options, const Place& place) {
     if (!opened) return tl::unexpected(opened.error());
     reports = std::move(*opened);
   }
-  const Clock::time_point began = Clock::now();
-  const Deadline start_by = began + options.timeout;
+  const Deadline start_by = Clock::now() + options.timeout;
   auto meeting = meet(place, start_by);
   if (!meeting) return tl::unexpected(meeting.error());
   const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
@@ -316,8 +348,9 @@ Result<int> run(const Options& options, const Place& place) {
   wanted.nccl_graph_launches = options.graph_launches;
   const auto connected = connect(meeting->group, wanted, start_by);
   if (!connected) {
-    if (!is_others_hang(connected.error(), start_by)) return tl::unexpected(connected.error());
-    static_cast<void>(explain_hang_at_start(connected.error(), meeting->group, began, options.op_timeout));
+    // Before its own deadline a start ends by that of ranks which have left the start behind.
+    if (connected.error().code != Errc::timeout || Clock::now() >= start_by) return tl::unexpected(connected.error());
+    say_timeout(place.rank, "the start", connected.error());
     return exit_late;
   }
   collectives::Communicator& communicator = *connected->communicator;
@@ -335,14 +368,13 @@ Result<int> run(const Options& options, const Place& place) {
   }
   Course course(*connected, buffers, options, *last, place.local_rank, reports.table_stream());
   const auto ended = course.run(all);
-  std::string why = ended ? std::string() : ended.error().message;
-  const bool hangs = !ended && is_hang(ended.error(), meeting->group);
-  if (hangs) why = explain_hang(ended.error(), meeting->group, *connected, options.op_timeout).value_or(why);
-  const Report report{std::move(setting), course.summary(std::move(why))};
+  const bool late = !ended && is_timeout(ended.error(), *meeting);
+  if (late) say_timeout(place.rank, last_call(*connected), ended.error());
+  const Report report{std::move(setting), course.summary(ended ? std::string() : ended.error().message)};
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
   int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? exit_right : exit_failed;
   if (talks) status = finish(reports, report, status);
-  if (hangs) return exit_late;
+  if (late) return exit_late;
   if (!ended) return tl::unexpected(ended.error());
   // Rank 0 may come late, from writing its files.
   return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);

@@ -110,9 +110,8 @@ Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds
 
 std::string Communicator::last_call() const {
   if (calls_ == 0) return {};
-  std::string words = in_words(kind_of(last_), last_.count);
-  if (last_.collective != Collective::barrier && in_place(last_, rank_, size_)) words += ", in place";
-  return concat(words, ", call ", calls_);
+  const std::string bytes = last_.collective == Collective::barrier ? "" : concat(", ", last_.bytes(), " bytes");
+  return concat(name_of(last_.collective), bytes, ", iteration ", calls_);
 }
 
 Result<void> Communicator::all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,

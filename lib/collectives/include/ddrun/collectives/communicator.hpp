@@ -175,12 +175,7 @@ class Communicator {
   /// Returns once every rank has called it.
   [[nodiscard]] Result<void> barrier(Deadline deadline);
 
-  /// How many calls have been begun, barriers too. On ranks that wait for each other it is the same; who has begun
-  /// less is late.
-  [[nodiscard]] std::uint64_t calls() const { return calls_; }
-
-  /// The call that was begun last, for people: "all_reduce of 1048576 float, sum, in place, call 1234". Empty before
-  /// the first.
+  /// The call that was begun last, for people: "all_reduce, 4194304 bytes, iteration 1234". Empty before the first.
   [[nodiscard]] std::string last_call() const;
   /// When it was begun; of many that are timed together, at the latest.
   [[nodiscard]] Deadline begun() const { return begun_; }
