@@ -1,14 +1,10 @@
 #include "tcp/communicator.hpp"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <functional>
 #include <latch>
 #include <optional>
 
-#include "ddrun/base/listener.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/pattern.hpp"
 #include "ddrun/test/catch.hpp"
@@ -39,8 +35,7 @@ Plan everything_small() {
 
 Plan everything_large() {
   Plan plan;
-  // Pieces of a chain as small as they can be.
-  plan.costs = {1e-9, 1, 0};
+  plan.chain_piece = 64 << 10;
   return plan;
 }
 
@@ -68,24 +63,6 @@ std::string check(Communicator& all, Collective collective, std::size_t count, i
     if (wrong > 0) return concat(name_of(collective), " of ", count, ": ", wrong, " are wrong");
   }
   return {};
-}
-
-struct Pair {
-  UniqueFd from;
-  UniqueFd to;
-};
-/// Two ends of a connection inside this machine.
-Pair connected_pair() {
-  auto listeners = open_listeners({"127.0.0.1"}, 0);
-  REQUIRE(listeners);
-  const Listener& listener = listeners->front();
-  Pair pair{UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
-  REQUIRE(::connect(pair.from.get(), listener.at.get(), listener.at.size) == 0);
-  pollfd one{listener.fd.get(), POLLIN, 0};
-  REQUIRE(poll(&one, 1, 10000) == 1);
-  pair.to.reset(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  REQUIRE(pair.to);
-  return pair;
 }
 
 }  // namespace
@@ -116,65 +93,13 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
   }
 }
 
-TEST_CASE("what is sent without a copy arrives, and may be changed after the call") {
-  for (const ZeroCopy zero_copy : {ZeroCopy::always, ZeroCopy::never}) {
-    for (const int streams : {1, 3}) {
-      for (const int size : ddrun::test::few_if_sanitized<int>({3, 2}, 1)) {
-        TcpOptions options;
-        options.zero_copy = zero_copy;
-        options.streams = streams;
-        options.plan = everything_large();
-        const auto problems = run_tcp(size, options, [](Communicator& all) -> std::string {
-          // In place: each round overwrites what the round before has sent.
-          std::vector<float> data(1000003);
-          for (int round = 1; round <= 5; ++round) {
-            std::fill(data.begin(), data.end(), static_cast<float>(round * (all.rank() + 1)));
-            if (auto done = all.sum_in_place(data, in_time()); !done) return done.error().message;
-            const auto right = static_cast<float>(round * all.size() * (all.size() + 1) / 2);
-            if (std::count(data.begin(), data.end(), right) != 1000003) return concat("round ", round, " is wrong");
-          }
-          return check(all, Collective::all_to_all, 300007, 1);
-        });
-        CAPTURE(static_cast<int>(zero_copy), streams, size);
-        CHECK(problems == std::vector<std::string>(static_cast<std::size_t>(size)));
-      }
-    }
+TEST_CASE("the plan of any group has pieces of whole elements, and larger sizes for what has fewer steps") {
+  for (int ranks = 2; ranks <= 64; ++ranks) {
+    const Plan plan = plan_for(ranks);
+    CHECK(plan.chain_piece % 8 == 0);
+    CHECK(plan.doubling > 0);
+    CHECK((plan.halving == 0 || plan.halving > plan.doubling));
   }
-}
-
-TEST_CASE("sending without a copy is given up where the system copies after all") {
-  // It does for every connection inside a machine.
-  const Pair pair = connected_pair();
-  ZeroCopySends sends(ZeroCopy::where_it_works);
-  const std::vector<std::byte> data(1 << 20);
-  const std::size_t share = sends.share(pair.from.get(), data.size());
-  if (share == 0) ddrun::test::skip("this system cannot send without a copy");
-  CHECK(share < data.size());
-  CHECK(sends.share(pair.from.get(), 1000) == 0);
-  REQUIRE(send(pair.from.get(), data.data(), 100000, MSG_ZEROCOPY) > 0);
-  sends.sent();
-  std::vector<char> got(100000);
-  REQUIRE(recv(pair.to.get(), got.data(), got.size(), 0) > 0);
-  for (const Deadline deadline = in_time(); sends.pending() && Clock::now() < deadline;) {
-    pollfd one{pair.from.get(), 0, 0};
-    poll(&one, 1, 100);
-    sends.collect(pair.from.get());
-  }
-  CHECK(!sends.pending());
-  CHECK(sends.share(pair.from.get(), data.size()) == 0);
-}
-
-TEST_CASE("what was chosen is told, the same by all ranks") {
-  std::vector<std::string> words = run_tcp(3, {}, [](Communicator& all) { return all.details(); });
-  CHECK(words[0].find("1 stream; all_reduce: ") == 0);
-  CHECK(words == std::vector<std::string>(3, words[0]));
-  TcpOptions options;
-  options.streams = 4;
-  options.plan = everything_small();
-  words = run_tcp(2, options, [](Communicator& all) { return all.details(); });
-  CHECK(words[1] ==
-        "4 streams; all_reduce: recursive doubling; reduce_scatter: recursive doubling; broadcast, reduce: tree; "
-        "gather, scatter: tree; all_gather: doubling");
 }
 
 TEST_CASE("a rank that leaves instead of a call is named by the others, whatever the call") {

@@ -542,6 +542,21 @@ Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call) {
   return {};
 }
 
+Plan plan_for(int ranks) {
+  // Medians of where the algorithms cost the same by the model of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization
+  // of Collective Communication Operations in MPICH", Int. J. of High Performance Computing Applications 19(1), 2005,
+  // with costs measured over the loopback and between two hosts of one machine, 2 to 16 ranks. Ranks beyond a power of
+  // two take two more steps in doubling and halving.
+  const bool power = std::has_single_bit(static_cast<unsigned>(ranks));
+  Plan plan;
+  plan.doubling = ranks == 2 ? 256 << 10 : power ? 32 << 10 : 16 << 10;
+  plan.halving = power && ranks > 2 ? 1 << 20 : 0;
+  plan.tree = ranks == 2 ? Plan::unlimited : power ? 128 << 10 : 32 << 10;
+  plan.block_tree = ranks < 7 ? 0 : 128 << 10;
+  plan.all_gather = ranks < 4 ? 0 : 256 << 10;
+  return plan;
+}
+
 Result<void> perform(Peers& peers, Workspace& ws, const Plan& plan, const Call& call) {
   const std::size_t bytes = call.bytes();
   const std::size_t all = bytes * static_cast<std::size_t>(peers.size());
@@ -553,10 +568,10 @@ Result<void> perform(Peers& peers, Workspace& ws, const Plan& plan, const Call& 
       return all_reduce_by_ring(peers, ws, call);
     case Collective::broadcast:
       if (bytes <= plan.tree) return broadcast_by_tree(peers, call);
-      return broadcast_by_chain(peers, call, plan.piece(bytes, peers.size()));
+      return broadcast_by_chain(peers, call, plan.chain_piece);
     case Collective::reduce:
       if (bytes <= plan.tree) return reduce_by_tree(peers, ws, call);
-      return reduce_by_chain(peers, ws, call, plan.piece(bytes, peers.size()));
+      return reduce_by_chain(peers, ws, call, plan.chain_piece);
     case Collective::all_gather:
       if (bytes <= plan.all_gather) return all_gather_by_doubling(peers, ws, call);
       return all_gather_by_ring(peers, call);

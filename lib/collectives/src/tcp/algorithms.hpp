@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <memory>
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
 #include "tcp/peers.hpp"
-#include "tcp/plan.hpp"
 
 namespace ddrun::collectives {
 
@@ -135,6 +135,21 @@ struct Workspace {
 [[nodiscard]] Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call);
 /// To the rank 1, 2, 4, … places further, from the one as many before: who has heard from all of them knows of all.
 [[nodiscard]] Result<void> meet(Peers& peers);
+
+/// Up to how many bytes which algorithm is taken. The same on all ranks.
+struct Plan {
+  static constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+  std::size_t doubling = 0;             ///< all_reduce: of an input; also reduce_scatter: of all blocks
+  std::size_t halving = 0;              ///< all_reduce above that; then the ring
+  std::size_t tree = 0;                 ///< broadcast and reduce, of an input; then the chain
+  std::size_t block_tree = 0;           ///< gather and scatter, of a block; then directly
+  std::size_t all_gather = 0;           ///< all_gather by doubling, of a block; then the ring
+  std::size_t chain_piece = 256 << 10;  ///< whole elements of every type
+};
+
+/// For a group of that size.
+[[nodiscard]] Plan plan_for(int ranks);
 
 /// The call, as the plan says.
 [[nodiscard]] Result<void> perform(Peers& peers, Workspace& ws, const Plan& plan, const Call& call);

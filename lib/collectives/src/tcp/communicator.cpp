@@ -23,22 +23,21 @@ Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& g
   if (!links) return tl::unexpected(links.error());
   const int chosen = links->one_machine() ? 1 : streams_between_machines;
   const int streams = options.streams == 0 ? chosen : options.streams;
-  TransferOptions transfer{streams, !options.crowded, options.zero_copy};
-  if (links->one_machine() && options.zero_copy != ZeroCopy::always) transfer.zero_copy = ZeroCopy::never;
-  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options.buffer_bytes, transfer));
+  const TransferOptions transfer{streams, !options.crowded};
+  std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options, transfer));
   if (auto got = made->buffers_.allocate(made->distance_, 2); !got) return tl::unexpected(got.error());
-  if (options.plan) made->plan_ = *options.plan;
-  else if (auto planned = made->choose_plan(deadline); !planned) return tl::unexpected(planned.error());
   return made;
 }
 
-TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer)
+TcpCommunicator::TcpCommunicator(Group group, TcpLinks links, const TcpOptions& options,
+                                 const TransferOptions& transfer)
     : Communicator(group.rank, group.size),
       group_(std::move(group)),
       streams_(transfer.streams),
       transfer_(group_, std::move(links), transfer),
-      buffer_bytes_(buffer_bytes),
-      distance_(whole_pages(buffer_bytes)) {}
+      plan_(options.plan.value_or(plan_for(group_.size))),
+      buffer_bytes_(options.buffer_bytes),
+      distance_(whole_pages(options.buffer_bytes)) {}
 
 TcpCommunicator::~TcpCommunicator() {
   if (!failed_) transfer_.leave();
@@ -46,24 +45,13 @@ TcpCommunicator::~TcpCommunicator() {
 
 std::string TcpCommunicator::details() const {
   if (group_.size == 1) return {};
-  return concat(streams_, streams_ == 1 ? " stream; " : " streams; ", plan_.in_words());
+  return concat(streams_, streams_ == 1 ? " stream" : " streams");
 }
 
 std::optional<Error> TcpCommunicator::trouble() {
   if (group_.size == 1 || failed_) return std::nullopt;
   if (auto looked = transfer_.look_at_neighbour(); !looked) return first_failure(looked.error());
   return std::nullopt;
-}
-
-Result<void> TcpCommunicator::choose_plan(Deadline deadline) {
-  if (group_.size == 1) return {};
-  Call call;
-  call.collective = Collective::barrier;
-  transfer_.begin(call, deadline);
-  const auto costs = measure_costs(transfer_, workspace_);
-  if (!costs) return tl::unexpected(first_failure(costs.error()));
-  plan_ = plan_for(*costs, group_.size);
-  return {};
 }
 
 Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {

@@ -18,8 +18,7 @@ struct TcpOptions {
   int streams = 0;
   /// Whether more ranks run on this machine than it has processors, so that none should wait awake.
   bool crowded = true;
-  ZeroCopy zero_copy = ZeroCopy::where_it_works;  ///< between machines; inside one only ZeroCopy::always has an effect
-  /// Which algorithm for which size, equal on all ranks; chosen by what is measured if there is none.
+  /// Which algorithm for which size, for tests; equal on all ranks. None: plan_for().
   std::optional<Plan> plan{};
 };
 
@@ -32,7 +31,7 @@ class TcpCommunicator final : public Communicator {
   ~TcpCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "tcp"; }
-  /// "4 streams; all_reduce: recursive doubling up to 16 KiB, then ring; …"
+  /// "4 streams"
   [[nodiscard]] std::string details() const override;
   /// Looks at the next rank only; the ranks before learn of its end by this one's.
   [[nodiscard]] std::optional<Error> trouble() override;
@@ -40,10 +39,9 @@ class TcpCommunicator final : public Communicator {
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
 
  private:
-  TcpCommunicator(Group group, TcpLinks links, std::size_t buffer_bytes, const TransferOptions& transfer);
+  TcpCommunicator(Group group, TcpLinks links, const TcpOptions& options, const TransferOptions& transfer);
 
   [[nodiscard]] Result<void> run(const Call& call, Deadline deadline) override;
-  [[nodiscard]] Result<void> choose_plan(Deadline deadline);
   [[nodiscard]] Error first_failure(Error mine);
 
   Group group_;

@@ -1,13 +1,8 @@
 #include "tcp/transfer.hpp"
 
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
-
-// After <sys/socket.h>, and after <time.h>: it uses both.
-#include <linux/errqueue.h>
 
 #include <array>
 #include <cerrno>
@@ -17,48 +12,6 @@
 #include "describe.hpp"
 
 namespace ddrun::collectives {
-
-namespace {
-
-/// Below that, keeping book of pages costs more than copying (the document above: about 10 KiB for one send).
-constexpr std::size_t min_uncopied = 64 << 10;
-constexpr std::size_t copied_tail = 16 << 10;
-
-}  // namespace
-
-std::size_t ZeroCopySends::share(int fd, std::size_t bytes) {
-  if (wish_ == ZeroCopy::never || bytes < min_uncopied) return 0;
-  if (!asked_) {
-    asked_ = true;
-    const int on = 1;
-    if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on)) != 0) wish_ = ZeroCopy::never;
-    if (wish_ == ZeroCopy::never) return 0;
-  }
-  return bytes - copied_tail;
-}
-
-void ZeroCopySends::collect(int fd) {
-  while (pending()) {
-    alignas(cmsghdr) std::array<char, 256> control{};
-    msghdr message{};
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) return;
-    for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
-      const bool v4 = one->cmsg_level == SOL_IP && one->cmsg_type == IP_RECVERR;
-      const bool v6 = one->cmsg_level == SOL_IPV6 && one->cmsg_type == IPV6_RECVERR;
-      if (!v4 && !v6) continue;
-      sock_extended_err said{};
-      std::memcpy(&said, CMSG_DATA(one), sizeof(said));
-      if (said.ee_origin != SO_EE_ORIGIN_ZEROCOPY) continue;
-      // Sends number ee_info to ee_data.
-      done_ += said.ee_data - said.ee_info + 1;
-      if ((said.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) != 0 && wish_ == ZeroCopy::where_it_works) {
-        wish_ = ZeroCopy::never;
-      }
-    }
-  }
-}
 
 namespace {
 
@@ -90,7 +43,6 @@ TcpTransfer::TcpTransfer(const Group& group, TcpLinks links, TransferOptions opt
       watch_(group.rank, group.size),
       told_(index_of(group.size)),
       heard_(index_of(group.size)),
-      sends_(index_of(group.size)),
       arrived_(static_cast<std::size_t>(options.streams)) {}
 
 void TcpTransfer::begin(const Call& call, Deadline deadline) {
@@ -128,20 +80,9 @@ void TcpTransfer::start(Way& way, int peer, std::size_t bytes, std::vector<std::
   for (int stream = 0; stream < streams; ++stream) way.stripes.emplace_back(bytes, stream, streams);
 }
 
-/// What is sent from the caller's memory must have been read from there, too.
-bool TcpTransfer::finished() const {
-  if (!out_.done() || !in_.done()) return false;
-  if (out_.peer == no_peer) return true;
-  const auto& sends = sends_[index_of(out_.peer)];
-  return std::none_of(sends.begin(), sends.end(), [](const ZeroCopySends& one) { return one.pending(); });
-}
-
 Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
   start(out_, out.to, out.bytes, told_);
   start(in_, in.from, in.bytes, heard_);
-  if (out.to != no_peer && sends_[index_of(out.to)].size() < out_.stripes.size()) {
-    sends_[index_of(out.to)].resize(out_.stripes.size(), ZeroCopySends(options_.zero_copy));
-  }
   for (Arrived& arrived : arrived_) arrived.pending = 0;
   if (out.to != no_peer) {
     if (auto called = links_.call(out.to, static_cast<int>(out_.stripes.size()), deadline_); !called) {
@@ -161,7 +102,7 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
       if (out_.done(stream)) continue;
       if (auto done = send_some(out, stream, progress); !done) return done;
     }
-    if (finished()) return {};
+    if (out_.done() && in_.done()) return {};
     if (progress) {
       awake_until = {};
       continue;
@@ -185,25 +126,17 @@ Result<void> TcpTransfer::send_some(const Outgoing& out, std::size_t stream, boo
   std::size_t& header_left = out_.header_left;
   const std::size_t header = stream == 0 ? header_left : 0;
   const int fd = links_.to(out.to, static_cast<int>(stream));
-  ZeroCopySends& sends = sends_[index_of(out.to)][stream];
-  // The header changes with the next call, so it is copied.
-  const std::size_t uncopied = header > 0 ? 0 : sends.share(fd, stripe.left());
   // Only sendmsg() takes MSG_NOSIGNAL and several places; it changes nothing at either.
-  std::array<iovec, 2> from{
-      {{reinterpret_cast<std::byte*>(&mine_) + sizeof(Header) - header, header},
-       {const_cast<std::byte*>(out.data) + stripe.offset(), uncopied > 0 ? uncopied : stripe.left()}}};
+  std::array<iovec, 2> from{{{reinterpret_cast<std::byte*>(&mine_) + sizeof(Header) - header, header},
+                             {const_cast<std::byte*>(out.data) + stripe.offset(), stripe.left()}}};
   msghdr message{};
   message.msg_iov = from.data();
   message.msg_iovlen = from.size();
-  const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | (uncopied > 0 ? MSG_ZEROCOPY : 0));
+  const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
   if (sent < 0) {
     if (errno == EAGAIN || errno == EINTR) return {};
-    if (errno != ENOBUFS || uncopied == 0) return lost(out.to);
-    sends.refused();
-    progress = true;
-    return {};
+    return lost(out.to);
   }
-  if (uncopied > 0) sends.sent();
   progress = true;
   const std::size_t of_header = std::min(static_cast<std::size_t>(sent), header);
   if (stream == 0) header_left -= of_header;
@@ -270,9 +203,7 @@ Result<void> TcpTransfer::wait() {
   }
   const std::size_t incoming = polled_.size();
   for (std::size_t stream = 0; stream < out_.stripes.size(); ++stream) {
-    const int fd = links_.to(out_.peer, static_cast<int>(stream));
-    if (!out_.done(stream)) polled_.push_back({fd, POLLOUT, 0});
-    else if (sends_[index_of(out_.peer)][stream].pending()) polled_.push_back({fd, 0, 0});  // POLLERR comes anyway
+    if (!out_.done(stream)) polled_.push_back({links_.to(out_.peer, static_cast<int>(stream)), POLLOUT, 0});
   }
   const int next = watch_.next();
   const bool hears_next = watch_.can_hear(links_, next);
@@ -284,9 +215,6 @@ Result<void> TcpTransfer::wait() {
   poll(polled_.data(), polled_.size(), poll_timeout(std::min(deadline_, next_look_)));
   const bool comes = std::any_of(polled_.begin(), polled_.begin() + static_cast<std::ptrdiff_t>(incoming),
                                  [](const pollfd& one) { return one.revents != 0; });
-  for (std::size_t stream = 0; stream < out_.stripes.size(); ++stream) {
-    sends_[index_of(out_.peer)][stream].collect(links_.to(out_.peer, static_cast<int>(stream)));
-  }
   if (callers) {
     if (auto answered = links_.answer(); !answered) return answered;
   }

@@ -54,44 +54,9 @@ class Stripe {
   std::size_t left_;
 };
 
-/// Whether large messages are sent from where they lie, without being copied into the system's memory (Linux:
-/// Documentation/networking/msg_zerocopy.rst).
-enum class ZeroCopy : unsigned char {
-  never,
-  where_it_works,  ///< given up for a link as soon as the system says that it has copied after all, as for all
-                   ///< connections inside a machine
-  always,          ///< for tests
-};
-
-/// What is still being sent over one connection from the program's own memory.
-class ZeroCopySends {
- public:
-  explicit ZeroCopySends(ZeroCopy wish) : wish_(wish) {}
-
-  /// Of `bytes` that are left of a message: how many to send next without copying; 0: copy. The last ones are copied,
-  /// so that the peer has something to acknowledge after those before: else it might wait to.
-  [[nodiscard]] std::size_t share(int fd, std::size_t bytes);
-  /// After a send that did not copy.
-  void sent() { ++begun_; }
-  /// After one that the system had no room to keep in mind: a while without.
-  void refused() { wish_ = ZeroCopy::never; }
-
-  /// Whether the system still reads from the program's memory.
-  [[nodiscard]] bool pending() const { return done_ != begun_; }
-  /// Takes what the system says of those; does not block. Ready as POLLERR.
-  void collect(int fd);
-
- private:
-  ZeroCopy wish_;
-  bool asked_ = false;
-  std::uint32_t begun_ = 0;
-  std::uint32_t done_ = 0;
-};
-
 struct TransferOptions {
   int streams = 1;    ///< of each link, for large messages
   bool spin = false;  ///< whether to look a while before sleeping: only where each rank has a processor of its own
-  ZeroCopy zero_copy = ZeroCopy::never;
 };
 
 /// Moves bytes over a rank's links, both ways at once, on the calling thread. The first message to each rank in a call
@@ -139,7 +104,6 @@ class TcpTransfer final : public Peers {
     std::size_t pending = 0;  ///< bytes that are no whole element yet
   };
 
-  [[nodiscard]] bool finished() const;
   void start(Way& way, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
   [[nodiscard]] Result<void> send_some(const Outgoing& out, std::size_t stream, bool& progress);
   [[nodiscard]] Result<void> receive_some(const Incoming& in, std::size_t stream, bool& progress);
@@ -164,8 +128,7 @@ class TcpTransfer final : public Peers {
   std::vector<std::uint64_t> heard_;  ///< by rank: the last call whose header it has sent
   Header mine_;
   Header theirs_;
-  std::vector<std::vector<ZeroCopySends>> sends_;  ///< by rank and stream
-  std::vector<Arrived> arrived_;                   ///< by stream
+  std::vector<Arrived> arrived_;  ///< by stream
   std::vector<pollfd> polled_;
 };
 
