@@ -1,4 +1,4 @@
-#include "cases.hpp"
+#include "benchmark.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "judgement.hpp"
+#include "reports.hpp"
 
 #include <algorithm>
 #include <array>

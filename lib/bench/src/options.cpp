@@ -11,8 +11,7 @@
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/run.hpp"
-#include "judgement.hpp"
-#include "plot.hpp"
+#include "reports.hpp"
 
 namespace ddrun::bench {
 

@@ -10,7 +10,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/run.hpp"
-#include "judgement.hpp"
 
 namespace ddrun::bench {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/bench/options.hpp"
-#include "plot.hpp"
 #include "results.hpp"
 
 namespace ddrun::bench {
@@ -85,5 +85,40 @@ void print(int stream, const std::string& lines);
 
 /// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
 [[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);
+
+// --min-busbw and --max-latency.
+
+/// "10", "10@64M", "10@64M,2.5@1M": GB/s, and of which size.
+[[nodiscard]] Result<std::vector<Threshold>> parse_min_busbw(const std::string& text);
+/// "20us", "1.5ms@1M,15us": the unit is needed (ns, us, ms, s).
+[[nodiscard]] Result<std::vector<Threshold>> parse_max_latency(const std::string& text);
+
+/// Fails with `invalid_argument` if one of them could not be judged: a size that is not among the rows that are
+/// going to be measured, or any size of pairs, or a bandwidth of a group of one. Of `planned`, the number of ranks, the
+/// rows' `what`, `bytes` and `count`, and whether there are pairs count.
+[[nodiscard]] Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned);
+
+/// In the rows' order. A case that the back end lacks falls short. Of pairs one for each threshold, with the worst pair
+/// and the worst node.
+[[nodiscard]] std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& summary);
+
+// --plot.
+
+/// The terminal of gnuplot for a file name that ends in ".svg" or ".png"; `invalid_argument` for any other.
+[[nodiscard]] Result<std::string> terminal_of(const std::string& path);
+
+/// `invalid_argument` if there is no gnuplot in PATH: which package has it.
+[[nodiscard]] Result<void> check_gnuplot();
+
+/// `invalid_argument` if no planned row has a size.
+[[nodiscard]] Result<void> check_drawable(const Report& planned);
+
+/// For gnuplot: bandwidth (busbw; of one rank algbw) and time over size, one above the other, to standard output.
+/// Names are quoted: gnuplot executes nothing of them.
+[[nodiscard]] std::string plot_script(const Report& report, const std::string& terminal);
+
+/// Runs gnuplot and returns the picture; blocks. Reads no settings of the user's, makes no file. `unavailable` if
+/// gnuplot fails, with its last line, or nothing was measured; `timeout` ends it.
+[[nodiscard]] Result<std::string> draw(const Report& report, const std::string& terminal, Deadline deadline);
 
 }  // namespace ddrun::bench

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "benchmark.hpp"
-#include "cases.hpp"
 #include "ddrun/bench/options.hpp"
 #include "ddrun/bench/place.hpp"
 #include "ddrun/collectives/checker.hpp"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ddrun/collectives/communicator.hpp"
+#include "exchange.hpp"
 #include "gpu/survey.hpp"
-#include "hosts.hpp"
 
 namespace ddrun::collectives {
 

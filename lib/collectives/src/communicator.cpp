@@ -7,7 +7,6 @@
 #include "describe.hpp"
 #include "exchange.hpp"
 #include "gpu/survey.hpp"
-#include "hosts.hpp"
 
 namespace ddrun::collectives {
 

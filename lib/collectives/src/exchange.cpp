@@ -1,7 +1,16 @@
 #include "exchange.hpp"
 
-#include <algorithm>
+#include <sched.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <climits>
+#include <iterator>
+#include <thread>
+
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/store/tcp_client.hpp"
 
@@ -75,6 +84,100 @@ Result<void> agree(const Group& group, std::string_view topic, const Result<void
                 concat("rank ", rank, ": ", blank == std::string::npos ? theirs : theirs.substr(blank + 1)));
   }
   return {};
+}
+
+namespace {
+
+std::string read_link(const char* path) {
+  std::array<char, 256> text{};
+  const ssize_t got = readlink(path, text.data(), text.size());
+  return got > 0 ? std::string(text.data(), static_cast<std::size_t>(got)) : std::string();
+}
+
+std::string usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    // More processors than the set holds: as many as there are, from the first.
+    for (unsigned i = 0; i < std::thread::hardware_concurrency() && i < CPU_SETSIZE; ++i) CPU_SET(i, &set);
+  }
+  std::string digits;
+  for (unsigned i = 0; i < CPU_SETSIZE; i += 4) {
+    unsigned digit = 0;
+    for (unsigned bit = 0; bit < 4; ++bit) digit |= CPU_ISSET(i + bit, &set) ? 1U << bit : 0U;
+    digits += "0123456789abcdef"[digit];
+  }
+  digits.erase(digits.find_last_not_of('0') + 1);
+  return digits.empty() ? "1" : digits;
+}
+
+unsigned digit_value(char digit) {
+  return digit >= 'a' ? static_cast<unsigned>(digit - 'a') + 10U : static_cast<unsigned>(digit - '0');
+}
+
+}  // namespace
+
+HostIdentity HostIdentity::mine() {
+  HostIdentity me;
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  gethostname(name.data(), name.size() - 1);
+  me.host = name.data();
+  if (me.host.empty() || me.host.find(' ') != std::string::npos) me.host = "unknown";
+  me.pid = getpid();
+  me.processors = usable_processors();
+  const std::string boot = read_small_file("/proc/sys/kernel/random/boot_id").value_or("");
+  const std::string pids = read_link("/proc/self/ns/pid");
+  const std::string users = read_link("/proc/self/ns/user");
+  if (!boot.empty() && !pids.empty()) me.place = concat(boot, ',', pids, ',', users, ',', geteuid());
+  return me;
+}
+
+std::string HostIdentity::line() const {
+  return concat(host, ' ', pid, ' ', processors, ' ', place.empty() ? "-" : place);
+}
+
+Result<HostIdentity> HostIdentity::parse(const std::string& line) {
+  const std::vector<std::string> fields = split(line, ' ');
+  HostIdentity identity;
+  const auto pid = fields.size() == 4 ? parse_integer(fields[1], 1, INT_MAX) : parse_integer("", 1, 1);
+  if (!pid || fields[2].find_first_not_of("0123456789abcdef") != std::string::npos) {
+    return fail(Errc::protocol, concat("a rank described itself as '", line, "': are all ranks the same program?"));
+  }
+  identity.host = fields[0];
+  identity.pid = static_cast<int>(*pid);
+  identity.processors = fields[2];
+  if (fields[3] != "-") identity.place = fields[3];
+  return identity;
+}
+
+std::string processors_in_words(const std::string& digits) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    for (unsigned bit = 0; bit < 4; ++bit) {
+      if ((digit_value(digits[i]) >> bit & 1U) != 0) all.push_back(static_cast<int>(4 * i + bit));
+    }
+  }
+  return fold_ranks(std::move(all));
+}
+
+int count_processors(const std::vector<HostIdentity>& all) {
+  std::string seen;
+  int count = 0;
+  for (const HostIdentity& one : all) {
+    if (seen.size() < one.processors.size()) seen.resize(one.processors.size(), '\0');
+    for (std::size_t i = 0; i < one.processors.size(); ++i) {
+      seen[i] = static_cast<char>(static_cast<unsigned char>(seen[i]) | digit_value(one.processors[i]));
+    }
+  }
+  for (const char bits : seen) count += std::popcount(static_cast<unsigned char>(bits));
+  return count;
+}
+
+bool is_crowded(const std::vector<HostIdentity>& all, int rank) {
+  std::vector<HostIdentity> here;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(here),
+               [&](const HostIdentity& one) { return one.host == all[static_cast<std::size_t>(rank)].host; });
+  return here.size() > static_cast<std::size_t>(count_processors(here));
 }
 
 }  // namespace ddrun::collectives

@@ -8,6 +8,30 @@
 
 namespace ddrun::collectives {
 
+/// What decides whether two processes can share memory, and on how many processors they run.
+struct HostIdentity {
+  std::string host;        ///< host name
+  std::string place;       ///< equal for processes that can open each other's /proc/<pid>/fd; empty: cannot be known
+  std::string processors;  ///< those this process may use, as hexadecimal digits, lowest four first
+  int pid = 0;
+
+  /// Of this process.
+  [[nodiscard]] static HostIdentity mine();
+
+  /// One line of text and back; `protocol` if it is not such a line.
+  [[nodiscard]] std::string line() const;
+  [[nodiscard]] static Result<HostIdentity> parse(const std::string& line);
+};
+
+/// Those of HostIdentity::processors for people: "0-3,8".
+[[nodiscard]] std::string processors_in_words(const std::string& digits);
+
+/// Processors that any of them may use.
+[[nodiscard]] int count_processors(const std::vector<HostIdentity>& all);
+
+/// Whether there are more ranks on that rank's machine, which its host name tells, than processors for them.
+[[nodiscard]] bool is_crowded(const std::vector<HostIdentity>& all, int rank);
+
 /// Every rank gives a line of text (no '\n') and gets those of all ranks, by rank. Rank 0 collects and hands on, so
 /// that the store serves three requests per rank at most. `topic` is used once per group.
 /// `timeout` names the ranks that did not come.

@@ -3,7 +3,7 @@
 #include <regex>
 #include <set>
 
-#include "report_files.hpp"
+#include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "ddrun/test/files.hpp"
-#include "report_files.hpp"
+#include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;

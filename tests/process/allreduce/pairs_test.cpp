@@ -1,5 +1,5 @@
 #include "ddrun/test/files.hpp"
-#include "report_files.hpp"
+#include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;

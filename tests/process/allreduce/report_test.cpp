@@ -5,7 +5,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include "report_files.hpp"
+#include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;

@@ -1,6 +1,6 @@
 // --min-busbw and --max-latency: who ends how.
 
-#include "report_files.hpp"
+#include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;

@@ -1,6 +1,6 @@
 // --min-busbw and --max-latency: what falls short.
 
-#include "judgement.hpp"
+#include "reports.hpp"
 
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ddrun/base/result.hpp"
-#include "hosts.hpp"
+#include "exchange.hpp"
 
 namespace ddrun::collectives {
 
