@@ -276,8 +276,8 @@ class Course {
   std::uint64_t wrong_here_ = 0;
 };
 
-/// Whether a call failed because a rank's time was up: this one's, or that of a peer which has left since, as ranks
-/// tell each other through the store. Where this rank serves it, it waits for those who are going to ask.
+/// Whether a call failed by a deadline: this rank's, or that of a peer which has left since. Ranks set a key in the
+/// store for that. Blocks for a few seconds at most; the rank that serves the store lets the others ask before it ends.
 bool is_timeout(const Error& error, const Meeting& meeting) {
   const collectives::Group& group = meeting.group;
   if (group.store == nullptr || (error.code != Errc::timeout && error.code != Errc::connection_lost)) {
@@ -292,7 +292,7 @@ bool is_timeout(const Error& error, const Meeting& meeting) {
   }
   std::vector<std::string> keys;
   for (int rank = 0; rank < group.size; ++rank) keys.push_back(key_of(rank));
-  // The status is the same where the store does not answer, because its rank hangs too.
+  // A store that does not answer changes nothing here: its rank may be the one that hangs.
   static_cast<void>(group.store->set(any, "1", soon()));
   static_cast<void>(group.store->set(key_of(group.rank), "1", soon()));
   if (meeting.server) static_cast<void>(group.store->wait(keys, soon()));
