@@ -3,12 +3,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
+#include "ddrun/argv/argv.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
@@ -19,16 +21,34 @@ using namespace ddrun;
 namespace {
 
 constexpr int exit_usage = 2;
-constexpr const char* purpose =
-    "Holds the lease of a job in etcd 3.4 or newer: which machine leads it. ddrun starts\n"
-    "this program, speaks to it on its stdin and stdout (lib/lease/PROTOCOL.md) and closes\n"
-    "its stdin at the end, which gives the lease back.";
-constexpr const char* footer =
-    "\nEnvironment:\n"
-    "  DDRUN_ETCD_USER  NAME:PASSWORD, if etcd wants a user\n"
-    "\nExit status: 0 at the end of stdin; 1 etcd cannot be used; 2 wrong usage, or a\n"
-    "line that is not in the protocol.\n"
-    "Manual: man ddrun-etcd";
+constexpr argv::Option known[] = {{"endpoints", "", "HOST:PORT,...", "The members of etcd; port 2379 if none is given"},
+                                  {"tls", "", "", "etcd wants TLS (https)"},
+                                  {"cacert", "", "FILE", "PEM file of whom to trust, instead of the system's"},
+                                  {"cert", "", "FILE", "PEM file with our certificate and its chain"},
+                                  {"key", "", "FILE", "PEM file with its key"},
+                                  {"candidates", "", "N", "About how many machines the job has (default: 8)"},
+                                  {"version", "", "", "Print the version", true},
+                                  {"help", "h", "", "Print this help", true}};
+
+std::string help() {
+  return concat(R"(Usage: ddrun-etcd --endpoints=HOST:PORT,... [options]
+
+Holds the lease of a job in etcd 3.4 or newer: which machine leads it. ddrun
+starts this program, speaks to it on its stdin and stdout
+(lib/lease/PROTOCOL.md) and closes its stdin at the end, which gives the lease
+back.
+
+)",
+                argv::describe(known), R"(
+Environment:
+  DDRUN_ETCD_USER  NAME:PASSWORD, if etcd wants a user
+
+Exit status: 0 at the end of stdin; 1 etcd cannot be used; 2 wrong usage, or a
+line that is not in the protocol.
+Manual: man ddrun-etcd
+)");
+}
+
 constexpr const char* user_variable = "DDRUN_ETCD_USER";
 
 bool write_line(int fd, std::string text) {
@@ -43,31 +63,30 @@ int wrong_usage(std::string_view why) {
 
 /// The options, or the exit status of a program that has nothing to do.
 std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const auto typed = argv::read({known, argv::Words::anywhere, "ddrun-etcd --help"}, arguments);
+  if (!typed) return wrong_usage(typed.error().message);
+  if (typed->action != nullptr) {
+    const std::string text = typed->action->name == "help" ? help() : concat("ddrun-etcd ", build_info().version, '\n');
+    return write_all(STDOUT_FILENO, text.data(), text.size()) ? 0 : 1;
+  }
+  if (!typed->words.empty()) return wrong_usage(concat("unknown word '", typed->words.front(), "'"));
   etcd::EtcdOptions options;
-  CLI::App app(purpose, "ddrun-etcd");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--endpoints", options.endpoints,
-                 "the members of etcd, with commas between them; port 2379 if none is given")
-      ->type_name("HOST:PORT")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->required();
-  app.add_flag("--tls", options.tls, "etcd wants TLS (https)");
-  app.add_option("--cacert", options.cacert, "PEM file of whom to trust, instead of the system's")->type_name("FILE");
-  app.add_option("--cert", options.cert, "PEM file with our certificate and its chain")->type_name("FILE");
-  app.add_option("--key", options.key, "PEM file with its key")->type_name("FILE");
-  app.add_option("--candidates", options.candidates, "about how many machines the job has (8)")->type_name("N");
-  app.set_version_flag("--version", concat("ddrun-etcd ", build_info().version));
-  app.footer(footer);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    const std::string help = app.help();
-    return write_all(STDOUT_FILENO, help.data(), help.size()) ? 0 : 1;
-  } catch (const CLI::CallForVersion& version) {
-    return write_line(STDOUT_FILENO, version.what()) ? 0 : 1;
-  } catch (const CLI::ParseError& error) {
-    return wrong_usage(error.what());
+  for (const std::string& list : typed->values("endpoints")) {
+    for (std::string& one : split(list, ',')) {
+      if (one.empty()) return wrong_usage("--endpoints: a name is empty; give HOST:PORT,...");
+      options.endpoints.push_back(std::move(one));
+    }
+  }
+  if (options.endpoints.empty()) return wrong_usage("--endpoints is required");
+  options.tls = typed->has("tls");
+  options.cacert = typed->last("cacert");
+  options.cert = typed->last("cert");
+  options.key = typed->last("key");
+  if (typed->has("candidates")) {
+    const auto number = parse_integer(typed->last("candidates"), 1, 1'000'000);
+    if (!number) return wrong_usage(concat("--candidates: ", number.error().message));
+    options.candidates = static_cast<std::size_t>(*number);
   }
   if (const char* const user = ::getenv(user_variable)) {
     // Not on the command line, where others could read it.

@@ -1,6 +1,5 @@
 #include "commands.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -12,7 +11,9 @@ namespace ddrun {
 
 namespace {
 
-bool asks_for_help(std::span<const std::string> words) { return words.size() == 1 && has_help(words); }
+bool asks_for_help(std::span<const std::string> words) {
+  return words.size() == 1 && (words[0] == "--help" || words[0] == "-h");
+}
 
 Parsed parse_config(std::span<const std::string> rest, const cli::Asking& asking) {
   if (asks_for_help(rest)) return cli::answer(std::string(cli::config_help));
@@ -110,44 +111,15 @@ cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message) {
   return {concat("ddrun: error: ", message, " (see 'ddrun ", word, " --help')\n"), true, exit_codes::usage};
 }
 
-bool has_help(std::span<const std::string> words) {
-  return std::any_of(words.begin(), words.end(), [](const std::string& w) { return w == "--help" || w == "-h"; });
-}
-
-// ---- options of commands that have no settings
-
-namespace {
-
-/// "--max-memory,--max_memory"
-std::string both_spellings(std::string_view name) {
-  std::string other(name);
-  std::replace(other.begin() + 2, other.end(), '-', '_');
-  return other == name ? other : concat(name, ",", other);
-}
-
-}  // namespace
-
-Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<const std::string> words) {
-  PlainWords found;
-  try {
-    CLI::App app;
-    app.set_help_flag();
-    app.add_option("words", found.words);
-    std::vector<CLI::Option*> added;
-    for (const auto& option : options) {
-      const std::string name = both_spellings(option.name);
-      added.push_back(option.takes_value ? app.add_option(name)->expected(1) : app.add_flag(name));
-      added.back()->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    }
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-    for (std::size_t i = 0; i < added.size(); ++i) {
-      if (added[i]->count() == 0) continue;
-      found.values[options[i].name] = options[i].takes_value ? added[i]->results() : std::vector<std::string>{""};
-    }
-  } catch (const CLI::Error& error) {
-    return fail(Errc::invalid_argument, error.what());
-  }
-  return found;
+tl::expected<argv::CommandLine, cli::PrintAndExit> read_words(std::string_view word,
+                                                              std::span<const argv::Option> options,
+                                                              std::string (*help)(),
+                                                              std::span<const std::string> rest) {
+  const std::string how = concat("ddrun ", word, " --help");
+  auto read = argv::read({options, argv::Words::anywhere, how}, rest);
+  if (!read) return tl::unexpected(cli::usage_error(read.error().message));
+  if (read->action != nullptr) return tl::unexpected(cli::answer(help()));
+  return std::move(*read);
 }
 
 }  // namespace ddrun

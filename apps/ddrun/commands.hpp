@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "ddrun/argv/argv.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/cli/parse.hpp"
@@ -90,30 +90,17 @@ struct Command {
 
 /// "ddrun: error: … (see 'ddrun WORD --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
-[[nodiscard]] bool has_help(std::span<const std::string> words);
 /// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
 bool take_out(std::vector<std::string>& words, std::string_view word);
 
-/// An option of a command that has few of them and no settings.
-struct PlainOption {
-  std::string_view name;  ///< "--port"
-  bool takes_value;
-};
+inline constexpr argv::Option help_option{"help", "h", "", "Print this help", true};
 
-struct PlainWords {
-  std::vector<std::string> words;                               ///< what belongs to no option
-  std::map<std::string_view, std::vector<std::string>> values;  ///< by name; an empty text for each flag
-  [[nodiscard]] bool has(std::string_view name) const { return values.contains(name); }
-  /// The last one given, empty if there is none.
-  [[nodiscard]] std::string last(std::string_view name) const {
-    const auto it = values.find(name);
-    return it == values.end() ? std::string() : it->second.back();
-  }
-};
-
-/// Options, in both spellings, and words in any order; what follows "--" are words. Fails with `invalid_argument` in
-/// CLI11's words.
-[[nodiscard]] Result<PlainWords> read_plain(std::span<const PlainOption> options, std::span<const std::string> words);
+/// Reads what stands behind `ddrun WORD`, with help_option among the options; or what is to be answered: the help,
+/// or what is wrong.
+[[nodiscard]] tl::expected<argv::CommandLine, cli::PrintAndExit> read_words(std::string_view word,
+                                                                            std::span<const argv::Option> options,
+                                                                            std::string (*help)(),
+                                                                            std::span<const std::string> rest);
 
 Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking);
 Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking);

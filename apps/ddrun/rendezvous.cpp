@@ -20,8 +20,19 @@ namespace ddrun {
 
 namespace {
 
-constexpr std::string_view rendezvous_help =
-    R"(Usage: ddrun rendezvous [--port=N] [--bind=ADDRESS]... [--stats] [options]
+constexpr argv::Option rendezvous_options[] = {
+    {"port", "", "N", "Port; 0 takes a free one (default: 29400)"},
+    {"bind", "", "ADDRESS", "IP address to listen on, several times for more (default: all of this machine's)"},
+    {"secret-file", "", "FILE",
+     "The secret that agents must know; without it $DDRUN_SECRET or the file of ddrun secret new"},
+    {"insecure", "", "", "Without a secret: whoever reaches the port may join any job"},
+    {"heartbeat-interval", "", "TIME", "How often each agent is pinged (default: 1s)"},
+    {"heartbeat-misses", "", "N", "Silent for so many intervals: lost (default: 3)"},
+    {"stats", "", "", "Print what was served at the end, and for each SIGUSR1"},
+    help_option};
+
+std::string rendezvous_help() {
+  return concat(R"(Usage: ddrun rendezvous [--port=N] [--bind=ADDRESS]... [--stats] [options]
 
 Runs the coordinator of jobs on several machines by itself, until SIGINT or
 SIGTERM ends it: for many jobs, told apart by their --rdzv-id, which come and go.
@@ -29,33 +40,16 @@ Jobs name it with --rdzv-endpoint=HOST:PORT, and those on its own machine say
 --rdzv-conf=is_host=0 as well. Without it one ddrun of each job is its
 coordinator. It says where it listens on its standard output. A job whose
 coordinator ends, ends.
-  --port=N            Port; 0 takes a free one (default: 29400)
-  --bind=ADDRESS      IP address to listen on, several times for more (default:
-                      all of this machine's)
-  --secret-file=FILE  The secret that agents must know; without it $DDRUN_SECRET
-                      or ~/.config/ddrun/secret, which is made if missing
-  --insecure          Without a secret: whoever reaches the port may join any job
-  --heartbeat-interval=TIME
-                      How often each agent is pinged (default: 1s)
-  --heartbeat-misses=N
-                      Silent for so many intervals: lost (default: 3)
-  --stats             Print what was served at the end, and for each SIGUSR1
-
+)",
+                argv::describe(rendezvous_options), R"(
 Exit status: 0; 2 wrong usage, or no secret; 125 it could not listen. A program
 called rendezvous: ddrun -- rendezvous
 
 Example:
   ddrun rendezvous --port=29400 &
   ddrun --nnodes=2 --rdzv-id=job7 --rdzv-endpoint=node0:29400 ./train
-)";
-
-constexpr PlainOption rendezvous_words[] = {{"--port", true},
-                                            {"--bind", true},
-                                            {"--stats", false},
-                                            {"--secret-file", true},
-                                            {"--insecure", false},
-                                            {"--heartbeat-interval", true},
-                                            {"--heartbeat-misses", true}};
+)");
+}
 
 std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
   return stats_line("jobs", stats.jobs) + stats_line("agents", stats.agents) +
@@ -76,34 +70,33 @@ int refuse(const std::string& message, int code) {
 }  // namespace
 
 Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking) {
-  if (has_help(rest)) return cli::answer(std::string(rendezvous_help));
-  const auto typed = read_plain(rendezvous_words, rest);
-  if (!typed) return wrong_usage("rendezvous", concat("ddrun rendezvous: ", typed.error().message));
+  const auto typed = read_words("rendezvous", rendezvous_options, rendezvous_help, rest);
+  if (!typed) return typed.error();
   if (!typed->words.empty()) {
     return wrong_usage("rendezvous", concat("ddrun rendezvous does not know '", typed->words.front(),
                                             "'; for a program called rendezvous write: ddrun -- rendezvous"));
   }
   RendezvousServe serve;
-  if (typed->has("--port")) {
-    const auto port = cli::parse_int(typed->last("--port"), 0, 65535);
+  if (typed->has("port")) {
+    const auto port = cli::parse_int(typed->last("port"), 0, 65535);
     if (!port) return wrong_usage("rendezvous", concat("--port: port ", port.error().message));
     serve.port = static_cast<std::uint16_t>(*port);
   }
-  if (typed->has("--bind")) serve.addresses = typed->values.at("--bind");
-  if (typed->has("--heartbeat-interval")) {
-    const auto interval = cli::parse_positive_time(typed->last("--heartbeat-interval"));
+  if (typed->has("bind")) serve.addresses = typed->values("bind");
+  if (typed->has("heartbeat-interval")) {
+    const auto interval = cli::parse_positive_time(typed->last("heartbeat-interval"));
     if (!interval) return wrong_usage("rendezvous", concat("--heartbeat-interval: ", interval.error().message));
     serve.heartbeat_interval = *interval;
   }
-  if (typed->has("--heartbeat-misses")) {
-    const auto misses = cli::parse_int(typed->last("--heartbeat-misses"), 1, 10'000);
+  if (typed->has("heartbeat-misses")) {
+    const auto misses = cli::parse_int(typed->last("heartbeat-misses"), 1, 10'000);
     if (!misses) return wrong_usage("rendezvous", concat("--heartbeat-misses: ", misses.error().message));
     serve.heartbeat_misses = *misses;
   }
-  serve.insecure = typed->has("--insecure");
-  serve.stats = typed->has("--stats");
-  if (typed->has("--secret-file")) {
-    serve.secret_file = typed->last("--secret-file");
+  serve.insecure = typed->has("insecure");
+  serve.stats = typed->has("stats");
+  if (typed->has("secret-file")) {
+    serve.secret_file = typed->last("secret-file");
   } else if (const auto file = asking.environment.get("DDRUN_SECRET_FILE")) {
     if (!serve.insecure) serve.secret_file = std::string(*file);
   }

@@ -17,22 +17,23 @@ namespace ddrun {
 
 namespace {
 
-constexpr std::string_view secret_help =
-    R"(Usage: ddrun secret new [--print]
+constexpr argv::Option secret_options[] = {
+    {"print", "", "", "Only print one, for DDRUN_SECRET, --secret-file or a Secret of Kubernetes"}, help_option};
+
+std::string secret_help() {
+  return concat(R"(Usage: ddrun secret new [--print]
 
 Makes the secret by which the agents of a job on several machines know each
 other: 256 random bits as text, in $XDG_CONFIG_HOME/ddrun/secret, else in
 ~/.config/ddrun/secret, where only you can read it. A file that is there already
 is never overwritten. Where all machines share the home directory this is not
 needed: the first job makes it. Else copy the file to each of them.
-  --print             Only print one, for DDRUN_SECRET, --secret-file or a
-                      Secret of Kubernetes
-
+)",
+                 argv::describe(secret_options), R"(
 Exit status: 0; 2 wrong usage, or there is one already; 125 it could not be
 written. A program called secret: ddrun -- secret
-)";
-
-constexpr PlainOption secret_words[] = {{"--print", false}};
+)");
+}
 
 int refuse(const Error& error) {
   say_error(error.message);
@@ -57,14 +58,13 @@ bool print_and_wipe(std::string text) {
 }  // namespace
 
 Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& /*asking*/) {
-  if (has_help(rest)) return cli::answer(std::string(secret_help));
-  const auto typed = read_plain(secret_words, rest);
-  if (!typed) return wrong_usage("secret", concat("ddrun secret: ", typed.error().message));
+  const auto typed = read_words("secret", secret_options, secret_help, rest);
+  if (!typed) return typed.error();
   if (typed->words.size() != 1 || typed->words.front() != "new") {
     return wrong_usage("secret",
                        "usage: ddrun secret new [--print]; for a program called secret write: ddrun -- secret");
   }
-  return SecretNew{typed->has("--print")};
+  return SecretNew{typed->has("print")};
 }
 
 int run_secret(const Parsed& parsed) {

@@ -26,8 +26,23 @@ namespace {
 
 using What = StoreAsk::What;
 
-constexpr std::string_view store_help =
-    R"(Usage: ddrun store [--port=N] [--bind=ADDRESS]... [--max-memory=SIZE] [--stats]
+constexpr argv::Option serve_options[] = {
+    {"port", "", "N", "Port; 0 takes a free one (default: 29500)"},
+    {"bind", "", "ADDRESS",
+     "IP address to listen on, several times for more; 0.0.0.0 and :: are all (default: 127.0.0.1 and ::1)"},
+    {"max-memory", "", "SIZE",
+     "What keys, values and clients may take together; a client that wants more is cut off; 0: no limit (default: 4G)"},
+    {"stats", "", "", "Print what was served at the end, and for each SIGUSR1"}};
+
+constexpr argv::Option ask_options[] = {
+    {"server", "", "HOST:PORT", "Which store (default: $MASTER_ADDR:$MASTER_PORT, else 127.0.0.1:29500)"},
+    {"timeout", "", "TIME", "How long to wait for the store, and then for keys (default: 5s)"},
+    {"prefix", "", "TEXT", "What all keys begin with, as under PyTorch's PrefixStore"},
+    {"raw", "", "", "Print values and keys as they are, without a newline and with bytes that are no text"},
+    help_option};
+
+std::string store_help() {
+  return concat(R"(Usage: ddrun store [--port=N] [--bind=ADDRESS]... [--max-memory=SIZE] [--stats]
        ddrun store get KEY | set KEY VALUE | add KEY [N] | wait KEY... |
                    list | del KEY...   [--server=HOST:PORT] [options]
 
@@ -36,28 +51,17 @@ until SIGINT or SIGTERM ends it: for init_method="tcp://...", for tests, or as
 the meeting place of other programs. It says where it listens on its standard
 output. The protocol has no passwords: whoever reaches the port may read and
 write everything.
-  --port=N            Port; 0 takes a free one (default: 29500)
-  --bind=ADDRESS      IP address to listen on, several times for more; 0.0.0.0
-                      and :: are all (default: 127.0.0.1 and ::1)
-  --max-memory=SIZE   What keys, values and clients may take together; a client
-                      that wants more is cut off; 0: no limit (default: 4G)
-  --stats             Print what was served at the end, and for each SIGUSR1
-
+)",
+                argv::describe(serve_options), R"(
 With a word, asks a store that is running, such as the one of a ddrun job.
-  get KEY             Print the value
-  set KEY VALUE       Set it; the value - is read from the standard input
-  add KEY [N]         Add N, or 1, and print the sum
-  wait KEY...         Wait until all of them exist
-  list                Print all keys that programs set, in order
-  del KEY...          Delete them
-  --server=HOST:PORT  Which store (default: $MASTER_ADDR:$MASTER_PORT, else
-                      127.0.0.1:29500)
-  --timeout=TIME      How long to wait for the store, and then for keys
-                      (default: 5s)
-  --prefix=TEXT       What all keys begin with, as under PyTorch's PrefixStore
-  --raw               Print values and keys as they are, without a newline and
-                      with bytes that are no text
-
+      get KEY                 Print the value
+      set KEY VALUE           Set it; the value - is read from the standard input
+      add KEY [N]             Add N, or 1, and print the sum
+      wait KEY...             Wait until all of them exist
+      list                    Print all keys that programs set, in order
+      del KEY...              Delete them
+)",
+                argv::describe(ask_options), R"(
 Exit status: 0; 1 a key was not there in time; 2 wrong usage; 125 there was no
 store, or it went away. A program called store: ddrun -- store
 
@@ -65,7 +69,8 @@ Examples:
   ddrun store --port=29500 &
   ddrun store set greeting hello
   ddrun store get greeting
-)";
+)");
+}
 
 Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
   const auto port = cli::parse_int(text, lowest, 65535);
@@ -89,32 +94,28 @@ Result<void> take_server(StoreAsk& ask, const std::string& text) {
   return {};
 }
 
-constexpr PlainOption store_words[] = {{"--port", true},   {"--bind", true},    {"--max-memory", true},
-                                       {"--server", true}, {"--timeout", true}, {"--prefix", true},
-                                       {"--stats", false}, {"--raw", false}};
-
-Parsed read_serve(const PlainWords& typed) {
-  if (typed.has("--server") || typed.has("--timeout") || typed.has("--prefix") || typed.has("--raw")) {
+Parsed read_serve(const argv::CommandLine& typed) {
+  if (typed.has("server") || typed.has("timeout") || typed.has("prefix") || typed.has("raw")) {
     return wrong_usage(
         "store", "--server, --timeout, --prefix and --raw belong to a question: get, set, add, wait, list or del");
   }
   StoreServe serve;
-  if (typed.has("--port")) {
-    const auto port = parse_port(typed.last("--port"), 0);
+  if (typed.has("port")) {
+    const auto port = parse_port(typed.last("port"), 0);
     if (!port) return wrong_usage("store", concat("--port: ", port.error().message));
     serve.port = *port;
   }
-  if (typed.has("--max-memory")) {
-    const auto size = parse_size(typed.last("--max-memory"));
+  if (typed.has("max-memory")) {
+    const auto size = parse_size(typed.last("max-memory"));
     if (!size) return wrong_usage("store", concat("--max-memory: ", size.error().message));
     serve.max_memory = *size;
   }
-  if (typed.has("--bind")) serve.addresses = typed.values.at("--bind");
-  serve.stats = typed.has("--stats");
+  if (typed.has("bind")) serve.addresses = typed.values("bind");
+  serve.stats = typed.has("stats");
   return serve;
 }
 
-Parsed read_ask(const PlainWords& typed, const Environment& environment) {
+Parsed read_ask(const argv::CommandLine& typed, const Environment& environment) {
   struct Verb {
     What what;
     std::size_t least, most;  ///< words behind it
@@ -131,7 +132,7 @@ Parsed read_ask(const PlainWords& typed, const Environment& environment) {
                                        "'; it knows get, set, add, wait, list and ",
                                        "del; for a program called store write: ddrun -- store ", typed.words.front()));
   }
-  if (typed.has("--port") || typed.has("--bind") || typed.has("--max-memory") || typed.has("--stats")) {
+  if (typed.has("port") || typed.has("bind") || typed.has("max-memory") || typed.has("stats")) {
     return wrong_usage("store",
                        "--port, --bind, --max-memory and --stats are for running a store; give --server=HOST:PORT");
   }
@@ -141,15 +142,15 @@ Parsed read_ask(const PlainWords& typed, const Environment& environment) {
   }
   StoreAsk ask;
   ask.what = verb->second.what;
-  ask.prefix = typed.last("--prefix");
+  ask.prefix = typed.last("prefix");
   if (!ask.prefix.empty() && !ask.prefix.ends_with('/')) ask.prefix += '/';
-  ask.raw = typed.has("--raw");
-  if (typed.has("--timeout")) {
-    const auto timeout = cli::parse_time(typed.last("--timeout"));
+  ask.raw = typed.has("raw");
+  if (typed.has("timeout")) {
+    const auto timeout = cli::parse_time(typed.last("timeout"));
     if (!timeout) return wrong_usage("store", concat("--timeout: ", timeout.error().message));
     ask.timeout = *timeout;
   }
-  std::string server = typed.last("--server");
+  std::string server = typed.last("server");
   const char* source = "--server: ";
   if (server.empty()) {
     server = concat(environment.get("MASTER_ADDR").value_or("127.0.0.1"), ":",
@@ -336,11 +337,10 @@ int serve_store(const StoreServe& command) {
 }  // namespace
 
 Parsed parse_store(std::span<const std::string> rest, const cli::Asking& asking) {
-  if (has_help(rest.first(static_cast<std::size_t>(std::find(rest.begin(), rest.end(), "--") - rest.begin())))) {
-    return cli::answer(std::string(store_help));
-  }
-  const auto typed = read_plain(store_words, rest);
-  if (!typed) return wrong_usage("store", concat("ddrun store: ", typed.error().message));
+  std::vector<argv::Option> options(std::begin(serve_options), std::end(serve_options));
+  options.insert(options.end(), std::begin(ask_options), std::end(ask_options));
+  const auto typed = read_words("store", options, store_help, rest);
+  if (!typed) return typed.error();
   return typed->words.empty() ? read_serve(*typed) : read_ask(*typed, asking.environment);
 }
 

@@ -110,12 +110,12 @@ constexpr ForeignOption of_others[] = {
 std::span<const ForeignOption> foreign_options() { return of_others; }
 
 const ForeignOption* find_foreign_option(std::string_view name) {
-  const std::string wanted = with_dashes(name);
-  for (const ForeignOption& option : of_others) {
-    const auto names = split(option.names, ' ');
-    if (std::find(names.begin(), names.end(), wanted) != names.end()) return &option;
-  }
-  return nullptr;
+  const std::string wanted = concat(' ', with_dashes(name), ' ');
+  const auto has = [&](const ForeignOption& option) {
+    return concat(' ', option.names, ' ').find(wanted) != std::string::npos;
+  };
+  const auto* const found = std::find_if(std::begin(of_others), std::end(of_others), has);
+  return found == std::end(of_others) ? nullptr : found;
 }
 
 }  // namespace ddrun::cli

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "ddrun/argv/argv.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/parse.hpp"
 #include "option_table.hpp"
@@ -8,9 +9,6 @@
 namespace ddrun::cli {
 
 namespace {
-
-constexpr std::size_t columns = 79;
-constexpr std::size_t help_column = 30;
 
 constexpr std::string_view opening =
     R"(Usage: ddrun [options] [--] program [args...]
@@ -51,32 +49,6 @@ Examples:
   ddrun --config=launch.toml --dry-run
       show what a settings file would start
 )";
-
-/// Words of `text` in lines of `width`; the first begins at `column` already.
-std::string wrapped(std::string_view text, std::size_t column) {
-  std::string out;
-  std::size_t at = column;
-  for (const std::string& word : split(text, ' ')) {
-    if (at > column && at + 1 + word.size() > columns) {
-      out += concat("\n", std::string(column, ' '));
-      at = column;
-    } else if (at > column) {
-      out += ' ';
-      ++at;
-    }
-    out += word;
-    at += word.size();
-  }
-  return out;
-}
-
-/// "  -n, --nproc-per-node=N"
-std::string left_side(const Option& option) {
-  std::string text = option.shorts.empty() ? std::string("      ") : concat("  -", option.shorts[0], ", ");
-  text += concat("--", option.name);
-  if (option.takes_value()) text += concat("=", option.metavar);
-  return text;
-}
 
 std::string explanation(const Option& option, const Draft& defaults) {
   std::string text(option.help);
@@ -119,11 +91,7 @@ std::string help_text() {
                             Group::rendezvous, Group::several, Group::remote, Group::torchrun}) {
     text += concat("\n", group_title(group), ":\n");
     for (const Option& option : options_of(group)) {
-      const std::string left = left_side(option);
-      text += left;
-      text += left.size() + 2 > help_column ? concat("\n", std::string(help_column, ' '))
-                                            : std::string(help_column - left.size(), ' ');
-      text += wrapped(explanation(option, defaults), help_column) + "\n";
+      text += argv::describe(as_argument(option), explanation(option, defaults));
     }
   }
   text += closing;

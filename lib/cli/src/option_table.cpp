@@ -59,17 +59,9 @@ const Option* find_option(std::string_view long_name) {
   return found == options.end() ? nullptr : *found;
 }
 
-const Option* find_short(char letter) {
-  for (const Option* option : all_options()) {
-    if (option->shorts.find(letter) != std::string_view::npos) return option;
-  }
-  return nullptr;
-}
-
-std::string with_dashes(std::string_view name) {
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '_', '-');
-  return text;
+argv::Option as_argument(const Option& option) {
+  return {option.name, option.shorts, option.takes_value() ? option.metavar : std::string_view(), option.help,
+          option.kind == Kind::action};
 }
 
 std::string variable_name(std::string_view prefix, std::string_view long_name) {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ddrun/argv/argv.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
@@ -74,15 +75,16 @@ struct Option {
   [[nodiscard]] bool is_setting() const { return set != nullptr; }
 };
 
+/// As the command line sees it.
+[[nodiscard]] argv::Option as_argument(const Option& option);
+
 /// All options: those of each group behind one another.
 [[nodiscard]] std::span<const Option* const> all_options();
 
 /// By long name, with '-' or '_' between words; null if there is none.
 [[nodiscard]] const Option* find_option(std::string_view long_name);
-[[nodiscard]] const Option* find_short(char letter);
 
-/// "--nproc-per-node", "nproc_per_node" -> "nproc-per-node"; only '_' is replaced.
-[[nodiscard]] std::string with_dashes(std::string_view name);
+using argv::with_dashes;
 /// "DDRUN_" + "nproc-per-node" -> "DDRUN_NPROC_PER_NODE".
 [[nodiscard]] std::string variable_name(std::string_view prefix, std::string_view long_name);
 /// Variables that set `option`, the strongest first.

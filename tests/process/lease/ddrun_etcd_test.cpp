@@ -140,7 +140,7 @@ TEST_CASE("ddrun-etcd: the manual page has every option of the help, and no othe
   const auto help = told("", {"--help"});
   CHECK(help.code() == 0);
   CHECK_THAT(told("", {"--version"}).out, Catch::Matchers::StartsWith("ddrun-etcd "));
-  static const std::regex kName("^ +(?:-h,)?(--[a-z]+)"), kDescribed("^\\.BR? (--[a-z]+)");
+  static const std::regex kName("^ +(?:-h, )?(--[a-z]+)"), kDescribed("^\\.BR? (--[a-z]+)");
   const auto names = [](const std::string& text, const std::regex& kPattern) {
     std::set<std::string> found;
     for (const auto& line : split(text, '\n')) {

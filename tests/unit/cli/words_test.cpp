@@ -42,6 +42,20 @@ TEST_CASE("rendezvous has few options and no words") {
   CHECK(contains(refused({"rendezvous", "--nonsense"}), "ddrun rendezvous"));
 }
 
+TEST_CASE("ddrun's own words read their options as a launch does") {
+  const Parsed parsed = run({"store", "get", "--prefix=", "--server=h:1", "--", "--k_e_y"});
+  REQUIRE(std::holds_alternative<StoreAsk>(parsed));
+  const auto& ask = std::get<StoreAsk>(parsed);
+  CHECK(ask.prefix.empty());
+  CHECK(ask.host == "h");
+  CHECK(ask.keys == Words{"--k_e_y"});
+  CHECK(std::get<StoreAsk>(run({"store", "add", "n", "-5"})).delta == -5);
+  CHECK(refused({"store", "--port"}) == "--port needs a value (N)");
+  CHECK(refused({"store", "--prot=1"}) == "unknown option '--prot'; did you mean '--port'?");
+  CHECK(refused({"store", "--stats=0"}) == "--stats takes no value");
+  CHECK(refused({"rendezvous", "-port=1"}) == "unknown option '-port'; did you mean '--port'?");
+}
+
 TEST_CASE("env takes the options of a launch and needs no program") {
   const auto shown = [](const Words& words, const Words& variables = {}) {
     Parsed parsed = run(words, variables);
