@@ -39,7 +39,9 @@ std::string describe(const Option& option, std::string_view what) {
 
 std::string describe(std::span<const Option> options) {
   std::string text;
-  for (const Option& option : options) text += describe(option, option.help);
+  for (const Option& option : options) {
+    if (!option.help.empty()) text += describe(option, option.help);
+  }
   return text;
 }
 

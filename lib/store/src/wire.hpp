@@ -64,7 +64,6 @@ inline constexpr std::size_t max_message = 256 * 1024 * 1024;
 
 using bytes::load;
 using bytes::put;
-inline void put(std::string& to, Opcode op) { to.push_back(static_cast<char>(op)); }
 
 inline void put_bytes(std::string& to, std::string_view text) { bytes::put_text<std::uint64_t>(to, text); }
 

@@ -6,37 +6,6 @@ TEST_CASE("An unknown option is refused and the nearest is named") {
   const auto outcome = finish(job({"--max-restart=3"}, {"print", "started"}));
   check_refused(outcome, 2);
   CHECK(has(outcome.err, "unknown option '--max-restart'; did you mean '--max-restarts'?"));
-
-  const auto strange = finish(job({"--frobnicate"}, {"print", "started"}));
-  check_refused(strange, 2);
-  CHECK(has(strange.err, "unknown option '--frobnicate'"));
-  CHECK(has(strange.err, "--help"));
-}
-
-TEST_CASE("A value out of its range is refused with the range") {
-  const auto none = finish(job({"-n", "0"}, {"print", "started"}));
-  check_refused(none, 2);
-  CHECK(has(none.err, "--nproc-per-node=0"));
-  CHECK(has(none.err, "from 1 to 100000"));
-
-  const auto negative = finish(job({"--max-restarts=-1"}, {"print", "started"}));
-  check_refused(negative, 2);
-  CHECK(has(negative.err, "--max-restarts"));
-  CHECK(has(negative.err, "0 to 1000000"));
-
-  const auto time = finish(job({"--timeout=5parsecs"}, {"print", "started"}));
-  check_refused(time, 2);
-  CHECK(has(time.err, "--timeout"));
-
-  const auto rank = finish(job({"-n", "2", "--stdin=2"}, {"print", "started"}));
-  check_refused(rank, 2);
-  CHECK(has(rank.err, "--stdin=2: there is no such rank, the highest is 1"));
-}
-
-TEST_CASE("No program at all is refused") {
-  const auto outcome = finish(command({"-n", "2"}));
-  check_refused(outcome, 2);
-  CHECK(has(outcome.err, "program"));
 }
 
 TEST_CASE("One worker per GPU is refused where there is no GPU") {

@@ -134,44 +134,6 @@ TEST_CASE("A stderr that takes nothing does not keep a store from its clients") 
   CHECK(store.run().wait().code() == 0);
 }
 
-TEST_CASE("A job says why the store has cut off a worker") {
-  const auto outcome = finish(command({"-n1", "--store-max-memory=1M", "sh", "-c",
-                                       "head -c 2000000 /dev/zero | \"$0\" store set big -", DDRUN_TEST_DDRUN}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 125);
-  CHECK(has(outcome.err, "ddrun: warning: the store has cut off its client 127.0.0.1:"));
-  CHECK(has(outcome.err, "for which there is no room"));
-}
-
-TEST_CASE("Wrong words to the store are one line that says what to do") {
-  for (const auto& [words, says] :
-       std::vector<std::pair<Words, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
-                                                  {{"get"}, "usage: ddrun store get KEY"},
-                                                  {{"set", "k"}, "usage: ddrun store set KEY VALUE"},
-                                                  {{"add", "k", "x"}, "the number to add"},
-                                                  {{"list", "x"}, "usage: ddrun store list"},
-                                                  {{"get", "k", "--port=1"}, "give --server=HOST:PORT"},
-                                                  {{"get", "k", "--server=here"}, "has no port"},
-                                                  {{"get", "k", "--server=here:0"}, "port"},
-                                                  {{"get", "k", "--timeout=soon"}, "--timeout: "},
-                                                  {{"--port=70000"}, "--port: port '70000'"},
-                                                  {{"--port=0", "--bind=nohost"}, "'nohost' is not an IP address"},
-                                                  {{"--max-memory=much"}, "--max-memory: "},
-                                                  {{"--server=here:1"}, "belong to a question"},
-                                                  {{"--nonsense"}, "nonsense"}}) {
-    Words all{"store"};
-    all.insert(all.end(), words.begin(), words.end());
-    CAPTURE(all);
-    const auto outcome = finish(command(all));
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == 2);
-    CHECK(outcome.out.empty());
-    CHECK(has(outcome.err, says));
-    CHECK(count(outcome.err, "\n") == 1);
-  }
-  CHECK(has(finish(command({"store", "--help"})).out, "Usage: ddrun store"));
-}
-
 TEST_CASE("A port in use and a full disk end a store with their reason") {
   Store store;
   const auto port = store.server().substr(store.server().rfind(':') + 1);

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <malloc.h>
-#include <netinet/tcp.h>
 #include <sys/resource.h>
 
 #include <fstream>
@@ -21,12 +20,6 @@ using namespace std::chrono_literals;
 namespace {
 
 using Conversation = std::vector<Exchange>;
-
-std::string all(const Conversation& conversation, std::string Exchange::*part) {
-  std::string bytes;
-  for (const auto& exchange : conversation) bytes += exchange.*part;
-  return bytes;
-}
 
 const Conversation& either_dialect() {
   return GENERATE(as<bool>{}, false, true) ? captured_old_session() : captured_session();
@@ -75,15 +68,6 @@ TEST_CASE("a captured session over a socket is answered byte for byte") {
   }
 }
 
-TEST_CASE("a captured session in one segment is answered in order") {
-  const auto& conversation = either_dialect();
-  const auto answers = all(conversation, &Exchange::answer);
-  auto server = started();
-  RawClient client(server->port());
-  REQUIRE(client.send(all(conversation, &Exchange::sent)));
-  CHECK(hex(client.receive(answers.size())) == hex(answers));
-}
-
 TEST_CASE("a wait that its own client ends is answered in its turn") {
   auto server = started();
   RawClient client(server->port());
@@ -93,24 +77,6 @@ TEST_CASE("a wait that its own client ends is answered in its turn") {
         "01020304"
         "00"
         "05060708");
-}
-
-TEST_CASE("a captured session in segments of any size is answered in order") {
-  const auto& conversation = either_dialect();
-  const auto sent = all(conversation, &Exchange::sent);
-  const auto answers = all(conversation, &Exchange::answer);
-  auto server = started();
-  const int on = 1;
-  for (const std::size_t piece : {1, 2, 3, 7, 20}) {
-    CAPTURE(piece);
-    REQUIRE(server->new_round());
-    RawClient client(server->port());
-    ::setsockopt(client.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    for (std::size_t at = 0; at < sent.size(); at += piece) {
-      REQUIRE(client.send(std::string_view(sent).substr(at, piece)));
-    }
-    CHECK(hex(client.receive(answers.size())) == hex(answers));
-  }
 }
 
 TEST_CASE("a value of the greatest size passes in pieces while others are served") {

@@ -56,6 +56,27 @@ TEST_CASE("ddrun's own words read their options as a launch does") {
   CHECK(refused({"rendezvous", "-port=1"}) == "unknown option '-port'; did you mean '--port'?");
 }
 
+TEST_CASE("wrong words to the store are one line that says what to do") {
+  for (const auto& [words, says] :
+       std::vector<std::pair<Words, std::string>>{{{"frob"}, "knows get, set, add, wait, list and del"},
+                                                  {{"get"}, "usage: ddrun store get KEY"},
+                                                  {{"set", "k"}, "usage: ddrun store set KEY VALUE"},
+                                                  {{"add", "k", "x"}, "the number to add"},
+                                                  {{"list", "x"}, "usage: ddrun store list"},
+                                                  {{"get", "k", "--port=1"}, "give --server=HOST:PORT"},
+                                                  {{"get", "k", "--server=here"}, "has no port"},
+                                                  {{"get", "k", "--server=here:0"}, "port"},
+                                                  {{"get", "k", "--timeout=soon"}, "--timeout: "},
+                                                  {{"--port=70000"}, "--port: port '70000'"},
+                                                  {{"--max-memory=much"}, "--max-memory: "},
+                                                  {{"--server=here:1"}, "belong to a question"}}) {
+    Words line{"store"};
+    line.insert(line.end(), words.begin(), words.end());
+    CAPTURE(line);
+    CHECK(contains(refused(line), says));
+  }
+}
+
 TEST_CASE("env takes the options of a launch and needs no program") {
   const auto shown = [](const Words& words, const Words& variables = {}) {
     Parsed parsed = run(words, variables);

@@ -14,7 +14,7 @@ struct Option {
   std::string_view name;       ///< long name without dashes, words joined by '-'
   std::string_view shorts{};   ///< letters: "r" for -r
   std::string_view metavar{};  ///< what messages call the value; empty: the option takes none
-  std::string_view help{};     ///< what it does
+  std::string_view help{};     ///< what it does; empty: not shown
   bool action = false;         ///< ends the reading: --help, --version
 };
 
@@ -61,7 +61,7 @@ struct CommandLine {
 
 /// The row of an option in a help: its names, and `what` it does, in lines of 79 columns at most.
 [[nodiscard]] std::string describe(const Option& option, std::string_view what);
-/// The rows of all of them, each with its help.
+/// The rows of all that are shown.
 [[nodiscard]] std::string describe(std::span<const Option> options);
 
 }  // namespace ddrun::argv
