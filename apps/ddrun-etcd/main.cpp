@@ -83,11 +83,9 @@ std::variant<etcd::EtcdOptions, int> parse(int argc, char** argv) {
   options.cacert = typed->last("cacert");
   options.cert = typed->last("cert");
   options.key = typed->last("key");
-  if (typed->has("candidates")) {
-    const auto number = parse_integer(typed->last("candidates"), 1, 1'000'000);
-    if (!number) return wrong_usage(concat("--candidates: ", number.error().message));
-    options.candidates = static_cast<std::size_t>(*number);
-  }
+  const auto number = [](const std::string& text) { return parse_integer(text, 1, 1'000'000); };
+  if (auto read = typed->read("candidates", options.candidates, number); !read)
+    return wrong_usage(read.error().message);
   if (const char* const user = ::getenv(user_variable)) {
     // Not on the command line, where others could read it.
     const std::string_view text = user;

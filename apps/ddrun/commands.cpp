@@ -6,6 +6,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
+#include "ddrun/cli/values.hpp"
 
 namespace ddrun {
 
@@ -105,6 +106,12 @@ bool take_out(std::vector<std::string>& words, std::string_view word) {
   const bool was_there = kept != end;
   words.erase(kept, end);
   return was_there;
+}
+
+Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
+  const auto port = cli::parse_int(text, lowest, 65535);
+  if (!port) return fail(Errc::invalid_argument, concat("port ", port.error().message));
+  return static_cast<std::uint16_t>(*port);
 }
 
 cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message) {

@@ -90,6 +90,7 @@ struct Command {
 
 /// "ddrun: error: … (see 'ddrun WORD --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
+[[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
 /// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
 bool take_out(std::vector<std::string>& words, std::string_view word);
 

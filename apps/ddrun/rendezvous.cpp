@@ -77,22 +77,15 @@ Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& as
                                             "'; for a program called rendezvous write: ddrun -- rendezvous"));
   }
   RendezvousServe serve;
-  if (typed->has("port")) {
-    const auto port = cli::parse_int(typed->last("port"), 0, 65535);
-    if (!port) return wrong_usage("rendezvous", concat("--port: port ", port.error().message));
-    serve.port = static_cast<std::uint16_t>(*port);
-  }
+  const auto port = [](const std::string& text) { return parse_port(text, 0); };
+  const auto misses = [](const std::string& text) { return cli::parse_int(text, 1, 10'000); };
+  const auto read = typed->read("port", serve.port, port)
+                        .and_then([&] {
+                          return typed->read("heartbeat-interval", serve.heartbeat_interval, cli::parse_positive_time);
+                        })
+                        .and_then([&] { return typed->read("heartbeat-misses", serve.heartbeat_misses, misses); });
+  if (!read) return wrong_usage("rendezvous", read.error().message);
   if (typed->has("bind")) serve.addresses = typed->values("bind");
-  if (typed->has("heartbeat-interval")) {
-    const auto interval = cli::parse_positive_time(typed->last("heartbeat-interval"));
-    if (!interval) return wrong_usage("rendezvous", concat("--heartbeat-interval: ", interval.error().message));
-    serve.heartbeat_interval = *interval;
-  }
-  if (typed->has("heartbeat-misses")) {
-    const auto misses = cli::parse_int(typed->last("heartbeat-misses"), 1, 10'000);
-    if (!misses) return wrong_usage("rendezvous", concat("--heartbeat-misses: ", misses.error().message));
-    serve.heartbeat_misses = *misses;
-  }
   serve.insecure = typed->has("insecure");
   serve.stats = typed->has("stats");
   if (typed->has("secret-file")) {

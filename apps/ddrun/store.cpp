@@ -72,12 +72,6 @@ Examples:
 )");
 }
 
-Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
-  const auto port = cli::parse_int(text, lowest, 65535);
-  if (!port) return fail(Errc::invalid_argument, concat("port ", port.error().message));
-  return static_cast<std::uint16_t>(*port);
-}
-
 /// "host:port", "[::1]:port".
 Result<void> take_server(StoreAsk& ask, const std::string& text) {
   const auto colon = text.rfind(':');
@@ -100,16 +94,10 @@ Parsed read_serve(const argv::CommandLine& typed) {
         "store", "--server, --timeout, --prefix and --raw belong to a question: get, set, add, wait, list or del");
   }
   StoreServe serve;
-  if (typed.has("port")) {
-    const auto port = parse_port(typed.last("port"), 0);
-    if (!port) return wrong_usage("store", concat("--port: ", port.error().message));
-    serve.port = *port;
-  }
-  if (typed.has("max-memory")) {
-    const auto size = parse_size(typed.last("max-memory"));
-    if (!size) return wrong_usage("store", concat("--max-memory: ", size.error().message));
-    serve.max_memory = *size;
-  }
+  const auto read = typed.read("port", serve.port, [](const auto& text) { return parse_port(text, 0); }).and_then([&] {
+    return typed.read("max-memory", serve.max_memory, parse_size);
+  });
+  if (!read) return wrong_usage("store", read.error().message);
   if (typed.has("bind")) serve.addresses = typed.values("bind");
   serve.stats = typed.has("stats");
   return serve;
@@ -145,10 +133,8 @@ Parsed read_ask(const argv::CommandLine& typed, const Environment& environment) 
   ask.prefix = typed.last("prefix");
   if (!ask.prefix.empty() && !ask.prefix.ends_with('/')) ask.prefix += '/';
   ask.raw = typed.has("raw");
-  if (typed.has("timeout")) {
-    const auto timeout = cli::parse_time(typed.last("timeout"));
-    if (!timeout) return wrong_usage("store", concat("--timeout: ", timeout.error().message));
-    ask.timeout = *timeout;
+  if (const auto read = typed.read("timeout", ask.timeout, cli::parse_time); !read) {
+    return wrong_usage("store", read.error().message);
   }
   std::string server = typed.last("server");
   const char* source = "--server: ";

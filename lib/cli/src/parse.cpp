@@ -46,6 +46,22 @@ std::vector<std::string> words_for_hosts(const Draft& draft, const Settings& set
   return words;
 }
 
+std::string explain(std::string_view name) {
+  const ForeignOption* const option = find_foreign_option(name);
+  return option == nullptr ? std::string() : concat(" (of ", option->launchers, "); ", option->hint);
+}
+
+std::vector<argv::Option> launch_options() {
+  std::vector<argv::Option> options;
+  for (const Option* option : all_options()) options.push_back(as_argument(*option));
+  return options;
+}
+
+Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments) {
+  static const std::vector<argv::Option> options = launch_options();
+  return argv::read({options, argv::Words::program, "ddrun --help", explain, "np"}, arguments);
+}
+
 /// Everything that the options of one command line lead to.
 class LaunchReader {
  public:
@@ -56,7 +72,7 @@ class LaunchReader {
     auto line = read_command_line(arguments);
     if (!line) return usage_error(line.error().message);
     if (line->action != nullptr) return answer(line->action->name == "help" ? help(wanted) : version_text(version_));
-    if (const std::string* shell = value_of(*line, "print-completion")) return completion(*shell);
+    if (line->has("print-completion")) return completion(line->last("print-completion"));
     if (auto done = settle(std::move(*line)); !done) return usage_error(done.error().message);
     if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
     if (wanted == Wanted::config_json) return answer(config_json(draft_, settings_, program_origin_));
@@ -78,19 +94,10 @@ class LaunchReader {
     return std::string(wanted == Wanted::launch ? help_text() : wanted == Wanted::place ? env_help : config_help);
   }
 
-  static const std::string* value_of(const CommandLine& line, std::string_view name) {
-    for (const auto& [option, values] : line.options) {
-      if (option->name == name && !values.empty()) return &values.back();
-    }
-    return nullptr;
-  }
-
-  Result<void> settle(CommandLine line) {
+  Result<void> settle(argv::CommandLine line) {
     std::string path(environment_.get("DDRUN_CONFIG").value_or(""));
-    if (const std::string* given = value_of(line, "config")) {
-      if (given->empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
-      path = *given;
-    }
+    if (line.has("config")) path = line.last("config");
+    if (line.has("config") && path.empty()) return fail(Errc::invalid_argument, "--config needs the name of a file");
     ConfigFile file;
     if (!path.empty()) {
       auto read = read_config(path);
@@ -99,11 +106,11 @@ class LaunchReader {
     }
     settings_.add_file(file);
     settings_.add_variables(environment_);
-    settings_.add_command_line(line.options);
+    settings_.add_command_line(line);
     if (auto done = settle_exclusions(settings_); !done) return done;
     if (auto done = settings_.apply_to(draft_); !done) return done;
     if (auto done = check_together(draft_, settings_, warnings_); !done) return done;
-    return take_program(std::move(line.program), line.separated, std::move(file));
+    return take_program(std::move(line.words), line.separated, std::move(file));
   }
 
   Result<void> take_program(std::vector<std::string> typed, bool separated, ConfigFile file) {

@@ -74,12 +74,17 @@ void Settings::add_variables(const Environment& environment) {
   }
 }
 
-void Settings::add_command_line(const std::vector<OptionValues>& all) {
-  for (const auto& [option, values] : all) {
+void Settings::add_command_line(const argv::CommandLine& line) {
+  for (const auto& [typed, values] : line.options) {
+    const Option* const option = find_option(typed->name);
     if (!option->is_setting()) continue;
-    const bool plain = !option->takes_value() || values.size() != 1;
-    add(*option, {Source::command_line, "command line",
-                  plain ? concat("--", option->name) : concat("--", option->name, "=", values.front()), values});
+    Given given{Source::command_line, "command line", concat("--", option->name), values};
+    const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
+    // A flag that is repeated is counted; of several values the last counts, as argparse does it.
+    if (counted) given.values = {std::to_string(std::min<std::size_t>(values.size(), 9))};
+    else if (option->kind != Kind::assignments) given.values = {values.back()};
+    if (option->takes_value() && given.values.size() == 1) given.prefix += concat('=', given.values.front());
+    add(*option, std::move(given));
   }
 }
 

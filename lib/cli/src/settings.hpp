@@ -13,22 +13,6 @@
 // What was given on the command line, in a file of settings and by variables; put together; checked.
 namespace ddrun::cli {
 
-struct OptionValues {
-  const Option* option;
-  std::vector<std::string> values;  ///< scalars: the last one; counts: how often; flags: "true" or what was given
-};
-
-/// A command line cut where the program begins. What comes after is the program's and stays as it was typed.
-struct CommandLine {
-  std::vector<OptionValues> options;  ///< each once
-  std::vector<std::string> program;   ///< name and arguments; empty if there is none
-  bool separated = false;             ///< "--" stood before the program
-  const Option* action = nullptr;     ///< --help or --version was met; nothing behind it was looked at
-};
-
-/// Fails on an unknown option (naming the nearest one), a value that is missing or one too many.
-[[nodiscard]] Result<CommandLine> read_command_line(std::span<const std::string> arguments);
-
 struct FileValue {
   const Option* option;
   std::vector<std::string> values;  ///< as the option would take them on the command line
@@ -65,7 +49,7 @@ class Settings {
   void add_file(const ConfigFile& file);
   /// Walks the environment once.
   void add_variables(const Environment& environment);
-  void add_command_line(const std::vector<OptionValues>& values);
+  void add_command_line(const argv::CommandLine& line);
 
   /// What counts for `option`; its source is `standard` if it was not given.
   [[nodiscard]] const Given& of(const Option& option) const;

@@ -49,6 +49,17 @@ struct CommandLine {
   /// The last one given, empty if there is none.
   [[nodiscard]] std::string last(std::string_view name) const { return has(name) ? values(name).back() : ""; }
   [[nodiscard]] const std::vector<std::string>& values(std::string_view name) const;
+
+  /// Sets `to` to what `parse` makes of the last value; leaves it as it is if there is none. An error's message begins
+  /// with the option.
+  template <class To, class Parse>
+  [[nodiscard]] Result<void> read(std::string_view name, To& to, Parse parse) const {
+    if (!has(name)) return {};
+    auto value = parse(last(name));
+    if (!value) return fail(value.error().code, "--" + std::string(name) + ": " + value.error().message);
+    to = static_cast<To>(*value);
+    return {};
+  }
 };
 
 /// "--nproc-per-node", "nproc_per_node" -> "nproc-per-node"; only '_' is replaced.
