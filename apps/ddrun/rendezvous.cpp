@@ -24,7 +24,7 @@ constexpr argv::Option rendezvous_options[] = {
     {"port", "", "N", "Port; 0 takes a free one (default: 29400)"},
     {"bind", "", "ADDRESS", "IP address to listen on, several times for more (default: all of this machine's)"},
     {"secret-file", "", "FILE",
-     "The secret that agents must know; without it $DDRUN_SECRET or the file of ddrun secret new"},
+     "The secret that agents must know; without it $DDRUN_SECRET or ~/.config/ddrun/secret, which is made if missing"},
     {"insecure", "", "", "Without a secret: whoever reaches the port may join any job"},
     {"heartbeat-interval", "", "TIME", "How often each agent is pinged (default: 1s)"},
     {"heartbeat-misses", "", "N", "Silent for so many intervals: lost (default: 3)"},

@@ -35,7 +35,6 @@ gpu_tests() {
   _gpu_check "every collective of one rank" "$worker" "${everything[@]}"
   _gpu_check "calls waited for one by one" "$worker" --backend=nccl -e "$last" -z 1
   _gpu_check "graphs" "$worker" --backend=nccl -e "$last" -n 5 -G 3
-  _gpu_check "the memory and the kernels" "$worker" --backend=nccl --roofline -b "$last" -e "$last"
   for tool in memcheck racecheck synccheck; do
     if command -v compute-sanitizer >/dev/null; then
       _gpu_check "compute-sanitizer $tool" compute-sanitizer --tool "$tool" --error-exitcode 9 \

@@ -82,19 +82,14 @@ class FakeGpu(Measured):
         self.bench.environment.update(DDRUN_CUDA_LIBRARY=FAKE_GPU, DDRUN_NCCL_LIBRARY=FAKE_GPU,
                                       FAKE_GPU=f"devices=1 memory=25165824 {wanted} dir={directory}")
 
-    def test_one_rank_and_the_kernels(self):
+    def test_one_rank(self):
         self.fake("nccl=22809")
         rows = self.measured(gpu_reducing.gpu_allreduce, SMALL[1], SMALL[1:])
         by_name = {row.quantity: row for row in rows}
         out_of_place = by_name["one rank, 4 KiB, out of place"]
-        self.assertEqual((out_of_place.rival, out_of_place.goal), ("copy on the device", 0.97))
-        self.assertGreater(out_of_place.ratio, 0)
+        self.assertEqual((out_of_place.rival, out_of_place.goal), ("", None))
+        self.assertGreater(out_of_place.ours[0], 0)
         self.assertEqual(by_name["one rank, 4 KiB, in place"].skipped, "one rank in place: nccl does nothing")
-        verifying = by_name["verifying"]
-        if not verifying.skipped:
-            self.assertAlmostEqual(verifying.ratio, verifying.ours[0] / verifying.theirs[0])
-            self.assertEqual(verifying.verdict(), "goal missed")
-        self.assertEqual(by_name["copy on the device"].theirs, [1024e9])
         self.assertIn("NCCL 2.28 does not let ranks share a GPU", by_name["2 ranks on one GPU"].skipped)
 
     def test_several_ranks_share_a_gpu_with_a_later_nccl(self):

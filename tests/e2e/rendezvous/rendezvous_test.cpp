@@ -100,13 +100,12 @@ TEST_CASE("Who has another secret is turned away, and both sides say so") {
 }
 
 TEST_CASE("A coordinator that cannot begin says why") {
-  const TemporaryDirectory home;
   RunOptions without;
-  without.env = {{"XDG_CONFIG_HOME", home.path()}, {"DDRUN_SECRET", ""}};
+  without.env = {{"XDG_CONFIG_HOME", "/proc/no-such-folder"}, {"DDRUN_SECRET", ""}};
   const auto none = finish(command({"rendezvous", "--port=0"}), without);
   DDRUN_SHOW(none);
   CHECK(none.code() == 2);
-  CHECK(has(none.err, "ddrun secret new"));
+  CHECK(has(none.err, "--secret-file"));
 
   Coordinator coordinator;
   const auto taken =
