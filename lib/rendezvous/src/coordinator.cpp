@@ -34,8 +34,10 @@ constexpr std::uint32_t max_workers_of_a_node = 16'384;
 constexpr std::uint64_t highest_term = std::uint64_t{1} << 62U;
 constexpr Milliseconds time_to_open{30'000};
 constexpr Milliseconds time_to_read_the_verdict{5'000};
-/// People hear of an agent whose main thread has not come round for so long.
-constexpr Milliseconds worth_telling_of_a_stall{10'000};
+/// An agent that answers pings, but whose main thread is blocked: people are told after the first, and it is waited for
+/// until the second when a round ends or begins.
+constexpr Milliseconds stall_notice_delay{10'000};
+constexpr Milliseconds stall_timeout{300'000};
 /// Of what a node tells of its first failure.
 constexpr std::size_t most_cause = 64UL << 10U;
 /// Of a sentence of a member that all others are told, and of the name of its host.
@@ -160,8 +162,7 @@ class Coordinator::State {
   void on(Member& member, const Abort& message);
   void note_stall(Member& member, Milliseconds stalled);
   [[nodiscard]] std::string stall_text(const Member& member) const;
-  [[nodiscard]] bool is_worth_waiting_for(const Member& member) const;
-  [[nodiscard]] Clock::time_point stalled_until(const Member& member) const;
+  [[nodiscard]] bool is_stalled(const Member& member) const;
   void lose_in_order(Member& member, const Abort& message);
   void check_finished();
 
@@ -820,29 +821,22 @@ void Coordinator::State::lose_in_order(Member& member, const Abort& message) {
   }
 }
 
-/// An agent that answers lives: it is given up much later than a silent one.
+/// An agent whose main thread is blocked by a disk or a terminal is not lost for that.
 void Coordinator::State::note_stall(Member& member, Milliseconds stalled) {
   if (is_over()) return;
   if (stalled.count() == 0) {
     if (!member.stalled_since) return;
-    const Milliseconds took = std::chrono::duration_cast<Milliseconds>(now - *member.stalled_since);
     member.stalled_since.reset();
-    if (std::exchange(member.stall_told, false)) {
-      event(event_text::recovered, memory_.round, member.node(), took);
-      out_.notice(concat(describe_with_rank(member), " goes on after ", causes::seconds_text(took)));
-    }
+    member.stall_told = false;
     // It could not do what it was told meanwhile.
     if (stopped_until_) stopped_until_ = std::max(*stopped_until_, now + stop_bound(memory_.meaning));
     return;
   }
   member.stalled_since = now - stalled;
-  if (stalled >= memory_.meaning.stall_timeout) return lose(member, stall_text(member), *member.stalled_since, false);
-  if (stalled < worth_telling_of_a_stall || std::exchange(member.stall_told, true)) return;
-  event(event_text::stalled, memory_.round, member.node(), stalled);
+  if (stalled < stall_notice_delay || std::exchange(member.stall_told, true)) return;
   out_.notice(concat(describe_with_rank(member),
                      " answers, but its ddrun waits for something, a disk or a terminal, since ",
-                     causes::seconds_text(stalled), "; its workers run on; it is given up after ",
-                     causes::seconds_text(memory_.meaning.stall_timeout)));
+                     causes::seconds_text(stalled), "; its workers run on"));
 }
 
 std::string Coordinator::State::stall_text(const Member& member) const {
@@ -850,14 +844,9 @@ std::string Coordinator::State::stall_text(const Member& member) const {
                 ": it waits for a disk, or a terminal");
 }
 
-/// Until when one is waited for that is stalled.
-Clock::time_point Coordinator::State::stalled_until(const Member& member) const {
-  return *member.stalled_since + memory_.meaning.stall_timeout;
-}
-
-/// A member that is late is stalled, and has not been for too long.
-bool Coordinator::State::is_worth_waiting_for(const Member& member) const {
-  return member.stalled_since && stalled_until(member) > now;
+/// And has not been for too long.
+bool Coordinator::State::is_stalled(const Member& member) const {
+  return member.stalled_since && now - *member.stalled_since < stall_timeout;
 }
 
 // ---- losing members
@@ -980,8 +969,7 @@ void Coordinator::State::fence(const Member& gone, Clock::time_point since, bool
   const JobSettings& job = memory_.meaning;
   if (!job.fence && (broken || (since == now && !gone.stalled_since))) return;
   const Clock::time_point until =
-      (gone.stalled_since ? now : since) +
-      (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill);
+      since + (job.fence ? Clock::duration(*job.fence) : heartbeat_.limit() + job.grace + time_to_kill);
   if (until <= now || (fence_until_ && *fence_until_ >= until)) return;
   fence_until_ = until;
   fenced_ = describe_with_rank(gone);
@@ -1280,23 +1268,23 @@ void Coordinator::State::tick() {
   }
   if (over(opened_until_)) {
     Member* first = members_.find(round_links_.front());
-    if (is_worth_waiting_for(*first)) opened_until_ = stalled_until(*first);
+    if (is_stalled(*first)) opened_until_ = now + time_to_open;
     else lose(*first, first->stalled_since ? stall_text(*first) : "it did not open the store in time", now, false);
   }
   if (over(stopped_until_)) {
     stopped_until_.reset();
     const std::string how =
         concat("its workers were not stopped after ", causes::seconds_text(stop_bound(memory_.meaning)));
-    Clock::time_point once_more = Clock::time_point::max();
+    bool any_stalled = false;
     for (const LinkId link : std::vector<LinkId>(round_links_)) {
       Member* member = members_.find(link);
       if (member == nullptr || !member->told || member->stopped) continue;
-      if (is_worth_waiting_for(*member)) once_more = std::min(once_more, stalled_until(*member));
+      if (is_stalled(*member)) any_stalled = true;
       else lose(*member, member->stalled_since ? stall_text(*member) : how, now, false);
       if (phase_ != Phase::running && phase_ != Phase::stopping) break;
     }
     const bool still_waits = phase_ == Phase::running || phase_ == Phase::stopping;
-    if (still_waits && !stopped_until_ && once_more != Clock::time_point::max()) stopped_until_ = once_more;
+    if (still_waits && !stopped_until_ && any_stalled) stopped_until_ = now + stop_bound(memory_.meaning);
   }
   if (over(skew_until_)) {
     std::vector<const Member*> late;

@@ -89,18 +89,6 @@ std::string lost(Round number, const Node& node, const std::string& why) {
   return line(json);
 }
 
-std::string stalled(Round number, const Node& node, Milliseconds time) {
-  ordered_json json = about("stalled", number, node);
-  json["stalled_ms"] = time.count();
-  return line(json);
-}
-
-std::string recovered(Round number, const Node& node, Milliseconds time) {
-  ordered_json json = about("recovered", number, node);
-  json["stalled_ms"] = time.count();
-  return line(json);
-}
-
 std::string left(Round number, const Node& node, const std::string& why) {
   ordered_json json = about("left", number, node);
   json["why"] = why;

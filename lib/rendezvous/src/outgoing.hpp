@@ -23,7 +23,6 @@ class Outgoing {
   void send(LinkId link, FromCoordinator message);
   void close(LinkId link);
   void refuse(LinkId link, RefusalKind kind, const std::string& why);
-  /// The number that its PONG will have.
   void ping(LinkId link);
   void on_pong(LinkId link, std::uint32_t number);
 

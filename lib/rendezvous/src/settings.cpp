@@ -60,8 +60,6 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.fence; }, 0, 0, "auto"},
     {"grace_ms", "--shutdown-timeout", [](Spec s) -> Value { return s.stop.grace; },
      [](JobSettings& j) -> Field { return &j.grace; }},
-    {"stall_timeout_ms", "--stall-timeout", [](Spec s) -> Value { return s.rendezvous.stall_timeout; },
-     [](JobSettings& j) -> Field { return &j.stall_timeout; }},
 };
 
 /// Where any agent may come to lead: how long others wait for what this one does is its own setting.

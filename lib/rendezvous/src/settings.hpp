@@ -23,7 +23,6 @@ struct JobSettings {
   std::optional<Milliseconds> exit_skew;
   int node_max_failures = 0;  ///< 0: no limit
   Milliseconds grace{30'000};
-  Milliseconds stall_timeout{300'000};
   std::optional<Milliseconds> fence;  ///< unset: while workers of a silent node may run
 
   [[nodiscard]] bool fixed_size() const { return min_nodes == max_nodes; }

@@ -86,28 +86,6 @@ double monotonic_seconds() {
 
 }  // namespace
 
-TEST_CASE("The coordinator's agent waits for a disk for too long, and the job goes on without its machine") {
-  LeasedAgents agents({"--nnodes=1:3", "--max-restarts=1", "--stall-timeout=2", "--shutdown-timeout=1"}, "300");
-  const std::string end = agents.file("end");
-  agents.start_all(3, until(end));
-  const std::size_t first = agents.leader();
-  const pid_t agent = Agents::agent_of(agents[first]);
-  const std::size_t other = first == 0 ? 1 : 0;
-  {
-    const HeldThread disk(agent);
-    REQUIRE(agents[other].wait_for_out("TORCHELASTIC_RESTART_COUNT=1"));
-    CHECK(agents.leader() != first);
-    CHECK(descendants_of(agent) == std::vector<pid_t>{agents.program(first)});
-    write_file(end, "");
-    for (std::size_t i = 0; i < agents.size(); ++i) {
-      if (i != first) CHECK(agents[i].wait().code() == 0);
-    }
-  }
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (const auto& outcome : outcomes) CHECK(outcome.code() == 0);
-}
-
 TEST_CASE("The guard or the sweeper of the coordinator's agent is killed, and the job goes on under another one") {
   const bool guard = GENERATE(true, false);
   CAPTURE(guard);

@@ -63,8 +63,7 @@ rendezvous::Settings FailoverScenario::settings() const {
                                             {"join_timeout_ms", std::to_string(join_timeout.count())},
                                             {"exit_skew_ms", ""},
                                             {"node_max_failures", "0"},
-                                            {"grace_ms", std::to_string(grace.count())},
-                                            {"stall_timeout_ms", "300000"}};
+                                            {"grace_ms", std::to_string(grace.count())}};
   if (fence) all["fence_ms"] = std::to_string(fence->count());
   return {all.begin(), all.end()};
 }

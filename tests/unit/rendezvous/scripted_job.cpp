@@ -14,8 +14,7 @@ ScriptedJob::ScriptedJob(int min_nodes, int max_nodes, Settings changed) {
                                             {"join_timeout_ms", "600000"},
                                             {"exit_skew_ms", ""},
                                             {"node_max_failures", "0"},
-                                            {"grace_ms", "10000"},
-                                            {"stall_timeout_ms", "300000"}};
+                                            {"grace_ms", "10000"}};
   for (auto& [key, value] : changed) all[key] = value;
   settings.assign(all.begin(), all.end());
   options.host = "a";

@@ -42,8 +42,7 @@ rendezvous::Settings Scenario::settings() const {
       {"join_timeout_ms", std::to_string(join_timeout.count())},
       {"exit_skew_ms", skew_s == 0 ? "" : std::to_string(skew_s * 1000)},
       {"node_max_failures", std::to_string(node_max_failures)},
-      {"grace_ms", std::to_string(grace.count())},
-      {"stall_timeout_ms", "300000"}};
+      {"grace_ms", std::to_string(grace.count())}};
   return {all.begin(), all.end()};
 }
 

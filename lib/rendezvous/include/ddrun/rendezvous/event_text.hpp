@@ -34,8 +34,6 @@ struct Node {
 [[nodiscard]] std::string left(Round number, const Node& node, const std::string& why);
 /// Its agent answers, but the agent's main thread has not come round for so long; and that it has again, after all
 /// that.
-[[nodiscard]] std::string stalled(Round number, const Node& node, Milliseconds time);
-[[nodiscard]] std::string recovered(Round number, const Node& node, Milliseconds time);
 [[nodiscard]] std::string restart(Round number, int restarts, int max_restarts, Milliseconds pause,
                                   const std::string& why);
 /// A newcomer waits, as agents of its host have gone out of so many rounds.

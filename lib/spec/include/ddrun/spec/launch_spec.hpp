@@ -138,13 +138,12 @@ struct RendezvousSpec {
 
   // Several machines only.
   std::vector<Endpoint> coordinators;  ///< never empty once everything about the job is known
-  int agents_expected = 0;             ///< started together, by a scheduler or --hosts; 0: not known
+  int agents_expected = 0;             ///< started together, by a scheduler; 0: not known
   std::optional<bool> is_host;         ///< this agent runs the coordinator; unset: if the endpoint is this machine
   Milliseconds last_call{30'000};      ///< from MIN nodes until the first round; not if MIN is MAX
   Milliseconds join_timeout{600'000};  ///< until enough nodes are there
   Milliseconds heartbeat_interval{1'000};
   int heartbeat_misses = 3;                  ///< silent for so many intervals: lost
-  Milliseconds stall_timeout{300'000};       ///< an agent that answers, but whose main thread does not come round: lost
   Milliseconds coordinator_timeout{30'000};  ///< an agent that lost its coordinator looks for it so long
   /// From the last sign of life of a lost machine to the next round; unset: until its workers must have ended, if it
   /// fell silent, and not at all if its connection broke.
