@@ -10,7 +10,6 @@ import sys
 import time
 
 import coordinating
-import counting
 import failing_over
 import gpu_reducing
 import launching
@@ -35,7 +34,6 @@ BENCHMARKS = {
     "store-storm": storing.store_storm,
     "store-barrier": storing.store_barrier,
     "store-memory": storing.store_memory,
-    "store-operations": counting.store_operations,
     "coordinator": coordinating.coordinator,
     "allreduce": reducing.allreduce,
     "allreduce-many": reducing.allreduce_many,
