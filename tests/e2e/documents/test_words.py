@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -152,14 +151,6 @@ class Words(unittest.TestCase):
         self.assertEqual(sorted(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)),
                          sorted(preset["name"] for preset in presets if not preset.get("hidden")))
 
-    def test_examples_of_the_help_are_understood(self):
-        examples = re.findall(r"^  ddrun (.*)$", run([DDRUN, "--help"]).out.split("Examples:")[1], re.MULTILINE)
-        self.assertGreater(len(examples), 2)
-        for line in examples:
-            with self.subTest(line=line):
-                result = run([DDRUN, "config", "show", *line.replace("--config=launch.toml", "").split()])
-                self.assertEqual(result.code, 0, str(result))
-
     def test_first_words(self):
         """Every form of the table in docs/options.md that ends by itself."""
         text = (ROOT / "docs/options.md").read_text(encoding="utf-8").split("## First words")[1]
@@ -193,26 +184,6 @@ class Words(unittest.TestCase):
             with self.subTest(option=option):
                 result = run([DDRUN, "--nproc-per-node=2", option, "echo", "hello"])
                 self.assertRegex(result.out, f"^(?:{shown}hello\n){{2}}$")
-
-    def test_defaults_are_those_of_config_show(self):
-        shown = {}
-        for line in run([DDRUN, "config", "show"]).out.splitlines():
-            if found := re.match(r"(# )?([a-z-]+) (?:= (.*?)|is not set) +# default$", line):
-                shown[found[2]] = None if found[1] else tomllib.loads(f"value = {found[3]}")["value"]
-        listed = {}
-        for line in (ROOT / "docs/options.md").read_text(encoding="utf-8").splitlines():
-            if found := re.match(r"\| (?:`-\w`, )?`--([a-z-]+)(?:=[^`]*)?` \| (.*?) \| (.*?) \|", line):
-                listed[found[1]] = found[3].strip("`")
-        self.assertGreater(len(shown), 50)
-        for name, value in shown.items():
-            with self.subTest(name=name):
-                if name == "program":
-                    continue
-                expected = {None: "–", False: "off"}.get(value, str(value)) if not isinstance(value, int) or value is False \
-                    else str(value)
-                if name in ("verbose", "quiet"):
-                    expected = "off"
-                self.assertEqual(listed.get(name), expected)
 
 
 class WorkersInCpp(unittest.TestCase):

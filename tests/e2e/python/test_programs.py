@@ -60,7 +60,6 @@ class Names(InAFolder):
         self.file("app/__main__.py", SAY)
         self.file("by-line", f"#!/usr/bin/env python3\n{SAY}")
         self.file("text", SAY)
-        self.file("empty/nothing", "")
         with zipfile.ZipFile(self.folder / "archive", "w") as archive:
             archive.writestr("__main__.py", SAY)
         shutil.copy(self.folder / "archive", self.folder / "app.pyz")
@@ -73,20 +72,6 @@ class Names(InAFolder):
                 self.assertEqual(result.code, 0, str(result))
                 self.assertEqual(sorted(result.out.splitlines()),
                                  [f"[{rank}] {rank} __main__ ['a', '-b']" for rank in (0, 1)], str(result))
-
-    def test_what_may_be_another_script_is_not_and_the_answer_says_what_to_type(self):
-        for args, code, says in (
-                (["./text"], 126, "./text: not executable, and has no '#!' line; for a Python program try: ddrun --run-path "
-                                  "./text"),
-                (["text"], 127, "text: not found in PATH; ./text is not executable, and has no '#!' line; for a Python program try:"),
-                (["./empty"], 126, "./empty: is a directory, and no __main__.py is in it"),
-                (["empty"], 127, "empty: not found in PATH; ./empty is a directory, and no __main__.py is in it"),
-                (["--no-python", "./by-line"], 126, "./by-line: not executable; try: chmod +x ./by-line"),
-                (["--no-python", "./app"], 126, "./app: is a directory")):
-            with self.subTest(args):
-                result = self.ddrun(*args)
-                self.assertEqual((result.code, result.out), (code, ""), str(result))
-                self.assertIn(f"ddrun: error: {says}", result.err)
 
 
 class RunPath(InAFolder):
