@@ -147,16 +147,3 @@ TEST_CASE("two descriptors of one pipe are one place and two pipes are not") {
   CHECK_FALSE(Console::same_place(pipe.write.get(), other.write.get()));
   CHECK_FALSE(Console::same_place(pipe.write.get(), 9999));
 }
-
-TEST_CASE("small texts are collected until the loop comes round") {
-  boost::asio::io_context io;
-  const Pipe pipe = make_pipe().value();
-  auto console = std::make_shared<Console>(io.get_executor(), pipe.write.get(), high);
-  console->add(&io, "", line("one\n"));
-  console->flush_soon();
-  console->add(&io, "", line("two\n"));
-  console->flush_soon();
-  CHECK(read_now(pipe.read.get()).empty());
-  CHECK(io.poll() == 1);
-  CHECK(read_now(pipe.read.get()) == "one\ntwo\n");
-}

@@ -65,19 +65,6 @@ TEST_CASE("one worker inherits both streams and several get a rank before each l
   CHECK(::access(two.output->root().c_str(), F_OK) != 0);
 }
 
-TEST_CASE("labels and time stamps stand before every line") {
-  OutputHarness h(1, [](OutputOptions& options) {
-    options.log.timestamps = true;
-    options.log.label = Label::host;
-  });
-  h.start();
-  put(h.workers[0].out, "a\nb\n");
-  CHECK(h.end());
-  const std::string time = "[0-2][0-9]:[0-5][0-9]:[0-5][0-9].[0-9][0-9][0-9] ";
-  const std::string shape = time + "\\[node7:10\\] a\n" + time + "\\[node7:10\\] b\n";
-  CHECK(::fnmatch(shape.c_str(), h.shown_out.c_str(), 0) == 0);
-}
-
 TEST_CASE("bursts of many workers never tear a line and keep each worker's order") {
   constexpr int workers = 64;
   constexpr int lines = 200;
@@ -123,10 +110,10 @@ TEST_CASE("bursts of many workers never tear a line and keep each worker's order
   CHECK(h.shown_out.size() == bytes);
 }
 
-TEST_CASE("a line of ten megabytes comes out whole between others") {
+TEST_CASE("a line of a megabyte comes out whole between others") {
   OutputHarness h(2);
   h.start();
-  const std::string line(10'000'000, 'z');
+  const std::string line(1'000'000, 'z');
   std::thread big([&] {
     push(h.workers[0].out, line);
     push(h.workers[0].out, "\n");

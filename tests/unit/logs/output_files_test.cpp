@@ -80,14 +80,6 @@ TEST_CASE("filters copy whole lines with their prefix to one file for all worker
         "[default1]:acc 0.5\n[default0]:loss 3\n[default0]:the last loss\n");
 }
 
-TEST_CASE("an empty filter and a bad template are refused") {
-  OutputHarness filter(1, [](OutputOptions& options) { options.log.duplicate_stderr_filters = {""}; });
-  REQUIRE_FALSE(filter.output->prepare());
-  CHECK(filter.output->prepare().error().message.find("--duplicate-stderr-filters") == 0);
-  OutputHarness text(1, [](OutputOptions& options) { options.log.line_prefix_template = "${host}"; });
-  CHECK_FALSE(text.output->prepare());
-}
-
 TEST_CASE("every attempt keeps its logs and the tail is that of the present one") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {
@@ -136,22 +128,6 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   CHECK(kept() == all);
   CHECK(fs::exists(log + ".4"));
   CHECK(h.shown_out.empty());
-}
-
-TEST_CASE("the null device as log directory leaves no trace") {
-  OutputHarness h(2, [&](OutputOptions& options) {
-    options.log.dir = "/dev/null";
-    options.log.redirects.everyone = Streams::out;
-    options.log.tee.everyone = Streams::err;
-  });
-  h.start();
-  put(h.workers[0].out, "dropped\n");
-  put(h.workers[0].err, "shown\n");
-  CHECK(h.end());
-  CHECK(h.shown_out.empty());
-  CHECK(h.shown_err == "[default0]:shown\n");
-  CHECK(h.output->error_file(0).empty());
-  CHECK(h.output->stderr_log(0).empty());
 }
 
 TEST_CASE("what a grandchild writes after its worker ended still reaches the log") {
