@@ -105,12 +105,6 @@ Pids wait_for_pids(const test::TemporaryDirectory& directory) {
 
 }  // namespace
 
-TEST_CASE("the agent's exit code is the program's") {
-  test::TemporaryDirectory directory;
-  Guarded guarded([](AgentContext&, const std::string&) { return 7; }, directory.path());
-  CHECK(exit_status_from_wait(guarded.wait()) == ExitStatus(Exited{7}));
-}
-
 TEST_CASE("a signal to the guard reaches the agent and nothing is left behind") {
   test::TemporaryDirectory directory;
   Guarded guarded(agent_with_worker, directory.path());

@@ -107,19 +107,6 @@ TEST_CASE("a child is controlled by the terminal that it is given, and nobody is
   CHECK(no_child_left());
 }
 
-TEST_CASE("our own descriptors and mask are as before after a spawn") {
-  auto launcher = Launcher::create().value();
-  const int mine = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  sigset_t before, after;
-  ::sigprocmask(SIG_SETMASK, nullptr, &before);
-  run(launcher, {"exit", "0"});
-  ::sigprocmask(SIG_SETMASK, nullptr, &after);
-  CHECK(::fcntl(mine, F_GETFD) >= 0);
-  CHECK(::fcntl(0, F_GETFD) >= 0);
-  for (int signal = 1; signal < 32; ++signal) CHECK(::sigismember(&before, signal) == ::sigismember(&after, signal));
-  ::close(mine);
-}
-
 TEST_CASE("working directory and CPUs are set") {
   test::TemporaryDirectory directory;
   auto launcher = Launcher::create().value();
@@ -172,18 +159,6 @@ TEST_CASE("a program that cannot be executed is an error and leaves no zombie") 
     CHECK(spawned.error().message.find("/nonexistent/dir") != std::string::npos);
   }
   CHECK(no_child_left());
-}
-
-TEST_CASE("exit 9 and SIGKILL arrive as different ends") {
-  auto launcher = Launcher::create().value();
-  CHECK(run(launcher, {"exit", "9"}).status == ExitStatus(Exited{9}));
-  CHECK(run(launcher, {"signal", "KILL"}).status == ExitStatus(Signaled{SIGKILL, false}));
-}
-
-TEST_CASE("without pidfd the rest is the same") {
-  auto launcher = Launcher::create(false).value();
-  CHECK_FALSE(launcher.has_pidfd());
-  CHECK(run(launcher, {"exit", "3"}).status == ExitStatus(Exited{3}));
 }
 
 TEST_CASE("the workers' descriptor limit is the user's") {

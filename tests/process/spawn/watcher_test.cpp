@@ -93,21 +93,6 @@ TEST_CASE("hundreds at once are all seen") {
   CHECK_FALSE(any_child_left());
 }
 
-TEST_CASE("the whole tree below us is found and killed") {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  test::TemporaryDirectory directory;
-  Launcher launcher = Launcher::create().value();
-  const std::string ready = directory.file("ready");
-  const std::vector<std::string> words = {"ignore", "TERM",    "child", "child",  "forever", ";",
-                                          "stray",  "ignore",  "TERM",  "touch",  ready,     "stop",
-                                          ";",      "forever", ";",     "forever"};
-  REQUIRE(test::spawn_worker(launcher, words));
-  REQUIRE(test::wait_until([&] { return ::access(ready.c_str(), F_OK) == 0; }));
-  REQUIRE(test::wait_until([&] { return descendants(::getpid()).size() >= 4; }));
-  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 10s) == 0);
-  CHECK(descendants(::getpid()).empty());
-}
-
 TEST_CASE("the first end is told first, with and without pidfd") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
