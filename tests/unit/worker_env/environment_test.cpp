@@ -335,30 +335,6 @@ TEST_CASE("virtual local rank takes the device of HIP where its list is set and 
   }
 }
 
-TEST_CASE("the inherited part is shared by all workers and survives a move") {
-  Case c;
-  c.spec.env = {{"X", "1"}};
-  c.ranks.local_world_size = 10'000;
-  const Environment parent = c.parent_environment();
-  auto prepared = WorkerEnvironment::prepare(c.spec, c.ranks, parent, c.facts);
-  REQUIRE(prepared);
-  WorkerEnvironment environment = std::move(*prepared);
-  char* const* block = environment.block(0);
-  CHECK(block[0] == c.parent[0]);
-  CHECK(block[1] == c.parent[1]);
-  const char* shared = block[2];
-  CHECK(std::string(shared) == "X=1");
-  std::set<std::string> ranks;
-  for (int local_rank = 0; local_rank < 10'000; ++local_rank) {
-    block = environment.block(local_rank);
-    REQUIRE(block[2] == shared);
-    for (; *block != nullptr; ++block) {
-      if (std::string_view(*block).starts_with("RANK=")) ranks.insert(*block);
-    }
-  }
-  CHECK(ranks.size() == 10'000);
-}
-
 TEST_CASE("The secret between agents is not for workers") {
   Case c;
   c.parent.push_back("DDRUN_SECRET=correct horse battery staple");

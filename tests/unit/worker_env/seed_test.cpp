@@ -17,14 +17,3 @@ TEST_CASE("the seeds are the outputs of SplitMix64") {
   CHECK(worker_seed(1234567, 3) == 4593380528125082431U);
   CHECK(worker_seed(1234567, 4) == 16408922859458223821U);
 }
-
-TEST_CASE("no two ranks have the same seed and neighbours differ in about half of the bits") {
-  std::set<std::uint64_t> seen;
-  int least = 64;
-  for (int rank = 0; rank < 10'000; ++rank) {
-    seen.insert(worker_seed(42, rank));
-    least = std::min(least, __builtin_popcountll(worker_seed(42, rank) ^ worker_seed(42, rank + 1)));
-  }
-  CHECK(seen.size() == 10'000);
-  CHECK(least >= 10);
-}
