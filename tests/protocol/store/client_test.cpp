@@ -167,29 +167,6 @@ TEST_CASE("keys that come while the wait is being cancelled make it a success") 
   CHECK(next_is_right);
 }
 
-TEST_CASE("real servers win and lose the race with the cancel and stay in step") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto waiting = connected((*server)->port());
-  auto setting = connected((*server)->port());
-  int came = 0;
-  for (int i = 0; i < 300; ++i) {
-    const std::vector<std::string> key = {"k" + std::to_string(i)};
-    const auto until = Clock::now() + std::chrono::microseconds(150 + i % 100);
-    std::thread setter([&] {
-      std::this_thread::sleep_until(until - 60us);
-      (void)setting->set(key[0], "v", soon());
-    });
-    const auto waited = waiting->wait(key, until);
-    setter.join();
-    if (waited) ++came;
-    if (!waited) REQUIRE(waited.error().code == Errc::timeout);
-    REQUIRE(waiting->add("n", 1, soon()).value_or(-1) == i + 1);
-  }
-  INFO("waits that succeeded: " << came);
-  CHECK(waiting->num_keys(soon()).value_or(-1) == 301);
-}
-
 TEST_CASE("a server that dies ends every call with its name") {
   ScriptedServer server([](Peer& peer) {
     peer.greet();
@@ -268,25 +245,4 @@ TEST_CASE("nonsense from the server is a protocol error") {
   const auto got = client->get("k", soon());
   REQUIRE_FALSE(got);
   CHECK(got.error().code == Errc::protocol);
-}
-
-TEST_CASE("connecting can wait in vain without end, and ends with the deadline") {
-  const auto port = static_cast<std::uint16_t>(free_port());
-  const auto client = TcpClient::connect("localhost", port, Clock::now() + 30ms);
-  REQUIRE_FALSE(client);
-  CHECK(client.error().code == Errc::timeout);
-}
-
-TEST_CASE("a client does not connect again") {
-  auto server = TcpServer::start();
-  REQUIRE(server);
-  auto client = connected((*server)->port());
-  REQUIRE(client->add("n", 1, soon()));
-  REQUIRE((*server)->new_round());
-  for (int i = 0; i < 3; ++i) {
-    const auto sum = client->add("n", 1, soon());
-    REQUIRE_FALSE(sum);
-    CHECK(sum.error().code == Errc::connection_lost);
-  }
-  CHECK((*server)->stats().keys == 0);
 }

@@ -51,47 +51,28 @@ TEST_CASE("a value comes back as it was set") {
   CHECK(must(store.get("", soon())) == "empty key");
 }
 
-TEST_CASE("members see each other's keys") {
+TEST_CASE("each call of a client does at the store what it says") {
   Meeting meeting;
   TcpClient& one = meeting.member();
   TcpClient& two = meeting.member();
   must(one.set("k", "1", soon()));
   CHECK(must(two.get("k", soon())) == "1");
-  CHECK(must(two.num_keys(soon())) == 1);
   CHECK(must(two.delete_key("k", soon())));
   CHECK_FALSE(must(one.delete_key("k", soon())));
-  CHECK(must(one.num_keys(soon())) == 0);
-}
-
-TEST_CASE("sums are kept as decimal text") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
-  CHECK(must(store.add("n", 5, soon())) == 5);
-  CHECK(must(store.add("n", -7, soon())) == -2);
-  CHECK(must(store.get("n", soon())) == "-2");
-  CHECK(must(store.add("zero", 0, soon())) == 0);
-  const std::vector<std::string> both = {"n", "zero"};
-  CHECK(must(store.check(both, soon())));
-}
-
-TEST_CASE("adding to a text fails") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
-  must(store.set("t", "text", soon()));
-  const auto sum = store.add("t", 1, soon());
+  CHECK(must(one.add("n", 5, soon())) == 5);
+  CHECK(must(two.add("n", -7, soon())) == -2);
+  CHECK(must(one.get("n", soon())) == "-2");
+  CHECK(must(one.compare_set("a/c", "x", "y", soon())) == "x");
+  CHECK(must(one.compare_set("a/c", "", "v1", soon())) == "v1");
+  CHECK(must(one.compare_set("a/c", "bad", "v3", soon())) == "v1");
+  CHECK(must(two.num_keys(soon())) == 2);
+  auto keys = must(two.list_keys(soon()));
+  std::sort(keys.begin(), keys.end());
+  CHECK(keys == std::vector<std::string>{"a/c", "n"});
+  const auto sum = one.add("a/c", 1, soon());
   REQUIRE_FALSE(sum);
   CHECK((sum.error().code == Errc::invalid_argument || sum.error().code == Errc::connection_lost));
-  CHECK(must(meeting.member().get("t", soon())) == "text");
-}
-
-TEST_CASE("compare_set tells what is there afterwards") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
-  CHECK(must(store.compare_set("c", "x", "y", soon())) == "x");
-  CHECK(must(store.num_keys(soon())) == 0);
-  CHECK(must(store.compare_set("c", "", "v1", soon())) == "v1");
-  CHECK(must(store.compare_set("c", "v1", "v2", soon())) == "v2");
-  CHECK(must(store.compare_set("c", "bad", "v3", soon())) == "v2");
+  CHECK(must(two.get("a/c", soon())) == "v1");
 }
 
 TEST_CASE("many keys at once keep their order") {
@@ -179,47 +160,6 @@ TEST_CASE("limits are errors of the caller") {
   refused(store.check(many, soon()));
   refused(store.multi_get(many, soon()));
   CHECK(must(store.num_keys(soon())) == 1);
-}
-
-TEST_CASE("ranks meet in a barrier of adds and a wait again and again") {
-  Meeting meeting;
-  constexpr int ranks = 8;
-  constexpr int barriers = 20;
-  std::atomic<int> inside{0};
-  std::atomic<int> errors{0};
-  std::vector<TcpClient*> members;
-  for (int rank = 0; rank < ranks; ++rank) members.push_back(&meeting.member());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      TcpClient& store = *members[static_cast<std::size_t>(rank)];
-      for (int i = 1; i <= barriers; ++i) {
-        ++inside;
-        const auto name = "barrier" + std::to_string(i);
-        const auto count = store.add(name, 1, soon());
-        if (count && *count == ranks) {
-          if (!store.set(name + "/open", "1", soon())) ++errors;
-        }
-        const std::vector<std::string> key = {name + "/open"};
-        if (!count || !store.wait(key, soon())) ++errors;
-        if (inside < i * ranks) ++errors;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  CHECK(errors == 0);
-  CHECK(must(meeting.member().num_keys(soon())) == 2 * barriers);
-}
-
-TEST_CASE("keys are listed by the name they were set with") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
-  CHECK(must(store.list_keys(soon())).empty());
-  must(store.set("b", "1", soon()));
-  must(store.set("a/c", "2", soon()));
-  auto keys = must(meeting.member().list_keys(soon()));
-  std::sort(keys.begin(), keys.end());
-  CHECK(keys == std::vector<std::string>{"a/c", "b"});
 }
 
 TEST_CASE("one store shared by many threads mixes up no answers") {
