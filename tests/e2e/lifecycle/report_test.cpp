@@ -49,26 +49,6 @@ TEST_CASE("The JSON report has every rank of every attempt") {
   CHECK(worker["pid"].get<int>() > 0);
 }
 
-TEST_CASE("The JSON report of a success and of a stop") {
-  const TemporaryDirectory dir;
-  const std::string file = dir.file("report.json");
-  CHECK(finish(job({"-n", "2", "--report=" + file}, {"exit", "0"})).code() == 0);
-  json report = json::parse(read_file(file));
-  CHECK(report["verdict"] == "success");
-  CHECK(report["exit_code"] == 0);
-  CHECK(report["attempts"][0]["first_failed_rank"].is_null());
-
-  Run run(job({"-n", "2", "--report=" + file}, {"print", "ready", "forever"}));
-  REQUIRE(wait_until([&] { return count(run.out(), "ready\n") == 2; }));
-  run.signal(SIGINT);
-  CHECK(run.wait().code() == -SIGINT);
-  CHECK(run.all_gone());
-  report = json::parse(read_file(file));
-  CHECK(report["verdict"] == "stopped_by_signal");
-  CHECK(report["signal"]["name"] == "SIGINT");
-  CHECK(has(report["signal_sender"].get<std::string>(), "pid " + std::to_string(::getpid())));
-}
-
 TEST_CASE("A report to stdout comes behind what was written there before") {
   const TemporaryDirectory dir;
   // stdout is a file here, as in a batch job: it must not be replaced.
@@ -120,47 +100,6 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   CHECK(logged.code() == 1);
   const json kept = json::parse(read_file(report))["attempts"][0]["workers"][1]["error"];
   CHECK(std::filesystem::exists(kept["file"].get<std::string>()));
-}
-
-TEST_CASE("The report is last on the screen and in this order") {
-  const TemporaryDirectory dir;
-  const auto outcome =
-      finish(job({"-n", "3", "-r", "3", "--log-dir=" + dir.path()},
-                 {"rank", "1", "error", "one", "error", "two", "fail-file", "boom", "exit", "3", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 3);
-  std::size_t at = 0;
-  for (const char* part : {"ddrun: error: rank 1 exited with code 3 after ", "  message: boom\n", "  stderr:  one\n",
-                           "two\n", "/attempt_0/1/stderr.log\n", "  others:  ranks 0,2 stopped by ddrun\n"}) {
-    const std::size_t found = outcome.err.find(part, at);
-    INFO(part);
-    REQUIRE(found != std::string::npos);
-    at = found;
-  }
-  CHECK(outcome.err.ends_with("  others:  ranks 0,2 stopped by ddrun\n"));
-}
-
-TEST_CASE("An abort because threads still ran is explained") {
-  const std::string words = "terminate called without an active exception";
-  const auto outcome = finish(job({"-n", "2"}, {"rank", "1", "error", words, "signal", "ABRT", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 128 + SIGABRT);
-  CHECK(has(outcome.err, "ddrun: error: rank 1 was killed by SIGABRT"));
-  CHECK(has(outcome.err, "  note:    the program ended while C++ threads of it still ran."));
-
-  const auto plain = finish(job({"-n", "2"}, {"rank", "1", "error", "boom", "signal", "ABRT", ";", "forever"}));
-  DDRUN_SHOW(plain);
-  CHECK(plain.code() == 128 + SIGABRT);
-  CHECK(!has(plain.err, "  note:"));
-}
-
-TEST_CASE("Of stderr that the console has just shown only the last line is repeated") {
-  const auto outcome =
-      finish(job({"-n", "2"}, {"rank", "0", "error", "one", "error", "boom", "exit", "3", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(count(outcome.err, "one") == 1);
-  CHECK(outcome.err.starts_with("[0] one\n[0] boom\nddrun: error: rank 0 exited with code 3"));
-  CHECK(has(outcome.err, "\n  stderr:  boom\n  others:  "));
 }
 
 TEST_CASE("Workers that failed by themselves at the same time are not called stopped") {
@@ -249,32 +188,30 @@ TEST_CASE("The rank that raised first is named though its victims end before it"
     words.insert(words.end(), {"exit", "1"});
     return words;
   };
-  const Words ways[] = {
-      {"-n", "3"}, {"-n", "3", "-r", "3", "--log-dir=" + dir.path()}, {"-n", "3", "--local-ranks-filter=0"}};
-  for (const Words& way : ways) {
-    for (const bool record : {false, true}) {
-      Words options = way;
-      options.push_back("--report=" + dir.file("report.json"));
-      std::filesystem::remove(dir.file("now0"));
-      std::filesystem::remove(dir.file("now1"));
-      const auto outcome = finish(job(options, verbs(record)));
-      INFO(way.back() << (record ? " with error files" : ""));
-      DDRUN_SHOW(outcome);
-      CHECK(outcome.code() == 1);
-      const std::string report = outcome.err.substr(outcome.err.find("ddrun: error: "));
-      CHECK(report.starts_with("ddrun: error: rank 2 failed first, after "));
-      CHECK(has(report, "ValueError: the real cause: shard 17 is corrupt\n"));
-      CHECK(has(report, "\n  status:  rank "));
-      CHECK(has(report, " exited with code 1 after "));
-      const json attempt = json::parse(read_file(dir.file("report.json")))["attempts"][0];
-      INFO(attempt.dump(2));
-      CHECK(attempt["cause"]["rank"] == 2);
-      CHECK(attempt["cause"]["reason"] == "ValueError: the real cause: shard 17 is corrupt");
-      CHECK(attempt["first_failed_rank"] != 2);
-      CHECK(attempt["workers"][2]["stopped_by_ddrun"] == true);
-      CHECK(attempt["workers"][2]["stderr_tail"].size() == 3);
-      CHECK(attempt["workers"][2]["error"].is_null() != record);
-    }
+  const std::pair<Words, bool> ways[] = {{{"-n", "3", "-r", "3", "--log-dir=" + dir.path()}, true},
+                                         {{"-n", "3", "--local-ranks-filter=0"}, false}};
+  for (const auto& [way, record] : ways) {
+    Words options = way;
+    options.push_back("--report=" + dir.file("report.json"));
+    std::filesystem::remove(dir.file("now0"));
+    std::filesystem::remove(dir.file("now1"));
+    const auto outcome = finish(job(options, verbs(record)));
+    INFO(way.back() << (record ? " with error files" : ""));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 1);
+    const std::string report = outcome.err.substr(outcome.err.find("ddrun: error: "));
+    CHECK(report.starts_with("ddrun: error: rank 2 failed first, after "));
+    CHECK(has(report, "ValueError: the real cause: shard 17 is corrupt\n"));
+    CHECK(has(report, "\n  status:  rank "));
+    CHECK(has(report, " exited with code 1 after "));
+    const json attempt = json::parse(read_file(dir.file("report.json")))["attempts"][0];
+    INFO(attempt.dump(2));
+    CHECK(attempt["cause"]["rank"] == 2);
+    CHECK(attempt["cause"]["reason"] == "ValueError: the real cause: shard 17 is corrupt");
+    CHECK(attempt["first_failed_rank"] != 2);
+    CHECK(attempt["workers"][2]["stopped_by_ddrun"] == true);
+    CHECK(attempt["workers"][2]["stderr_tail"].size() == 3);
+    CHECK(attempt["workers"][2]["error"].is_null() != record);
   }
 }
 
@@ -307,24 +244,6 @@ TEST_CASE("The traceback is shown again if its place is far above") {
             "           ValueError: lr is negative\n"));
 }
 
-TEST_CASE("A rank that the console does not show leaves its last words in the report") {
-  const TemporaryDirectory dir;
-  const Words verbs{"rank", "1", "error", "ValueError: shard 17 is corrupt", "exit", "3", ";", "forever"};
-  for (const Words& hidden :
-       {Words{"-n", "2", "--local-ranks-filter=0"}, Words{"-n", "2", "-r", "3", "--log-dir=" + dir.path()},
-        Words{"-n", "2", "-r", "3", "--log-dir=/dev/null"}}) {
-    Words options = hidden;
-    options.push_back("--report=" + dir.file("report.json"));
-    const auto outcome = finish(job(options, verbs));
-    INFO(options[2]);
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == 3);
-    CHECK(has(outcome.err, "  stderr:  ValueError: shard 17 is corrupt\n"));
-    const json report = json::parse(read_file(dir.file("report.json")));
-    CHECK(report["attempts"][0]["workers"][1]["stderr_tail"] == json::array({"ValueError: shard 17 is corrupt"}));
-  }
-}
-
 TEST_CASE("A Python worker that crashes shows where it was") {
   const TemporaryDirectory dir;
   write_file(dir.file("crash.py"),
@@ -334,21 +253,6 @@ TEST_CASE("A Python worker that crashes shows where it was") {
   CHECK(outcome.code() == 128 + SIGSEGV);
   CHECK(has(outcome.err, "  stderr:  Fatal Python error: Segmentation fault\n           File \"" +
                              dir.file("crash.py") + "\", line 3 in step\n"));
-}
-
-TEST_CASE("A restart says why, in plain text, and the report says it again with the log") {
-  const TemporaryDirectory dir;
-  const auto outcome = finish(job({"-n", "2", "--max-restarts=1", "-r", "3", "--log-dir=" + dir.path()},
-                                  {"attempt", "0", "rank", "1", "error", "\033]0;title\aKeyError:\033[31m 'lr'", "exit",
-                                   "3", ";", "forever", ";", "rank", "0", "exit", "4", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 4);
-  CHECK(has(outcome.err, " exited with code 3 after "));
-  CHECK(has(outcome.err, ": KeyError: 'lr'; restarting all 2 workers (restart 1 of 1)\n"));
-  CHECK(!has(outcome.err, "\033"));
-  const std::string earlier = outcome.err.substr(outcome.err.find("  earlier: attempt 0: rank 1 exited with code 3"));
-  CHECK(has(earlier, ": KeyError: 'lr'\n             " + dir.path()));
-  CHECK(earlier.ends_with("/attempt_0/1/stderr.log\n"));
 }
 
 TEST_CASE("A job of very many restarts keeps its first and last attempts and counts the rest") {

@@ -1,32 +1,8 @@
 #include <signal.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <sstream>
-
 #include "../job.hpp"
 
 using namespace ddrun::test;
-
-namespace {
-
-struct Started {
-  int rank;
-  int attempt;
-  std::int64_t at_ns;
-};
-
-/// What the verb `report` wrote, in order of time.
-std::vector<Started> read_starts(const std::string& path) {
-  std::istringstream text(read_file(path));
-  std::vector<Started> starts;
-  Started one{};
-  while (text >> one.rank >> one.attempt >> one.at_ns) starts.push_back(one);
-  std::sort(starts.begin(), starts.end(), [](const auto& a, const auto& b) { return a.at_ns < b.at_ns; });
-  return starts;
-}
-
-}  // namespace
 
 TEST_CASE("A failure restarts all workers with the next restart count and an empty store") {
   for (const char* variable : {"DDRUN_TEST_NOTHING", "DDRUN_NO_PIDFD"}) {
@@ -69,77 +45,6 @@ TEST_CASE("A failure restarts all workers with the next restart count and an emp
     CHECK(has(outcome.err, "restarting all 2 workers (restart 2 of 3)"));
     CHECK_FALSE(has(outcome.err, "error:"));
   }
-}
-
-TEST_CASE("The store keeps its port over a restart") {
-  const auto outcome =
-      finish(job({"--max-restarts=1", "--label=rank"}, {"env", "MASTER_PORT", "attempt", "0", "exit", "1", ";"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  const std::string first = outcome.out.substr(0, outcome.out.find('\n') + 1);
-  CHECK(outcome.out == first + first);
-}
-
-TEST_CASE("When the restarts are used up the last failure counts and the earlier ones are told") {
-  const auto outcome =
-      finish(job({"-n", "2", "--max-restarts=2"}, {"attempt", "2", "rank", "1", "exit", "9", ";", "forever", ";",
-                                                   "rank", "0", "exit", "4", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 9);
-  CHECK(count(outcome.err, "restarting all 2 workers") == 2);
-  CHECK(has(outcome.err, "ddrun: error: rank 1 exited with code 9"));
-  CHECK(last_line(outcome.err) == "  earlier: attempts 0-1: rank 0 exited with code 4");
-}
-
-TEST_CASE("Codes that another try cannot mend end the job at once") {
-  const auto outcome = finish(
-      job({"-n", "2", "--max-restarts=5", "--no-restart-on=2,64-78"},
-          {"attempt", "0", "rank", "0", "exit", "1", ";", "forever", ";", "rank", "1", "exit", "65", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 65);
-  CHECK(count(outcome.err, "restarting all 2 workers") == 1);
-}
-
-TEST_CASE("The pause before a restart doubles") {
-  const TemporaryDirectory dir;
-  const auto outcome =
-      finish(job({"--max-restarts=3", "--restart-backoff=100ms"}, {"report", dir.file("starts"), "exit", "1"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 1);
-  const auto starts = read_starts(dir.file("starts"));
-  REQUIRE(starts.size() == 4);
-  for (int i = 1; i < 4; ++i) {
-    INFO("restart " << i);
-    CHECK(starts[i].attempt == i);
-    CHECK(starts[i].at_ns - starts[i - 1].at_ns >= (100'000'000LL << (i - 1)));
-  }
-}
-
-TEST_CASE("A signal ends the pause before a restart") {
-  Run run(job({"--max-restarts=3", "--restart-backoff=1h"}, {"exit", "1"}));
-  REQUIRE(run.wait_for_err("restarting"));
-  run.signal(SIGTERM);
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == -SIGTERM);
-  CHECK(has(outcome.err, "stopped by SIGTERM"));
-}
-
-TEST_CASE("Restarts older than the window do not count") {
-  // Each attempt lives longer than the window: one restart in the window would be one too many, but never is.
-  const auto within = finish(job({"--max-restarts=1", "--restart-window=100ms"},
-                                 {"attempt", "3", "exit", "0", ";", "spin", "150", "exit", "1"}));
-  {
-    DDRUN_SHOW(within);
-    CHECK(within.code() == 0);
-    CHECK(count(within.err, "restarting") == 3);
-  }
-  const auto outside =
-      finish(job({"--max-restarts=1", "--restart-window=1h"}, {"attempt", "3", "exit", "0", ";", "exit", "1"}));
-  DDRUN_SHOW(outside);
-  CHECK(outside.code() == 1);
-  CHECK(count(outside.err, "restarting") == 1);
 }
 
 TEST_CASE("A restart waits until the group before is gone") {

@@ -8,16 +8,6 @@
 using namespace ddrun::test;
 using Clock = std::chrono::steady_clock;
 
-TEST_CASE("The group hears SIGTERM first and has time to end by itself") {
-  const auto outcome = finish(job({"-n", "3"}, {"tell", "TERM", "rank", "0", "print", "ready", "exit", "1", ";",
-                                                "heard", "1", "print", "tidied up", "exit", "0"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 1);
-  CHECK(last_line(outcome.err) == "  others:  ranks 1,2 stopped by ddrun");
-  // A worker may be told before it listens, and then dies of the signal; if it listened, it was given its time.
-  CHECK(count(outcome.out, "got TERM\n") == count(outcome.out, "tidied up\n"));
-}
-
 TEST_CASE("A stopped worker hears of the end too") {
   const TemporaryDirectory dir;
   const auto begin = Clock::now();
@@ -52,26 +42,6 @@ TEST_CASE("Who has not ended within the grace time is killed and this is said") 
   CHECK(has(outcome.err, "1 worker has not ended within 0.3 s: SIGKILL"));
   CHECK(last_line(outcome.err) == "  others:  rank 1 killed by ddrun (SIGKILL)");
   CHECK(took >= std::chrono::milliseconds(300));
-}
-
-TEST_CASE("A grace time of nothing kills at once") {
-  const auto outcome = finish(job({"-n", "2", "--shutdown-timeout=0"}, {"rank", "0", "exit", "1", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 1);
-  CHECK(last_line(outcome.err) == "  others:  rank 1 killed by ddrun (SIGKILL)");
-}
-
-TEST_CASE("Workers that finished before the failure are told apart") {
-  const TemporaryDirectory dir;
-  Run run(job({"-n", "3", "-v"},
-              {"rank", "0", "exit", "0", ";", "rank", "1", "await", dir.file("go"), "exit", "3", ";", "forever"}));
-  REQUIRE(run.wait_for_err("rank 0 (pid "));
-  write_file(dir.file("go"), "");
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 3);
-  CHECK(last_line(outcome.err) == "  others:  rank 2 stopped by ddrun; rank 0 had finished");
 }
 
 TEST_CASE("Who is waited for after the last worker is named and the first Ctrl-C ends it") {

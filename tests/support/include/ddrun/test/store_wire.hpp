@@ -198,12 +198,6 @@ class RawClient {
     return read_some(&byte, 1) <= 0;
   }
 
-  /// Whether nothing comes for a moment. Can only be wrong in the server's favour.
-  bool silent(std::chrono::milliseconds moment) {
-    pollfd entry{fd_, POLLIN, 0};
-    return ::poll(&entry, 1, static_cast<int>(moment.count())) == 0;
-  }
-
  private:
   ssize_t read_some(char* to, std::size_t size) {
     pollfd entry{fd_, POLLIN, 0};
