@@ -1,12 +1,10 @@
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -40,32 +38,6 @@ struct OnTerminal : Terminal {
 
 }  // namespace
 
-TEST_CASE("A console that nobody reads keeps workers waiting but not ddrun") {
-  // The pipe to this test is full after 64 KiB, and is not read until the job has been told to stop.
-  Run run(job({"-n", "2", "--shutdown-timeout=0.2"}, {"lines", "200000", "forever"}));
-  REQUIRE(wait_until([&] { return run.living().size() == 5; }));
-  // Both workers hang in write now; that can only be waited for by looking.
-  const auto blocked = [&](pid_t pid) {
-    return has(read_file("/proc/" + std::to_string(pid) + "/wchan"), "pipe_w") ||
-           has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") S ");
-  };
-  const auto workers = [&] {
-    auto all = descendants_of(run.pid());
-    all.erase(all.begin(), all.begin() + 2);
-    return all;
-  }();
-  REQUIRE(workers.size() == 2);
-  CHECK(wait_until([&] { return blocked(workers[0]) && blocked(workers[1]); }));
-  run.signal(SIGTERM);
-  // All workers are ended, though not a byte has been read.
-  CHECK(wait_until([&] { return descendants_of(run.pid()).size() <= 2; }, std::chrono::seconds(10)));
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  CHECK(outcome.code() == -SIGTERM);
-  CHECK(has(outcome.err, "stopped by SIGTERM"));
-  CHECK(outcome.out.ends_with("\n"));
-}
-
 TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
   Run run(job({"-n", "2", "--shutdown-timeout=0.1"}, {"lines", "200000", "forever"}));
   REQUIRE(wait_until([&] { return run.living().size() == 5; }));
@@ -76,21 +48,6 @@ TEST_CASE("A second signal ends ddrun also while its console takes nothing") {
     return run.all_gone(std::chrono::milliseconds(50));
   }));
   CHECK(run.wait().code() == -SIGTERM);
-}
-
-TEST_CASE("A paused reader gets every line in the end") {
-  Run run(job({"-n", "4"}, {"lines", "20000"}));
-  // All wait: the agent for the console, the workers for the agent. What they have to say does not fit into pipes.
-  REQUIRE(wait_until([&] {
-    const auto living = run.living();
-    return living.size() == 3 + 4 && std::all_of(living.begin(), living.end(), [](pid_t pid) {
-             return has(read_file("/proc/" + std::to_string(pid) + "/stat"), ") S ");
-           });
-  }));
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  CHECK(outcome.code() == 0);
-  CHECK(count(outcome.out, "\n") == 4 * 20000);
 }
 
 TEST_CASE("A time limit cuts nothing off the output of a job that went well") {
@@ -120,23 +77,6 @@ TEST_CASE("Output that nobody took in time is counted and said") {
   const std::string report = read_file(dir.file("report"));
   CHECK_FALSE(has(report, "\"console_bytes_lost\": 0,"));
   CHECK(has(report, "\"console_error\": \"nobody read them in time\""));
-}
-
-TEST_CASE("The report reaches a stderr that another program has made non-blocking") {
-  const TemporaryDirectory dir;
-  RunOptions options;
-  options.in_child = [] {
-    ::fcntl(2, F_SETFL, O_NONBLOCK);
-    while (::write(2, "full\n", 5) > 0) {
-    }
-  };
-  Run run(job({"-n", "1", "--report=" + dir.file("report")}, {"exit", "3"}), options);
-  // From here on there is nothing left to do but to say it.
-  REQUIRE(wait_until([&] { return std::filesystem::exists(dir.file("report")); }));
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  CHECK(outcome.code() == 3);
-  CHECK(has(last_line(outcome.err), "ddrun: error: rank 0 exited with code 3"));
 }
 
 TEST_CASE("A reader that has seen enough does not end the job") {
@@ -358,13 +298,4 @@ TEST_CASE("A terminal that goes away stops the job") {
   on.reset();
   CHECK(run.all_gone());
   CHECK(run.wait().code() == -SIGHUP);
-}
-
-TEST_CASE("A question without a newline is shown at once") {
-  OnTerminal on;
-  Run run(command({"-n", "2", "/bin/sh", "-c", "test $RANK = 1 || { printf 'continue? '; read line; }"}), on.options);
-  CHECK(on.wait_for("[0] continue? "));
-  on.type("yes\n");
-  CHECK(run.wait().code() == 0);
-  CHECK(run.all_gone());
 }
