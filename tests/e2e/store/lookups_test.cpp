@@ -19,6 +19,10 @@ TEST_CASE("A job with a store that all workers use looks up no name") {
   CHECK(outcome.code() == 0);
   CHECK(read_file(record).empty());
 
+  // Nor does the store of whom it cuts off.
+  CHECK(finish(ddrun::test::job({"-n2"}, {"cut-off", "2"}), options).code() == 0);
+  CHECK(read_file(record).empty());
+
   // The same with a name for the place to meet; and a name that has to be looked up shows that counting works.
   job = command({"-n1", "--rdzv-endpoint=localhost:0"});
   job.insert(job.end(), ask.begin(), ask.end());
