@@ -8,8 +8,7 @@
 //   print TEXT        a line on stdout                 error TEXT        a line on stderr
 //   stdio TEXT        a line on stdout through the C library's buffer
 //   raw TEXT          the same without the newline     lines N           N lines of 100 bytes
-//   long N            one line of N bytes              env NAME          print NAME=value
-//   environ           print all of the environment     args …            print the rest, one a line, and end
+//   env NAME          print NAME=value
 //   facts             print pid, parent, group, session, signal mask, descriptors, CPUs …
 //   stdin             print what stdin has until its end        close-out   close stdout and stderr
 //   child VERBS… ;    a child process does these, the parent goes on
@@ -44,8 +43,6 @@
 
 #include <string>
 #include <vector>
-
-extern char** environ;
 
 namespace {
 
@@ -228,15 +225,10 @@ void run(const Words& words) {
         line.resize(99, 'x');
         write_out(1, line + "\n");
       }
-    } else if (verb == "long") write_out(1, std::string(static_cast<std::size_t>(::atol(next().c_str())), 'z') + "\n");
-    else if (verb == "env") {
+    } else if (verb == "env") {
       const std::string name = next();
       const char* value = ::getenv(name.c_str());
       write_out(1, name + "=" + (value != nullptr ? value : "(unset)") + "\n");
-    } else if (verb == "environ") {
-      for (char** entry = environ; *entry != nullptr; ++entry) write_out(1, std::string(*entry) + "\n");
-    } else if (verb == "args") {
-      while (at < words.size()) write_out(1, next() + "\n");
     } else if (verb == "facts") print_facts();
     else if (verb == "stdin") {
       char buffer[65536];
