@@ -13,7 +13,7 @@
 #include <memory>
 #include <utility>
 
-#include "reduce_elements.hpp"
+#include "../../unit/collectives/naive.hpp"
 #include "stream.hpp"
 
 using namespace ddrun::collectives::nccl;
@@ -56,7 +56,6 @@ struct CommunicatorState {
   bool aborted = false;
   std::uint64_t sequence = 0;
   std::map<std::string, int> calls;
-  Status init_error = success;
 
   [[nodiscard]] Shared& shared() const { return *reinterpret_cast<Shared*>(memory); }
   [[nodiscard]] std::byte* slot(int of) const { return memory + kHeader + static_cast<std::size_t>(of) * kSlot; }
@@ -72,10 +71,7 @@ namespace {
 
 using State = CommunicatorState;
 
-std::size_t size_of_type(Type type) {
-  constexpr std::size_t kSizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-  return kSizes[type];
-}
+std::size_t size_of_type(Type type) { return ddrun::collectives::type_sizes.at(static_cast<std::size_t>(type)); }
 
 enum class Script { none, fail, hang };
 
@@ -113,11 +109,15 @@ Status add(State& comm, cuda::Stream stream, const std::string& function, std::f
 }
 
 void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count, Type type, Op op) {
-  std::vector<const void*> in;
-  for (int rank = 0; rank < comm.size; ++rank) in.push_back(comm.slot(rank) + offset);
-  const auto inputs = static_cast<std::uint32_t>(in.size());
-  const auto type_number = static_cast<std::uint32_t>(type);
-  ddrun::test::fake::reduce(type_number, static_cast<std::uint32_t>(op), in.data(), inputs, out, count);
+  const std::size_t size = size_of_type(type);
+  std::vector<const std::byte*> in(static_cast<std::size_t>(comm.size));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (int rank = 0; rank < comm.size; ++rank)
+      in[static_cast<std::size_t>(rank)] = comm.slot(rank) + offset + i * size;
+    ddrun::test::naive_element(static_cast<ddrun::collectives::DataType>(type),
+                               static_cast<ddrun::collectives::ReduceOp>(op), in,
+                               static_cast<std::byte*>(out) + i * size, comm.size);
+  }
 }
 
 // A group is of one thread.
@@ -193,7 +193,6 @@ FAKE Status ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank,
   (*comm)->rank = rank;
   (*comm)->size = ranks;
   (*comm)->memory = static_cast<std::byte*>(memory);
-  if (wanted("init", "") == "refuse") (*comm)->init_error = invalid_usage;
   ++(*comm)->shared().joined;
   return in_progress;
 }
@@ -204,7 +203,7 @@ FAKE Status ncclCommInitRankScalable(Comm* comm, int ranks, int rank, int, Uniqu
 
 FAKE Status ncclCommGetAsyncError(Comm comm, Status* error) {
   join(*comm);
-  *error = comm->init_error != success ? comm->init_error : comm->joined ? success : in_progress;
+  *error = comm->joined ? success : in_progress;
   return success;
 }
 FAKE Status ncclCommFinalize(Comm) { return success; }

@@ -39,6 +39,12 @@ Plan everything_large() {
   return plan;
 }
 
+Plan everything_halved() {
+  Plan plan = everything_large();
+  plan.halving = Plan::unlimited;
+  return plan;
+}
+
 /// What a rank has after a call that has `count` floats in each block, or what is wrong with it.
 std::string check(Communicator& all, Collective collective, std::size_t count, int round) {
   const int n = all.size();
@@ -51,6 +57,10 @@ std::string check(Communicator& all, Collective collective, std::size_t count, i
   pattern.fill(in, first);
   call.in = in.data();
   call.out = out.data();
+  if (round % 2 == 0 && blocks.in == blocks.out) {  // in place
+    out = in;
+    call.in = call.out;
+  }
   call.root = round % n;
   call.to = (all.rank() + round) % n;
   call.from = (all.rank() + n * round - round) % n;
@@ -69,18 +79,20 @@ std::string check(Communicator& all, Collective collective, std::size_t count, i
 
 TEST_CASE("all collectives over tcp are right with one stream and with several, whatever the plan") {
   for (const int streams : {1, 3}) {
-    for (const auto& plan :
-         {std::optional<Plan>(), std::optional(everything_small()), std::optional(everything_large())}) {
-      for (const int size : ddrun::test::few_if_sanitized<int>({5, 2}, 1)) {
+    for (const auto& plan : {std::optional<Plan>(), std::optional(everything_small()),
+                             std::optional(everything_large()), std::optional(everything_halved())}) {
+      // Powers of two, and others, which some algorithms fold into these first.
+      for (const int size : streams == 1 ? std::vector{2, 3, 6, 8} : std::vector{5}) {
         TcpOptions options;
         options.streams = streams;
         options.plan = plan;
         options.crowded = size > 2;
-        const auto problems = run_tcp(size, options, [](Communicator& all) -> std::string {
+        const auto problems = run_tcp(size, options, [&](Communicator& all) -> std::string {
           int round = 0;
           for (const Collective collective : all_collectives) {
             // Below one chunk, and several chunks with a rest.
-            for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200003}}) {
+            const std::size_t large = size <= 5 ? 200003 : 20011;
+            for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, large}) {
               if (auto problem = check(all, collective, count, ++round); !problem.empty()) return problem;
             }
           }
@@ -169,22 +181,8 @@ TEST_CASE("ranks that wait for each other in different calls find out") {
   }
 }
 
-TEST_CASE("tcp tells of a peer that left before anybody needs it") {
-  const auto words = run_tcp(3, {}, [](Communicator& all) -> std::string {
-    if (auto met = all.barrier(in_time()); !met) return met.error().message;
-    if (all.rank() == 1) return "left";
-    std::optional<Error> trouble;
-    for (const Deadline deadline = in_time(); !trouble && Clock::now() < deadline; trouble = all.trouble()) {
-      std::this_thread::sleep_for(1ms);
-    }
-    if (!trouble) return "nothing";
-    return trouble->code == Errc::connection_lost ? trouble->message : "wrong code: " + trouble->message;
-  });
-  CHECK(words == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
-}
-
 TEST_CASE("who has done its part may leave while others are still at it") {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 5; ++round) {
     // The root has sent everything before the last ranks of the chain have got it.
     TcpOptions options;
     options.plan = everything_large();
