@@ -67,38 +67,6 @@ TEST_CASE("too little memory to share is an error with shm, and a reason for tcp
   }
 }
 
-TEST_CASE("a store that is not there is an error that says where it was looked for") {
-  // A port that was free a moment ago.
-  auto probe = store::TcpServer::start();
-  REQUIRE(probe);
-  const int port = (*probe)->port();
-  probe->reset();
-  RunOptions options;
-  options.env = {{"RANK", "1"},
-                 {"WORLD_SIZE", "2"},
-                 {"MASTER_ADDR", "127.0.0.1"},
-                 {"MASTER_PORT", std::to_string(port)},
-                 {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
-  Run run({DDRUN_TEST_ALLREDUCE, "--timeout", "300ms"}, options);
-  const Outcome outcome = run.wait();
-  CAPTURE(outcome.err);
-  CHECK(outcome.code() == 1);
-  CHECK(lines_of(outcome.err).size() == 1);
-  CHECK(outcome.err.find(concat("rank 1: cannot reach the store at 127.0.0.1 port ", port)) != std::string::npos);
-}
-
-TEST_CASE("sizes that no machine has are refused before anything is allocated") {
-  for (const char* size : {"16000000T", "4000000G"}) {
-    RunOptions options;
-    Run run({DDRUN_TEST_ALLREDUCE, "-e", size}, options);
-    const Outcome outcome = run.wait();
-    CAPTURE(size, outcome.err);
-    CHECK(outcome.code() == 2);
-    CHECK(lines_of(outcome.err).size() == 1);
-    CHECK(outcome.err.find("--maxbytes: ") != std::string::npos);
-  }
-}
-
 TEST_CASE("a root that is no rank is refused") {
   Ranks ranks(2, {"--collective=broadcast", "--root=2", "-e", "64"});
   for (const Outcome& one : ranks.wait()) {

@@ -36,16 +36,9 @@ void check_stopped_rank(int size, int victim, const std::string& backend) {
 
 }  // namespace
 
-TEST_CASE("ranks say where they wait for a stopped one, in shared memory") {
-  check_stopped_rank(2, 1, "shm");
-  check_stopped_rank(3, 0, "shm");
-  check_stopped_rank(8, 5, "shm");
-}
-
-TEST_CASE("ranks say where they wait for a stopped one, over tcp") {
-  check_stopped_rank(2, 1, "tcp");
-  check_stopped_rank(3, 0, "tcp");
-  check_stopped_rank(8, 5, "tcp");
+TEST_CASE("ranks say where they wait for a stopped one") {
+  const auto [size, victim, backend] = GENERATE(table<int, int, std::string>({{5, 3, "shm"}, {3, 0, "tcp"}}));
+  check_stopped_rank(size, victim, backend);
 }
 
 TEST_CASE("a rank that is stopped and goes on later finds out what has happened") {

@@ -66,12 +66,3 @@ TEST_CASE("the worker runs under MPICH's mpiexec") {
                    return Words{"-genv", name, value};
                  }));
 }
-
-TEST_CASE("mpirun is told how to give an address") {
-  auto argv = open_mpi();
-  argv.emplace_back(DDRUN_TEST_ALLREDUCE);
-  Run run(argv);
-  const Outcome outcome = run.wait();
-  CHECK(outcome.code() == 2);
-  CHECK(outcome.err.find("mpirun -x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT ddrun-allreduce, ") != std::string::npos);
-}

@@ -10,15 +10,6 @@
 using namespace ddrun;
 using namespace ddrun::test;
 
-TEST_CASE("a report of a run that a lost rank ended has the rows before") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.file("result.json");
-  Ranks ranks(
-      2, {"-b", "8", "-e", "1K", "-n", "2", "--kill-rank", "1", "--kill-at", "32", "-J", path, "--min-busbw=1000000"});
-  CHECK(ranks.wait()[0].code() == 1);
-  CHECK(nlohmann::json::parse(read_file(path))["results"].size() == 2);
-}
-
 TEST_CASE("a report on standard output is alone there, whatever that is") {
   const std::string path = GENERATE("-", "/dev/stdout");
   const TemporaryDirectory directory;
@@ -32,35 +23,11 @@ TEST_CASE("a report on standard output is alone there, whatever that is") {
   CHECK(nlohmann::json::parse(read_file(file))["results"].size() == 4);
 }
 
-TEST_CASE("a report replaces what was in its file") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.file("report.json", std::string(100000, 'x'));
-  CHECK(run_alone({"-e", "64", "-n", "2", "-J", path}).code() == 0);
-  CHECK(nlohmann::json::parse(read_file(path))["ok"] == true);
-}
-
 TEST_CASE("a report that cannot be written costs no measurement") {
   const Outcome outcome = run_alone({"-J", "/no/such/directory/x"});
   check_ends(outcome, 2, "--output_file: cannot write /no/such/directory/x: No such file or directory");
   CHECK(outcome.out.empty());
   check_ends(run_alone({"-J", ""}), 2, "--output_file: must not be empty");
-}
-
-TEST_CASE("a full disk is said of a file that was begun") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.file("report.json");
-  constexpr int kNoMount = 99;
-  RunOptions options;
-  options.in_child = [at = directory.path()] {
-    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        mount("tmpfs", at.c_str(), "tmpfs", 0, "size=4096") != 0) {
-      _exit(kNoMount);
-    }
-  };
-  const Outcome outcome = run_alone({"-e", "64K", "-n", "2", "-J", path}, options);
-  if (outcome.code() == kNoMount) skip("a file system cannot be mounted here");
-  check_ends(outcome, 1, concat("--output_file: cannot write ", path, ": No space left on device"));
-  CHECK(outcome.out.find("# Out of bounds values : 0 OK") != std::string::npos);
 }
 
 TEST_CASE("a full disk is said, and every rank ends with the same status") {
