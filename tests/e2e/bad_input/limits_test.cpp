@@ -1,16 +1,13 @@
 #include <fcntl.h>
 #include <grp.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "../job.hpp"
-#include "ddrun/base/unique_fd.hpp"
 #include "ddrun/test/full_pipe.hpp"
 
 using namespace ddrun::test;
@@ -85,22 +82,15 @@ TEST_CASE("The limit of processes is named and those that were started are ended
   CHECK(has(outcome.err, "of 50 workers had been started"));
 }
 
-TEST_CASE("A port that is taken is named with what to do") {
-  const ddrun::UniqueFd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(taken.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
-  REQUIRE(::listen(taken.get(), 1) == 0);
-  REQUIRE(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  const std::string port = std::to_string(ntohs(address.sin_port));
-
-  const auto outcome = finish(job({"-n", "2", "--master-port=" + port}, {"print", "started"}));
+TEST_CASE("A working directory that is missing or none is refused") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("file"), "");
+  const bool missing = GENERATE(true, false);
+  const std::string place = missing ? "/no/such/directory" : dir.file("file");
+  const auto outcome = finish(job({"--chdir=" + place}, {"print", "started"}));
   DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 125);
+  CHECK(outcome.code() == 2);
   CHECK(outcome.out.empty());
-  CHECK(has(outcome.err, port));
-  CHECK(has(outcome.err, "in use"));
-  CHECK(has(outcome.err, "--master-port"));
+  CHECK(outcome.err.starts_with("ddrun: error: --chdir=" + place + ": "));
+  CHECK(has(outcome.err, missing ? "No such file or directory" : "not a directory"));
 }

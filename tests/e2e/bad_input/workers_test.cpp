@@ -2,27 +2,6 @@
 
 using namespace ddrun::test;
 
-TEST_CASE("A worker that ends before the others have started is the cause") {
-  const auto outcome = finish(job({"-n", "200"}, {"rank", "0", "exit", "7", ";", "forever"}));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 7);
-  CHECK(has(outcome.err, "ddrun: error: rank 0 exited with code 7"));
-  CHECK(has(outcome.err, "stopped by ddrun"));
-}
-
-TEST_CASE("When all workers die at the same instant one is the cause and all are told") {
-  const TemporaryDirectory dir;
-  Run run(job({"-n", "8"}, {"print", "ready", "await", dir.file("now"), "exit", "5"}));
-  REQUIRE(wait_until([&] { return count(run.out(), "ready") == 8; }));
-  write_file(dir.file("now"), "");
-  const auto outcome = run.wait();
-  CHECK(run.all_gone());
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 5);
-  CHECK(count(outcome.err, "exited with code 5 after") == 1);
-  CHECK(has(last_line(outcome.err), "  others:  "));
-}
-
 TEST_CASE("A worker that closes its output is watched to its end") {
   const auto good = finish(job({"-n", "2"}, {"print", "before", "close-out", "spin", "50", "exit", "0"}));
   {
