@@ -1,7 +1,6 @@
 #include "option_table.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <set>
 
 #include "support.hpp"
@@ -9,34 +8,6 @@
 using namespace ddrun;
 using namespace ddrun::cli;
 using namespace ddrun::cli::test;
-
-TEST_CASE("names and letters in the table are unique and well formed") {
-  std::set<std::string> names;
-  std::set<char> letters;
-  for (const Option* option : all_options()) {
-    const std::string name(option->name);
-    CAPTURE(name);
-    CHECK(names.insert(name).second);
-    CHECK(std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::islower(c) != 0 || c == '-'; }));
-    for (const char letter : option->shorts) CHECK(letters.insert(letter).second);
-    CHECK_FALSE(option->help.empty());
-    CHECK(option->takes_value() == !option->metavar.empty());
-    CHECK((option->set == nullptr) == (option->show == nullptr));
-    CHECK(find_option(name) == option);
-  }
-  CHECK(names.size() > 45);
-}
-
-TEST_CASE("every default is shown as its option would take it") {
-  for (const Option* option : all_options()) {
-    if (!option->is_setting()) continue;
-    CAPTURE(std::string(option->name));
-    Draft draft;
-    const auto before = option->show(draft);
-    for (const std::string& value : before) CHECK(option->set(draft, value).has_value());
-    CHECK(option->show(draft) == before);
-  }
-}
 
 TEST_CASE("every word that an option offers is accepted by it") {
   for (const Option* option : all_options()) {
