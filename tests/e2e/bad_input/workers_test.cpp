@@ -2,6 +2,14 @@
 
 using namespace ddrun::test;
 
+TEST_CASE("A worker that ends before the others have started is the cause") {
+  const auto outcome = finish(job({"-n", "200"}, {"rank", "0", "exit", "7", ";", "forever"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 7);
+  CHECK(has(outcome.err, "ddrun: error: rank 0 exited with code 7"));
+  CHECK(has(outcome.err, "stopped by ddrun"));
+}
+
 TEST_CASE("A worker that closes its output is watched to its end") {
   const auto good = finish(job({"-n", "2"}, {"print", "before", "close-out", "spin", "50", "exit", "0"}));
   {

@@ -47,6 +47,22 @@ TEST_CASE("A failure restarts all workers with the next restart count and an emp
   }
 }
 
+TEST_CASE("Restarts older than the window do not count") {
+  // Each attempt lives longer than the window: one restart in the window would be one too many, but never is.
+  const auto within = finish(job({"--max-restarts=1", "--restart-window=100ms"},
+                                 {"attempt", "3", "exit", "0", ";", "spin", "150", "exit", "1"}));
+  {
+    DDRUN_SHOW(within);
+    CHECK(within.code() == 0);
+    CHECK(count(within.err, "restarting") == 3);
+  }
+  const auto outside =
+      finish(job({"--max-restarts=1", "--restart-window=1h"}, {"attempt", "3", "exit", "0", ";", "exit", "1"}));
+  DDRUN_SHOW(outside);
+  CHECK(outside.code() == 1);
+  CHECK(count(outside.err, "restarting") == 1);
+}
+
 TEST_CASE("A restart waits until the group before is gone") {
   const TemporaryDirectory dir;
   const auto outcome = finish(job({"-n", "2", "--max-restarts=1", "--shutdown-timeout=0.2"},
