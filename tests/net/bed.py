@@ -13,7 +13,6 @@ import ctypes
 import dataclasses
 import fcntl
 import glob
-import itertools
 import os
 import pathlib
 import shutil
@@ -21,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "support"))
@@ -42,11 +40,6 @@ def obstacle():
                             "link", "add", "wire0", "type", "veth", "peer", "name", "wire1"], capture_output=True, text=True,
                            check=False)
     return f"no namespaces and wires for them: {tried.stderr.strip()}" if tried.returncode else ""
-
-
-def no_slow_disk():
-    """Why there can be no slow disk here; empty if there can."""
-    return "" if os.path.exists("/dev/fuse") else "the kernel has no /dev/fuse, and so no disk that hangs"
 
 
 def fake_clock_library():
@@ -114,13 +107,11 @@ class Started:
             os.mkfifo(f"{base}.gate")
             self._gate = os.open(f"{base}.gate", os.O_RDWR | os.O_CLOEXEC)
             words += ["sh", "-c", 'read -r _ <"$0"; exec "$@"', f"{base}.gate"]
-        self.began = time.monotonic()
         self._popen = subprocess.Popen(words + self.args, env=host.environment(env), stdin=subprocess.DEVNULL,
                                        stdout=self._out, stderr=self._err, start_new_session=True)
 
     def go(self):
         """Opens the gate: what was started with gate=True becomes its program now."""
-        self.began = time.monotonic()
         os.write(self._gate, b"\n")
 
     @property
@@ -160,7 +151,6 @@ class Started:
             self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"not ended after {seconds} s: {self}") from None
-        self.seconds = time.monotonic() - self.began
         return self.code
 
     def ended(self):
@@ -350,10 +340,6 @@ class Host:
             raise AssertionError(str(done))
         return folder
 
-    def slow_disk(self):
-        """A folder on a file system that can hang, seen by this host only; to be closed."""
-        return SlowDisk(self)
-
     def processes(self, everything=False, space=None):
         """What runs there, without what belongs to the host itself: the first process and sshd."""
         space = space or _read(self.bed.dir / f"{self.name}.space").strip()
@@ -397,43 +383,11 @@ class Host:
         return seen[:count]
 
 
-class SlowDisk:
-    """`folder` is what processes of the host see, `behind` where it lies, for others; while `hold` is there it hangs."""
-    _numbers = itertools.count(1)
-
-    def __init__(self, host):
-        base = host.bed.dir / f"slow-{next(self._numbers)}"
-        self.host, self.folder, self.behind, self.hold = host, base / "seen", base / "behind", base / "hold"
-        self._waits = base / "hold.waits"
-        for folder in (self.folder, self.behind):
-            folder.mkdir(parents=True)
-        self._server = host.start([HERE / "slow_disk.py", self.folder, self.behind, self.hold], cwd="/")
-        wait_until(lambda: "mounted" in self._server.out or self._server.ended(), 20, "the slow disk")
-        if self._server.ended():
-            raise AssertionError(str(self._server))
-
-    def hang(self):
-        self.hold.touch()
-
-    def is_waited_for(self):
-        return self._waits.exists()
-
-    def go_on(self):
-        self.hold.unlink(missing_ok=True)
-        wait_until(lambda: not self._waits.exists(), 20, "the slow disk")
-
-    def close(self):
-        """Whoever still waits for it gets an error."""
-        self._server.signal(signal.SIGKILL)
-        self._server.wait(10)
-        self.host.run(["umount", "-l", self.folder], cwd="/")
-
-
 class Bed:
-    """So many hosts h1, h2, …. dns: "none" (unknown names fail at once) or "silent" (nobody answers). clocks: each host's
-    CLOCK_MONOTONIC is hours apart from the others', as on real machines. ssh: a server on each, and dir/ssh_config."""
+    """So many hosts h1, h2, …. clocks: each host's CLOCK_MONOTONIC is hours apart from the others', as on real
+    machines. ssh: a server on each, and dir/ssh_config."""
 
-    def __init__(self, hosts=2, dns="none", clocks=True, ssh=False):
+    def __init__(self, hosts=2, clocks=True, ssh=False):
         remove_old()
         self.counter, self.started = 0, []
         new = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX[:-1] + "."))
@@ -441,8 +395,8 @@ class Bed:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.dir = new.parent / (PREFIX + new.name.rpartition(".")[2])
         new.rename(self.dir)
-        self._env = {**os.environ, "DDRUN_NET_DIR": str(self.dir), "DDRUN_NET_DNS": dns,
-                     "DDRUN_NET_CLOCKS": "1" if clocks else "0", "DDRUN_NET_SSH": "1" if ssh else "0"}
+        self._env = {**os.environ, "DDRUN_NET_DIR": str(self.dir), "DDRUN_NET_CLOCKS": "1" if clocks else "0",
+                     "DDRUN_NET_SSH": "1" if ssh else "0"}
         self._log = open(self.dir / "log", "w+b")
         self._popen = subprocess.Popen([SCRIPT, "run", str(hosts)], env=self._env, stdin=subprocess.DEVNULL,
                                        stdout=self._log, stderr=self._log, preexec_fn=_die_with_parent)

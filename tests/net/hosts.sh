@@ -27,7 +27,6 @@
 # and TMPDIR.
 #
 # DDRUN_NET_DIR    where its files are (default /tmp/ddrun-net)
-# DDRUN_NET_DNS    none: names that are not in /etc/hosts fail at once (default); silent: a name server that never answers
 # DDRUN_NET_CLOCKS 1: CLOCK_MONOTONIC of hX is X hours ahead of this machine's, as no two machines' are alike (default 0)
 #
 # Needs root, iproute2, iptables and util-linux; openssh-server for ssh.
@@ -116,10 +115,7 @@ head_main() {
       echo "$net6:$i h$i-6"
     done
   } >"$dir/hosts"
-  case ${DDRUN_NET_DNS:-none} in
-    none) echo "nameserver 127.0.0.1" ;;
-    silent) echo "nameserver $net.200" ;;
-  esac >"$dir/resolv.conf"
+  echo "nameserver 127.0.0.1" >"$dir/resolv.conf" # names that are not in /etc/hosts fail at once
   [ "${DDRUN_NET_SSH:-0}" != 1 ] || ssh_keys
   names_here
   for ((i = 1; i <= $1; i++)); do names+=("h$i"); done

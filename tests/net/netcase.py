@@ -15,14 +15,20 @@ DDRUN = os.environ.get("DDRUN_TEST_PROGRAM", str(BUILD / "ddrun"))
 WORKER = os.environ.get("DDRUN_TEST_WORKER", str(BUILD / "ddrun_test_worker"))
 CLOCK_OFFSET = os.environ.get("DDRUN_TEST_CLOCK_OFFSET",
                               str(BUILD.parent / "tests/helpers/libddrun_test_clock_offset.so"))
+HELD_WRITES = os.environ.get("DDRUN_TEST_HELD_WRITES", str(BUILD.parent / "tests/helpers/libddrun_test_held_writes.so"))
 ALLREDUCE = os.environ.get("DDRUN_TEST_ALLREDUCE", str(BUILD / "ddrun-allreduce"))
 
 
-def no_clock_apart():
-    """Why a machine's clock cannot jump for ddrun here; empty if it can."""
+def is_static():
+    """Why no library of the test's can be loaded into ddrun; empty if one can."""
     if b"ld-linux" not in pathlib.Path(DDRUN).read_bytes()[:4096]:
-        return "a static program loads no library that shifts its clock"
+        return "a static program loads no library"
     return ""
+
+
+def held_writes(path, until):
+    """Variables with which what ddrun writes below `path` waits for a file `until`: tests/helpers/held_writes.cpp."""
+    return {"LD_PRELOAD": HELD_WRITES, "DDRUN_TEST_HELD_PATH": f"{path}/", "DDRUN_TEST_HELD_UNTIL": str(until)}
 
 
 class NetTest(unittest.TestCase):

@@ -171,23 +171,6 @@ class Manifests(KubernetesTest):
                 "RANK": index, "PET_NODE_RANK": index, "PET_NNODES": len(names), "PET_NPROC_PER_NODE": per_node}))
         self.check(self.play(pods, objects), "none")
 
-    def test_a_placeholder_is_no_secret(self):
-        objects = self.read("indexed-job.yaml")
-        pod = Pod(self.bed.hosts[0], "train-0", "train.default.svc.cluster.local", objects["Job"]["spec"]["template"],
-                  {"JOB_COMPLETION_INDEX": 0})
-        pod.variables["DDRUN_SECRET"] = objects["Secret"]["stringData"]["secret"]
-        started = pod.start([pod])
-        self.assertEqual(started.wait(30), 2, f"{started}")
-        self.assertIn("16", started.err)
-
-    def test_pods_without_a_number_of_nodes_are_alone(self):
-        pod = Pod(self.bed.hosts[0], "sweep-1", "", {"spec": {"containers": [{"command": ["ddrun", "/app/train"]}]}},
-                  {"JOB_COMPLETION_INDEX": 1})
-        started = pod.start([pod])
-        self.assertEqual(started.wait(30), 0, f"{started}")
-        self.assertEqual(started.out.split(", job")[0], "I am 0 of 1 on node 0, local 0", f"{started}")
-        self.assertNotIn("sweep", started.out)
-
 
 class DeletedPods(KubernetesTest):
     """The coordinator's pod is deleted, and then another one's node is lost: the job goes on, with the Job's next pods."""

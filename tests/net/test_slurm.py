@@ -95,25 +95,6 @@ class InsideOfSrun(SlurmTest):
         for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "DDRUN_SECRET", "PMI_RANK"):
             self.assertNotIn(name + "=", done.stdout)
 
-    def test_env_tells_what_was_found(self):
-        done = self.srun("--nodes=2", "--label", DDRUN, "env", "--json", "--rdzv-id=mine")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        for task in (0, 1):
-            text = "".join(line[3:] + "\n" for line in done.stdout.splitlines() if line.startswith(f"{task}: "))
-            shown = json.loads(text)
-            self.assertEqual(shown["scheme"], "Slurm step")
-            self.assertEqual((shown["job"]["min_nodes"], shown["job"]["node_rank"]), (2, task))
-            self.assertEqual(shown["job"]["coordinator_is_here"], task == 0)
-            self.assertEqual(shown["job"]["id"], "mine")
-            self.assertIn({"what": "nodes", "value": "2", "from": "SLURM_STEP_NUM_NODES", "used": True, "instead": None},
-                          shown["evidence"])
-            self.assertEqual([one["instead"] for one in shown["evidence"] if one["what"] == "job"], ["--rdzv-id"])
-
-    def test_a_failing_worker_ends_all_with_its_code(self):
-        done = self.srun("--nodes=4", DDRUN, "bash", "-c", "[ $RANK != 2 ] || exit 9; sleep 60")
-        self.assertEqual(done.returncode, 9, done.stderr)
-        self.assertIn("rank 2", done.stderr)
-
     def test_the_time_limit_leaves_workers_their_grace(self):
         # Newer Slurms set it themselves, and this job has no end.
         done = self.srun("--nodes=2", "env", f"SLURM_JOB_END_TIME={int(time.time()) + 20}", DDRUN, "bash", "-c",
@@ -121,16 +102,6 @@ class InsideOfSrun(SlurmTest):
         self.assertEqual(done.returncode, 124, done.stderr)
         self.assertEqual(lines_of(done.stdout), ["I am 0: stopped", "I am 1: stopped"])
         self.assertEqual(done.stderr.count("(SLURM_JOB_END_TIME): workers are stopped then"), 1, done.stderr)
-
-    def test_more_nodes_than_wanted_are_spares(self):
-        told, go = self.cluster.dir / "spares.err", self.cluster.dir / "spares.go"
-        job = self.cluster.start(["srun", "--nodes=4", f"--error={told}", DDRUN, "-v", "--nnodes=2", "bash", "-c",
-                                  f"until [ -e {go} ]; do sleep 0.1; done; {WHO}"], SECRET)
-        wait_until(lambda: told.exists() and told.read_text().count("is a spare") == 2, 30)
-        go.touch()
-        said, _ = job.communicate(timeout=60)
-        self.assertEqual(job.returncode, 0, told.read_text())
-        self.assertEqual([line[:len("I am 0 of 2")] for line in lines_of(said)], ["I am 0 of 2", "I am 1 of 2"])
 
     def test_an_agent_that_dies_ends_the_job_and_leaves_nothing(self):
         up = self.cluster.dir / "up"
@@ -224,19 +195,6 @@ class FromAScript(SlurmTest):
         self.assertEqual(status, "3:0", said)
         self.assertIn("too slow: all_reduce of 1 MiB float sum", said)
         self.assertEqual(len(json.loads(result.read_text())["fell_short"]), 1)
-
-    def test_fewer_nodes_than_the_job_has(self):
-        job = self.script(f"{DDRUN} --nnodes=2 bash -c '{WHO}'", "--nodes=3")
-        self.assertEqual(self.cluster.end_of(job)["JobState"], "COMPLETED", self.cluster.said(job))
-        self.assertEqual(len(lines_of(self.cluster.said(job))), 2)
-        job = self.script(f"{DDRUN} --nnodes=4 true", "--nodes=3")
-        self.assertEqual(self.cluster.end_of(job)["ExitCode"], "2:0")
-        self.assertIn("the Slurm job has 3 (SLURM_JOB_NUM_NODES)", self.cluster.said(job))
-
-    def test_the_exit_code_is_that_of_the_worker(self):
-        job = self.script(f"exec {DDRUN} bash -c '[ $RANK != 1 ] || exit 7; sleep 60'", "--nodes=2")
-        end = self.cluster.end_of(job)
-        self.assertEqual((end["JobState"], end["ExitCode"]), ("FAILED", "7:0"), self.cluster.said(job))
 
     def test_tasks_of_the_job_do_not_limit_the_agents(self):
         job = self.script(f"{DDRUN} bash -c '{WHO}'", "--nodes=2", "--ntasks-per-node=4", "--cpus-per-task=1")

@@ -1,15 +1,12 @@
 """docs/when-things-go-wrong.md, "Agents and machines": a disk or a terminal that takes nothing for a while."""
 
 import os
-import pathlib
 import pty
 import termios
 import time
 
 from jobs import SECRET, JobTest
-from netcase import DDRUN, WORKER, main
-
-HELD_WRITES = os.environ.get("DDRUN_TEST_HELD_WRITES", "")
+from netcase import DDRUN, WORKER, held_writes, is_static, main
 
 
 class Stalls(JobTest):
@@ -17,10 +14,8 @@ class Stalls(JobTest):
 
     def setUp(self):
         super().setUp()
-        if not pathlib.Path(HELD_WRITES).is_file():
-            self.skipTest("no library to hold writes with")
-        if b"ld-linux" not in pathlib.Path(DDRUN).read_bytes()[:4096]:
-            self.skipTest("a static program loads no library that is slow")
+        if obstacle := is_static():
+            self.skipTest(obstacle)
         self.disk = self.bed.dir / f"disk-{self.number}"
         self.disk.mkdir()
         self.back = self.bed.dir / f"back-{self.number}"
@@ -29,10 +24,9 @@ class Stalls(JobTest):
     def running(self, *options):
         """h2 writes to a disk that hangs at its workers' first line, until it is back."""
         verbs = ["report", str(self.reports), "print", "up", "await", str(self.go_file)]
-        held = {"LD_PRELOAD": HELD_WRITES, "DDRUN_TEST_HELD_PATH": f"{self.disk}/", "DDRUN_TEST_HELD_UNTIL": str(self.back)}
         jobs = {"h1": self.ddrun(self.bed[1], *options, verbs=verbs),
                 "h2": self.ddrun(self.bed[2], *options, f"--log-dir={self.disk}", "--tee=3", "--log-rotate=1M", verbs=verbs,
-                                 env=held)}
+                                 env=held_writes(self.disk, self.back))}
         self.until((self.disk / ".held").exists, "a write that hangs")
         return jobs
 

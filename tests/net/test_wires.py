@@ -37,18 +37,6 @@ class Wires(JobTest):
         self.assertEqual(jobs["h2"].wait(40), 125, self.said())
         self.assertRegex(jobs["h2"].err, "coordinator on h1")
 
-    def test_a_long_cut_that_heals_while_the_lost_node_still_stops(self):
-        jobs = self.start(verbs=["ignore", "TERM", "report", str(self.reports), "await", str(self.go_file)],
-                          nnodes="1:3", *["--max-restarts=1"])
-        self.wait_for_workers()
-        self.bed[2].cut()
-        self.until(lambda: "lost" in jobs["h2"].err or jobs["h2"].ended() or len(self.attempts().get(1, [])) == 4)
-        self.bed[2].heal()
-        # It comes back once its workers have had their grace, and the others begin again with it.
-        self.until(lambda: set(range(6)) <= set(self.attempts().get(1, [])), "a round with all of them")
-        self.go()
-        self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0, 0], self.said())
-
     def test_a_connection_that_is_reset(self):
         row = self.row("reset")
         jobs = self.running()

@@ -20,27 +20,6 @@ class Workers(JobTest):
         self.ends(row, jobs.values(), 7)
         self.names_once(jobs["h2"], "rank 3", "h2", "7")
 
-    def test_a_worker_fails_and_there_is_a_restart(self):
-        row = self.row("worker-fails")
-        jobs = self.start("--max-restarts=1", verbs=["report", str(self.reports), "attempt", "0", "rank", "3", "exit", "7",
-                                                     ";", "pause", ";", "count", "sum"])
-        for job in jobs.values():
-            self.assertEqual(job.wait(60), 0, f"{row.id}\n{self.said()}")
-        self.assertEqual(self.attempts()[1], [0, 1, 2, 3, 4, 5])
-        counts = "".join(job.out for job in jobs.values())
-        self.assertIn("sum=6\n", counts, "the store of a restart is empty at first")
-        self.assertNotIn("sum=7\n", counts)
-
-    def test_the_budget_is_the_jobs(self):
-        # Two failures on two nodes: one restart is not enough.
-        jobs = self.start("--max-restarts=1", verbs=["report", str(self.reports), "attempt", "0", "rank", "1", "exit", "5",
-                                                     ";", "pause", ";", "attempt", "1", "rank", "4", "exit", "6", ";",
-                                                     "pause", ";"])
-        for job in jobs.values():
-            self.assertEqual(job.wait(60), 6, self.said())
-            self.assertRegex(job.err, r"rank 4 .* on h3")
-        self.assertEqual(sorted(self.attempts()), [0, 1])
-
     def test_who_was_first_is_not_a_matter_of_clocks(self):
         row = self.row("first-cause")
         library = beds.fake_clock_library()
