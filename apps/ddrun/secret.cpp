@@ -29,7 +29,7 @@ other: 256 random bits as text, in $XDG_CONFIG_HOME/ddrun/secret, else in
 is never overwritten. Where all machines share the home directory this is not
 needed: the first job makes it. Else copy the file to each of them.
 )",
-                 argv::describe(secret_options), R"(
+                argv::describe(secret_options), R"(
 Exit status: 0; 2 wrong usage, or there is one already; 125 it could not be
 written. A program called secret: ddrun -- secret
 )");
