@@ -1,127 +1,122 @@
 #include "ddrun/bench/options.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <deque>
 #include <functional>
 #include <span>
-#include <type_traits>
 #include <utility>
 
+#include "ddrun/argv/argv.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/bench/run.hpp"
 #include "reports.hpp"
 
 namespace ddrun::bench {
 
-// ---- all that knows CLI11
+// ---- the table
 
 namespace {
 
-/// The options of a command line: names, help, and what reads each. Long names may be written with dashes or with
-/// underscores, whichever they are listed with. Of an option that is given twice the last one counts.
+/// The options of a command line: names, help, and what reads each. Of an option that is given twice the last one
+/// counts.
 class OptionTable {
  public:
-  /// Judges a text and keeps what it says. An error's message tells what is wrong; parse() puts the name before it.
-  using Read = std::function<Result<void>(const std::string& text)>;
-
   /// What is added from here on stands under `title` in the help.
-  void group(std::string title) { group_ = std::move(title); }
-  /// `names` as in "-b,--minbytes"; the first long one is that of messages.
-  void add(std::string names, std::string type, std::string help, Read read);
+  void group(std::string_view title) { group_ = title; }
+  /// `names` as in "-b,--minbytes": literals; the first long one is that of messages and the help. `to` gets what
+  /// `parse` makes of the text; an error's message tells what is wrong, and the name is put before it.
+  template <class To, class Parse>
+  void add(std::string_view names, std::string_view type, std::string help, To& to, Parse parse) {
+    add_row(names, type, std::move(help), [&to, parse](const std::string& text) -> Result<void> {
+      auto value = parse(text);
+      if (!value) return tl::unexpected(value.error());
+      to = static_cast<To>(*std::move(value));
+      return {};
+    });
+  }
   /// One without a value.
-  void add_flag(std::string names, std::string help, bool& to);
+  void add_flag(std::string_view names, std::string help, bool& to) {
+    add(names, "", std::move(help), to, [](const std::string&) { return Result<bool>(true); });
+  }
   /// What concerns several options: called after all of them have been read, in the order of the calls.
   void rule(std::function<Result<void>()> judge) { rules_.push_back(std::move(judge)); }
 
   /// Reads them all. Returns what to print before the program ends (help, version), or nothing.
-  [[nodiscard]] Result<std::optional<std::string>> parse(int argc, char** argv, const std::string& purpose,
-                                                         const std::string& footer) const;
+  [[nodiscard]] Result<std::optional<std::string>> parse(int argc, char** argv) const;
 
  private:
-  struct Option {
-    std::string names;
-    std::string type;
+  using Read = std::function<Result<void>(const std::string& text)>;
+  struct Row {
+    std::string_view group;
+    argv::Option option;  ///< with the name as listed
     std::string help;
-    std::string group;
+    std::string name;  ///< with dashes
     Read read;
-    bool* flag = nullptr;
   };
-  [[nodiscard]] std::vector<std::string> normalized(int argc, char** argv) const;
+  void add_row(std::string_view names, std::string_view type, std::string help, const Read& read);
+  [[nodiscard]] std::string help_text(std::span<const argv::Option> actions) const;
 
-  std::string group_;
-  std::vector<Option> options_;
+  std::string_view group_;
+  std::deque<Row> rows_;
   std::vector<std::function<Result<void>()>> rules_;
 };
 
-/// Of "-b,--minbytes": "--minbytes".
-std::string long_name(const std::string& names) {
-  const std::vector<std::string> all = split(names, ',');
-  const auto found = std::find_if(all.begin(), all.end(), [](const std::string& one) { return one.starts_with("--"); });
-  return found == all.end() ? all.front() : *found;
-}
-
-bool same_but_for_dashes(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return x == y || ((x == '-' || x == '_') && (y == '-' || y == '_')); });
-}
+constexpr const char* purpose_text = "Calls collectives of all ranks, checks every element and prints bandwidths.\n";
+constexpr const char* examples_text =
+    "\nLong names may be written with dashes or underscores.\n"
+    "\nRanks are started by a launcher:\n"
+    "  ddrun --nproc-per-node=4 ddrun-allreduce\n"
+    "  ddrun --nproc-per-node=8 ddrun-allreduce -b 1K -e 64M -f 4 -J result.json\n"
+    "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -d all -o all -e 1M\n"
+    "\nExit status: 0 all right; 1 a wrong element or a lost rank; 2 wrong usage;\n"
+    "3 slower than asked for; 4 a call that did not end in time; 77 the back end\n"
+    "cannot run on this machine.\n"
+    "Manual: man ddrun-allreduce\n";
 
 }  // namespace
 
-void OptionTable::add(std::string names, std::string type, std::string help, Read read) {
-  options_.push_back({std::move(names), std::move(type), std::move(help), group_, std::move(read)});
-}
-
-void OptionTable::add_flag(std::string names, std::string help, bool& to) {
-  options_.push_back({std::move(names), "", std::move(help), group_, {}, &to});
-}
-
-std::vector<std::string> OptionTable::normalized(int argc, char** argv) const {
-  std::vector<std::string> words(argv + 1, argv + argc);
-  for (std::string& word : words) {
-    if (!word.starts_with("--")) continue;
-    const std::size_t end = std::min(word.find('='), word.size());
-    for (const Option& option : options_) {
-      for (const std::string& name : split(option.names, ',')) {
-        if (same_but_for_dashes(name, std::string_view(word).substr(0, end))) word.replace(0, end, name);
-      }
+void OptionTable::add_row(std::string_view names, std::string_view type, std::string help, const Read& read) {
+  std::string_view letter;
+  for (std::size_t at = 0; at < names.size();) {
+    const std::size_t end = std::min(names.find(',', at), names.size());
+    const std::string_view name = names.substr(at, end - at);
+    at = end + 1;
+    if (name[1] != '-') {
+      letter = name.substr(1);
+      continue;
     }
+    rows_.push_back({group_, {name.substr(2), letter, type}, help, argv::with_dashes(name.substr(2)), read});
+    letter = "";
+    help = "the same";
   }
-  // As CLI11 wants them when they are no argv.
-  std::reverse(words.begin(), words.end());
-  return words;
 }
 
-Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv, const std::string& purpose,
-                                                      const std::string& footer) const {
-  CLI::App app(purpose, "ddrun-allreduce");
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.set_version_flag("--version", "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION);
-  app.footer(footer);
-  std::deque<std::string> texts;
-  std::vector<CLI::Option*> known;
-  for (const Option& option : options_) {
-    if (option.flag != nullptr) {
-      known.push_back(app.add_flag(option.names, *option.flag, option.help)->group(option.group));
-    } else {
-      known.push_back(app.add_option(option.names, texts.emplace_back(), option.help)->type_name(option.type));
-      known.back()->group(option.group);
-    }
+std::string OptionTable::help_text(std::span<const argv::Option> actions) const {
+  std::string text = concat(purpose_text, "Usage: ddrun-allreduce [options]\n\nOptions:\n", argv::describe(actions));
+  std::string_view group;
+  for (const Row& row : rows_) {
+    if (row.group != group) text += concat('\n', row.group, ":\n");
+    group = row.group;
+    text += argv::describe(row.option, row.help);
   }
-  try {
-    app.parse(normalized(argc, argv));
-  } catch (const CLI::CallForHelp&) {
-    return app.help();
-  } catch (const CLI::CallForVersion& version) {
-    return concat(version.what(), '\n');
-  } catch (const CLI::ParseError& error) {
-    return fail(Errc::invalid_argument, error.what());
-  }
-  for (std::size_t i = 0; i < options_.size(); ++i) {
-    if (known[i]->count() == 0 || options_[i].flag != nullptr) continue;
-    if (auto read = options_[i].read(known[i]->as<std::string>()); !read) {
-      return fail(read.error().code, concat(long_name(options_[i].names), ": ", read.error().message));
+  return text + examples_text;
+}
+
+Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) const {
+  std::vector<argv::Option> options{{"help", "h", "", "Print this help", true},
+                                    {"version", "", "", "Print the version", true}};
+  for (const Row& row : rows_) options.push_back({row.name, row.option.shorts, row.option.metavar});
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const auto line = argv::read({options, argv::Words::anywhere, "ddrun-allreduce --help"}, words);
+  if (!line) return tl::unexpected(line.error());
+  if (line->action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
+  if (line->action != nullptr) return help_text(std::span(options).first(2));
+  if (!line->words.empty()) return fail(Errc::invalid_argument, concat("unknown word '", line->words.front(), "'"));
+  for (const argv::Given& given : line->options) {
+    const Row& row = rows_[static_cast<std::size_t>(given.option - &options[2])];
+    if (auto read = row.read(given.values.back()); !read) {
+      return fail(read.error().code, concat("--", row.option.name, ": ", read.error().message));
     }
   }
   for (const auto& judge : rules_) {
@@ -134,7 +129,7 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv, con
 
 namespace {
 
-// What reads the text of an option into a value that outlives the reading.
+// What makes a value of an option's text.
 
 /// "a, b or c".
 std::string one_of(const std::vector<std::string>& names) {
@@ -142,7 +137,7 @@ std::string one_of(const std::vector<std::string>& names) {
   return concat(join(first, ", "), " or ", names.back());
 }
 
-/// "must be a, b or c, not 'x'".
+/// "must be a, b or c, not 'x'"
 tl::unexpected<Error> none_of(const std::vector<std::string>& names, const std::string& text) {
   return fail(Errc::invalid_argument, concat("must be ", one_of(names), ", not '", text, "'"));
 }
@@ -154,25 +149,14 @@ std::vector<std::string> names_of(std::span<const Value> known) {
   return names;
 }
 
-/// One of those that have a name_of(); `named` finds it.
-template <class Value, class Named>
-OptionTable::Read name_into(Value& to, std::type_identity_t<std::span<const Value>> known, Named named) {
-  return [&to, known, named](const std::string& text) -> Result<void> {
-    const std::optional<Value> one = named(text);
-    if (!one) return none_of(names_of(known), text);
-    to = *one;
-    return {};
-  };
-}
-
-/// Names with commas between them, each once, or "all".
-template <class Value, class Named>
-OptionTable::Read names_into(std::vector<Value>& to, std::type_identity_t<std::span<const Value>> known, Named named) {
-  return [&to, known, named](const std::string& text) -> Result<void> {
-    to.clear();
+/// Of those that have a name_of(), several with commas between them, each once, or "all"; `named` finds one.
+template <class Value>
+auto several_of(std::span<const Value> known, std::optional<Value> (*named)(std::string_view)) {
+  return [known, named](const std::string& text) -> Result<std::vector<Value>> {
+    std::vector<Value> values;
     for (const std::string& word : split(text, ',')) {
       if (word == "all") {
-        to.assign(known.begin(), known.end());
+        values.assign(known.begin(), known.end());
         continue;
       }
       const std::optional<Value> one = named(word);
@@ -181,110 +165,64 @@ OptionTable::Read names_into(std::vector<Value>& to, std::type_identity_t<std::s
         names.emplace_back("all");
         return none_of(names, word);
       }
-      if (std::find(to.begin(), to.end(), *one) == to.end()) to.push_back(*one);
+      if (std::find(values.begin(), values.end(), *one) == values.end()) values.push_back(*one);
     }
-    return {};
+    return values;
   };
 }
 
-OptionTable::Read text_into(std::string& to) {
-  return [&to](const std::string& text) -> Result<void> {
-    if (text.empty()) return fail(Errc::invalid_argument, "must not be empty");
-    to = text;
-    return {};
-  };
+Result<collectives::Backend> back_end(const std::string& text) {
+  if (const auto one = collectives::backend_named(text)) return *one;
+  return none_of(names_of(collectives::backends()), text);
+}
+
+Result<bool> is_private(const std::string& text) {
+  if (text != "shared" && text != "private") return none_of({"shared", "private"}, text);
+  return text == "private";
+}
+
+Result<std::string> some_text(const std::string& text) {
+  if (text.empty()) return fail(Errc::invalid_argument, "must not be empty");
+  return text;
 }
 
 /// Bytes, "64K" too.
-OptionTable::Read size_into(std::uint64_t& to, std::uint64_t least = 0) {
-  return [&to, least](const std::string& text) -> Result<void> {
-    const auto value = parse_size(text);
-    if (!value) return tl::unexpected(value.error());
-    if (*value < least) return fail(Errc::invalid_argument, concat("must be at least ", least, ", not ", text));
-    to = *value;
-    return {};
+auto size(std::uint64_t least = 0) {
+  return [least](const std::string& text) -> Result<std::uint64_t> {
+    auto value = parse_size(text);
+    if (value && *value < least)
+      return fail(Errc::invalid_argument, concat("must be at least ", least, ", not ", text));
+    return value;
   };
 }
 
-OptionTable::Read size_into(std::optional<std::uint64_t>& to) {
-  return [&to](const std::string& text) { return size_into(to.emplace())(text); };
-}
-
-OptionTable::Read number_into(int& to, int low, int high) {
-  return [&to, low, high](const std::string& text) -> Result<void> {
-    const auto value = parse_integer(text, low, high);
-    if (!value) return tl::unexpected(value.error());
-    to = static_cast<int>(*value);
-    return {};
-  };
-}
-
-/// 0 or 1.
-OptionTable::Read switch_into(bool& to) {
-  return [&to](const std::string& text) {
-    int number = 0;
-    auto read = number_into(number, 0, 1)(text);
-    to = number != 0;
-    return read;
-  };
+auto number(int low, int high) {
+  return [low, high](const std::string& text) { return parse_integer(text, low, high); };
 }
 
 /// More than nothing; "30" is seconds.
-OptionTable::Read duration_into(Milliseconds& to) {
-  return [&to](const std::string& text) -> Result<void> {
-    const auto value = parse_duration(text);
-    if (!value) return tl::unexpected(value.error());
-    if (value->count() == 0) return fail(Errc::invalid_argument, "must be more than 0");
-    to = *value;
-    return {};
-  };
+Result<Milliseconds> duration(const std::string& text) {
+  auto value = parse_duration(text);
+  if (value && value->count() == 0) return fail(Errc::invalid_argument, "must be more than 0");
+  return value;
 }
 
-OptionTable::Read duration_into(std::optional<Milliseconds>& to) {
-  return [&to](const std::string& text) { return duration_into(to.emplace())(text); };
-}
-
-OptionTable::Read picture_into(std::string& to) {
-  return [&to](const std::string& text) -> Result<void> {
-    if (const auto terminal = terminal_of(text); !terminal) return tl::unexpected(terminal.error());
-    to = text;
-    return {};
-  };
-}
-
-/// What `parse` makes of the text.
-template <class Value>
-OptionTable::Read parsed_into(Value& to, Result<Value> (*parse)(const std::string& text)) {
-  return [&to, parse](const std::string& text) -> Result<void> {
-    auto value = parse(text);
-    if (!value) return tl::unexpected(value.error());
-    to = std::move(*value);
-    return {};
-  };
+Result<std::string> picture(const std::string& text) {
+  if (const auto terminal = terminal_of(text); !terminal) return tl::unexpected(terminal.error());
+  return text;
 }
 
 void add_report_options(OptionTable& table, ReportOptions& to) {
   table.group("Reports (FILE may be - for standard output)");
-  table.add("-J,--output_file,--json", "FILE", "also write the results there", text_into(to.json_file));
-  table.add("--plot", "FILE", "draw them: a name in .svg or .png (gnuplot)", picture_into(to.plot_file));
+  table.add("-J,--output_file,--json", "FILE", "also write the results there", to.json_file, some_text);
+  table.add("--plot", "FILE", "draw them: a name in .svg or .png (gnuplot)", to.plot_file, picture);
   table.group("Judging (exit status 3 if it falls short)");
-  table.add("--min-busbw", "GB/s[@SIZE]", "needed at the largest size, or at SIZE",
-            parsed_into(to.thresholds.min_busbw, parse_min_busbw));
-  table.add("--max-latency", "TIME[@SIZE]", "allowed at the smallest size, or at SIZE",
-            parsed_into(to.thresholds.max_latency, parse_max_latency));
+  table.add("--min-busbw", "GB/s[@SIZE]", "needed at the largest size, or at SIZE", to.thresholds.min_busbw,
+            parse_min_busbw);
+  table.add("--max-latency", "TIME[@SIZE]", "allowed at the smallest size, or at SIZE", to.thresholds.max_latency,
+            parse_max_latency);
 }
 
-constexpr const char* purpose_text = "Calls collectives of all ranks, checks every element and prints bandwidths.";
-constexpr const char* examples_text =
-    "\nLong names may be written with dashes or underscores.\n"
-    "\nRanks are started by a launcher:\n"
-    "  ddrun --nproc-per-node=4 ddrun-allreduce\n"
-    "  ddrun --nproc-per-node=8 ddrun-allreduce -b 1K -e 64M -f 4 -J result.json\n"
-    "  ddrun --nproc-per-node=2 ddrun-allreduce --backend=tcp -d all -o all -e 1M\n"
-    "\nExit status: 0 all right; 1 a wrong element or a lost rank; 2 wrong usage;\n"
-    "3 slower than asked for; 4 a call that did not end in time; 77 the back end\n"
-    "cannot run on this machine.\n"
-    "Manual: man ddrun-allreduce\n";
 constexpr int max_number = 1'000'000'000;
 constexpr int max_rank = 1'000'000;
 
@@ -309,53 +247,44 @@ Result<void> judge_sizes(const Options& options) {
 
 void add_sizes(OptionTable& table, Options& to) {
   table.group("Sizes (bytes; K, M and G are powers of 1024)");
-  table.add("-b,--minbytes", "SIZE", "first size (8)", size_into(to.min_bytes));
-  table.add("-e,--maxbytes", "SIZE", "last size (128M, less if memory is short)", size_into(to.max_bytes));
-  table.add("-f,--stepfactor", "N", "each size is N times the one before (2)", size_into(to.step_factor, 2));
-  table.add("-i,--stepbytes", "SIZE", "each size is this much more instead", size_into(to.step_bytes, 1));
+  table.add("-b,--minbytes", "SIZE", "first size (8)", to.min_bytes, size());
+  table.add("-e,--maxbytes", "SIZE", "last size (128M, less if memory is short)", to.max_bytes, size());
+  table.add("-f,--stepfactor", "N", "each size is N times the one before (2)", to.step_factor, size(2));
+  table.add("-i,--stepbytes", "SIZE", "each size is this much more instead", to.step_bytes, size(1));
   table.rule([&to] { return judge_sizes(to); });
 }
 
 void add_calls(OptionTable& table, Options& to) {
   table.group("What (several with commas between them, or all)");
-  table.add("--collective", "NAME", "broadcast and so on (all_reduce)",
-            names_into(to.collectives, collectives::all_collectives, collectives::collective_named));
-  table.add("-d,--datatype", "TYPE", "half, double, int32 and so on (float)",
-            names_into(to.types, collectives::all_types, collectives::data_type_named));
-  table.add("-o,--op", "OP", "sum, prod, max, min or avg (sum)",
-            names_into(to.ops, collectives::all_ops, collectives::reduce_op_named));
-  table.add("-r,--root", "RANK", "of broadcast and so on; -1: each in turn (0)",
-            number_into(to.root, Options::every_root, max_rank));
+  table.add("--collective", "NAME", "broadcast and so on (all_reduce)", to.collectives,
+            several_of<collectives::Collective>(collectives::all_collectives, collectives::collective_named));
+  table.add("-d,--datatype", "TYPE", "half, double, int32 and so on (float)", to.types,
+            several_of<collectives::DataType>(collectives::all_types, collectives::data_type_named));
+  table.add("-o,--op", "OP", "sum, prod, max, min or avg (sum)", to.ops,
+            several_of<collectives::ReduceOp>(collectives::all_ops, collectives::reduce_op_named));
+  table.add("-r,--root", "RANK", "of broadcast and so on; -1: each in turn (0)", to.root,
+            number(Options::every_root, max_rank));
 }
 
 void add_measuring(OptionTable& table, Options& to) {
   table.group("Measuring");
-  table.add("-n,--iters", "N", "timed calls per size (20, within limits of time)",
-            number_into(to.iterations, 1, max_number));
-  table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", number_into(to.warmup, 0, max_number));
-  table.add("-c,--check", "N", "calls whose every element is checked (1)", number_into(to.checks, 0, max_number));
+  table.add("-n,--iters", "N", "timed calls per size (20, within limits of time)", to.iterations,
+            number(1, max_number));
+  table.add("-w,--warmup_iters", "N", "untimed calls before them (2)", to.warmup, number(0, max_number));
+  table.add("-c,--check", "N", "calls whose every element is checked (1)", to.checks, number(0, max_number));
   table.add_flag("--pairs", "every pair of nodes (of ranks on one) instead", to.pairs);
-}
-
-OptionTable::Read buffers_into(bool& are_private) {
-  return [&are_private](const std::string& text) -> Result<void> {
-    if (text != "shared" && text != "private") return none_of({"shared", "private"}, text);
-    are_private = text == "private";
-    return {};
-  };
 }
 
 void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_timeout) {
   table.group("How");
-  table.add("--backend", "NAME", one_of(names_of(collectives::backends())) + " (auto)",
-            name_into(to.backend, collectives::backends(), collectives::backend_named));
-  table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", buffers_into(to.private_buffers));
-  table.add("-T,--timeout", "TIME", "for the start (60s)", duration_into(to.timeout));
-  table.add("--op-timeout", "TIME", "for each call (as --timeout)", duration_into(op_timeout));
-  table.add("--streams", "N", "tcp: connections per pair, 1 to 64 (chosen)", number_into(to.streams, 1, 64));
-  table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", switch_into(to.blocking));
-  table.add("-G,--cudagraph", "N", "nccl: put calls into a graph, launch it N times",
-            number_into(to.graph_launches, 0, max_number));
+  table.add("--backend", "NAME", one_of(names_of(collectives::backends())) + " (auto)", to.backend, back_end);
+  table.add("--buffers", "NAME", "shared (the back end's own) or private (shared)", to.private_buffers, is_private);
+  table.add("-T,--timeout", "TIME", "for the start (60s)", to.timeout, duration);
+  table.add("--op-timeout", "TIME", "for each call (as --timeout)", op_timeout, duration);
+  table.add("--streams", "N", "tcp: connections per pair, 1 to 64 (chosen)", to.streams, number(1, 64));
+  table.add("-z,--blocking", "0|1", "nccl: wait for each call before the next (0)", to.blocking, number(0, 1));
+  table.add("-G,--cudagraph", "N", "nccl: put calls into a graph, launch it N times", to.graph_launches,
+            number(0, max_number));
   table.rule([&to, &op_timeout]() -> Result<void> {
     to.op_timeout = op_timeout.value_or(to.timeout);
     if (to.backend == collectives::Backend::automatic) return {};  // judged when it is known
@@ -365,10 +294,9 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
 
 void add_tests(OptionTable& table, Options& to) {
   table.group("To test a launcher");
-  table.add("--corrupt-rank", "RANK", "this rank contributes a wrong element",
-            number_into(to.corrupt_rank, 0, max_rank));
-  table.add("--kill-rank", "RANK", "this rank kills itself with SIGKILL", number_into(to.kill_rank, 0, max_rank));
-  table.add("--kill-at", "SIZE", "before the first size as large as this (0)", size_into(to.kill_at));
+  table.add("--corrupt-rank", "RANK", "this rank contributes a wrong element", to.corrupt_rank, number(0, max_rank));
+  table.add("--kill-rank", "RANK", "this rank kills itself with SIGKILL", to.kill_rank, number(0, max_rank));
+  table.add("--kill-at", "SIZE", "before the first size as large as this (0)", to.kill_at, size());
 }
 
 /// A line for each: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
@@ -413,9 +341,9 @@ Parsed parse_options(int argc, char** argv) {
   table.add_flag("--list", "show which back ends there are, and why not", list);
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);
-  const auto words = table.parse(argc, argv, purpose_text, examples_text);
+  const auto words = table.parse(argc, argv);
   if (!words) {
-    say_error(concat(words.error().message, " (try --help)"));
+    say_error(words.error().message);
     parsed.exit_code = exit_usage;
   } else if (*words) {
     std::fwrite((*words)->data(), 1, (*words)->size(), stdout);

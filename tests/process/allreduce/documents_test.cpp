@@ -29,7 +29,7 @@ TEST_CASE("the manual page has every option of the help, and no other") {
   // Options of the help stand at the beginning of its lines; what comes after are words about them.
   std::set<std::string> known;
   for (const std::string& line : lines_of(help)) {
-    static const std::regex kNames("^ +(-[A-Za-z],)?(--[^ ]+)");
+    static const std::regex kNames("^ +(-[A-Za-z], )?(--[^ =]+)");
     std::smatch names;
     if (std::regex_search(line, names, kNames)) known.merge(long_options(names[2].str()));
   }

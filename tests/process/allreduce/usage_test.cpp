@@ -121,7 +121,7 @@ TEST_CASE("help fits the screen and ends with examples") {
   const Outcome outcome = run.wait();
   CHECK(outcome.code() == 0);
   CHECK(outcome.out.find("ddrun --nproc-per-node=4 ddrun-allreduce\n") != std::string::npos);
-  CHECK(outcome.out.find("-J,--output_file,--json") != std::string::npos);
+  CHECK(outcome.out.find("-J, --output_file=FILE") != std::string::npos);
   for (const std::string& line : lines_of(outcome.out)) {
     CAPTURE(line);
     CHECK(line.size() <= 80);
