@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
-#include "ddrun/lease/words.hpp"
 #include "input.hpp"
 
 using namespace ddrun::lease;

@@ -19,8 +19,8 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/helper/conversation.hpp"
+#include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
-#include "ddrun/lease/words.hpp"
 #include "held_lease.hpp"
 
 // Who talks to us counts its time to live from when it said a tick, and may have stopped since. So a lease is tried for

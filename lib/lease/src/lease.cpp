@@ -8,6 +8,13 @@ namespace {
 
 constexpr std::size_t longest_job = 512;
 
+constexpr std::string_view hex_digits = "0123456789ABCDEF";
+constexpr std::string_view empty_text = "%";
+
+bool is_plain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+}
+
 }  // namespace
 
 Result<void> check_options(const LeaseOptions& options) {
@@ -20,6 +27,37 @@ Result<void> check_options(const LeaseOptions& options) {
                        " seconds or more, and whole seconds, not ", duration_text(options.ttl)));
   }
   return {};
+}
+
+std::string to_word(std::string_view text) {
+  if (text.empty()) return std::string(empty_text);
+  std::string word;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (is_plain(c)) word += c;
+    else word += {'%', hex_digits[byte / 16], hex_digits[byte % 16]};
+  }
+  return word;
+}
+
+std::optional<std::string> from_word(std::string_view word) {
+  if (word == empty_text) return std::string();
+  std::string text;
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    if (is_plain(word[i])) {
+      text += word[i];
+      continue;
+    }
+    if (word[i] != '%') return std::nullopt;
+    if (i + 2 >= word.size()) return std::nullopt;
+    const auto high = hex_digits.find(word[i + 1]), low = hex_digits.find(word[i + 2]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    text += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  // An encoding that is not the shortest is another text's, or none's.
+  if (to_word(text) != word) return std::nullopt;
+  return text;
 }
 
 }  // namespace ddrun::lease

@@ -13,10 +13,10 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/helper/conversation.hpp"
 #include "ddrun/lease/fence.hpp"
+#include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
 #include "ddrun/lease/teller.hpp"
 #include "ddrun/lease/verdict_record.hpp"
-#include "ddrun/lease/words.hpp"
 
 // PROTOCOL.md says what is said. The clock is ours alone: a `tick` is sent, and what the program does because of it has
 // happened after that.

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ddrun/base/text.hpp"
-#include "ddrun/lease/words.hpp"
+#include "ddrun/lease/lease.hpp"
 
 namespace ddrun::lease {
 

@@ -1,8 +1,8 @@
 // Lines of the protocol, texts as words, and the clock of a lease.
 
 #include "ddrun/lease/fence.hpp"
+#include "ddrun/lease/lease.hpp"
 #include "ddrun/lease/program_lines.hpp"
-#include "ddrun/lease/words.hpp"
 #include "ddrun/test/catch.hpp"
 
 #include <boost/asio/io_context.hpp>

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -93,5 +94,10 @@ class Lease {
   /// recorded, and may be all the same; to be asked again.
   virtual void record_verdict(std::string text, Done done) = 0;
 };
+
+/// Any bytes as one word: letters, digits and `-._` as they are, others as %XX; "%" for no bytes. Fit for a key of
+/// etcd, for a word of a line, and for JSON as it is. Each text has its own, and no other word is one.
+[[nodiscard]] std::string to_word(std::string_view text);
+[[nodiscard]] std::optional<std::string> from_word(std::string_view word);
 
 }  // namespace ddrun::lease
