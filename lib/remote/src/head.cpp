@@ -2,9 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,10 +17,20 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
 
+#include "ddrun/base/event_thread.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/logs/console.hpp"
@@ -26,8 +39,6 @@
 #include "ddrun/process/descriptor_limit.hpp"
 #include "ddrun/process/launcher.hpp"
 #include "ddrun/process/signals.hpp"
-#include "disk_reader.hpp"
-#include "disk_writer.hpp"
 #include "fan_out.hpp"
 #include "protocol.hpp"
 #include "remote_command.hpp"
@@ -46,6 +57,164 @@ constexpr std::chrono::seconds ending_margin{25};
 constexpr std::chrono::seconds killing_limit{12};
 /// For ssh to end once nothing is left to do, and for the console to take the last lines.
 constexpr std::chrono::seconds closing_limit{5};
+
+// ---- disks that may hang
+
+/// At the end a disk that hangs may come back.
+constexpr std::chrono::seconds disk_patience{60};
+
+void read_into(int pipe, int file) {
+  std::array<char, 32 << 10> chunk;  // NOLINT: written by read
+  for (;;) {
+    const ssize_t n = ::read(file, chunk.data(), chunk.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0 || !write_all(pipe, chunk.data(), static_cast<std::size_t>(n))) return;
+  }
+}
+
+/// Whether it is a regular file. Does not block: its disk is not asked, which may hang.
+bool is_file(int fd) {
+  struct statx info {};
+  return ::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &info) == 0 && S_ISREG(info.stx_mode);
+}
+
+/// Reads `file` from where its position is, on a thread of its own, so that a disk that hangs holds up that thread
+/// alone. Returns the end of a pipe, non-blocking, in which it comes: the thread reads on while the pipe has room. At
+/// the end of the file, and where it cannot be read, the pipe ends. Once the returned end is closed the thread ends;
+/// nobody waits for one in a read that hangs. `file` is borrowed and not closed, which may hang, too. Fails with
+/// `unavailable` where the system has no descriptors or threads left.
+Result<UniqueFd> read_by_thread(int file) {
+  auto pipe = make_pipe();
+  if (!pipe) return tl::unexpected(std::move(pipe.error()));
+  // Not both ends: the thread waits for room.
+  if (::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK) != 0) {
+    return fail_errno(Errc::unavailable, "cannot change a pipe", errno);
+  }
+  auto end = std::make_shared<UniqueFd>(std::move(pipe->write));
+  auto thread = start_quiet_thread("ddrun-input", [end, file] {
+    read_into(end->get(), file);
+    end->reset();
+  });
+  if (!thread) return tl::unexpected(std::move(thread.error()));
+  thread->detach();
+  return std::move(pipe->read);
+}
+
+/// Writes into a file on a thread of its own, so that a disk that hangs holds up that thread alone. Its input is a
+/// pipe: what the pipe has no room for has to wait, and who watches the pipe knows when.
+class DiskWriter {
+ public:
+  /// `file` is borrowed, and written to where its position is. Null unless it is a regular file, and where the system
+  /// has no descriptors or threads left.
+  [[nodiscard]] static std::unique_ptr<DiskWriter> start(int file);
+  ~DiskWriter();
+  DiskWriter(const DiskWriter&) = delete;
+  DiskWriter& operator=(const DiskWriter&) = delete;
+
+  /// The end of the pipe to write to, which blocks; a view that does not can be opened by /proc/self/fd.
+  [[nodiscard]] int input() const { return input_.get(); }
+  /// No more is written to the input. Waits until the disk has taken all, but not for one that takes nothing
+  /// for a minute. Why something is missing; empty if nothing is.
+  [[nodiscard]] std::string finish();
+
+ private:
+  struct Work;
+  DiskWriter(UniqueFd input, std::shared_ptr<Work> work) : input_(std::move(input)), work_(std::move(work)) {}
+
+  UniqueFd input_;
+  std::shared_ptr<Work> work_;  ///< the thread may be left behind in a write that never ends
+};
+
+/// What the thread does.
+struct DiskWriter::Work {
+  Work(UniqueFd from_pipe, UniqueFd last_bell, int to_file)
+      : pipe(std::move(from_pipe)), last(std::move(last_bell)), file(to_file) {}
+
+  void run();
+  /// False when there is nothing to read and will not be: the last was announced before.
+  [[nodiscard]] bool wait() const;
+  /// The bytes that the disk did not take.
+  std::size_t put(std::string_view bytes);
+
+  const UniqueFd pipe;
+  const UniqueFd last;  ///< readable once all is in the pipe; an end-of-file would need all views of it to be closed
+  const int file;
+  bool in_lost_line = false;  ///< the thread's: what is left of a line of which a part is lost is left out too
+  std::mutex mutex;           ///< of what follows
+  std::condition_variable changed;
+  std::uint64_t rounds = 0;
+  int error = 0;  ///< of the last bytes that were lost
+  bool done = false;
+};
+
+std::size_t DiskWriter::Work::put(std::string_view bytes) {
+  if (in_lost_line) {
+    const std::size_t end = bytes.find('\n');
+    in_lost_line = end == std::string_view::npos;
+    bytes.remove_prefix(in_lost_line ? bytes.size() : end + 1);
+  }
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file, bytes.data(), bytes.size());
+    if (n >= 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+    else if (errno != EINTR) break;
+  }
+  if (!bytes.empty()) in_lost_line = bytes.back() != '\n';
+  return bytes.size();
+}
+
+bool DiskWriter::Work::wait() const {
+  std::array<pollfd, 2> events{{{pipe.get(), POLLIN, 0}, {last.get(), POLLIN, 0}}};
+  while (::poll(events.data(), events.size(), -1) < 0) {
+    if (errno != EINTR && errno != ENOMEM) return false;
+  }
+  return (events[0].revents & POLLIN) != 0;
+}
+
+void DiskWriter::Work::run() {
+  std::array<char, 64 << 10> chunk;  // NOLINT: written by read
+  while (wait()) {
+    const ssize_t n = ::read(pipe.get(), chunk.data(), chunk.size());
+    const bool lost = n > 0 && put({chunk.data(), static_cast<std::size_t>(n)}) > 0;
+    const int why = errno;
+    const std::scoped_lock lock(mutex);
+    if (lost) error = why;
+    ++rounds;
+    changed.notify_all();
+  }
+  const std::scoped_lock lock(mutex);
+  done = true;
+  changed.notify_all();
+}
+
+std::unique_ptr<DiskWriter> DiskWriter::start(int file) {
+  struct stat info {};
+  if (::fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) return nullptr;
+  auto pipe = make_pipe();
+  UniqueFd last(::eventfd(0, EFD_CLOEXEC));
+  if (!pipe || !last) return nullptr;
+  auto work = std::make_shared<Work>(std::move(pipe->read), std::move(last), file);
+  auto thread = start_quiet_thread("ddrun-disk", [work] { work->run(); });
+  if (!thread) return nullptr;
+  thread->detach();
+  return std::unique_ptr<DiskWriter>(new DiskWriter(std::move(pipe->write), std::move(work)));
+}
+
+DiskWriter::~DiskWriter() = default;
+
+std::string DiskWriter::finish() {
+  const std::uint64_t one = 1;
+  (void)!::write(work_->last.get(), &one, sizeof one);
+  std::unique_lock lock(work_->mutex);
+  while (!work_->done) {
+    const std::uint64_t before = work_->rounds;
+    if (!work_->changed.wait_for(lock, disk_patience, [&] { return work_->done || work_->rounds != before; })) {
+      return "the disk takes nothing";
+    }
+  }
+  return work_->error == 0 ? std::string() : std::strerror(work_->error);
+}
+
+// ---- standard input
 
 /// Reads this process' standard input, which it shares with the process that started it: nothing about it is changed.
 /// Never makes its caller wait, not even for a disk. Lives as long as the event loop.
