@@ -7,7 +7,6 @@
 #include "ddrun/rendezvous/find_coordinator.hpp"
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/topology/cpus.hpp"
-#include "ddrun/worker_env/worker_argv.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "preparation.hpp"
 

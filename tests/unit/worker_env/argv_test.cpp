@@ -1,5 +1,5 @@
 #include "ddrun/test/catch.hpp"
-#include "ddrun/worker_env/worker_argv.hpp"
+#include "ddrun/worker_env/worker_environment.hpp"
 
 using namespace ddrun;
 using worker_env::argv_depends_on_rank;
