@@ -19,7 +19,7 @@
 #include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
-#include "ddrun/cluster/machine.hpp"
+#include "ddrun/cluster/detect.hpp"
 #include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/remote/head.hpp"
 #include "ddrun/rendezvous/secret.hpp"

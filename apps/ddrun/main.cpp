@@ -19,7 +19,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/cluster/agent_starter.hpp"
-#include "ddrun/cluster/machine.hpp"
+#include "ddrun/cluster/detect.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
 #include "ddrun/rendezvous/secret.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,5 +69,55 @@ Found find_plain(const Surroundings& around);
 [[nodiscard]] std::string short_list(const std::vector<std::string>& words);
 
 inline constexpr int most_nodes = 1'000'000;
+
+// ---- variables that two of them look at
+
+/// What an MPI's mpirun calls its variables.
+struct MpiVariables {
+  std::string_view scheme, rank, size, local_rank, local_size;
+  std::string_view one_per_node;  ///< mpirun's option for one process on each machine
+  std::string_view pass;          ///< its options that tell every process where the store is
+};
+
+inline constexpr MpiVariables open_mpi{"Open MPI",
+                                       "OMPI_COMM_WORLD_RANK",
+                                       "OMPI_COMM_WORLD_SIZE",
+                                       "OMPI_COMM_WORLD_LOCAL_RANK",
+                                       "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                       "--map-by ppr:1:node",
+                                       "-x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT"};
+/// Intel MPI too. Slurm and Flux set PMI_RANK as well, but not the local size.
+inline constexpr MpiVariables mpich{"MPICH",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "MPI_LOCALNRANKS",
+                                    "-ppn 1",
+                                    "-genv MASTER_ADDR ADDRESS -genv MASTER_PORT PORT"};
+inline constexpr MpiVariables mvapich{"MVAPICH2",
+                                      "MV2_COMM_WORLD_RANK",
+                                      "MV2_COMM_WORLD_SIZE",
+                                      "MV2_COMM_WORLD_LOCAL_RANK",
+                                      "MV2_COMM_WORLD_LOCAL_SIZE",
+                                      "-ppn 1",
+                                      "-genv MASTER_ADDR ADDRESS -genv MASTER_PORT PORT"};
+inline constexpr std::array mpis{open_mpi, mpich, mvapich};
+
+// The first of these that is set counts. What Slurm says of a step is in the first ones.
+inline const std::vector<std::string_view> slurm_job_names{"SLURM_JOB_ID", "SLURM_JOBID"};
+inline const std::vector<std::string_view> slurm_step_names{"SLURM_STEP_ID", "SLURM_STEPID"};
+inline const std::vector<std::string_view> slurm_step_tasks_names{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"};
+inline const std::vector<std::string_view> slurm_step_hosts_names{"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
+                                                                  "SLURM_NODELIST"};
+
+/// The step that srun made this process a task of; nothing in a batch script or in salloc's shell, which are steps
+/// of Slurm's own.
+[[nodiscard]] Maybe<std::string> slurm_step(const Environment& variables);
+
+/// Whether it is a job of several parts, each with variables of its own.
+[[nodiscard]] bool is_heterogeneous_slurm(const Environment& variables);
+
+/// "12.0", "12.0.r1": unlike that of any other job, step or restart of the cluster.
+[[nodiscard]] std::string slurm_id(const Environment& variables, std::string_view job, std::string_view step);
 
 }  // namespace ddrun::cluster

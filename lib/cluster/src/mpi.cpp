@@ -1,6 +1,5 @@
 #include "ddrun/base/text.hpp"
 #include "findings.hpp"
-#include "mpi_variables.hpp"
 
 // mpirun starts ranks. With one of them on each machine they are what ddrun calls agents; but where rank 0 runs, no
 // variable says.

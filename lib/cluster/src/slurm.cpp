@@ -2,7 +2,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
 #include "findings.hpp"
-#include "slurm_variables.hpp"
 
 // Slurm tells a process of a step and a batch script much the same, but not about the same: in a step that is smaller
 // than its job the job's list of nodes is wrong, and SLURM_NTASKS is the step's in a step and the job's in a script.

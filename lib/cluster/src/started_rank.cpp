@@ -4,8 +4,6 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/cluster/hosts.hpp"
 #include "findings.hpp"
-#include "mpi_variables.hpp"
-#include "slurm_variables.hpp"
 
 namespace ddrun::cluster {
 

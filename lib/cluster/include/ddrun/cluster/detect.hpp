@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -8,13 +9,29 @@
 
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/cluster/machine.hpp"
 #include "ddrun/spec/launch_spec.hpp"
 
 namespace ddrun::cluster {
 
 // "Where am I?": what a scheduler or another launcher tells its processes about the job. docs/schedulers.md has the
 // variables of each.
+
+// What detection looks at. All of it comes in as arguments, so that a test can be any machine.
+
+/// The text of a file; nothing if it cannot be read.
+using ReadFile = std::function<std::optional<std::string>(const std::string& path)>;
+
+struct Machine {
+  std::string host_name;               ///< as gethostname() says
+  std::vector<std::string> addresses;  ///< of its interfaces, as text
+  std::int64_t pid = 0;                ///< of the ddrun that was started; 0: unknown
+};
+
+/// This one. Does not block: no name is looked up.
+[[nodiscard]] Machine this_machine();
+
+/// A ReadFile for real files, at most 16 MiB of each.
+[[nodiscard]] std::optional<std::string> read_text_file(const std::string& path);
 
 /// How many ddruns the scheme started.
 enum class Shape {
