@@ -10,7 +10,7 @@
 #include <iterator>
 
 #include "ddrun/agent/events_file.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/duration.hpp"

@@ -11,7 +11,7 @@
 
 #include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
 #include "ddrun/base/environment.hpp"

@@ -1,7 +1,7 @@
 #include <string>
 
 #include "commands.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"

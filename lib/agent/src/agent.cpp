@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ddrun/agent/events_file.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"

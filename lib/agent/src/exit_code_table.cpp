@@ -1,4 +1,4 @@
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 
 namespace ddrun::agent {
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/text.hpp"
 
 namespace ddrun::agent {

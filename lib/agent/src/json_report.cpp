@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
 #include "evidence.hpp"

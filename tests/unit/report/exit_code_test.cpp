@@ -1,4 +1,4 @@
-#include "ddrun/agent/exit_code_table.hpp"
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"
 

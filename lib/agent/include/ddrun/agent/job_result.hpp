@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/rendezvous/messages.hpp"
 
 namespace ddrun::agent {
@@ -139,5 +140,11 @@ struct JobResult {
   /// All that was to be kept or shown, is.
   [[nodiscard]] bool output_complete() const { return log_bytes_lost == 0 && console_bytes_lost == 0; }
 };
+
+/// The exit code for the end of a job: base/exit_status.hpp has the table.
+[[nodiscard]] int exit_code(const JobResult& result);
+
+/// The exit code for a failure before any worker was started.
+[[nodiscard]] int exit_code(Errc code);
 
 }  // namespace ddrun::agent
