@@ -22,9 +22,7 @@ Parsed parse_config(std::span<const std::string> rest, const cli::Asking& asking
     return cli::usage_error(
         "usage: ddrun config show [--json] [options] [--] [program] (a program called config: ddrun -- config)");
   }
-  std::vector<std::string> options(rest.begin() + 1, rest.end());
-  const bool json = take_out(options, "--json");
-  return cli::show_config(options, json, asking);
+  return cli::show_config(rest.subspan(1), asking);
 }
 
 Parsed parse_completion(std::span<const std::string> rest, const cli::Asking& /*asking*/) {
@@ -98,14 +96,6 @@ Parsed parse(const std::vector<std::string>& arguments, const Environment& envir
     return cli::PrintAndExit{concat("ddrun: error: cannot read the command line: ", error.what(), "\n"), true,
                              exit_codes::launcher_failed};
   }
-}
-
-bool take_out(std::vector<std::string>& words, std::string_view word) {
-  const auto end = std::find(words.begin(), words.end(), "--");
-  const auto kept = std::remove(words.begin(), end, word);
-  const bool was_there = kept != end;
-  words.erase(kept, end);
-  return was_there;
 }
 
 Result<std::uint16_t> parse_port(std::string_view text, int lowest) {

@@ -65,7 +65,6 @@ struct SecretNew {
 /// `ddrun env`: show what is known about this machine's place in a job. The program may be missing in `launch`.
 struct ShowPlace {
   cli::Launch launch;
-  bool json = false;
 };
 
 using Parsed =
@@ -91,8 +90,6 @@ struct Command {
 /// "ddrun: error: … (see 'ddrun WORD --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
 [[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
-/// Takes `word`, which is no option of a launch, out of `words` where it stands before "--"; whether it was there.
-bool take_out(std::vector<std::string>& words, std::string_view word);
 
 inline constexpr argv::Option help_option{"help", "h", "", "Print this help", true};
 

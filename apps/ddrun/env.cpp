@@ -195,12 +195,9 @@ bool starts_env_program(std::string_view word) {
   return std::find(names.begin(), names.end(), word.substr(0, word.find('='))) != names.end();
 }
 
-/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started, so that its
-/// options and --json may stand in any order.
+/// `ddrun env`, with the options of a launch, whose program may be there or not. It is not started.
 Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
-  std::vector<std::string> options(rest.begin(), rest.end());
-  const bool json = take_out(options, "--json");
-  auto parsed = cli::parse_place(options, asking);
+  auto parsed = cli::parse_place(rest, asking);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return *text;
   auto& launch = std::get<cli::Launch>(parsed);
   const std::string& program = launch.spec.program.name;
@@ -208,7 +205,7 @@ Parsed parse_env(std::span<const std::string> rest, const cli::Asking& asking) {
     return cli::usage_error(concat("'ddrun env' starts nothing; for env(1) with ", program,
                                    " write its options first: ddrun [options] -- env ", program, " ..."));
   }
-  return ShowPlace{std::move(launch), json};
+  return ShowPlace{std::move(launch)};
 }
 
 int run_env(const Parsed& parsed) {
@@ -224,12 +221,12 @@ int run_env(const Parsed& parsed) {
   if (!completion) {
     // What was seen helps to understand the refusal.
     const std::string seen = concat("Found: ", detected->scheme, "\n", table(evidence_rows(detected->evidence)));
-    const int code = command.json ? exit_codes::usage : say_text_or_fail(seen, exit_codes::usage);
+    const int code = launch.json ? exit_codes::usage : say_text_or_fail(seen, exit_codes::usage);
     say_error(completion.error().message);
     return code;
   }
   const Meaning job{launch.spec, *completion};
-  return say_text_or_fail(command.json ? as_json(*detected, job) : as_text(*detected, job), 0);
+  return say_text_or_fail(launch.json ? as_json(*detected, job) : as_text(*detected, job), 0);
 }
 
 }  // namespace ddrun

@@ -1,7 +1,6 @@
 #include "settings.hpp"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
 
@@ -105,25 +104,10 @@ Result<void> settle_rendezvous_file(RendezvousSpec& rendezvous, const Settings& 
 }
 
 /// The last six say something about torchrun's own store or barrier, which ddrun does not have.
-constexpr std::array<const char*, 19> known_keys{"timeout",
-                                                 "join_timeout",
-                                                 "last_call_timeout",
-                                                 "keep_alive_interval",
-                                                 "keep_alive_max_attempt",
-                                                 "is_host",
-                                                 "rank",
-                                                 "close_timeout",
-                                                 "heartbeat",
-                                                 "heartbeat_timeout",
-                                                 "read_timeout",
-                                                 "store_type",
-                                                 "use_libuv",
-                                                 "protocol",
-                                                 "cacert",
-                                                 "cert",
-                                                 "key",
-                                                 "user",
-                                                 "port"};
+constexpr std::string_view known_keys =
+    "timeout join_timeout last_call_timeout keep_alive_interval keep_alive_max_attempt is_host rank close_timeout "
+    "heartbeat "
+    "heartbeat_timeout read_timeout store_type use_libuv protocol cacert cert key user port";
 
 Result<void> wrong_value(std::string_view key, std::string_view text, const Error& error) {
   return fail(Errc::invalid_argument, concat("--rdzv-conf: ", key, "=", text, ": ", error.message));
@@ -164,7 +148,7 @@ Result<void> apply_rendezvous_conf(RendezvousSpec& rendezvous, const Settings& s
     rendezvous.is_host = *parsed;
   }
   if (settings.of("rdzv-conf").source != Source::command_line) return {};
-  const std::vector<std::string> known(known_keys.begin(), known_keys.end());
+  const std::vector<std::string> known = split(known_keys, ' ');
   for (const auto& [key, value] : rendezvous.conf) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const std::string near = nearest(key, known);

@@ -67,23 +67,38 @@ std::string_view type_name(toml::node_type type) {
   }
 }
 
-/// What TOML types an option takes, for its message.
-std::string_view wanted(Kind kind) {
-  switch (kind) {
-    case Kind::flag: return "true or false";
-    case Kind::count: return "a whole number or true or false";
-    case Kind::number: return "a number";
-    case Kind::duration: return "a number of seconds or a text such as \"90s\"";
-    case Kind::integer: return "a whole number";
-    case Kind::size:
-    case Kind::word_or_int: return "a whole number or a text";
-    case Kind::streams: return "a whole number, a text or a table";
-    case Kind::numbers: return "a whole number, a text or a list of them";
-    case Kind::names: return "a text or a list of texts";
-    case Kind::pairs: return "a text or a table";
-    case Kind::assignments: return "a list of \"NAME=VALUE\" or a table";
-    default: return "a text";
-  }
+/// TOML types that an option may take.
+namespace types {
+constexpr unsigned yes_no = 1, whole = 2, fraction = 4, text = 8, list = 16, table = 32;
+}
+
+struct Fit {
+  Kind kind;
+  unsigned types;
+  std::string_view wanted;  ///< for messages
+};
+
+constexpr Fit fits[] = {
+    {Kind::flag, types::yes_no, "true or false"},
+    {Kind::count, types::yes_no | types::whole, "a whole number or true or false"},
+    {Kind::integer, types::whole, "a whole number"},
+    {Kind::number, types::whole | types::fraction, "a number"},
+    {Kind::duration, types::whole | types::fraction | types::text, "a number of seconds or a text such as \"90s\""},
+    {Kind::size, types::whole | types::text, "a whole number or a text"},
+    {Kind::word_or_int, types::whole | types::text, "a whole number or a text"},
+    {Kind::streams, types::whole | types::text | types::table, "a whole number, a text or a table"},
+    {Kind::numbers, types::whole | types::text | types::list, "a whole number, a text or a list of them"},
+    {Kind::names, types::text | types::list, "a text or a list of texts"},
+    {Kind::pairs, types::text | types::table, "a text or a table"},
+    {Kind::assignments, types::list | types::table, "a list of \"NAME=VALUE\" or a table"},
+    {Kind::text, types::whole | types::text, "a text"},
+};
+
+const Fit& fit_of(Kind kind) {
+  static constexpr Fit text_only{Kind::choice, types::text, "a text"};
+  const auto* const found =
+      std::find_if(std::begin(fits), std::end(fits), [&](const Fit& f) { return f.kind == kind; });
+  return found == std::end(fits) ? text_only : *found;
 }
 
 /// A number or text as one would type it; nothing for other types.
@@ -119,59 +134,23 @@ std::optional<std::vector<std::string>> table_of(const toml::node& node, std::st
   return items;
 }
 
-std::optional<std::vector<std::string>> one(std::optional<std::string> text) {
-  if (!text) return std::nullopt;
-  return std::vector<std::string>{std::move(*text)};
-}
-
-std::optional<std::vector<std::string>> joined(std::optional<std::vector<std::string>> items) {
-  if (!items) return std::nullopt;
-  return std::vector<std::string>{join(*items, ",")};
-}
-
 /// The values that the option would have been given on a command line; nothing if the type does not fit.
 std::optional<std::vector<std::string>> values_of(Kind kind, const toml::node& node) {
-  switch (kind) {
-    case Kind::flag:
-    case Kind::count:
-      if (const auto* yes = node.as_boolean()) return one(yes->get() ? "1" : "0");
-      if (kind == Kind::count && node.is_integer()) return one(scalar(node));
-      return std::nullopt;
-    case Kind::number:
-      if (node.is_string()) return std::nullopt;
-      return one(scalar(node));
-    case Kind::integer:
-      if (node.is_string()) return std::nullopt;
-      break;
-    case Kind::duration: return one(scalar(node));
-    case Kind::streams:
-      if (node.is_table()) return joined(table_of(node, ":"));
-      break;
-    case Kind::numbers:
-      if (node.is_array()) return joined(list_of(node));
-      break;
-    case Kind::names:
-      if (node.is_integer()) return std::nullopt;
-      if (node.is_array()) {
-        auto items = list_of(node);
-        if (!items) return std::nullopt;
-        return std::vector<std::string>{filters_text(*items)};
-      }
-      break;
-    case Kind::pairs:
-      if (node.is_integer()) return std::nullopt;
-      if (node.is_table()) return joined(table_of(node, "="));
-      break;
-    case Kind::assignments: return node.is_table() ? table_of(node, "=") : list_of(node);
-    case Kind::choice:
-    case Kind::file:
-    case Kind::directory:
-      if (!node.is_string()) return std::nullopt;
-      break;
-    default: break;
-  }
-  if (node.is_floating_point()) return std::nullopt;
-  return one(scalar(node));
+  using Values = std::vector<std::string>;
+  const unsigned wanted = fit_of(kind).types;
+  const unsigned type = node.is_boolean()          ? types::yes_no
+                        : node.is_integer()        ? types::whole
+                        : node.is_floating_point() ? types::fraction
+                        : node.is_string()         ? types::text
+                        : node.is_array()          ? types::list
+                        : node.is_table()          ? types::table
+                                                   : 0;
+  if ((type & wanted) == 0) return std::nullopt;
+  if (type == types::yes_no) return Values{node.as_boolean()->get() ? "1" : "0"};
+  if (type != types::list && type != types::table) return Values{*scalar(node)};
+  auto items = type == types::list ? list_of(node) : table_of(node, kind == Kind::streams ? ":" : "=");
+  if (!items || kind == Kind::assignments) return items;
+  return Values{kind == Kind::names ? filters_text(*items) : join(*items, ",")};
 }
 
 class Reader {
@@ -238,7 +217,7 @@ class Reader {
       }
     }
     auto values = values_of(option->kind, *entry.node);
-    if (!values) return wrong_type(entry, at, wanted(option->kind));
+    if (!values) return wrong_type(entry, at, fit_of(option->kind).wanted);
     file_.values.push_back({option, std::move(*values), entry.key, at});
     return {};
   }
@@ -246,7 +225,7 @@ class Reader {
   Result<void> take_program(const Entry& entry, const std::string& at) {
     auto words = list_of(*entry.node);
     const bool is_program = entry.key == "program";
-    if (is_program && entry.node->is_string()) words = one(scalar(*entry.node));
+    if (is_program && entry.node->is_string()) words.emplace({*scalar(*entry.node)});
     if (!words) return wrong_type(entry, at, is_program ? "a text or a list of texts" : "a list of texts");
     if (is_program) {
       if (words->empty() || words->front().empty()) return wrong(at, "program must not be empty");
@@ -319,21 +298,10 @@ bool is_plain_number(std::string_view text) {
 }
 
 std::string toml_value(const Option& option, const std::vector<std::string>& values) {
-  switch (option.kind) {
-    case Kind::flag: return values.front();
-    case Kind::assignments: return quoted_list(values);
-    case Kind::count:
-    case Kind::integer:
-    case Kind::number:
-    case Kind::duration:
-    case Kind::size:
-    case Kind::word_or_int:
-    case Kind::streams:
-    case Kind::numbers:
-      if (is_plain_number(values.front())) return values.front();
-      break;
-    default: break;
-  }
+  if (option.kind == Kind::assignments) return quoted_list(values);
+  const bool is_number =
+      (fit_of(option.kind).types & (types::whole | types::fraction)) != 0 && option.kind != Kind::text;
+  if (option.kind == Kind::flag || (is_number && is_plain_number(values.front()))) return values.front();
   return in_quotes(values.front());
 }
 

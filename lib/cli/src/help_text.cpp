@@ -87,10 +87,9 @@ start ./p as 'ddrun -- env ...' does.
 std::string help_text() {
   const Draft defaults;
   std::string text(opening);
-  for (const Group group : {Group::workers, Group::program, Group::failure, Group::output, Group::launcher,
-                            Group::rendezvous, Group::several, Group::remote, Group::torchrun}) {
-    text += concat("\n", group_title(group), ":\n");
-    for (const Option& option : options_of(group)) {
+  for (const OptionGroup& group : option_groups()) {
+    text += concat("\n", group.title, ":\n");
+    for (const Option& option : group.options) {
       text += argv::describe(as_argument(option), explanation(option, defaults));
     }
   }

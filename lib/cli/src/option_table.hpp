@@ -34,8 +34,6 @@ struct Draft {
 // The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so
 // they cannot disagree; tests hold the manual page and docs/options.md against it.
 
-enum class Group { workers, program, failure, output, launcher, rendezvous, several, remote, torchrun };
-
 /// What a value looks like: decides which TOML types fit and how it is completed.
 enum class Kind {
   flag,         ///< no value; 0 or 1 in variables
@@ -61,15 +59,15 @@ struct Option {
   std::string_view name{};     ///< long name without dashes, words joined by '-'
   std::string_view shorts{};   ///< letters: "r" for -r
   std::string_view metavar{};  ///< what --help calls the value; empty if there is none
-  std::string_view choices{};  ///< words, separated by blanks
   Kind kind = Kind::flag;
-  bool pet = false;                   ///< read from PET_<NAME>, as torchrun does
-  std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
+  bool pet = false;  ///< read from PET_<NAME>, as torchrun does
   std::string_view help{};
   /// Takes one value, or says what is allowed. Null for --config, --help and their like, which are no settings.
   Result<void> (*set)(Draft&, std::string_view) = nullptr;
   /// The value as `set` would take it; empty: not set. Several only for Kind::assignments.
   std::vector<std::string> (*show)(const Draft&) = nullptr;
+  std::string_view choices{};         ///< words, separated by blanks
+  std::string_view other_variable{};  ///< a further variable, after DDRUN_ and PET_
 
   [[nodiscard]] bool takes_value() const { return kind != Kind::flag && kind != Kind::count && kind != Kind::action; }
   [[nodiscard]] bool is_setting() const { return set != nullptr; }
@@ -78,6 +76,14 @@ struct Option {
 /// As the command line sees it.
 [[nodiscard]] argv::Option as_argument(const Option& option);
 
+/// What stands under one heading of the help.
+struct OptionGroup {
+  std::string_view title;
+  std::span<const Option> options;
+};
+
+[[nodiscard]] std::span<const OptionGroup> option_groups();
+
 /// All options: those of each group behind one another.
 [[nodiscard]] std::span<const Option* const> all_options();
 
@@ -85,24 +91,8 @@ struct Option {
 [[nodiscard]] const Option* find_option(std::string_view long_name);
 
 using argv::with_dashes;
-/// "DDRUN_" + "nproc-per-node" -> "DDRUN_NPROC_PER_NODE".
-[[nodiscard]] std::string variable_name(std::string_view prefix, std::string_view long_name);
 /// Variables that set `option`, the strongest first.
 [[nodiscard]] std::vector<std::string> variables_of(const Option& option);
-
-[[nodiscard]] std::string_view group_title(Group group);
-[[nodiscard]] std::span<const Option> options_of(Group group);
-
-// The table's parts; worker_options() is in options_workers.cpp, with program_options(), and so on.
-[[nodiscard]] std::span<const Option> worker_options();
-[[nodiscard]] std::span<const Option> program_options();
-[[nodiscard]] std::span<const Option> failure_options();
-[[nodiscard]] std::span<const Option> output_options();
-[[nodiscard]] std::span<const Option> launcher_options();
-[[nodiscard]] std::span<const Option> rendezvous_options();
-[[nodiscard]] std::span<const Option> torchrun_options();
-[[nodiscard]] std::span<const Option> several_options();
-[[nodiscard]] std::span<const Option> remote_options();
 
 /// An option of mpirun, srun and other launchers that ddrun has not, and what does the same here.
 struct ForeignOption {

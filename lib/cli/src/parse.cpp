@@ -4,7 +4,6 @@
 #include <array>
 #include <iterator>
 
-#include "completion.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
 #include "settings.hpp"
@@ -13,7 +12,7 @@ namespace ddrun::cli {
 
 namespace {
 
-enum class Wanted { launch, config, config_json, place };
+enum class Wanted { launch, config, place };
 
 MessageSettings message_settings_of(const Draft& draft, const Environment& environment, bool stderr_is_tty) {
   MessageSettings settings;
@@ -51,15 +50,15 @@ std::string explain(std::string_view name) {
   return option == nullptr ? std::string() : concat(" (of ", option->launchers, "); ", option->hint);
 }
 
-std::vector<argv::Option> launch_options() {
-  std::vector<argv::Option> options;
-  for (const Option* option : all_options()) options.push_back(as_argument(*option));
-  return options;
-}
-
-Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments) {
-  static const std::vector<argv::Option> options = launch_options();
-  return argv::read({options, argv::Words::program, "ddrun --help", explain, "np"}, arguments);
+Result<argv::CommandLine> read_command_line(std::span<const std::string> arguments, Wanted wanted) {
+  static const std::vector<argv::Option> options = [] {
+    std::vector<argv::Option> all;
+    for (const Option* option : all_options()) all.push_back(as_argument(*option));
+    all.push_back({"json"});  // only where a text is wanted
+    return all;
+  }();
+  const std::span<const argv::Option> known(options.data(), options.size() - (wanted == Wanted::launch ? 1 : 0));
+  return argv::read({known, argv::Words::program, "ddrun --help", explain, "np"}, arguments);
 }
 
 /// Everything that the options of one command line lead to.
@@ -69,17 +68,20 @@ class LaunchReader {
       : environment_(asking.environment), version_(asking.version), stderr_is_tty_(asking.stderr_is_tty) {}
 
   std::variant<Launch, PrintAndExit> run(std::span<const std::string> arguments, Wanted wanted) {
-    auto line = read_command_line(arguments);
+    auto line = read_command_line(arguments, wanted);
     if (!line) return usage_error(line.error().message);
     if (line->action != nullptr) return answer(line->action->name == "help" ? help(wanted) : version_text(version_));
     if (line->has("print-completion")) return completion(line->last("print-completion"));
+    const bool json = line->has("json");
     if (auto done = settle(std::move(*line)); !done) return usage_error(done.error().message);
-    if (wanted == Wanted::config) return answer(config_text(draft_, settings_, program_origin_));
-    if (wanted == Wanted::config_json) return answer(config_json(draft_, settings_, program_origin_));
+    if (wanted == Wanted::config) {
+      return answer((json ? config_json : config_text)(draft_, settings_, program_origin_));
+    }
     if (program_origin_.empty() && wanted == Wanted::launch) {
       return usage_error("no program given: ddrun [options] [--] program [args...] (see 'ddrun --help')");
     }
     Launch launch;
+    launch.json = json;
     launch.messages = message_settings_of(draft_, environment_, stderr_is_tty_);
     if (draft_.spec.remote.asked_for()) launch.words_for_hosts = words_for_hosts(draft_, settings_);
     else export_here(draft_.spec, environment_, warnings_);
@@ -146,13 +148,6 @@ PrintAndExit usage_error(std::string_view message) {
 
 PrintAndExit answer(std::string text) { return {std::move(text), false, 0}; }
 
-PrintAndExit completion(std::string_view shell) {
-  if (shell == "bash") return answer(bash_completion());
-  if (shell == "zsh") return answer(zsh_completion());
-  if (shell == "fish") return answer(fish_completion());
-  return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
-}
-
 std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> words, const Asking& asking) {
   return LaunchReader(asking).run(words, Wanted::launch);
 }
@@ -161,8 +156,8 @@ std::variant<Launch, PrintAndExit> parse_place(std::span<const std::string> word
   return LaunchReader(asking).run(words, Wanted::place);
 }
 
-PrintAndExit show_config(std::span<const std::string> words, bool json, const Asking& asking) {
-  return std::get<PrintAndExit>(LaunchReader(asking).run(words, json ? Wanted::config_json : Wanted::config));
+PrintAndExit show_config(std::span<const std::string> words, const Asking& asking) {
+  return std::get<PrintAndExit>(LaunchReader(asking).run(words, Wanted::config));
 }
 
 }  // namespace ddrun::cli

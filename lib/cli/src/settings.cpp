@@ -77,7 +77,7 @@ void Settings::add_variables(const Environment& environment) {
 void Settings::add_command_line(const argv::CommandLine& line) {
   for (const auto& [typed, values] : line.options) {
     const Option* const option = find_option(typed->name);
-    if (!option->is_setting()) continue;
+    if (option == nullptr || !option->is_setting()) continue;
     Given given{Source::command_line, "command line", concat("--", option->name), values};
     const bool counted = option->kind == Kind::count && values == std::vector<std::string>(values.size(), "true");
     // A flag that is repeated is counted; of several values the last counts, as argparse does it.

@@ -83,11 +83,11 @@ TEST_CASE("env takes the options of a launch and needs no program") {
     REQUIRE(std::holds_alternative<ShowPlace>(parsed));
     return std::get<ShowPlace>(std::move(parsed));
   };
-  CHECK_FALSE(shown({"env"}).json);
-  CHECK(shown({"env", "--json"}).json);
-  CHECK(shown({"env", "-n", "3", "--json"}).json);
+  CHECK_FALSE(shown({"env"}).launch.json);
+  CHECK(shown({"env", "--json"}).launch.json);
+  CHECK(shown({"env", "-n", "3", "--json"}).launch.json);
   CHECK(shown({"env", "-n", "3", "--json", "./train"}).launch.spec.nproc.count == 3);
-  CHECK_FALSE(shown({"env", "--", "./train", "--json"}).json);
+  CHECK_FALSE(shown({"env", "--", "./train", "--json"}).launch.json);
   CHECK(shown({"env", "--env-detect=slurm"}).launch.env_detect == "slurm");
   CHECK(contains(refused({"env", "--nonsense"}), "unknown option"));
   CHECK(contains(refused({"env", "--env-detect=slum"}), "did you mean 'slurm'?"));

@@ -31,6 +31,7 @@ struct Launch {
   std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
   cluster::Given given;               ///< which options the user set, and where
   std::string env_detect = "auto";    ///< one of cluster::detect_words
+  bool json = false;                  ///< of `ddrun env`
 };
 
 /// The answer is a text: --help, --version, `config show`, `completion`, or one line about wrong usage.
@@ -58,10 +59,10 @@ struct Asking {
 /// against the machine (programs, directories, GPUs): that is for those who use the result. Throws only for want of
 /// memory.
 [[nodiscard]] std::variant<Launch, PrintAndExit> parse_launch(std::span<const std::string> words, const Asking& asking);
-/// The same for `ddrun env`, where the program may be missing.
+/// The same for `ddrun env`, where the program may be missing, and which has an option --json.
 [[nodiscard]] std::variant<Launch, PrintAndExit> parse_place(std::span<const std::string> words, const Asking& asking);
-/// The same for `ddrun config show`: the settings, as a settings file or as JSON.
-[[nodiscard]] PrintAndExit show_config(std::span<const std::string> words, bool json, const Asking& asking);
+/// The same for `ddrun config show`: the settings, as a settings file or, with --json, as JSON.
+[[nodiscard]] PrintAndExit show_config(std::span<const std::string> words, const Asking& asking);
 
 // Other answers.
 

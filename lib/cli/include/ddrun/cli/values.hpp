@@ -60,33 +60,4 @@ namespace ddrun::cli {
 [[nodiscard]] std::string pairs_text(const std::map<std::string, std::string>& pairs);
 [[nodiscard]] std::string signals_text(const std::set<int>& signals);
 
-/// Stores a parsed value, or passes the failure on.
-template <class T, class U>
-[[nodiscard]] Result<void> assign(T& to, Result<U> from) {
-  if (!from) return tl::unexpected<Error>(std::move(from.error()));
-  to = std::move(*from);
-  return {};
-}
-
-/// The same, where nothing as text means that the option was not given, as in --log-dir=$UNSET.
-template <class T, class Parse>
-[[nodiscard]] Result<void> assign_or_reset(std::optional<T>& to, std::string_view text, Parse parse) {
-  if (!text.empty()) return assign(to, parse(text));
-  to.reset();
-  return {};
-}
-
-// What Option::show returns.
-using Shown = std::vector<std::string>;
-[[nodiscard]] inline Shown shown(bool value) { return {value ? "true" : "false"}; }
-[[nodiscard]] inline Shown shown(int value) { return {std::to_string(value)}; }
-[[nodiscard]] inline Shown shown(std::string value) {
-  if (value.empty()) return {};
-  Shown one;
-  one.push_back(std::move(value));
-  return one;
-}
-[[nodiscard]] inline Shown shown(const char* value) { return shown(std::string(value)); }
-[[nodiscard]] inline Shown shown(const std::optional<std::string>& value) { return shown(value.value_or("")); }
-
 }  // namespace ddrun::cli

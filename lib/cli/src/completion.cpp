@@ -1,0 +1,356 @@
+#include <algorithm>
+
+#include "ddrun/base/text.hpp"
+#include "ddrun/cli/parse.hpp"
+#include "option_table.hpp"
+
+// Completion scripts for three shells: options and their values by the table, ddrun's own words by a list.
+
+namespace ddrun::cli {
+
+namespace {
+
+struct OwnWord {
+  std::string_view word;
+  std::string_view next{};   ///< what may stand directly behind it
+  std::string_view later{};  ///< what may stand anywhere behind it
+};
+
+/// `config show` and `env` have the options of a launch too, and --json.
+constexpr OwnWord own_words[] = {
+    {"completion", "", "bash zsh fish"},
+    {"config", "show"},
+    {"env"},
+    {"help", "completion config env rendezvous secret store version"},
+    {"rendezvous", "",
+     "--port= --bind= --secret-file= --insecure --heartbeat-interval= --heartbeat-misses= --stats --help"},
+    {"secret", "new", "--print"},
+    {"store", "get set add wait list del --port= --bind= --max-memory= --stats --help",
+     "--server= --timeout= --prefix= --raw"},
+    {"version", "", "--json"},
+};
+
+/// "completion config …"
+std::string own_word_list() {
+  std::string text;
+  for (const OwnWord& own : own_words) text += concat(text.empty() ? "" : " ", own.word);
+  return text;
+}
+
+/// What is offered for --signals-to-handle; it takes others too.
+constexpr std::string_view signal_words = "SIGALRM SIGHUP SIGINT SIGQUIT SIGTERM SIGUSR1 SIGUSR2 SIGWINCH";
+
+/// The first part of an option's help: what fits beside a name in a menu.
+std::string short_help(const Option& option) {
+  const std::string_view help = option.help;
+  return std::string(help.substr(0, help.find_first_of(":;(")).substr(0, 70));
+}
+
+/// With a backslash before each of `special`.
+std::string escaped(std::string_view text, std::string_view special) {
+  std::string out;
+  for (const char c : text) {
+    if (special.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+/// In single quotes, for a shell in which ' is written as `quote` inside of them.
+std::string single_quoted(std::string_view text, std::string_view quote) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') out += quote;
+    else out += c;
+  }
+  return out + "'";
+}
+
+/// "--nproc-per-node|-n": every spelling of the options that take a value and of which `wanted` is true.
+template <class Predicate>
+std::string patterns_of(Predicate wanted) {
+  std::string text;
+  for (const Option* option : all_options()) {
+    if (!option->takes_value() || !wanted(*option)) continue;
+    if (!text.empty()) text += '|';
+    text += concat("--", option->name);
+    for (const char letter : option->shorts) text += concat("|-", letter);
+    if (option->shorts.find('n') != std::string_view::npos) text += "|-np";
+  }
+  return text;
+}
+
+// ---- bash
+
+/// Walks the words before the cursor as ddrun itself does; `=` is a word of its own to bash.
+constexpr std::string_view bash_walk = R"sh(
+_ddrun() {
+    local cur=${COMP_WORDS[COMP_CWORD]} word='' want='' prefix='' program=0 i=1 options=$_ddrun_options
+    COMPREPLY=()
+    if ((COMP_CWORD > 1)); then
+        word=$(_ddrun_behind "${COMP_WORDS[1]}")
+        if [[ -n $word ]]; then
+            mapfile -t COMPREPLY < <(compgen -W "$word" -- "$cur")
+            return
+        fi
+        case ${COMP_WORDS[1]} in
+            config) i=3 options+=' --json' ;;
+            env) i=2 options+=' --json' ;;
+        esac
+    fi
+    for ((; i < COMP_CWORD; i++)); do
+        word=${COMP_WORDS[i]}
+        if [[ $word == '=' ]]; then continue; fi
+        if [[ -n $want ]]; then want=''; continue; fi
+        case $word in
+            --) program=1; ((i++)); break ;;
+            --*=*) ;;
+            -*) want=$(_ddrun_wants "$word") ;;
+            *) program=1; break ;;
+        esac
+    done
+    if ((program)); then
+        if ((i == COMP_CWORD)); then _ddrun_program "$cur"; else _ddrun_files -f "$cur"; fi
+        return
+    fi
+    if [[ $cur == '=' ]]; then
+        cur=''
+    elif [[ -z $want && $cur == --*=* ]]; then
+        want=$(_ddrun_wants "${cur%%=*}") prefix=${cur%%=*}= cur=${cur#*=}
+    fi
+    if [[ -n $want ]]; then
+        _ddrun_value "$want" "$cur"
+        COMPREPLY=("${COMPREPLY[@]/#/$prefix}")
+    elif [[ $cur == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$options" -- "${cur//_/-}")
+    else
+        _ddrun_program "$cur"
+        if ((COMP_CWORD == 1)); then
+            mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -W "$_ddrun_words" -- "$cur")
+        fi
+    fi
+}
+
+_ddrun_files() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen "$1" -- "$2")
+}
+
+_ddrun_program() {
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <({ [[ $1 == */* ]] || _ddrun_commands "$1"; compgen -f -- "$1"; } | sort -u)
+}
+
+# Files in PATH, and what the shell has of its own only if there is a file of that name too.
+_ddrun_commands() {
+    local name
+    compgen -c -- "$1" | grep -vxF -f <(compgen -A builtin -A keyword -A alias -A function -- "$1")
+    compgen -A builtin -A keyword -A alias -A function -- "$1" | while read -r name; do
+        if type -P -- "$name" >/dev/null; then printf '%s\n' "$name"; fi
+    done
+}
+
+_ddrun_by_help() {
+    local cur=${COMP_WORDS[COMP_CWORD]}
+    COMPREPLY=()
+    if [[ $cur == -* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$1" --help 2>/dev/null | grep -o -- '--[a-z][a-z_-]*[a-z]=\?' | sort -u)" -- "$cur")
+    else
+        _ddrun_files -f "$cur"
+    fi
+}
+)sh";
+
+std::string bash_completion() {
+  std::string text = "# bash completion for ddrun; made by: ddrun completion bash\n\n_ddrun_options='";
+  for (const Option* option : all_options()) text += concat(text.back() == '\'' ? "" : " ", "--", option->name);
+  text +=
+      "'\n\n# The option itself if it takes a value from the next word.\n_ddrun_wants() {\n    case ${1//_/-} in\n     "
+      "   ";
+  text += patterns_of([](const Option&) { return true; });
+  text += ") printf '%s' \"${1//_/-}\" ;;\n    esac\n}\n\n_ddrun_value() {\n    case $1 in\n";
+  for (const Option* option : all_options()) {
+    if (option->choices.empty()) continue;
+    text += concat("        ", patterns_of([&](const Option& other) { return &other == option; }),
+                   ") mapfile -t COMPREPLY < <(compgen -W '", option->choices, "' -- \"$2\") ;;\n");
+  }
+  text += concat(
+      "        ", patterns_of([](const Option& option) { return option.name == "export"; }),
+      ") mapfile -t COMPREPLY < <(compgen -e -- \"$2\") ;;\n        --signals-to-handle) mapfile -t COMPREPLY < <(",
+      "compgen -P \"${2%\"${2##*,}\"}\" -W '", signal_words, "' -- \"${2##*,}\") ;;\n");
+  text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::file; }),
+                 ") _ddrun_files -f \"$2\" ;;\n");
+  text += concat("        ", patterns_of([](const Option& option) { return option.kind == Kind::directory; }),
+                 ") _ddrun_files -d \"$2\" ;;\n    esac\n}\n");
+  text += concat("\n_ddrun_words='", own_word_list(), "'\n\n_ddrun_behind() {\n    case $1 in\n");
+  for (const OwnWord& own : own_words) {
+    if (own.word == "env") continue;
+    text += concat("        ", own.word, ") ((COMP_CWORD == 2)) && printf '%s ' '", own.next, "'; printf '%s' '",
+                   own.later, "' ;;\n");
+  }
+  text += concat("    esac\n}\n", bash_walk);
+  return text + "\ncomplete -F _ddrun ddrun\ncomplete -F _ddrun_by_help ddrun-allreduce ddrun-etcd\n";
+}
+
+// ---- fish
+
+std::string fish_line(const Option& option) {
+  std::string text = "complete -c ddrun -n __ddrun_own_part";
+  for (const char letter : option.shorts) text += concat(" -s ", letter);
+  text += concat(" -l ", option.name);
+  if (option.kind == Kind::file) text += " -r -F";
+  else if (option.kind == Kind::directory) text += " -x -a '(__fish_complete_directories (commandline -ct))'";
+  else if (option.takes_value()) text += " -x";
+  if (option.name == "export") text += " -a '(set -xn)'";
+  if (option.name == "signals-to-handle") text += concat(" -a '(__fish_append , ", signal_words, ")'");
+  if (!option.choices.empty()) text += concat(" -a '", option.choices, "'");
+  return text + concat(" -d ", single_quoted(escaped(short_help(option), "\\"), "\\'"), "\n");
+}
+
+std::string fish_completion() {
+  std::string values = patterns_of([](const Option&) { return true; });
+  for (char& c : values) {
+    if (c == '|') c = ' ';
+  }
+  std::string text = concat(R"(# fish completion for ddrun; made by: ddrun completion fish
+
+# True until the program's name is complete: what follows it is not ddrun's.
+function __ddrun_own_part
+    set -l value_options )",
+                            values, R"(
+    set -l skip 0
+    set -l words (commandline -opc)
+    for word in $words[2..-1]
+        if test $skip = 1
+            set skip 0
+            continue
+        end
+        switch $word
+            case --
+                return 1
+            case '-*'
+                if contains -- (string replace -a _ - -- $word) $value_options
+                    set skip 1
+                end
+            case config show env
+                continue
+            case '*'
+                return 1
+        end
+    end
+    return 0
+end
+
+# Whether the line begins with this one of ddrun's own words.
+function __ddrun_behind
+    set -l words (commandline -opc)
+    test (count $words) -gt 1; and test $words[2] = $argv[1]
+end
+
+function __ddrun_first_word
+    test (count (commandline -opc)) -eq 1
+end
+
+complete -c ddrun -n __ddrun_own_part -a '(__fish_complete_command)'
+complete -c ddrun -n '__ddrun_behind config' -n __ddrun_own_part -l json
+complete -c ddrun -n '__ddrun_behind env' -n __ddrun_own_part -l json
+complete -c ddrun -n __ddrun_first_word -a ')",
+                            own_word_list(), "'\n");
+  for (const OwnWord& own : own_words) {
+    if (own.word == "env") continue;
+    text += concat("complete -c ddrun -n '__ddrun_behind ", own.word, "'", own.word == "config" ? "" : " -f", " -a '",
+                   own.next, " ", own.later, "'\n");
+  }
+  for (const Option* option : all_options()) text += fish_line(*option);
+  return text;
+}
+
+// ---- zsh
+
+std::string zsh_action(const Option& option) {
+  if (option.name == "export") return "_parameters -g '*export*'";
+  if (option.name == "signals-to-handle") return concat("_values -s , signal ", signal_words);
+  switch (option.kind) {
+    case Kind::file: return "_files";
+    case Kind::directory: return "_files -/";
+    default: return option.choices.empty() ? std::string(" ") : concat("(", option.choices, ")");
+  }
+}
+
+/// One line for _arguments: '(-n --nproc-per-node)'{-n+,--nproc-per-node=}'[help]:value:action'
+std::string zsh_specification(const Option& option) {
+  const bool repeatable = option.kind == Kind::count || option.kind == Kind::assignments;
+  const std::string name = concat("--", option.name, option.takes_value() ? "=" : "");
+  std::string text = "    ";
+  if (option.shorts.empty()) {
+    text += concat(repeatable ? "'*'" : "", name);
+  } else {
+    text += repeatable ? std::string("'*'") : concat("'(-", option.shorts[0], " --", option.name, ")'");
+    text += concat("{-", option.shorts[0], option.takes_value() ? "+" : "", ",", name, "}");
+  }
+  std::string rest = concat("[", escaped(short_help(option), "[]\\"), "]");
+  if (option.takes_value()) rest += concat(":", escaped(option.metavar, ":\\"), ":", zsh_action(option));
+  return text + single_quoted(rest, "'\\''");
+}
+
+std::string zsh_completion() {
+  std::string text = concat(R"(#compdef ddrun ddrun-allreduce ddrun-etcd
+# zsh completion for ddrun; made by: ddrun completion zsh
+
+_ddrun_program() {
+  _alternative 'commands:program:_command_names -e' 'files:file:_files'
+}
+
+_ddrun() {
+  if [[ $service == ddrun-* ]]; then _gnu_generic; return; fi
+  if (( CURRENT == 2 )) && [[ $PREFIX != -* ]]; then
+    compadd -- )",
+                            own_word_list(), R"(
+    _ddrun_program
+    return
+  fi
+  case $words[2] in
+    config)
+      if (( CURRENT == 3 )); then compadd -- show; return; fi
+      (( CURRENT == 4 )) && compadd -- --json
+      shift 2 words
+      (( CURRENT -= 2 )) ;;
+    env)
+      (( CURRENT == 3 )) && compadd -- --json
+      shift 1 words
+      (( CURRENT -= 1 )) ;;
+)");
+  for (const OwnWord& own : own_words) {
+    if (own.word == "config" || own.word == "env") continue;
+    text += concat("    ", own.word, ") ");
+    if (!own.next.empty()) text += concat("((CURRENT == 3)) && compadd -- ", own.next, "; ");
+    if (!own.later.empty()) text += concat("compadd -- ", own.later, "; ");
+    text += "return ;;\n";
+  }
+  text += R"(  esac
+  _arguments -s -S -A '-*' \
+)";
+  for (const Option* option : all_options()) text += zsh_specification(*option) + " \\\n";
+  text += R"(    '(-)1:program:_ddrun_program' \
+    '*::arguments:_normal'
+}
+
+if [ "$funcstack[1]" = _ddrun ]; then
+  _ddrun "$@"
+else
+  compdef _ddrun ddrun ddrun-allreduce ddrun-etcd
+fi
+)";
+  return text;
+}
+
+}  // namespace
+
+PrintAndExit completion(std::string_view shell) {
+  if (shell == "bash") return answer(bash_completion());
+  if (shell == "zsh") return answer(zsh_completion());
+  if (shell == "fish") return answer(fish_completion());
+  return usage_error(concat("no completion for '", shell, "'; there is one for bash, zsh and fish"));
+}
+
+}  // namespace ddrun::cli
