@@ -4,7 +4,9 @@
 #include <array>
 #include <exception>
 
+#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/cli/values.hpp"
 
@@ -102,6 +104,11 @@ Result<std::uint16_t> parse_port(std::string_view text, int lowest) {
   const auto port = cli::parse_int(text, lowest, 65535);
   if (!port) return fail(Errc::invalid_argument, concat("port ", port.error().message));
   return static_cast<std::uint16_t>(*port);
+}
+
+int say_failure(const Error& error, std::optional<int> code) {
+  say_error(error.message);
+  return code.value_or(agent::exit_code(error.code));
 }
 
 cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message) {

@@ -17,6 +17,14 @@
 #include "ddrun/cli/parse.hpp"
 #include "ddrun/cluster/complete.hpp"
 
+namespace ddrun::process {
+struct AgentContext;
+}
+namespace ddrun::remote {
+struct Bootstrap;
+class Home;
+}  // namespace ddrun::remote
+
 // What the first word of a command line may be, but a program. Each has a file of its name, with its options, its help
 // and what it does; those that only print a text are in commands.cpp, with what
 // several of them need.
@@ -87,6 +95,9 @@ struct Command {
 [[nodiscard]] Parsed parse(const std::vector<std::string>& arguments, const Environment& environment,
                            const cli::VersionInfo& version, bool stderr_is_tty);
 
+/// Says the error, and returns `code`, or else the exit code for such an error before anything was started.
+int say_failure(const Error& error, std::optional<int> code = std::nullopt);
+
 /// "ddrun: error: … (see 'ddrun WORD --help')"
 [[nodiscard]] cli::PrintAndExit wrong_usage(std::string_view word, std::string_view message);
 [[nodiscard]] Result<std::uint16_t> parse_port(std::string_view text, int lowest);
@@ -122,5 +133,19 @@ struct ClusterPlace {
 /// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
 /// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
 [[nodiscard]] Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid);
+
+// A job on hosts that are reached through ssh (hosts.cpp). Both return the program's exit code.
+
+/// On the user's machine (--hosts, --hostfile), in the agent process.
+int run_on_hosts(const cli::Launch& launch, process::AgentContext& context);
+
+/// How a host's ddrun runs its part of a job that was decided elsewhere.
+using RunLaunch =
+    std::function<int(const cli::Launch&, process::AgentContext&, const remote::Bootstrap&, const remote::Home&)>;
+
+/// What stands behind `ddrun` on a host of --hosts: relay, or as it was called first, agent.
+[[nodiscard]] bool is_relay_word(std::string_view word);
+/// `ddrun relay`, on each of the hosts. Not for people.
+int serve_host(int argc, char** argv, const cli::VersionInfo& version, const RunLaunch& run);
 
 }  // namespace ddrun

@@ -213,10 +213,7 @@ int run_env(const Parsed& parsed) {
   cli::Launch& launch = command.launch;
   set_message_settings(launch.messages);
   const auto detected = detect_place(launch, ::getpid());
-  if (!detected) {
-    say_error(detected.error().message);
-    return exit_codes::usage;
-  }
+  if (!detected) return say_failure(detected.error(), exit_codes::usage);
   const auto completion = complete_place(launch, *detected);
   if (!completion) {
     // What was seen helps to understand the refusal.

@@ -22,8 +22,9 @@
 #include "ddrun/cluster/detect.hpp"
 #include "ddrun/process/guard.hpp"
 #include "ddrun/process/signals.hpp"
+#include "ddrun/remote/bootstrap.hpp"
+#include "ddrun/remote/relay.hpp"
 #include "ddrun/rendezvous/secret.hpp"
-#include "hosts.hpp"
 
 namespace {
 
@@ -50,8 +51,7 @@ int print(const std::string& text, bool to_stderr, int code) {
 int dry_run(const LaunchSpec& spec) {
   const auto text = agent::describe_job(spec, environ, build_info().version);
   if (text) return print(*text, false, exit_codes::success);
-  say_error(text.error().message);
-  return agent::exit_code(text.error().code);
+  return say_failure(text.error());
 }
 
 /// `tells_cause`: false where another agent of the same job, on the same screen, says why it ended.
@@ -96,10 +96,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   std::string text = home.read_secret();
   auto secret = rendezvous::Secret::from_text(text);
   rendezvous::wipe(text);
-  if (!secret) {
-    say_error(secret.error().message);
-    return exit_codes::launcher_failed;
-  }
+  if (!secret) return say_failure(secret.error(), exit_codes::launcher_failed);
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
   return run(launch, context, std::move(hooks), part.node_rank == 0);
@@ -109,16 +106,10 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
 int share_secret(const RendezvousSpec& spec) {
   if (spec.insecure) return 0;
   auto found = rendezvous::find_secret(spec, variable);
-  if (!found) {
-    say_error(found.error().message);
-    return agent::exit_code(found.error().code);
-  }
+  if (!found) return say_failure(found.error());
   if (*found) return 0;
   auto made = rendezvous::new_secret_text();
-  if (!made) {
-    say_error(made.error().message);
-    return exit_codes::launcher_failed;
-  }
+  if (!made) return say_failure(made.error(), exit_codes::launcher_failed);
   ::setenv("DDRUN_SECRET", made->c_str(), 1);
   rendezvous::wipe(*made);
   return 0;
@@ -127,10 +118,7 @@ int share_secret(const RendezvousSpec& spec) {
 /// Starts ddrun with the same `arguments` on each node of the job that this process is the script of.
 int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std::vector<std::string> arguments,
                  process::AgentContext& context, cluster::AgentStarter& starter) {
-  if (auto ready = starter.prepare(); !ready) {
-    say_error(ready.error().message);
-    return exit_codes::launcher_failed;
-  }
+  if (auto ready = starter.prepare(); !ready) return say_failure(ready.error(), exit_codes::launcher_failed);
   if (const int code = share_secret(spec.rendezvous); code != 0) return code;
   cluster::Starting starting;
   starting.arguments = std::move(arguments);
@@ -173,10 +161,7 @@ int agent_main(const std::vector<std::string>& arguments, process::AgentContext&
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
   if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
   const auto place = find_place(launch, context.shared->started_pid);
-  if (!place) {
-    say_error(place.error().message);
-    return exit_codes::usage;
-  }
+  if (!place) return say_failure(place.error(), exit_codes::usage);
   if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
     return start_agents(launch.spec, *script, arguments, context, starter);
   }

@@ -1,7 +1,6 @@
 #include <string>
 
 #include "commands.hpp"
-#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
@@ -62,11 +61,6 @@ std::string stats_text(const rendezvous::CoordinatorServerStats& stats) {
          stats_line("bytes_in", stats.bytes_in) + stats_line("bytes_out", stats.bytes_out);
 }
 
-int refuse(const std::string& message, int code) {
-  say_error(message);
-  return code;
-}
-
 }  // namespace
 
 Parsed parse_rendezvous(std::span<const std::string> rest, const cli::Asking& asking) {
@@ -115,7 +109,7 @@ int run_rendezvous(const Parsed& parsed) {
     RendezvousSpec spec;
     spec.secret_file = command.secret_file;
     auto here = rendezvous::find_or_make_secret(spec, variable);
-    if (!here) return refuse(here.error().message, agent::exit_code(here.error().code));
+    if (!here) return say_failure(here.error());
     found = std::move(*here);
     if (found->is_new) say(Level::notice, rendezvous::new_secret_message(found->file));
     if (!found->secret.looks_strong()) say(Level::warning, rendezvous::weak_secret_message());
@@ -123,7 +117,7 @@ int run_rendezvous(const Parsed& parsed) {
     options.secret_file = found->file;
   }
   const auto server = rendezvous::CoordinatorServer::start(options);
-  if (!server) return refuse(server.error().message, agent::exit_code(server.error().code));
+  if (!server) return say_failure(server.error());
   found.reset();
   return serving.run((*server)->addresses(),
                      command.stats ? [&] { return stats_text((*server)->stats()); } : std::function<std::string()>());

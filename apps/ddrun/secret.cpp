@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include "commands.hpp"
-#include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/environment.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
@@ -35,11 +34,6 @@ written. A program called secret: ddrun -- secret
 )");
 }
 
-int refuse(const Error& error) {
-  say_error(error.message);
-  return agent::exit_code(error.code);
-}
-
 /// No signal may leave half a file.
 void hold_signals() {
   ::signal(SIGXFSZ, SIG_IGN);
@@ -70,7 +64,7 @@ Parsed parse_secret(std::span<const std::string> rest, const cli::Asking& /*aski
 int run_secret(const Parsed& parsed) {
   const auto& command = std::get<SecretNew>(parsed);
   auto text = rendezvous::new_secret_text();
-  if (!text) return refuse(text.error());
+  if (!text) return say_failure(text.error());
   if (command.print) return print_and_wipe(*text + "\n") ? 0 : exit_codes::launcher_failed;
   const auto path = rendezvous::secret_path(variable);
   if (!path) {
@@ -78,7 +72,7 @@ int run_secret(const Parsed& parsed) {
     return exit_codes::launcher_failed;
   }
   hold_signals();
-  if (auto written = rendezvous::write_new_secret(*path, *text); !written) return refuse(written.error());
+  if (auto written = rendezvous::write_new_secret(*path, *text); !written) return say_failure(written.error());
   rendezvous::wipe(*text);
   print_and_wipe(
       concat("wrote ", *path, ": machines that share it need nothing else; copy it to the others, with mode 600\n"));

@@ -294,10 +294,7 @@ int ask_store(const StoreAsk& command) {
   // A store that does not answer is not the same as a key that is not there.
   const auto patience = std::max(command.timeout, Milliseconds(1000));
   auto client = store::connect_by_name(command.host, command.port, Clock::now() + patience);
-  if (!client) {
-    say_error(client.error().message);
-    return exit_codes::launcher_failed;
-  }
+  if (!client) return say_failure(client.error(), exit_codes::launcher_failed);
   return ask(command, **client);
 }
 
