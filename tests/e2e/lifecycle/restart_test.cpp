@@ -1,5 +1,7 @@
 #include <signal.h>
 
+#include <chrono>
+
 #include "../job.hpp"
 
 using namespace ddrun::test;
@@ -56,9 +58,11 @@ TEST_CASE("Restarts older than the window do not count") {
     CHECK(within.code() == 0);
     CHECK(count(within.err, "restarting") == 3);
   }
-  const auto outside =
-      finish(job({"--max-restarts=1", "--restart-window=1h"}, {"attempt", "3", "exit", "0", ";", "exit", "1"}));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto outside = finish(job({"--max-restarts=1", "--restart-window=1h", "--restart-backoff=0.2"},
+                                  {"attempt", "3", "exit", "0", ";", "exit", "1"}));
   DDRUN_SHOW(outside);
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(200));
   CHECK(outside.code() == 1);
   CHECK(count(outside.err, "restarting") == 1);
 }
