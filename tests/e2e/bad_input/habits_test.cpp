@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include "../job.hpp"
 
 using namespace ddrun::test;
@@ -27,17 +25,6 @@ TEST_CASE("A program called agent or relay is not taken for what serves other ma
   CHECK(outcome.code() == 2);
   CHECK(outcome.out.empty());
   CHECK(has(outcome.err, "ddrun -- " + word));
-}
-
-TEST_CASE("A report to - is written to standard output") {
-  const TemporaryDirectory dir;
-  RunOptions options;
-  options.directory = dir.path();
-  const auto outcome = finish(command({"--report=-", "--label=none", "echo", "hello"}), options);
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 0);
-  CHECK(outcome.out.starts_with("hello\n{\n  \"schema_version\": 1"));
-  CHECK(::access(dir.file("-").c_str(), F_OK) != 0);
 }
 
 TEST_CASE("A PATH for the workers is the one in which the program is looked for") {

@@ -50,18 +50,20 @@ TEST_CASE("The JSON report has every rank of every attempt") {
 }
 
 TEST_CASE("A report to stdout comes behind what was written there before") {
-  const TemporaryDirectory dir;
-  // stdout is a file here, as in a batch job: it must not be replaced.
-  const auto outcome =
-      finish({"/bin/sh", "-c",
-              "echo before >" + dir.file("out") + "; " + DDRUN_TEST_DDRUN +
-                  " --report=/dev/stdout /bin/echo worker >>" + dir.file("out") + "; echo after >>" + dir.file("out")});
-  DDRUN_SHOW(outcome);
-  const std::string text = read_file(dir.file("out"));
-  INFO(text);
-  CHECK(text.starts_with("before\nworker\n{\n"));
-  CHECK(text.ends_with("}\nafter\n"));
-  CHECK(has(text, "\"verdict\": \"success\""));
+  for (const std::string stdout_as : {"-", "/dev/stdout"}) {
+    const TemporaryDirectory dir;
+    // stdout is a file here, as in a batch job: it must not be replaced.
+    const auto outcome = finish({"/bin/sh", "-c",
+                                 "cd " + dir.path() + "; echo before >out; " + DDRUN_TEST_DDRUN +
+                                     " --report=" + stdout_as + " /bin/echo worker >>out; echo after >>out"});
+    DDRUN_SHOW(outcome);
+    const std::string text = read_file(dir.file("out"));
+    INFO(text);
+    CHECK(text.starts_with("before\nworker\n{\n"));
+    CHECK(text.ends_with("}\nafter\n"));
+    CHECK(has(text, "\"verdict\": \"success\""));
+    CHECK_FALSE(std::filesystem::exists(dir.file("-")));
+  }
 }
 
 TEST_CASE("The message of an error file is shown and handed on to an outer launcher") {

@@ -176,8 +176,3 @@ TEST_CASE("whoever asks before the cgroup is there waits for it") {
   CHECK(await_job_cgroup(shared).path() == group.path());
   CHECK(group.remove());
 }
-
-TEST_CASE("without a decision there is no cgroup") {
-  SharedState shared;
-  CHECK(await_job_cgroup(shared).path().empty());
-}

@@ -130,24 +130,6 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   CHECK(h.shown_out.empty());
 }
 
-TEST_CASE("what a grandchild writes after its worker ended still reaches the log") {
-  TemporaryDirectory dir;
-  OutputHarness h(1, [&](OutputOptions& options) {
-    options.log.dir = dir.path();
-    options.log.tee.everyone = Streams::out;
-  });
-  h.start();
-  UniqueFd grandchild = duplicate(h.workers[0].out.get()).value();
-  put(h.workers[0].out, "worker\n");
-  h.workers.clear();
-  h.output->drain(0);
-  put(grandchild, "grandchild\n");
-  grandchild.reset();
-  CHECK(h.end());
-  CHECK(read_file(h.output->stdout_log(0)) == "worker\ngrandchild\n");
-  CHECK(h.shown_out == "[default0]:worker\n[default0]:grandchild\n");
-}
-
 TEST_CASE("who holds a pipe open without being of the job is not waited for") {
   OutputHarness h(2);
   h.start();

@@ -91,14 +91,6 @@ TEST_CASE("a captured session cut anywhere has the same answers") {
   }
 }
 
-TEST_CASE("a captured session byte by byte has the same answers") {
-  const auto& conversation = either_dialect();
-  ServerState state;
-  Client client(state);
-  for (const char byte : all_sent(conversation)) client.send({&byte, 1});
-  CHECK(hex(client.received) == hex(all_answers(conversation)));
-}
-
 TEST_CASE("the keys are listed as they are, in any order") {
   ServerState state;
   Client client(state);
