@@ -8,17 +8,17 @@ using namespace ddrun::collectives;
 
 namespace {
 
-constexpr std::size_t kCount = 20000;
+constexpr std::size_t kElements = 20000;
 
 std::vector<float> contribution(int rank, int size) {
-  std::vector<float> data(kCount);
+  std::vector<float> data(kElements);
   ExactPattern(rank, size).fill(data);
   return data;
 }
 
 /// The sum of the named ranks' contributions.
 std::vector<float> sum_of(const std::vector<int>& ranks, int size) {
-  std::vector<float> sum(kCount);
+  std::vector<float> sum(kElements);
   for (const int rank : ranks) {
     const auto one = contribution(rank, size);
     std::transform(sum.begin(), sum.end(), one.begin(), sum.begin(), std::plus<>());
@@ -45,21 +45,21 @@ TEST_CASE("sums stay exact for many ranks") {
 
 TEST_CASE("a missing or doubled contribution makes every element wrong") {
   const ExactPattern pattern(0, 4);
-  CHECK(pattern.count_wrong(sum_of({0, 1, 2}, 4)) == kCount);
-  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 3, 3}, 4)) == kCount);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2}, 4)) == kElements);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 3, 3}, 4)) == kElements);
 }
 
 TEST_CASE("another rank's contribution in place of one makes nearly every element wrong") {
   const ExactPattern pattern(0, 4);
-  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 2}, 4)) > kCount * 99 / 100);
-  CHECK(pattern.count_wrong(sum_of({0, 0, 3, 3}, 4)) > kCount * 99 / 100);
+  CHECK(pattern.count_wrong(sum_of({0, 1, 2, 2}, 4)) > kElements * 99 / 100);
+  CHECK(pattern.count_wrong(sum_of({0, 0, 3, 3}, 4)) > kElements * 99 / 100);
 }
 
 TEST_CASE("data from another place is wrong") {
   const ExactPattern pattern(0, 2);
   const auto sum = sum_of({0, 1}, 2);
   for (const std::size_t shift : {std::size_t{1}, std::size_t{16}, std::size_t{4096}, std::size_t{8191}}) {
-    const std::span<const float> shifted(sum.data() + shift, kCount - shift);
+    const std::span<const float> shifted(sum.data() + shift, kElements - shift);
     CHECK(pattern.count_wrong(shifted) > shifted.size() * 99 / 100);
     CHECK(pattern.count_wrong(shifted, shift) == 0);
   }
