@@ -228,7 +228,8 @@ TEST_CASE("every collective is right for small and odd counts and every root") {
     for (const int size : ddrun::test::few_if_sanitized<int>({1, 3, 2, 5, 8}, 2)) {
       std::vector<int> roots;
       for (int root = 0; root < size; ++root) roots.push_back(root);
-      try_all(tested, size, trials_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots));
+      const int step = size == 8 ? 7 : 1;
+      try_all(tested, size, trials_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots, step));
     }
   }
 }
@@ -250,7 +251,7 @@ TEST_CASE("every collective is right for every type and operation") {
     for (const int size : ddrun::test::few_if_sanitized<int>({2, 3}, 1)) {
       try_all(tested, size, trials_of(counts, kAllTypes, kAllOps, {0, size - 1}, 7));
     }
-    if (!ddrun::test::kSanitized) try_all(tested, 5, trials_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}));
+    if (!ddrun::test::kSanitized) try_all(tested, 5, trials_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}, 7));
   }
 }
 
