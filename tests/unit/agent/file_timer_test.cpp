@@ -101,16 +101,6 @@ TEST_CASE("bad lines harm nobody, and are said once") {
   CHECK(h.said[0].find("was given something that is no timer: ignored") != std::string::npos);
 }
 
-TEST_CASE("a line may come in pieces") {
-  Harness h;
-  for (const char byte : line(::getpid(), "slow", now())) {
-    h.write(std::string(1, byte));
-    h.io.poll();
-  }
-  h.run(1);
-  CHECK(h.expired[0].scope == "slow");
-}
-
 TEST_CASE("a process that is gone is not reported") {
   Harness h;
   const pid_t child = ::fork();
@@ -126,21 +116,6 @@ TEST_CASE("a process that is gone is not reported") {
   h.write(line(::getpid(), "lives", now() + 0.1));
   h.run(1);
   CHECK(h.expired[0].scope == "lives");
-}
-
-TEST_CASE("far too many timers are refused with a word, and ddrun goes on") {
-  Harness h;
-  for (std::size_t i = 0; i < TimerTable::most_timers + 100; ++i) {
-    h.write(line(::getpid(), std::to_string(i), 1e300));
-    if (i % 100 == 0) h.io.poll();
-  }
-  h.io.poll();
-  REQUIRE(h.said.size() == 1);
-  CHECK(h.said[0].find("more than 4096 timers at once") != std::string::npos);
-  h.timer.forget();
-  h.write(line(::getpid(), "after that", now()));
-  h.run(1);
-  CHECK(h.expired[0].scope == "after that");
 }
 
 TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {

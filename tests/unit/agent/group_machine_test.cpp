@@ -99,32 +99,6 @@ TEST_CASE("a group that is restarted as often as it may") {
   CHECK(walk.machine.attempt() == 2);
 }
 
-TEST_CASE("a restart that helps is a success") {
-  Walk walk(restarts(1));
-  walk.run();
-  walk.ended(0, Signaled{SIGSEGV, true});
-  walk.on(event::GroupGone{});
-  CHECK(walk.on(event::OutputClosed{}) == "spawn 1");
-  walk.on(event::Spawned{});
-  walk.ended(0, Exited{0});
-  walk.ended(1, Exited{0});
-  end(walk);
-  CHECK(walk.verdict() == Verdict::success);
-  CHECK(walk.restarts_used() == 1);
-}
-
-TEST_CASE("a worker that fails while others are being spawned") {
-  Walk walk(restarts(1));
-  walk.on(event::Start{});
-  CHECK(walk.ended(0, Exited{1}).empty());
-  CHECK(walk.machine.spawn_is_pointless());
-  CHECK(walk.on(event::Spawned{}) == stop_with_term);
-  CHECK(walk.will_restart());
-  walk.on(event::GroupGone{});
-  CHECK(walk.on(event::OutputClosed{}) == "spawn 1");
-  CHECK_FALSE(walk.machine.spawn_is_pointless());
-}
-
 TEST_CASE("all workers dead before the last was spawned") {
   Walk walk;
   walk.on(event::Start{});
@@ -235,25 +209,6 @@ TEST_CASE("the second ending signal kills at once") {
     end(walk);
     CHECK(walk.verdict() == Verdict::stopped_by_signal);
   }
-  SECTION("starting: as soon as the spawning is over") {
-    Walk walk;
-    walk.on(event::Start{});
-    CHECK(walk.signal(SIGTERM).empty());
-    CHECK(walk.signal(SIGTERM).empty());
-    CHECK(walk.on(event::Spawned{}) == "kill, check");
-  }
-  SECTION("starting and then a failure to spawn") {
-    Walk walk;
-    walk.on(event::Start{});
-    walk.signal(SIGTERM);
-    walk.signal(SIGTERM);
-    CHECK(walk.on(event::SpawnFailed{"no room", 125}) == "kill, check");
-  }
-  SECTION("stopping after a failure") {
-    Walk walk = failed_up_to(State::stopping);
-    CHECK(walk.signal(SIGTERM) == "signal 15");
-    CHECK(walk.signal(SIGTERM) == "kill, check");
-  }
   SECTION("stopping after the time limit") {
     Walk walk;
     walk.run();
@@ -279,70 +234,32 @@ TEST_CASE("the first Ctrl-C ends what workers left behind") {
   CHECK(walk.verdict() == Verdict::success);
 }
 
-TEST_CASE("the time limit ends the job wherever it comes") {
+TEST_CASE("the time limit, or a lost parent, ends the job wherever it comes") {
+  const bool time_is_up = GENERATE(true, false);
+  const Event what = time_is_up ? Event(event::JobTimeout{}) : Event(event::ParentLost{"guard"});
   Walk walk(restarts(3, Milliseconds{1000}));
-  bool finished = false;
-  SECTION("idle") {
-    CHECK(walk.on(event::JobTimeout{}) == "finish");
-    finished = true;
-  }
-  SECTION("starting") {
-    walk.on(event::Start{});
-    CHECK(walk.on(event::JobTimeout{}).empty());
-    CHECK(walk.on(event::Spawned{}) == stop_with_term);
-  }
+  SECTION("idle") { CHECK(walk.on(what) == "finish"); }
   SECTION("running") {
     walk.run();
-    CHECK(walk.on(event::JobTimeout{}) == stop_with_term);
+    CHECK(walk.on(what) == stop_with_term);
+    end(walk);
   }
   SECTION("stopping before a restart") {
     walk.run();
     walk.ended(0, Exited{1});
-    CHECK(walk.on(event::JobTimeout{}).empty());
-  }
-  SECTION("killing before a restart") {
-    walk.run();
-    walk.ended(0, Exited{1});
-    walk.on(event::GraceExpired{});
-    CHECK(walk.on(event::JobTimeout{}).empty());
-  }
-  SECTION("closing before a restart") {
-    walk.run();
-    walk.ended(0, Exited{1});
-    walk.on(event::GroupGone{});
-    CHECK(walk.on(event::JobTimeout{}).empty());
-    CHECK(walk.on(event::OutputClosed{}) == "finish");
-    finished = true;
+    CHECK(walk.on(what).empty());
+    end(walk);
   }
   SECTION("backing off") {
     walk.run();
     walk.ended(0, Exited{1});
     walk.on(event::GroupGone{});
     walk.on(event::OutputClosed{});
-    CHECK(walk.on(event::JobTimeout{}) == "finish");
-    finished = true;
+    CHECK(walk.on(what) == "finish");
   }
-  if (!finished) end(walk);
-  CHECK(walk.verdict() == Verdict::timed_out);
+  CHECK(walk.verdict() == (time_is_up ? Verdict::timed_out : Verdict::launcher_failed));
+  if (!time_is_up) CHECK(walk.machine.message() == "guard");
   CHECK_FALSE(walk.will_restart());
-}
-
-TEST_CASE("a time limit that comes after all went well changes nothing") {
-  const State state = GENERATE(State::stopping, State::killing, State::closing);
-  CAPTURE(describe(state));
-  Walk walk = succeeded_up_to(state);
-  CHECK(walk.on(event::JobTimeout{}).empty());
-  end(walk);
-  CHECK(walk.verdict() == Verdict::success);
-}
-
-TEST_CASE("a lost parent after all went well changes nothing") {
-  const State state = GENERATE(State::stopping, State::killing, State::closing);
-  CAPTURE(describe(state));
-  Walk walk = succeeded_up_to(state);
-  CHECK(walk.on(event::ParentLost{"guard"}).empty());
-  end(walk);
-  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("a time limit does not hide that a worker has failed for good") {
@@ -352,41 +269,6 @@ TEST_CASE("a time limit does not hide that a worker has failed for good") {
   CHECK(walk.on(event::JobTimeout{}).empty());
   if (state != State::finished) end(walk);
   CHECK(walk.verdict() == Verdict::worker_failed);
-}
-
-TEST_CASE("a lost parent ends the job") {
-  Walk walk(restarts(3, Milliseconds{1000}));
-  bool finished = false;
-  SECTION("idle") {
-    CHECK(walk.on(event::ParentLost{"guard"}) == "finish");
-    finished = true;
-  }
-  SECTION("starting") {
-    walk.on(event::Start{});
-    CHECK(walk.on(event::ParentLost{"guard"}).empty());
-    CHECK(walk.on(event::Spawned{}) == stop_with_term);
-  }
-  SECTION("running") {
-    walk.run();
-    CHECK(walk.on(event::ParentLost{"guard"}) == stop_with_term);
-  }
-  SECTION("stopping before a restart") {
-    walk.run();
-    walk.ended(0, Exited{1});
-    CHECK(walk.on(event::ParentLost{"guard"}).empty());
-  }
-  SECTION("backing off") {
-    walk.run();
-    walk.ended(0, Exited{1});
-    walk.on(event::GroupGone{});
-    walk.on(event::OutputClosed{});
-    CHECK(walk.on(event::ParentLost{"guard"}) == "finish");
-    finished = true;
-  }
-  CHECK(walk.on(event::ParentLost{"sweeper"}).empty());
-  if (!finished) end(walk);
-  CHECK(walk.verdict() == Verdict::launcher_failed);
-  CHECK(walk.machine.message() == "guard");
 }
 
 TEST_CASE("without a grace time the first signal is SIGKILL") {
@@ -476,25 +358,4 @@ TEST_CASE("a code may forbid the restart") {
     walk.ended(0, Signaled{SIGKILL, false});
     CHECK(walk.will_restart());
   }
-}
-
-TEST_CASE("a restart window forgives what is long ago") {
-  RestartPolicy policy = restarts(1);
-  policy.window = Milliseconds{60'000};
-  Walk walk(policy);
-  walk.run();
-  const auto fail_and_close = [&] {
-    walk.ended(0, Exited{1});
-    walk.on(event::GroupGone{});
-    return walk.on(event::OutputClosed{});
-  };
-  CHECK(fail_and_close() == "spawn 1");
-  walk.on(event::Spawned{});
-  walk.now += Milliseconds{60'000};
-  CHECK(fail_and_close() == "spawn 2");
-  walk.on(event::Spawned{});
-  walk.now += Milliseconds{59'999};
-  CHECK(fail_and_close() == "finish");
-  CHECK(walk.verdict() == Verdict::worker_failed);
-  CHECK(walk.restarts_used() == 2);
 }

@@ -51,15 +51,6 @@ TEST_CASE("a failure is told at once, and what follows is said by the coordinato
   SECTION("the end") { CHECK(walk.on(event::VerdictSpoken{}) == "finish"); }
 }
 
-TEST_CASE("workers that fail while others are spawned are told before the spawning is over") {
-  Walk walk(rules());
-  walk.on(event::Start{});
-  walk.on(event::RoundBegins{0});
-  CHECK(walk.ended(0, Exited{1}) == "tell failed 0");
-  CHECK(walk.machine.spawn_is_pointless());
-  CHECK(walk.on(event::Spawned{}) == stop_with_term);
-}
-
 TEST_CASE("a group is stopped for a failure elsewhere") {
   Walk walk = running();
   SECTION("while it runs") { CHECK(walk.on(event::StopOrdered{SIGINT}) == "signal 2, grace 30000, check"); }
@@ -69,16 +60,6 @@ TEST_CASE("a group is stopped for a failure elsewhere") {
   CHECK_FALSE(walk.machine.first_failure());
   CHECK(gone(walk) == "tell stopped");
   CHECK(walk.on(event::RoundBegins{1}) == "spawn 1");
-}
-
-TEST_CASE("a stop that comes while workers are spawned is kept until they are") {
-  Walk walk(rules());
-  walk.on(event::Start{});
-  walk.on(event::RoundBegins{0});
-  CHECK(walk.on(event::StopOrdered{}).empty());
-  CHECK(walk.machine.spawn_is_pointless());
-  CHECK(walk.on(event::StopOrdered{}).empty());
-  CHECK(walk.on(event::Spawned{}) == stop_with_term);
 }
 
 TEST_CASE("success here is not yet success of the job") {
@@ -147,12 +128,6 @@ TEST_CASE("a lost coordinator is the end") {
     CHECK(walk.machine.verdict() == Verdict::node_lost);
     CHECK(walk.machine.message() == "gone");
   }
-  SECTION("while the group waits") {
-    Walk walk(rules());
-    walk.on(event::Start{});
-    CHECK(walk.on(event::CoordinatorLost{"gone"}) == "finish");
-    CHECK(walk.machine.verdict() == Verdict::node_lost);
-  }
   SECTION("but not for one that leaves") {
     Walk walk = running();
     walk.signal(SIGINT);
@@ -177,19 +152,6 @@ TEST_CASE("what ends the job here ends it for all") {
     CHECK(walk.on(event::RoundBegins{1}).empty());
     CHECK(walk.on(event::VerdictSpoken{}) == "finish");
   }
-  SECTION("its time, while it waits") {
-    Walk walk(rules());
-    walk.on(event::Start{});
-    CHECK(walk.on(event::JobTimeout{}) == "tell abort 124");
-    CHECK(walk.on(event::VerdictSpoken{}) == "finish");
-  }
-  SECTION("workers that cannot be started") {
-    Walk walk(rules());
-    walk.on(event::Start{});
-    walk.on(event::RoundBegins{0});
-    CHECK(walk.on(event::SpawnFailed{"no room", 127}) == "tell abort 127, " + stop_with_term);
-    CHECK(gone(walk) == "tell stopped");
-  }
   SECTION("processes that cannot be killed") {
     Walk walk = running();
     walk.ended(0, Exited{1});
@@ -212,13 +174,6 @@ TEST_CASE("a round that begins while the job ends here is not started, and its s
   CHECK(walk.on(event::VerdictSpoken{}) == "finish");
 }
 
-TEST_CASE("the stop of a round that was stopped already is not answered again") {
-  Walk walk = running();
-  walk.ended(1, Exited{3});
-  CHECK(gone(walk) == "tell stopped");
-  CHECK(walk.on(event::StopOrdered{}).empty());
-}
-
 TEST_CASE("without its guard an agent abandons the job") {
   SECTION("while workers run") {
     Walk walk = running();
@@ -233,7 +188,6 @@ TEST_CASE("without its guard an agent abandons the job") {
     walk.on(event::Start{});
     CHECK(walk.on(event::ParentLost{"guard"}) == "abandon, finish");
   }
-  CHECK(true);
 }
 
 TEST_CASE("the first success starts the clock for the others") {
@@ -298,12 +252,4 @@ TEST_CASE("what comes after the only node of a round has succeeded changes nothi
   }
   CHECK(gone(walk) == "tell stopped");
   CHECK(walk.machine.verdict() == Verdict::success);
-}
-
-TEST_CASE("a second signal while the output is closed kills nothing, and nothing is closed twice") {
-  Walk walk = running();
-  walk.signal(SIGTERM);
-  CHECK(walk.on(event::GroupGone{}) == "close");
-  CHECK(walk.signal(SIGTERM).empty());
-  CHECK(walk.on(event::OutputClosed{}) == "tell stopped, finish");
 }

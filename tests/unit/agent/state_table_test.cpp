@@ -239,10 +239,3 @@ TEST_CASE("what comes while workers are spawned is done once they are") {
     CHECK(walk.on(event::Spawned{}) == (found == held_back.end() ? otherwise : found->second));
   }
 }
-
-TEST_CASE("every state has a name of its own") {
-  std::set<std::string> names;
-  for (const State state : all_states) names.insert(describe(state));
-  CHECK(names.size() == std::size(all_states));
-  CHECK(names.count("?") == 0);
-}
