@@ -32,8 +32,6 @@ class RawAgent {
   }
   [[nodiscard]] int fd() const { return fd_; }
   [[nodiscard]] const std::string& sent() const { return sent_; }
-  /// Once greeted.
-  [[nodiscard]] rendezvous::SessionKeys& keys() { return keys_.value(); }
 
   bool send(std::string_view bytes) {
     sent_.append(bytes);
@@ -124,17 +122,8 @@ class RawAgent {
 
  private:
   static int connected(std::uint16_t port, const char* from) {
-    const bool v6 = std::string_view(from).find(':') != std::string_view::npos;
-    const int fd = ::socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     REQUIRE(fd >= 0);
-    if (v6) {
-      sockaddr_in6 to{};
-      to.sin6_family = AF_INET6;
-      to.sin6_port = htons(port);
-      to.sin6_addr = in6addr_loopback;
-      REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
-      return fd;
-    }
     sockaddr_in own{}, to{};
     own.sin_family = to.sin_family = AF_INET;
     REQUIRE(::inet_pton(AF_INET, from, &own.sin_addr) == 1);

@@ -76,7 +76,6 @@ void Coordinator::join(LinkId link, const Join& join, const LinkFacts& facts, Cl
     return;
   }
   log(concat("join ", join.host, " ", facts.peer_address.text(), " ", state_->options.job_id));
-  if (!join.own_addresses.empty()) log(concat(join.host, " has ", ddrun::join(join.own_addresses, " ")));
   state_->seats[link] = {join.host, now};
   const auto& options = state_->options;
   Welcome welcome;

@@ -1,6 +1,4 @@
 // The coordinator's side of the connections, with agents that know what to do.
-#include <sys/wait.h>
-
 #include <atomic>
 
 #include "ddrun/test/catch.hpp"
@@ -10,54 +8,6 @@ using namespace ddrun;
 using namespace ddrun::rendezvous;
 using namespace ddrun::test;
 using namespace std::chrono_literals;
-
-TEST_CASE("agents join and are told what the coordinator says, with a secret and without") {
-  for (const std::string& secret : {the_secret, std::string()}) {
-    Fixture f(Fixture::unhurried(), secret);
-    CHECK(coordinator_log() == std::vector<std::string>{"join member0 127.0.0.1 ", "join member1 127.0.0.1 "});
-    f.check_unharmed();
-    f.members[1].close();
-    CHECK(coordinator_has_logged("lost member1: connection closed"));
-    CHECK(f.notices().empty());
-    const auto stats = f.server->stats();
-    CHECK(stats.agents == 1);
-    CHECK(stats.peak_agents == 2);
-    CHECK(stats.joined == 2);
-    CHECK(stats.greeting == 0);
-    CHECK(stats.messages_in >= 3);
-  }
-}
-
-TEST_CASE("what an agent says of its machine's addresses arrives, and much of it harms nobody") {
-  Fixture f;
-  RawAgent agent(f.server->port());
-  REQUIRE(agent.greet() == Greeting::done);
-  Join join;
-  join.host = "many";
-  join.agent_id = "many";
-  join.own_addresses = {"10.0.0.7", "fd00::7"};
-  REQUIRE(agent.say(join));
-  REQUIRE(agent.hear_of<Welcome>());
-  CHECK(coordinator_has_logged("many has 10.0.0.7 fd00::7"));
-  // As many as JOIN may hold.
-  RawAgent other(f.server->port());
-  REQUIRE(other.greet() == Greeting::done);
-  join.host = "most";
-  join.own_addresses.assign(10'000, "x");
-  REQUIRE(other.say(join));
-  REQUIRE(other.hear_of<Welcome>());
-  f.check_unharmed();
-}
-
-TEST_CASE("agents come by IPv6 as well") {
-  Fixture f;
-  RawAgent agent(f.server->port(), "::1");
-  REQUIRE(agent.greet() == Greeting::done);
-  REQUIRE(agent.join("six"));
-  REQUIRE(agent.hear_of<Welcome>());
-  CHECK(coordinator_has_logged("join six ::1 "));
-  f.check_unharmed();
-}
 
 TEST_CASE("a port in use is named, and the next candidate is taken") {
   Fixture f;
@@ -75,14 +25,6 @@ TEST_CASE("a port in use is named, and the next candidate is taken") {
   REQUIRE(started);
   CHECK((*started)->port() != f.server->port());
   CHECK((*started)->addresses().front() == concat("0.0.0.0:", (*started)->port()));
-}
-
-TEST_CASE("an address that is none is refused") {
-  CoordinatorServerOptions options;
-  options.addresses = {"node7"};
-  const auto refused = CoordinatorServer::start(options);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == Errc::invalid_argument);
 }
 
 TEST_CASE("whom the coordinator dismisses is told everything before") {
@@ -201,57 +143,4 @@ TEST_CASE("who takes long for one message is not silent") {
   REQUIRE(stop);
   CHECK(stop->round == 2);
   CHECK_FALSE(silent("silent member0"));
-}
-
-TEST_CASE("after the whole process stood still nobody is taken for lost") {
-  CoordinatorServerOptions options;
-  options.coordinator.heartbeat_interval = Milliseconds(500);
-  options.coordinator.heartbeat_misses = 6;
-  // The server in a process of its own, which can be stopped.
-  int ports[2], logs[2];
-  REQUIRE(::pipe(ports) == 0);
-  REQUIRE(::pipe(logs) == 0);
-  const pid_t server = ::fork();
-  if (server == 0) {
-    clear_coordinator_log();
-    options.secret.emplace(the_secret);
-    const auto started = CoordinatorServer::start(options);
-    const std::uint16_t port = started ? (*started)->port() : 0;
-    (void)!::write(ports[1], &port, sizeof port);
-    // Until the member has hung up; then tells what was seen.
-    const bool gone = coordinator_has_logged("lost member: connection closed");
-    std::string text = gone ? "" : "still there\n";
-    for (const auto& line : coordinator_log()) text += line + "\n";
-    (void)!::write(logs[1], text.data(), text.size());
-    ::_exit(0);
-  }
-  ::close(logs[1]);
-  std::uint16_t port = 0;
-  REQUIRE(::read(ports[0], &port, sizeof port) == sizeof port);
-  std::optional<RawAgent> member(port);
-  REQUIRE(member->greet() == Greeting::done);
-  REQUIRE(member->join("member"));
-  const auto live = [&](int pings) {
-    for (int i = 0; i < pings; ++i) {
-      const auto ping = member->hear_of<Ping>();
-      REQUIRE(ping);
-      REQUIRE(member->say(Pong{ping->number}));
-    }
-  };
-  live(2);
-  ::kill(server, SIGSTOP);
-  int status = 0;
-  REQUIRE(::waitpid(server, &status, WUNTRACED) == server);
-  ::usleep(6'000'000);  // of silence, twice what would be too much
-  ::kill(server, SIGCONT);
-  live(4);
-  member.reset();
-  std::string seen;
-  char buffer[4096];
-  for (ssize_t got; (got = ::read(logs[0], buffer, sizeof buffer)) > 0;) {
-    seen.append(buffer, static_cast<std::size_t>(got));
-  }
-  CHECK(seen == "join member 127.0.0.1 \nlost member: connection closed\n");
-  ::waitpid(server, nullptr, 0);
-  for (const int fd : {ports[0], ports[1], logs[0]}) ::close(fd);
 }
