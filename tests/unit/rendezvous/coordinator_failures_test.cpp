@@ -131,37 +131,6 @@ TEST_CASE("what belongs to an earlier round is ignored") {
   CHECK(pair.job.next<VerdictMessage>(pair.a).kind == VerdictKind::success);
 }
 
-TEST_CASE("the pause before a restart doubles") {
-  Pair pair = running_pair({{"restart_backoff_ms", "1000"}, {"max_restarts", "100"}});
-  for (const int seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
-    const Round round = pair.job.coordinator().round();
-    pair.job.fails(pair.a, 0, 1);
-    pair.both_stop();
-    pair.job.wait(Milliseconds{seconds * 1000 - 1});
-    CHECK(pair.job.coordinator().round() == round);
-    pair.job.wait(Milliseconds{1});
-    CHECK(pair.job.coordinator().round() == round + 1);
-    pair.job.opens();
-  }
-}
-
-TEST_CASE("with a window only its own restarts count") {
-  Pair pair = running_pair({{"restart_window_ms", "10000"}, {"max_restarts", "1"}});
-  for (int i = 0; i < 3; ++i) {
-    pair.job.fails(pair.a, 0, 1);
-    pair.both_stop();
-    pair.job.opens();
-    pair.job.wait(Milliseconds{10'000});
-  }
-  CHECK(pair.job.coordinator().restarts() == 3);
-  pair.job.fails(pair.a, 0, 1);
-  pair.both_stop();
-  pair.job.opens();
-  pair.job.fails(pair.a, 0, 1);
-  pair.both_stop();
-  CHECK(pair.job.coordinator().verdict());
-}
-
 TEST_CASE("a lost node uses up a restart, and is the cause when none is left") {
   Pair pair = running_pair({{"max_restarts", "1"}}, 1, 2);
   pair.job.breaks(pair.b);
@@ -198,27 +167,6 @@ TEST_CASE("a silent node is lost after the heartbeat time, not before") {
   CHECK(pair.job.next<Stop>(pair.a).why == "b (10.0.0.2, node rank 1) was lost: nothing was heard from it for 3 s");
   CHECK(pair.job.has<Refused>(pair.b));
   CHECK(pair.job.closed(pair.b));
-}
-
-TEST_CASE("a node that is silent for less than the heartbeat time stays") {
-  Pair pair = running_pair({{"max_restarts", "0"}});
-  for (int i = 0; i < 20; ++i) {
-    pair.job.goes_silent(pair.b);
-    pair.job.wait(Milliseconds{1'900});
-    pair.job.speaks_again(pair.b);
-    pair.job.wait(Milliseconds{1'100});
-  }
-  CHECK_FALSE(pair.job.has<Stop>(pair.a));
-}
-
-TEST_CASE("nobody is blamed for a time in which the coordinator stood still") {
-  Pair pair = running_pair({{"max_restarts", "0"}});
-  pair.job.now += std::chrono::seconds(30);
-  pair.job.wait(Milliseconds{0});
-  CHECK_FALSE(pair.job.has<Stop>(pair.a));
-  pair.job.goes_silent(pair.b);
-  pair.job.wait(Milliseconds{4'000});
-  CHECK(pair.job.has<Stop>(pair.a));
 }
 
 TEST_CASE("a failure that is only the echo of a lost node is not the cause") {
@@ -318,15 +266,6 @@ TEST_CASE("a node that answers pings but never says that it has stopped is lost 
   CHECK(pair.job.next<Refused>(pair.b).why ==
         "b (10.0.0.2, node rank 1) was lost: its workers were not stopped after 35 s");
   CHECK(pair.job.coordinator().restarts() == 1);
-}
-
-TEST_CASE("nodes that succeed but never stop are lost after their time") {
-  Pair pair = running_pair({{"max_restarts", "0"}, {"grace_ms", "0"}});
-  pair.job.succeeds(pair.a);
-  pair.job.succeeds(pair.b);
-  pair.job.wait(Milliseconds{30'000});
-  REQUIRE(pair.job.coordinator().verdict());
-  CHECK(pair.job.coordinator().verdict()->kind == VerdictKind::node_lost);
 }
 
 TEST_CASE("a node that goes after it has finished is missed only if it had the store") {

@@ -75,20 +75,6 @@ TEST_CASE("workers of a node that answers but stands still have as long, from wh
   CHECK(three.round() == 2);
 }
 
-TEST_CASE("whoever comes while the fence stands is told what it waits for") {
-  Fenced three;
-  three.job.goes_silent(three.c);
-  three.job.wait(Milliseconds{3'500});
-  three.others_stop();
-  three.job.wait(Milliseconds{1'000});
-  const LinkId d = three.job.joins("d");
-  CHECK(three.job.next<Waiting>(d).what_for ==
-        "the end of workers that may still run on c (10.0.0.3, node rank 2), for 10 s (--fence)");
-  three.job.wait(Milliseconds{10'000});
-  CHECK(three.round() == 2);
-  CHECK(three.job.node_rank(d) == 2);
-}
-
 TEST_CASE("nothing is waited for where nothing can run any more") {
   SECTION("the connection broke: the agent has ended, and its guard ends the workers") {
     Fenced three;
@@ -158,29 +144,5 @@ TEST_CASE("how long the fence stands can be said") {
     CHECK(three.round() == 1);
     three.job.wait(Milliseconds{1});
     CHECK(three.round() == 2);
-  }
-}
-
-TEST_CASE("too few are waited for beyond the fence, and the fence beyond the newcomer") {
-  ScriptedJob job(2, 2);
-  const LinkId a = job.joins("a");
-  const LinkId b = job.joins("b");
-  job.opens();
-  job.forget_all();
-  job.goes_silent(b);
-  job.wait(Milliseconds{3'500});
-  job.stops(a);
-  CHECK(job.next<Waiting>(a).what_for.starts_with("1 more node, after "));
-  SECTION("the newcomer is there first") {
-    job.joins("c");
-    CHECK(job.coordinator().round() == 1);
-    job.wait(Milliseconds{11'000});
-    CHECK(job.coordinator().round() == 2);
-  }
-  SECTION("the fence is over first") {
-    job.wait(Milliseconds{11'000});
-    CHECK(job.coordinator().round() == 1);
-    job.joins("c");
-    CHECK(job.coordinator().round() == 2);
   }
 }

@@ -82,18 +82,6 @@ TEST_CASE("without its lease a coordinator lets the round run, and begins no oth
   }
 }
 
-TEST_CASE("patience with a lease is counted from its loss") {
-  Leader leader;
-  leader.suspend();
-  leader.job.wait(Milliseconds{10'000});
-  leader.job.fails(leader.b, 1, 1);
-  leader.all_stop();
-  leader.job.wait(Milliseconds{19'000});
-  CHECK_FALSE(leader.job.coordinator().stood_down());
-  leader.job.wait(Milliseconds{1'500});
-  CHECK(leader.job.coordinator().stood_down());
-}
-
 TEST_CASE("workers that another coordinator may not hear of are killed when the lease is over and members are lost") {
   Leader leader(1, 3);
   auto& job = leader.job;
@@ -134,21 +122,6 @@ TEST_CASE("a member that had finished is missed without the lease: it may go on 
   CHECK(job.next<Stop>(leader.b).signal == SIGKILL);
   leader.lead(9);
   CHECK(job.next<Refused>(leader.b).kind == RefusalKind::given_up);
-}
-
-TEST_CASE("a member that had finished in another round is not missed without the lease") {
-  Leader leader(1, 3);
-  auto& job = leader.job;
-  job.succeeds(leader.c);
-  job.stops(leader.c);
-  job.breaks(leader.c);
-  job.fails(leader.b, 1, 1);
-  job.stops(leader.a);
-  job.stops(leader.b);
-  job.opens();
-  job.forget_all();
-  leader.suspend();
-  CHECK_FALSE(job.has<Stop>(leader.a));
 }
 
 TEST_CASE("workers that have their grace as one failed lose it with a member and the lease") {
@@ -360,50 +333,6 @@ TEST_CASE("a verdict is told once it is recorded") {
   }
 }
 
-TEST_CASE("a job that ends while the lease is over has nothing recorded before it is back") {
-  Leader leader;
-  auto& job = leader.job;
-  leader.suspend();
-  for (const LinkId link : {leader.a, leader.b, leader.c}) job.succeeds(link);
-  leader.all_stop();
-  CHECK_FALSE(job.coordinator().take_verdict_to_record());
-  leader.lead(8);
-  CHECK(job.coordinator().take_verdict_to_record());
-}
-
-TEST_CASE("no deadline is left behind by a job that ends before anything ran") {
-  ScriptedJob job(2, 2);
-  job.options.term = 7;
-  job.options.has_lease = true;
-  const LinkId a = job.joins(job.own_join_of("a"));
-  job.acts([&](Coordinator& c, Clock::time_point now) {
-    c.receive(a, Abort{AbortKind::time_is_up, 124, "late"}, now);
-  });
-  REQUIRE(job.coordinator().take_verdict_to_record());
-  job.now += Milliseconds{60'000};
-  job.coordinator().tick(job.now);
-  const auto next = job.coordinator().next_deadline();
-  CHECK((!next || *next > job.now));
-}
-
-TEST_CASE("a round that was only to be opened when the lease was over does not start") {
-  Leader leader;
-  auto& job = leader.job;
-  job.fails(leader.b, 1, 1);
-  leader.all_stop();
-  REQUIRE(job.has<Open>(leader.a));
-  leader.suspend();
-  job.opens();
-  for (const LinkId link : {leader.a, leader.b, leader.c}) CHECK_FALSE(job.has<Start>(link));
-  job.says(leader.a, Stopped{2, {}, {}});
-  CHECK_FALSE(job.coordinator().stood_down());
-  leader.lead(8);
-  job.opens();
-  const Start start = job.next<Start>(leader.b);
-  CHECK(start.round == 3);
-  CHECK(start.ranks.restart_count == 1);
-}
-
 TEST_CASE("who has the lease again, but not all of its last round, cannot know what happened meanwhile") {
   // Those that were lost may have gone on under a coordinator of a term in between, whose rounds this one has not seen.
   Leader leader(1, 3);
@@ -453,29 +382,5 @@ TEST_CASE("the next coordinator waits for all but the machine of the one before,
     claims("a", 0);
     claims("c", 2);
     CHECK(after.coordinator().round() == 0);
-  }
-}
-
-TEST_CASE("who has the lease again before it has begun a round waits for members of another that may have") {
-  ScriptedJob job(1, 3, {{"last_call_ms", "0"}});
-  job.options.term = 7;
-  job.options.has_lease = true;
-  job.options.patience = Milliseconds{60'000};
-  const LinkId a = job.joins(job.own_join_of("a"));
-  job.acts([](Coordinator& c, Clock::time_point now) { c.suspend(now); });
-  job.wait(Milliseconds{30'000});
-  job.acts([](Coordinator& c, Clock::time_point now) { c.lead(9, now); });
-  CHECK(job.coordinator().round() == 0);
-  SECTION("one comes, and its round counts") {
-    Join join = job.join_of("b");
-    join.claim = {8, 4, 0, 1, "{}", false, false};
-    const LinkId b = job.joins(join);
-    job.opens();
-    CHECK(job.next<Start>(b).round == 5);
-  }
-  SECTION("none comes") {
-    job.wait(Milliseconds{10'500});
-    job.opens();
-    CHECK(job.next<Start>(a).round == 1);
   }
 }

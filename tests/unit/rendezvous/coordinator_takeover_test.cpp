@@ -164,13 +164,6 @@ TEST_CASE("the claim of an older round makes a newcomer, whoever comes first") {
   if (old_one_first) CHECK(after.job.node_rank(a) == 2);
 }
 
-TEST_CASE("a job that nobody claims is a new one") {
-  After after;
-  for (const char* host : {"a", "b", "c"}) after.claims(host, {});
-  CHECK(after.job.coordinator().round() == 1);
-  CHECK(after.job.coordinator().restarts() == 0);
-}
-
 TEST_CASE("a job that had ended well everywhere is not run again") {
   Before before;
   auto claims = claims_of(before);
@@ -264,17 +257,6 @@ TEST_CASE("a coordinator that meets the claim of a higher term leads no more") {
   CHECK(after.job.closed(a));
 }
 
-TEST_CASE("who was given up and comes back to the same coordinator is a newcomer") {
-  Before before;
-  const RoundClaim claim = before.claim_of(2);
-  before.job.goes_silent(2);
-  before.job.wait(Milliseconds{4'000});
-  Join join = before.job.join_of("b");
-  join.claim = claim;
-  const LinkId b = before.job.joins(join);
-  CHECK(before.job.next<Welcome>(b).term == 7);
-}
-
 TEST_CASE("members of a round that the coordinator does not know are waited for, new ones alone are not") {
   After after({}, 1, 4);
   SECTION("a new job") {
@@ -300,59 +282,6 @@ TEST_CASE("members of a round that the coordinator does not know are waited for,
   }
 }
 
-TEST_CASE("members of a round before are waited for once") {
-  const Changed at_once{{"last_call_ms", "0"}};
-  SECTION("not again for a spare that comes while the store of the first round is opened") {
-    After after(at_once, 1, 1);
-    after.claims("a", {});
-    after.claims("b", {});
-    after.job.opens();
-    CHECK(after.job.has<Start>(1));
-    after.job.now += Milliseconds{60'000};
-    after.job.coordinator().tick(after.job.now);
-    CHECK(after.job.coordinator().next_deadline() > after.job.now);
-  }
-  SECTION("nor for a member that comes then") {
-    After after(at_once, 1, 2);
-    const LinkId a = after.claims("a", {});
-    after.job.wait(Milliseconds{10'500});
-    REQUIRE(after.job.has<Open>(a));
-    after.claims("b", {});
-    after.job.says(a, Stopped{1, {}, {}});
-    CHECK(after.job.coordinator().round() == 2);
-  }
-  SECTION("nor for one that comes when those that were there had their time") {
-    After after(at_once, 2, 3);
-    after.claims("a", {});
-    after.job.wait(Milliseconds{10'500});
-    after.claims("b", {});
-    CHECK(after.job.coordinator().round() == 1);
-  }
-  SECTION("but for one that comes late and was in such a round") {
-    Before before;
-    const RoundClaim claim = before.claim_of(2);
-    After after(at_once, 2, 3);
-    after.claims("d", {});
-    after.job.wait(Milliseconds{60'000});
-    after.claims("b", claim);
-    CHECK(after.job.coordinator().round() == 0);
-    after.job.wait(Milliseconds{20'000});
-    CHECK(after.job.coordinator().round() == 2);
-  }
-}
-
-TEST_CASE("no agent is given a round that it has had under another coordinator") {
-  After after({{"last_call_ms", "0"}}, 1, 2);
-  after.claims("d", {});
-  after.job.wait(Milliseconds{10'500});
-  after.job.opens();
-  const LinkId b = after.claims("b", {7, 5, 0, 1, "{}", false, false});
-  after.job.wait(Milliseconds{1});
-  after.job.stops(1);
-  after.job.opens();
-  CHECK(after.job.next<Start>(b).round == 6);
-}
-
 TEST_CASE("restarts that a late claim knows of are not forgotten") {
   const Changed last_call{{"last_call_ms", "0"}, {"max_restarts", "2"}, {"node_max_failures", "2"}};
   After after(last_call, 1, 3);
@@ -373,18 +302,6 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     after.job.stops(d);
     CHECK(after.job.next<VerdictMessage>(b).restarts == 2);
   }
-  SECTION("one of an older round that knows more than the last one, whoever comes first") {
-    const bool late = GENERATE(false, true);
-    const RoundClaim older{6, 9, 1, 2, R"({"restarts":1})", false, false};
-    LinkId b = 0;
-    if (!late) b = after.claims("b", older);
-    const LinkId a = after.claims("a", {7, 1, 0, 1, R"({"restarts":0})", false, true});
-    if (late) b = after.claims("b", older);
-    if (late) after.job.stops(a);
-    after.job.wait(Milliseconds{1});
-    after.job.opens();
-    CHECK(after.job.next<Start>(b).ranks.restart_count == 1);
-  }
   SECTION("one that knows of fewer changes nothing") {
     after.claims("a", {8, 6, 0, 1, R"({"restarts":1})", false, true});
     after.job.opens();
@@ -392,18 +309,4 @@ TEST_CASE("restarts that a late claim knows of are not forgotten") {
     after.claims("b", {7, 5, 0, 1, R"({"restarts":0})", false, false});
     CHECK(after.job.coordinator().restarts() == 1);
   }
-}
-
-TEST_CASE("that there was a coordinator before is waited for once") {
-  After after({}, 1, 4);
-  Join spare = after.job.join_of("a");
-  spare.claim.term = 7;
-  after.job.joins(spare);
-  after.job.wait(Milliseconds{40'000});  // the last call has begun meanwhile
-  REQUIRE(after.job.coordinator().round() == 0);
-  Join other = after.job.join_of("b");
-  other.claim.term = 7;
-  after.job.joins(other);
-  after.job.wait(Milliseconds{10'000});
-  CHECK(after.job.coordinator().round() == 1);
 }

@@ -12,7 +12,7 @@ void Engine::go_away(Clock::time_point until, bool extends) {
 }
 
 Engine::State Engine::tick(std::uint64_t who, bool campaigns, const std::string& address) {
-  const bool may_lead = campaigns && (!state_.verdict || !heeds_verdict_);
+  const bool may_lead = campaigns && !state_.verdict;
   if (state_.holder == who) {
     renew();
     if (campaigns && state_.address != address) {

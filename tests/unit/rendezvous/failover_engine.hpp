@@ -21,13 +21,11 @@ class Engine {
     std::string address;
     std::optional<std::string> verdict;
   };
-  /// `heeds_verdict`: the job of a recorded verdict is led by none.
-  Engine(Timeline& timeline, Milliseconds ttl, bool heeds_verdict, std::function<void()> on_change)
-      : timeline_(timeline), ttl_(ttl), heeds_verdict_(heeds_verdict), on_change_(std::move(on_change)) {}
+  Engine(Timeline& timeline, Milliseconds ttl, std::function<void()> on_change)
+      : timeline_(timeline), ttl_(ttl), on_change_(std::move(on_change)) {}
 
   /// Answers nothing until then. `extends`: a lease has its whole time again afterwards, as with a new leader of etcd.
   void go_away(Clock::time_point until, bool extends);
-  [[nodiscard]] Clock::time_point away_until() const { return away_until_; }
   [[nodiscard]] bool is_there() const { return timeline_.now() >= away_until_; }
 
   /// Renews the lease that `who` has, or takes one that is free.
@@ -45,7 +43,6 @@ class Engine {
 
   Timeline& timeline_;
   Clock::duration ttl_;
-  bool heeds_verdict_;
   std::function<void()> on_change_;
   State state_;
   std::uint64_t recorder_ = 0;

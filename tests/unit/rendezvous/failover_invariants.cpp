@@ -81,9 +81,8 @@ void FailoverInvariants::step_over(const SimulatedServer& server, bool quiet) {
     of.gathers_since.reset();
     return;
   }
-  if (quiet || (of.many && ++of.looks % 64 != 0)) return check_gathering(of);
+  if (quiet) return check_gathering(of);
   const auto members = coordinator.members();
-  of.many = members.size() > 100;
   const bool in_round =
       std::any_of(members.begin(), members.end(), [](const auto& member) { return member.node_rank >= 0; });
   const auto available = std::count_if(members.begin(), members.end(),
@@ -140,7 +139,6 @@ void FailoverInvariants::begins(const SimulatedNode& node, const Start& start, b
   require(place >= last_begun_, "round ", start.round, " of term ", start.term, " starts on ", node.host(),
           " after round ", last_begun_.second, " of term ", last_begun_.first);
   last_begun_ = std::max(last_begun_, place);
-  last_began_at_ = timeline_.now();
   if (running_in_.size() > (running_in_.count(place) != 0 ? 1U : 0U)) meets_others(node, place);
   running_[node.index()] = {place, with_coordinator, std::nullopt, false, node.host()};
   ++running_in_[place];

@@ -45,10 +45,9 @@ class FailoverInvariants {
   [[nodiscard]] rendezvous::Round rounds() const { return rounds_; }
   /// In which rounds were started.
   [[nodiscard]] std::size_t terms() const { return terms_.size(); }
-  /// How many machines run workers of the last round, and since when the last of them does.
+  /// How many machines run workers of the last round.
   [[nodiscard]] std::size_t runs_last_round() const;
   [[nodiscard]] std::pair<rendezvous::Term, rendezvous::Round> last_begun() const { return last_begun_; }
-  [[nodiscard]] Clock::time_point last_began_at() const { return last_began_at_; }
 
  private:
   using Place = std::pair<rendezvous::Term, rendezvous::Round>;
@@ -63,8 +62,6 @@ class FailoverInvariants {
     std::set<rendezvous::LinkId> leaving;
     std::set<Place> claims;  ///< that it knew when it took the job over
     std::optional<Clock::time_point> gathers_since;
-    bool many = false;
-    std::uint64_t looks = 0;
   };
   const FailoverScenario& scenario_;
   const Timeline& timeline_;
@@ -76,7 +73,6 @@ class FailoverInvariants {
   std::map<std::size_t, Running> running_;
   std::map<Place, int> running_in_;  ///< of those whose agents have not stood still
   Place last_begun_;
-  Clock::time_point last_began_at_;
   std::map<std::size_t, rendezvous::Term> obeyed_;                 ///< of the last START, by node
   std::map<std::size_t, std::pair<rendezvous::Round, int>> last_;  ///< round and restarts, by node
   std::map<rendezvous::Term, std::uint64_t> terms_;                ///< the server that started a round in it

@@ -89,7 +89,7 @@ void SimulatedLease::changed() {
 }
 
 void SimulatedLease::heard(const Engine::State& state, std::optional<std::uint64_t> tick) {
-  if (state.verdict && place_.scenario.broken != Break::record_not_heeded) told_verdict(*state.verdict);
+  if (state.verdict) told_verdict(*state.verdict);
   if (state.holder == place_.id) {
     if (tick) held(state.term, *tick);
     return;
@@ -109,8 +109,7 @@ void SimulatedLease::held(rendezvous::Term term, std::uint64_t number) {
   const Milliseconds ttl = place_.scenario.ttl;
   const Clock::duration time =
       std::chrono::duration_cast<Clock::duration>((ttl - lease::fence_margin(ttl)) * slowness_);
-  const bool from_answer = place_.scenario.broken == Break::lease_counted_from_answer;
-  until_ = std::max(until_, (from_answer ? place_.timeline.now() : tick->sent) + time);
+  until_ = std::max(until_, tick->sent + time);
   term_ = highest_term_ = term;
   if (!leads()) return lost();
   place_.on_lead();
@@ -173,10 +172,7 @@ void SimulatedLease::resign(std::function<void()> done) {
 
 void SimulatedLease::depose(rendezvous::Term term) {
   if (term_ != 0) return;
-  ask([this, term] {
-    const bool any = place_.scenario.broken == Break::any_term_deposed;
-    place_.engine.depose(place_.id, any ? place_.engine.state().term : term);
-  });
+  ask([this, term] { place_.engine.depose(place_.id, term); });
 }
 
 void SimulatedLease::record_verdict(const std::string& text, std::function<void(bool)> done) {

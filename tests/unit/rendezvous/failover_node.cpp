@@ -240,8 +240,7 @@ void SimulatedNode::give_up() { link_lost("the coordinator could not be reached 
 
 /// Its end would say that this process, and its workers, have ended: as long as they have not the connection stays.
 void SimulatedNode::link_lost(const std::string& why) {
-  const bool hangs_up = world_.scenario.broken == Break::hangs_up_too_soon;
-  if (stage_ == Stage::joined && !hangs_up) former_link_ = std::exchange(link_, 0);
+  if (stage_ == Stage::joined) former_link_ = std::exchange(link_, 0);
   reset_link();
   later({}, [this, why, attempt = attempt_] {
     if (!over_ && attempt == attempt_) lost(why);
@@ -257,7 +256,7 @@ void SimulatedNode::reset_link() {
 void SimulatedNode::reset_former_link() { hang_up(std::exchange(former_link_, 0)); }
 
 void SimulatedNode::hang_up(LinkId link) {
-  if (link != 0 && world_.scenario.broken != Break::old_term_obeyed) world_.hang_up_by_agent(link);
+  if (link != 0) world_.hang_up_by_agent(link);
 }
 
 void SimulatedNode::loses(LinkId link) {
@@ -271,8 +270,6 @@ void SimulatedNode::loses(LinkId link) {
 
 void SimulatedNode::hears(LinkId link, const FromCoordinator& message) {
   turn([this, link, message] {
-    const bool of_before = link != link_ && world_.scenario.broken == Break::old_term_obeyed;
-    if (of_before && !over_ && std::holds_alternative<Start>(message)) on(std::get<Start>(message));
     if (link != link_ || link_ == 0) return;
     heard_ = world_.timeline.now();
     if (const auto* ping = std::get_if<Ping>(&message)) {
@@ -285,9 +282,7 @@ void SimulatedNode::hears(LinkId link, const FromCoordinator& message) {
         return attempt_failed();
       }
       const auto* welcome = std::get_if<Welcome>(&message);
-      if (welcome != nullptr && welcome->term < join_.claim.term && world_.scenario.broken != Break::old_term_obeyed) {
-        return attempt_failed();
-      }
+      if (welcome != nullptr && welcome->term < join_.claim.term) return attempt_failed();
       stage_ = Stage::joined;
       watch_for_silence();
     }
@@ -456,11 +451,6 @@ void SimulatedNode::come_back(const std::string& why, int signal) {
     reset_former_link();
     return find_again();
   }
-  if (world_.scenario.broken == Break::comes_before_workers_stop) {
-    has_workers_ = false;
-    stop_workers(0);
-    return find_again();
-  }
   coming_back_ = true;
   stop_workers(signal);
 }
@@ -525,7 +515,6 @@ void SimulatedNode::follow(const lease::Leader& leader) {
   if (claim_.moved && leader.term == claim_.term) return;
   followed_ = leader;
   join_by(look_until_);
-  if (world_.scenario.broken == Break::silent_deposed) coordinator_is_gone();
 }
 
 void SimulatedNode::coordinator_is_gone() {

@@ -51,7 +51,6 @@ class SimulatedNode : public std::enable_shared_from_this<SimulatedNode> {
   [[nodiscard]] Outcome outcome() const { return outcome_; }
   [[nodiscard]] const std::optional<rendezvous::VerdictMessage>& verdict() const { return verdict_; }
   [[nodiscard]] const rendezvous::RoundClaim& claim() const { return claim_; }
-  [[nodiscard]] bool was_told_to_leave() const { return left_.has_value(); }
   [[nodiscard]] Clock::time_point looked_since() const { return looked_since_; }
   [[nodiscard]] Clock::time_point welcomed_at() const { return welcomed_at_; }
   void slow_clock(double factor) {

@@ -126,18 +126,16 @@ FailoverScenario draw_failover(std::uint64_t seed) {
   return drawn;
 }
 
-FailoverScenario large_failover(int agents) {
+FailoverScenario draw_preemption(std::uint64_t seed) {
   FailoverScenario drawn;
-  drawn.seed = 1;
-  drawn.agents = drawn.max_nodes = agents;
-  drawn.min_nodes = agents / 2;
-  drawn.max_restarts = 3;
+  drawn.seed = seed;
+  drawn.agents = drawn.max_nodes = 2 + static_cast<int>(seed % 3);
   drawn.join_timeout = seconds(60);
-  drawn.grace = milliseconds(0);  // how long workers take to stop is theirs
   drawn.arrival_spread = seconds(1);
   drawn.longest_run = seconds(3'600);
-  drawn.slowest_message = milliseconds(1);
-  drawn.handling = std::chrono::microseconds(50);
+  drawn.slowest_message = milliseconds(900);
+  drawn.ttl = seconds(10);
+  drawn.quick_lease = true;
   return drawn;
 }
 

@@ -1,8 +1,5 @@
 #include "failover_server.hpp"
 
-#include <signal.h>
-
-#include <algorithm>
 #include <utility>
 
 #include "ddrun/base/text.hpp"
@@ -13,21 +10,8 @@ namespace ddrun::test {
 
 using namespace ddrun::rendezvous;
 
-namespace {
-
-/// JOIN as it would be if the coordinator cared less for what the agent brings along.
-Join bent(Join join, Break broken, Term term) {
-  if (broken == Break::claims_ignored) join.claim = {};
-  if (broken == Break::round_not_carried) join.claim.round = 0;
-  if (broken == Break::waits_for_nobody) join.claim.node_count = std::min(join.claim.node_count, 1);
-  if (broken == Break::old_term_obeyed) join.claim.term = std::min(join.claim.term, term);
-  return join;
-}
-
-}  // namespace
-
 SimulatedServer::SimulatedServer(Place place, CoordinatorOptions options)
-    : place_(std::move(place)), term_(options.term), coordinator_(std::move(options)) {}
+    : place_(std::move(place)), coordinator_(std::move(options)) {}
 
 void SimulatedServer::acts(const std::function<void()>& what) {
   if (closed_) return;
@@ -37,38 +21,25 @@ void SimulatedServer::acts(const std::function<void()>& what) {
 }
 
 void SimulatedServer::look_at_lease() {
-  if (place_.scenario.broken == Break::lease_not_asked || place_.holds_lease()) return;
+  if (place_.holds_lease()) return;
   suspended_ = true;
   coordinator_.suspend(now());
   carry_out();
 }
 
 void SimulatedServer::carry_out() {
-  const bool silent = place_.scenario.broken == Break::silent_stand_down && coordinator_.stood_down();
-  auto outputs = coordinator_.take_outputs();
-  for (auto& output : outputs) {
+  for (const auto& output : coordinator_.take_outputs()) {
     quiet_ = quiet_ && output.message && std::holds_alternative<Ping>(*output.message);
-    if (silent || links_.count(output.link) == 0) continue;
+    if (links_.count(output.link) == 0) continue;
     if (!output.message) {
       links_.erase(output.link);
       place_.hang_up(output.link);
       continue;
     }
-    if (auto* stop = std::get_if<Stop>(&*output.message);
-        stop != nullptr && place_.scenario.broken == Break::grace_without_lease && stop->signal == SIGKILL) {
-      stop->signal = 0;
-    }
     place_.invariants.sends(*this, output.link, *output.message);
     place_.send(output.link, *output.message);
   }
-  if (const auto verdict = coordinator_.take_verdict_to_record()) {
-    place_.on_verdict(*verdict);
-    if (place_.scenario.broken == Break::told_before_recorded) {
-      place_.invariants.step_over(*this, false);
-      coordinator_.recorded(now());
-      return carry_out();
-    }
-  }
+  if (const auto verdict = coordinator_.take_verdict_to_record()) place_.on_verdict(*verdict);
   if (coordinator_.stood_down() && !std::exchange(stood_down_told_, true)) {
     place_.note([] { return std::string("stood down"); });
     place_.on_stood_down();
@@ -117,24 +88,15 @@ void SimulatedServer::hears(LinkId link, const FromAgent& message, const LinkFac
       coordinator_.receive(link, message, now());
     });
   }
-  if (place_.scenario.handling.count() == 0) return let_in(link, *join, facts);
-  // One after the other: of all that comes a newcomer costs most.
-  busy_until_ = std::max(busy_until_, place_.timeline.now()) + place_.scenario.handling;
-  place_.timeline.at(busy_until_, [weak = weak_from_this(), link, newcomer = *join, facts] {
-    if (const auto self = weak.lock()) self->let_in(link, newcomer, facts);
-  });
-}
-
-void SimulatedServer::let_in(LinkId link, const Join& join, const LinkFacts& facts) {
   acts([&] {
     links_.insert(link);
     quiet_ = false;
-    place_.invariants.joins(*this, join);
+    place_.invariants.joins(*this, *join);
     place_.note([&] {
-      return concat("hears JOIN of ", join.host, ", which claims round ", join.claim.round, " of term ",
-                    join.claim.term);
+      return concat("hears JOIN of ", join->host, ", which claims round ", join->claim.round, " of term ",
+                    join->claim.term);
     });
-    coordinator_.join(link, bent(join, place_.scenario.broken, term_), facts, now());
+    coordinator_.join(link, *join, facts, now());
   });
 }
 
@@ -147,7 +109,6 @@ void SimulatedServer::loses(LinkId link, const std::string& how) {
 }
 
 void SimulatedServer::suspend() {
-  if (place_.scenario.broken == Break::lease_not_asked) return;
   acts([&] {
     suspended_ = true;
     coordinator_.suspend(now());
@@ -158,7 +119,6 @@ void SimulatedServer::lead(Term term) {
   acts([&] {
     if (!place_.holds_lease()) return;
     suspended_ = quiet_ = false;
-    term_ = term;
     coordinator_.lead(term, now());
   });
 }

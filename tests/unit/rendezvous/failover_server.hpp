@@ -53,7 +53,6 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
   [[nodiscard]] bool suspended() const { return suspended_; }
 
  private:
-  void let_in(rendezvous::LinkId link, const rendezvous::Join& join, const rendezvous::LinkFacts& facts);
   void acts(const std::function<void()>& what);
   void carry_out();
   void look_at_lease();
@@ -62,11 +61,9 @@ class SimulatedServer : public std::enable_shared_from_this<SimulatedServer> {
   [[nodiscard]] Clock::time_point now() const { return place_.timeline.now() - skipped_; }
 
   Place place_;
-  rendezvous::Term term_;
   rendezvous::Coordinator coordinator_;
   std::set<rendezvous::LinkId> links_;
   Clock::duration skipped_{0};
-  Clock::time_point busy_until_;
   std::optional<Clock::time_point> tick_at_;
   bool quiet_ = true;  ///< nothing but PING and PONG since the last look
   bool closed_ = false, suspended_ = false, stood_down_told_ = false, done_told_ = false;

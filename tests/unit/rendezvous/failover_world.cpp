@@ -22,7 +22,7 @@ constexpr seconds time_to_connect{5};
 FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
     : scenario(std::move(drawn)),
       random(scenario.seed + 1),
-      engine(timeline, scenario.ttl, scenario.broken != Break::record_not_heeded,
+      engine(timeline, scenario.ttl,
              [this] {
                note([&] {
                  return concat("the lease: term ", engine.state().term, " of ", engine.state().holder, " ",
@@ -36,7 +36,6 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
       tracing_(tracing),
       network_(timeline, random,
                Network::Ends{[this](LinkId link, const FromAgent& message) {
-                               count(link, !std::holds_alternative<Pong>(message));
                                const auto server = server_at(link);
                                if (!server) return;
                                const Connection& at = connections_.at(link);
@@ -50,7 +49,6 @@ FailoverWorld::FailoverWorld(FailoverScenario drawn, bool tracing)
                                    [server, link, how] { server->loses(link, how); });
                              },
                              [this](std::size_t node, LinkId link, const FromCoordinator& message) {
-                               count(link, !std::holds_alternative<Ping>(message));
                                nodes_[node]->hears(link, message);
                              },
                              [this](std::size_t node, LinkId link) { nodes_[node]->loses(link); }}),
@@ -186,10 +184,6 @@ std::shared_ptr<SimulatedServer> FailoverWorld::server_at(LinkId link) const {
 
 const SimulatedNode* FailoverWorld::coordinators_node(LinkId link) const {
   return server_at(link) ? nodes_[connections_.at(link).coordinator].get() : nullptr;
-}
-
-void FailoverWorld::count(LinkId link, bool counts) {
-  if (counts) ++counts_[connections_.at(link).node];
 }
 
 void FailoverWorld::to_coordinator(LinkId link, const FromAgent& message) {

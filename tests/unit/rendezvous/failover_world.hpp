@@ -59,13 +59,9 @@ class FailoverWorld {
   void note(const std::function<std::string()>& text);
 
   // For tests.
-  /// The process, whose lease is given back.
-  void kill(std::size_t node) { nodes_[node]->kill(false, true); }
   /// SIGTERM for the agent.
   void preempt(std::size_t node);
   [[nodiscard]] std::optional<std::size_t> leader() const;
-  /// To and from each agent, without PING and PONG, since they were counted last.
-  std::map<std::size_t, int> take_counts() { return std::exchange(counts_, {}); }
 
  private:
   struct Machine {
@@ -93,7 +89,6 @@ class FailoverWorld {
   void check_connection(std::size_t node, std::uint64_t attempt, std::size_t machine, std::uint64_t server,
                         Clock::time_point until);
   [[nodiscard]] std::shared_ptr<SimulatedServer> server_at(LinkId link) const;
-  void count(LinkId link, bool counts);
 
   bool tracing_;
   Network network_;
@@ -101,7 +96,6 @@ class FailoverWorld {
   std::vector<std::shared_ptr<SimulatedNode>> nodes_;
   std::vector<Cut> cuts_;
   std::map<LinkId, Connection> connections_;
-  std::map<std::size_t, int> counts_;
   std::uint64_t servers_ = 0;
   Clock::time_point start_;
   std::deque<std::string> trace_;

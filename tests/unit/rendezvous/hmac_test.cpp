@@ -3,13 +3,6 @@
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/store_wire.hpp"
 
-// Functions of libcrypto that must not be here: a weak reference brings none of them into a program by itself.
-extern "C" {
-void EVP_MD_fetch() __attribute__((weak));
-void EVP_DigestInit_ex() __attribute__((weak));
-void OPENSSL_init_crypto() __attribute__((weak));
-}
-
 using namespace ddrun::rendezvous;
 using ddrun::test::hex;
 using ddrun::test::unhex;
@@ -50,13 +43,4 @@ TEST_CASE("comparison in constant time compares") {
   CHECK(equal_in_constant_time("abc", "abc"));
   CHECK_FALSE(equal_in_constant_time("abc", "abd"));
   CHECK_FALSE(equal_in_constant_time("abc", "ab"));
-}
-
-TEST_CASE("only SHA-256 of libcrypto is linked") {
-  // Each of these would mean that all its algorithms are: four megabytes and 17,000 relocations in a static program.
-  using Function = void (*)();
-  for (const Function function : {Function(EVP_MD_fetch), Function(EVP_DigestInit_ex), Function(OPENSSL_init_crypto)}) {
-    const bool linked = function != nullptr;
-    CHECK_FALSE(linked);
-  }
 }

@@ -71,7 +71,6 @@ struct Member {
     };
     listener.stop = [this](const Stop& heard) { stop = heard; };
     listener.verdict = [this](const VerdictMessage& heard) { verdict = heard; };
-    listener.event = [this](const std::string& line) { events += line + "\n"; };
     rendezvous = make_rendezvous(io.get_executor(), std::move(options), std::move(listener));
   }
   void fail(int code) {
@@ -82,47 +81,18 @@ struct Member {
     rendezvous->failed(failed);
     rendezvous->stopped({number_, {}, {}});
   }
-  void succeed() {
-    rendezvous->succeeded();
-    rendezvous->stopped({number_, {}, {}});
-  }
 
   asio::io_context io;
   std::shared_ptr<Rendezvous> rendezvous;
   std::optional<RankAssignment> round;
   std::optional<Stop> stop;
   std::optional<VerdictMessage> verdict;
-  std::string events;
 
  private:
   Round number_ = 0;
 };
 
 }  // namespace
-
-TEST_CASE("a round says all that a worker has to know") {
-  LaunchSpec spec;
-  spec.role = "trainer";
-  spec.restart.max_restarts = 3;
-  Member member(spec, 4);
-  REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
-  REQUIRE(member.round);
-  member.fail(1);
-  member.fail(1);
-  REQUIRE(member.round);
-  CHECK(member.round->run_id == member.rendezvous->run_id());
-  CHECK_FALSE(member.round->run_id.empty());
-  CHECK(member.round->restart_count == 2);
-  CHECK(member.round->max_restarts == 3);
-  CHECK(member.round->world_size == 4);
-  CHECK(member.round->local_world_size == 4);
-  CHECK(member.round->role_world_size == 4);
-  CHECK(member.round->node_count == 1);
-  CHECK(member.round->base_rank == 0);
-  CHECK(member.round->master_addr == "127.0.0.1");
-  CHECK(member.round->master_port > 0);
-}
 
 TEST_CASE("every round has an empty store at the same place") {
   LaunchSpec spec;
@@ -144,40 +114,6 @@ TEST_CASE("every round has an empty store at the same place") {
     CHECK(old->num_keys(soon()).value_or(-1) == 0);
     REQUIRE(old->add("stale", 1, soon()));
   }
-}
-
-TEST_CASE("a job on one machine ends with its workers") {
-  LaunchSpec spec;
-  spec.rendezvous.standalone = true;
-  spec.rendezvous.max_nodes = 4;  // as somebody may have left it there
-  spec.events_file = "events";
-  Member member(spec);
-  REQUIRE(member.rendezvous->open());
-  member.rendezvous->join();
-  REQUIRE(member.round);
-  SECTION("well") {
-    member.succeed();
-    REQUIRE(member.verdict);
-    CHECK(member.verdict->kind == VerdictKind::success);
-  }
-  SECTION("badly") {
-    member.fail(7);
-    REQUIRE(member.stop);
-    CHECK_FALSE(member.stop->another_round);
-    REQUIRE(member.verdict);
-    CHECK(member.verdict->kind == VerdictKind::worker_failed);
-    CHECK(member.verdict->exit_code == 7);
-  }
-  SECTION("as the agent says, in its own words") {
-    member.rendezvous->abort({AbortKind::cannot_go_on, 126, "no room"});
-    REQUIRE(member.stop);
-    member.rendezvous->stopped({1, {}, {}});
-    REQUIRE(member.verdict);
-    CHECK(member.verdict->kind == VerdictKind::launcher_failed);
-    CHECK(member.verdict->exit_code == 126);
-    CHECK(member.verdict->why == "no room");
-  }
-  CHECK(member.events.find("\"event\":\"verdict\"") != std::string::npos);
 }
 
 TEST_CASE("the only machine is never left out") {
@@ -241,15 +177,6 @@ TEST_CASE("a port in use is an error that names it") {
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == Errc::unavailable);
   CHECK(opened.error().message.find(std::to_string(other.port)) != std::string::npos);
-}
-
-TEST_CASE("a wrong endpoint is found when opening") {
-  LaunchSpec spec;
-  spec.rendezvous.endpoint = "127.0.0.1:none";
-  Member member(spec);
-  const auto opened = member.rendezvous->open();
-  REQUIRE_FALSE(opened);
-  CHECK(opened.error().code == Errc::invalid_argument);
 }
 
 TEST_CASE("without a store the port is left for a worker to listen on") {

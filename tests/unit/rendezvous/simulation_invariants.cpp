@@ -196,9 +196,7 @@ void Invariants::step_over(Clock::time_point now, bool ticked) {
       require(told_to_stop_.count(link) != 0, "link ", link, " was not told that a worker has failed");
     }
   }
-  // All members after each step is too slow for thousands of them.
-  const auto members = many_ && ++steps_ % 64 != 0 ? std::vector<Coordinator::MemberView>{} : coordinator_.members();
-  many_ = many_ || members.size() > 100;
+  const auto members = coordinator_.members();
   std::set<int> ranks;
   for (const auto& member : members) {
     require(gone_.count(member.link) == 0, "link ", member.link, " is gone, but a member");

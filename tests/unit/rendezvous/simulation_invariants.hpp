@@ -70,8 +70,6 @@ class Invariants {
   bool reason_for_restart_ = false;  ///< since the last START
   bool new_starts_ = false;
   bool must_stop_ = false;
-  bool many_ = false;
-  std::uint64_t steps_ = 0;
   rendezvous::Round started_ = 0;
   rendezvous::Round last_round_ = 0;
   int last_restarts_ = 0;

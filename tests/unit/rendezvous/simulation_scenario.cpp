@@ -71,7 +71,7 @@ Scenario draw_scenario(std::uint64_t seed) {
   Random random(seed);
   Scenario drawn;
   drawn.seed = seed;
-  const int size = random.chance(0.03) ? 200 : random.chance(0.2) ? 24 : 5;
+  const int size = random.chance(0.03) ? 60 : random.chance(0.2) ? 16 : 5;
   drawn.max_nodes = random.between(1, size);
   drawn.min_nodes = random.chance(0.4) ? drawn.max_nodes : random.between(1, drawn.max_nodes);
   drawn.given_ranks = random.chance(0.25);
@@ -93,25 +93,6 @@ Scenario draw_scenario(std::uint64_t seed) {
   drawn.redialling = random.chance(0.8) ? 0 : 0.2;
   drawn.slowest_message = random.time(milliseconds(1), random.chance(0.7) ? milliseconds(5) : milliseconds(400));
   disturb(drawn, random, random.chance(0.3) ? 0 : random.between(1, 8), drawn.arrival_spread + seconds(25));
-  return drawn;
-}
-
-Scenario draw_large_scenario(std::uint64_t seed, int agents) {
-  Random random(seed);
-  Scenario drawn;
-  drawn.seed = seed;
-  drawn.max_nodes = agents;
-  drawn.min_nodes = agents / 2;
-  drawn.max_restarts = 3;
-  drawn.last_call = seconds(3);
-  drawn.join_timeout = seconds(60);
-  drawn.grace = seconds(2);
-  drawn.agents = agents + 5;
-  drawn.arrival_spread = seconds(2);
-  drawn.longest_run = seconds(8);
-  drawn.failing = 0.2 / agents;
-  drawn.slowest_message = milliseconds(50);
-  disturb(drawn, random, 6, seconds(12));
   return drawn;
 }
 

@@ -59,9 +59,7 @@ struct Scenario {
   [[nodiscard]] std::string describe() const;
 };
 
-/// Mostly small jobs, some of hundreds of agents.
+/// Mostly small jobs, some of dozens of agents.
 [[nodiscard]] Scenario draw_scenario(std::uint64_t seed);
-/// Some thousand agents, and a few things that go wrong.
-[[nodiscard]] Scenario draw_large_scenario(std::uint64_t seed, int agents);
 
 }  // namespace ddrun::test

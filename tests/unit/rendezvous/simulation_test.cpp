@@ -59,8 +59,3 @@ TEST_CASE("whatever happens to a job, it ends for all its agents alike") {
     CHECK(rounds > runs);
   }
 }
-
-TEST_CASE("a job of a thousand agents ends, too") {
-  const std::string trouble = run(draw_large_scenario(number_from("DDRUN_SIMULATION_LARGE_SEED", 1), 1000));
-  if (!trouble.empty()) FAIL(trouble);
-}

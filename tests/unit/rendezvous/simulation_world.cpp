@@ -193,9 +193,6 @@ std::string World::trace() const {
   return lines;
 }
 
-World::Summary World::summary() const {
-  return Summary{coordinator_.verdict(), coordinator_.round(), coordinator_.restarts(), timeline_.now() - start_,
-                 agents_.size()};
-}
+World::Summary World::summary() const { return {coordinator_.verdict(), coordinator_.round()}; }
 
 }  // namespace ddrun::test

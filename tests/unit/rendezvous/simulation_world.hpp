@@ -25,9 +25,6 @@ class World {
   struct Summary {
     std::optional<VerdictMessage> verdict;
     Round rounds = 0;
-    int restarts = 0;
-    Clock::duration took{0};
-    std::size_t agents = 0;
   };
   [[nodiscard]] Summary summary() const;
 
