@@ -78,27 +78,6 @@ TEST_CASE("Two jobs at a time meet at one coordinator, which outlives them") {
   CHECK(coordinator.run().wait().code() == 0);
 }
 
-TEST_CASE("A failure in one job is the end of that job alone") {
-  Coordinator coordinator;
-  Run bad0(coordinator.node("bad", "[ $RANK = 0 ] && exit 7; sleep 60"), knowing(secret));
-  Run bad1(coordinator.node("bad", "[ $RANK = 0 ] && exit 7; sleep 60"), knowing(secret));
-  CHECK(bad0.wait().code() == 7);
-  CHECK(bad1.wait().code() == 7);
-  Run good0(coordinator.node("good", "exit 0"), knowing(secret));
-  Run good1(coordinator.node("good", "exit 0"), knowing(secret));
-  CHECK(good0.wait().code() == 0);
-  CHECK(good1.wait().code() == 0);
-}
-
-TEST_CASE("Who has another secret is turned away, and both sides say so") {
-  Coordinator coordinator;
-  const auto outcome = finish(coordinator.node("job", "exit 0"), knowing("another secret of enough bytes"));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() != 0);
-  CHECK(has(outcome.err, "another secret"));
-  CHECK(coordinator.run().wait_for_err("has another secret"));
-}
-
 TEST_CASE("A coordinator that cannot begin says why") {
   RunOptions without;
   without.env = {{"XDG_CONFIG_HOME", "/proc/no-such-folder"}, {"DDRUN_SECRET", ""}};
@@ -114,14 +93,6 @@ TEST_CASE("A coordinator that cannot begin says why") {
   CHECK(has(taken.err, "port " + coordinator.port() + " is in use"));
   CHECK(finish(command({"rendezvous", "--bind=nowhere"}), knowing(secret)).code() == 2);
   CHECK(has(finish(command({"rendezvous", "--help"})).out, "Usage: ddrun rendezvous"));
-}
-
-TEST_CASE("A secret of words is warned about") {
-  Coordinator weak({}, knowing("sixteen bytes and more"));
-  CHECK(weak.run().wait_for_err("ddrun: warning: the secret is short and looks like words"));
-  Coordinator strong({}, knowing("Zk3v+Qb8T/0xLw9RfY2uJg"));
-  strong.run().signal(SIGTERM);
-  CHECK(strong.run().wait().err.empty());
 }
 
 TEST_CASE("Without a secret only if that is said") {
@@ -152,18 +123,4 @@ TEST_CASE("A stderr that takes nothing does not keep a coordinator from its agen
   CHECK(full.wait_for("ddrun: warning: "));
   coordinator.run().signal(SIGTERM);
   CHECK(coordinator.run().wait().code() == 0);
-}
-
-TEST_CASE("A signal ends a coordinator whose stderr takes nothing") {
-  FullPipe full;
-  RunOptions options = knowing(secret);
-  options.in_child = [&full] { ::dup2(full.write_end(), STDERR_FILENO); };
-  Coordinator coordinator({"--stats"}, options);
-  RawClient stranger(static_cast<std::uint16_t>(std::stoi(coordinator.port())));
-  REQUIRE(stranger.send("GET / HTTP/1.0\r\n\r\n"));
-  stranger.receive(4096);  // until it is hung up on
-  coordinator.run().signal(SIGTERM);
-  const auto outcome = coordinator.run().wait();
-  CHECK(outcome.code() == 0);
-  CHECK(has(outcome.out, "strangers 1\n"));
 }

@@ -1,5 +1,4 @@
 // `ddrun secret new`, and that a secret stays with the agents.
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,10 +19,9 @@ RunOptions with_secret() {
   return options;
 }
 
-Outcome make(const TemporaryDirectory& home, const Words& words, std::function<void()> in_child = {}) {
+Outcome make(const TemporaryDirectory& home, const Words& words) {
   RunOptions options;
   options.env = {{"XDG_CONFIG_HOME", home.path() + "/config"}};
-  options.in_child = std::move(in_child);
   return finish(command(words), std::move(options));
 }
 
@@ -59,26 +57,6 @@ TEST_CASE("A secret that is only printed is written nowhere") {
   CHECK(one.out.size() == 65);
   CHECK(one.out != other.out);
   CHECK(::access((home.path() + "/config").c_str(), F_OK) != 0);
-}
-
-TEST_CASE("A secret that cannot be written leaves nothing and says why") {
-  const TemporaryDirectory home;
-  const auto full = make(home, {"secret", "new"}, [] {
-    const rlimit small{10, 10};
-    ::setrlimit(RLIMIT_FSIZE, &small);
-  });
-  CHECK(full.code() == 125);
-  CHECK(has(full.err, "cannot write " + home.path() + "/config/ddrun/secret, nothing was kept"));
-  CHECK(::access((home.path() + "/config/ddrun/secret").c_str(), F_OK) != 0);
-
-  RunOptions nowhere;
-  nowhere.in_child = [] {
-    ::unsetenv("HOME");
-    ::unsetenv("XDG_CONFIG_HOME");
-  };
-  const auto lost = finish(command({"secret", "new"}), std::move(nowhere));
-  CHECK(lost.code() == 125);
-  CHECK(has(lost.err, "neither XDG_CONFIG_HOME nor HOME"));
 }
 
 TEST_CASE("Wrong words are answered with the usage") {

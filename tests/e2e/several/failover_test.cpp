@@ -2,7 +2,6 @@
 
 #include <signal.h>
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "agents.hpp"
@@ -62,7 +61,6 @@ class LeasedAgents {
     return read_file(file_ + ".told." + std::to_string(Agents::agent_of(*runs_.at(agent)))) == std::to_string(term);
   }
   void engine_goes() const { write_file(file_ + ".away", ""); }
-  void engine_comes() const { std::filesystem::remove(file_ + ".away"); }
 
  private:
   Words with_lease(Words words, const std::string& ttl) {
@@ -123,30 +121,6 @@ TEST_CASE("The coordinator's agent waits for a disk as the job ends, and the oth
   for (const auto& outcome : agents.finish()) CHECK(outcome.code() == 0);
 }
 
-TEST_CASE("The coordinator's agent is killed: the others run the next round, under another coordinator") {
-  LeasedAgents agents({"--nnodes=2:3", "--max-restarts=2", "--last-call=20"});
-  const auto verbs = until(agents.file("go"));
-  agents.start_all(3, verbs);
-  const std::size_t first = agents.leader();
-  const int term = agents.term();
-  REQUIRE(agents[first].signal(Agents::agent_of(agents[first]), SIGKILL));
-  for (std::size_t i = 0; i < agents.size(); ++i) {
-    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
-  }
-  CHECK(agents.term() > term);
-  CHECK(agents.leader() != first);
-  write_file(agents.file("go"), "");
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (std::size_t i = 0; i < agents.size(); ++i) {
-    if (i == first) continue;
-    CHECK(outcomes[i].code() == 0);
-    CHECK(count(outcomes[i].out, "TORCHELASTIC_RESTART_COUNT=1\n") == 1);
-    CHECK(has(outcomes[i].out, "WORLD_SIZE=2\n"));
-    CHECK(has(outcomes[i].err, "broke: connection closed; stopping the workers, to join again"));
-  }
-}
-
 TEST_CASE(
     "All of the coordinator's machine is killed at once: its lease is taken from it, and others need not wait for it") {
   // Longer than any wait here.
@@ -181,24 +155,6 @@ TEST_CASE("A machine that may go on alone does not take the lease from another: 
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
   CHECK(outcomes[other].code() == 0);
-}
-
-TEST_CASE("The coordinator's agent is told to end: the others go on without it, and that costs no restart") {
-  LeasedAgents agents({"--nnodes=2:3", "--last-call=20"});
-  const auto verbs = until(agents.file("go"));
-  agents.start_all(3, verbs);
-  const std::size_t first = agents.leader();
-  agents[first].signal(SIGTERM);
-  for (std::size_t i = 0; i < agents.size(); ++i) {
-    if (i != first) REQUIRE(agents[i].wait_for_out("DDRUN_ROUND=2"));
-  }
-  write_file(agents.file("go"), "");
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (std::size_t i = 0; i < agents.size(); ++i) {
-    CHECK(outcomes[i].code() == (i == first ? -SIGTERM : 0));
-    if (i != first) CHECK(count(outcomes[i].out, "TORCHELASTIC_RESTART_COUNT=0\n") == 2);
-  }
 }
 
 TEST_CASE("A coordinator that falls silent is followed by another one once its lease is over, and hears of it") {
@@ -251,25 +207,6 @@ TEST_CASE("Who leads while its workers are still being stopped, and loses the le
   }
 }
 
-TEST_CASE("What decides who leads is away for a while: the round runs on, and the job ends once it is back") {
-  LeasedAgents agents({"--nnodes=2", "--last-call=20"});
-  agents.start_all(2, until(agents.file("go")));
-  const int term = agents.term();
-  agents.engine_goes();
-  for (std::size_t i = 0; i < agents.size(); ++i) REQUIRE(agents[i].wait_for_err("the engine is away"));
-  REQUIRE(agents[agents.leader()].wait_for_err("the round that runs goes on"));
-  write_file(agents.file("go"), "");
-  for (std::size_t i = 0; i < agents.size(); ++i) CHECK_FALSE(agents[i].living().empty());
-  agents.engine_comes();
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (const auto& outcome : outcomes) {
-    CHECK(outcome.code() == 0);
-    CHECK(count(outcome.out, "up\n") == 1);
-  }
-  CHECK(agents.term() > term);
-}
-
 TEST_CASE("A job that has ended is not run once more under its name, and says so") {
   LeasedAgents agents({"--nnodes=2"});
   agents.start({"exit", "3"});
@@ -294,16 +231,4 @@ TEST_CASE("Without anything that says who leads a job does not begin, and says w
   INFO(shown(outcomes));
   CHECK(outcomes[0].code() == 125);
   CHECK(has(outcomes[0].err, "no machine has taken the lead of the job in time: the engine is away"));
-}
-
-TEST_CASE("A lease's program that does not work is the job's error") {
-  Agents agents({"--nnodes=2", "--rdzv-id=x"}, std::nullopt);
-  agents.start({"--rdzv-lease=/nonexistent/program"}, {"print", "ran"});
-  agents.start({"--rdzv-lease=sh -c false"}, {"print", "ran"});
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (const auto& outcome : outcomes) {
-    CHECK(outcome.code() == 125);
-    CHECK(has(outcome.err, "the lease's program does not work: "));
-  }
 }

@@ -33,17 +33,6 @@ TEST_CASE("Agents with different numbers of workers make one job") {
   CHECK_FALSE(has(out, job_secret));
 }
 
-TEST_CASE("Node ranks are as given, whatever the order of arrival") {
-  Agents agents({"--nnodes=3"});
-  for (const char* rank : {"2", "1", "0"}) agents.start({std::string("--node-rank=") + rank}, {"env", "GROUP_RANK"});
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  for (int i = 0; i < 3; ++i) {
-    CHECK(outcomes[i].code() == 0);
-    CHECK(has(outcomes[i].out, "GROUP_RANK=" + std::to_string(2 - i) + "\n"));
-  }
-}
-
 TEST_CASE("A failure anywhere restarts all, with one count and an empty store") {
   Agents agents({"--nnodes=2", "--max-restarts=3", "-n", "2"});
   const Words verbs{"env",     "TORCHELASTIC_RESTART_COUNT",
@@ -134,23 +123,6 @@ TEST_CASE("A job goes on without an agent that was killed") {
   CHECK(outcomes[1].code() == 125);
 }
 
-TEST_CASE("Who joins a running job below MAX takes part in the next round, which uses up no restart") {
-  const TemporaryDirectory directory;
-  Agents agents({"--nnodes=1:2", "--last-call=0"});
-  const Words verbs{
-      "env", "WORLD_SIZE", "count", "round", "on", "TERM", "0", "await", directory.file("several_joined")};
-  Run& first = agents.start({}, verbs);
-  REQUIRE(first.wait_for_out("WORLD_SIZE=1"));
-  agents.start({}, verbs);
-  REQUIRE(first.wait_for_out("WORLD_SIZE=2"));
-  REQUIRE(agents[1].wait_for_out("WORLD_SIZE=2"));
-  write_file(verbs.back(), "");
-  const auto outcomes = agents.finish();
-  INFO(shown(outcomes));
-  CHECK(outcomes[0].code() == 0);
-  CHECK(outcomes[1].code() == 0);
-}
-
 TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends well") {
   const TemporaryDirectory directory;
   const std::string go = directory.file("several_spare");
@@ -189,7 +161,7 @@ TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends 
 }
 
 TEST_CASE("Where the machines share the report's file, it is the one about all of them") {
-  for (int repeat = 0; repeat < 10; ++repeat) {
+  for (int repeat = 0; repeat < 3; ++repeat) {
     const TemporaryDirectory directory;
     const std::string report = directory.file("several_report");
     Agents agents({"--nnodes=3", "--report=" + report});
