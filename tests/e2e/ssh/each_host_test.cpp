@@ -54,16 +54,6 @@ TEST_CASE("The plain loop runs one job on each host in this directory") {
   CHECK(each.hosts().all_gone());
 }
 
-TEST_CASE("The plain loop ends with the status of the job") {
-  const EachHost each;
-  Run run(EachHost::words("localhost two", {}, {"rank", "1", "exit", "7", ";", "forever"}), each.options());
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 7);
-  CHECK(run.all_gone());
-  CHECK(each.hosts().all_gone());
-}
-
 TEST_CASE("A host that the plain loop cannot reach ends the others") {
   const EachHost each;
   for (const char* names : {"localhost nowhere.invalid", "localhost nowhere.invalid two"}) {

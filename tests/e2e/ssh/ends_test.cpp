@@ -27,22 +27,6 @@ void wait_until_up(Run& run) {
 
 }  // namespace
 
-TEST_CASE("A signal ends the job on its host in order") {
-  const SshHosts hosts;
-  for (const int signal : {SIGINT, SIGTERM}) {
-    CAPTURE(signal);
-    Run run(lasting(hosts));
-    wait_until_up(run);
-    run.signal(signal);
-    const auto outcome = run.wait();
-    DDRUN_SHOW(outcome);
-    CHECK(outcome.code() == -signal);
-    CHECK(has(outcome.err, "stopping 1 host"));
-    CHECK(run.all_gone());
-    CHECK(hosts.all_gone());
-  }
-}
-
 TEST_CASE("A second signal leaves the grace time out") {
   const SshHosts hosts;
   Run run(hosts.job("one", {"--shutdown-timeout=600s"}, {"ignore", "TERM", "ignore", "INT", "print", "up", "forever"}));
@@ -117,21 +101,6 @@ TEST_CASE("A killed ddrun or all of its processes at once leave nothing on the h
     CHECK(run.all_gone());
     CHECK(hosts.all_gone());
   }
-}
-
-TEST_CASE("A connection that is cut ends the job and is named") {
-  const SshHosts hosts;
-  Run run(lasting(hosts));
-  wait_until_up(run);
-  const pid_t ssh = ssh_of(run, "one");
-  REQUIRE(ssh != 0);
-  REQUIRE(run.signal(ssh, SIGKILL));
-  const auto outcome = run.wait();
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 125);
-  CHECK(has(outcome.err, "ddrun: error: lost the connection to host one: ssh killed by SIGKILL\n"));
-  CHECK(run.all_gone());
-  CHECK(hosts.all_gone());
 }
 
 TEST_CASE("Whichever of the hosts processes is killed nothing is left") {

@@ -51,16 +51,6 @@ TEST_CASE("This machine is started without ssh by each of its names") {
   }
 }
 
-TEST_CASE("Failure report and exit code of this machine are those of any host") {
-  const WithoutSsh place;
-  const auto outcome = place.run({"--hosts=localhost:2", "--report=-", "--", "sh", "-c", "exit $((RANK * 7))"});
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 7);
-  CHECK(has(outcome.err, "rank 1 exited with code 7"));
-  CHECK(has(outcome.out, "\"schema_version\": 1"));
-  CHECK_FALSE(place.was_asked());
-}
-
 TEST_CASE("A command that was given by name is asked for this machine too") {
   const WithoutSsh place;
   const auto given = place.run({"--hosts=localhost", "--ssh=ssh", "true"});

@@ -28,14 +28,6 @@ TEST_CASE("A job runs on another host and its output comes home in its two strea
   CHECK(sorted_lines(outcome.err) == Words{"[0] err 0", "[1] err 1"});
 }
 
-TEST_CASE("The exit code is the jobs and the report names the worker") {
-  const SshHosts hosts;
-  const auto outcome = finish_on(hosts, hosts.shell("one", {"-n", "2"}, "exit $((RANK * 7))"));
-  DDRUN_SHOW(outcome);
-  CHECK(outcome.code() == 7);
-  CHECK(has(outcome.err, "rank 1 exited with code 7"));
-}
-
 TEST_CASE("Directory chosen variables slots and arguments travel") {
   const SshHosts hosts;
   const TemporaryDirectory here;
