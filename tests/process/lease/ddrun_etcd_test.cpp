@@ -175,23 +175,6 @@ TEST_CASE("ddrun-etcd: without an etcd that answers the first tick is done when 
   CHECK(outcome.err.empty());
 }
 
-TEST_CASE("ddrun-etcd: it goes on trying where etcd answers only later") {
-  const EtcdCluster cluster(1);
-  cluster.stop(0);
-  Spoken program(cluster.endpoints());
-  program.say("job 1 2000 job");
-  program.say("campaign me%3A1");
-  program.say("tick 4");
-  REQUIRE(program.hear("done 4\n"));
-  CHECK_THAT(program.run().out(), Catch::Matchers::StartsWith("trouble "));
-  cluster.go_on(0);
-  int tick = 4;
-  REQUIRE(wait_until([&] {
-    program.say(concat("tick ", ++tick));
-    return program.hear(concat("done ", tick, "\n")) && program.run().out().find("mine ") != std::string::npos;
-  }));
-}
-
 TEST_CASE("ddrun-etcd: a lease counts from the last tick that was read before its request was sent") {
   const EtcdCluster cluster(1);
   Spoken program(cluster.endpoints());

@@ -133,22 +133,4 @@ bool EtcdCluster::wait_until_well() const {
       std::chrono::seconds(60));
 }
 
-std::size_t EtcdCluster::leader() const {
-  std::size_t found = members_.size();
-  wait_until([&] {
-    for (std::size_t i = 0; i < members_.size(); ++i) {
-      // endpoint, id, version, size, is leader, …
-      const auto fields =
-          split(Run({"sh", "-c", concat("ETCDCTL_API=3 etcdctl --endpoints ", endpoints()[i], " endpoint status")})
-                    .wait()
-                    .out,
-                ',');
-      if (fields.size() > 4 && trim(fields[4]) == "true") found = i;
-    }
-    return found < members_.size();
-  });
-  if (found == members_.size()) throw std::runtime_error("etcd has no leader");
-  return found;
-}
-
 }  // namespace ddrun::test

@@ -23,8 +23,6 @@ class EtcdCluster {
   /// HOST:PORT of each member.
   [[nodiscard]] std::vector<std::string> endpoints() const;
   [[nodiscard]] std::size_t size() const { return members_.size(); }
-  /// The member that leads the others.
-  [[nodiscard]] std::size_t leader() const;
 
   void start(std::size_t member);
   void kill(std::size_t member);

@@ -12,9 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Outlives an election in etcd itself, which takes 1 to 2 s as it is set by default, and more on a busy machine.
-constexpr Milliseconds long_ttl{10'000};
-
 MakeLease in(const EtcdCluster& cluster, const std::string& job = "a job/ü%", Milliseconds lives = ttl) {
   etcd::EtcdOptions etcd;
   etcd.endpoints = cluster.endpoints();
@@ -26,10 +23,10 @@ std::chrono::milliseconds since(Deadline begin) {
 }
 
 /// That many, who all want to lead.
-void add(Candidates& candidates, const EtcdCluster& cluster, int number, Milliseconds lives = ttl) {
+void add(Candidates& candidates, const EtcdCluster& cluster, int number) {
   for (int i = 0; i < number; ++i) {
     const auto name = concat("n", i, ":1");
-    candidates.add(name, in(cluster, "a job/ü%", lives)).lease->campaign(name);
+    candidates.add(name, in(cluster)).lease->campaign(name);
   }
 }
 
@@ -65,20 +62,6 @@ TEST_CASE("one of many is elected, all hear of it, and it stays; another job has
   candidates.run_for(2 * ttl);
   CHECK(candidates.who_leads() == &leader);
   for (const auto& one : candidates.all()) CHECK(one->log.size() == 1);
-}
-
-TEST_CASE("where the leader is may be said later") {
-  const EtcdCluster cluster(1);
-  Candidates candidates;
-  Candidate& observer = candidates.add("observer", in(cluster));
-  Candidate& leader = candidates.add("leader", in(cluster));
-  leader.lease->campaign("");
-  REQUIRE(candidates.run_until([&] { return observer.follows(""); }));
-  const auto term = observer.leader->term;
-  leader.lease->campaign("n7:29400");
-  REQUIRE(candidates.run_until([&] { return observer.follows("n7:29400") && leader.leader->address == "n7:29400"; }));
-  CHECK(observer.leader->term == term);
-  CHECK(leader.leader == lease::Leader{term, "n7:29400", true});
 }
 
 TEST_CASE("a leader that crashes is followed within its time to live and a second") {
@@ -134,25 +117,6 @@ TEST_CASE("who resigns is followed at once, and does not try again") {
   first.lease->campaign("again:1");
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
   CHECK(candidates.who_leads() == &first);
-}
-
-TEST_CASE("who resigns twice hears of neither before etcd has the lease back") {
-  const EtcdCluster cluster(1);
-  Candidates candidates;
-  Candidate& one = candidates.add("one", in(cluster, "job", 60s));
-  one.lease->campaign("one:1");
-  (void)elected(candidates);
-  std::optional<Result<void>> first, second;
-  cluster.stop(0);
-  one.lease->resign(one.into(first));
-  one.lease->resign(one.into(second));
-  candidates.run_for(500ms);
-  CHECK_FALSE(first);
-  CHECK_FALSE(second);
-  cluster.go_on(0);
-  REQUIRE(candidates.run_until([&] { return first && second; }, 20s));
-  CHECK(first->has_value());
-  CHECK(second->has_value());
 }
 
 TEST_CASE("who resigns and campaigns while it tries leaves no lease behind that bars it") {
@@ -223,61 +187,13 @@ TEST_CASE("a leader that has ended is deposed, and the next one need not wait un
   CHECK(next.leader->term > term);
 }
 
-TEST_CASE("a leader that is deposed but lives hears of it at once") {
-  const EtcdCluster cluster(1);
-  Candidates candidates;
-  Candidate& observer = candidates.add("observer", in(cluster, "job", 60s));
-  Candidate& leader = candidates.add("leader", in(cluster, "job", 60s));
-  leader.lease->campaign("leader:1");
-  const auto term = elected(candidates).leader->term;
-  // It does not depose itself.
-  leader.lease->depose(term);
-  candidates.run_for(500ms);
-  CHECK(leader.log.size() == 1);
-  observer.lease->depose(term);
-  REQUIRE(candidates.run_until([&] { return leader.has_logged("lost: "); }));
-  REQUIRE(candidates.run_until([&] { return leader.leads() && leader.leader && leader.leader->term > term; }));
-}
-
-TEST_CASE("etcd's leader is killed: ours leads on, and the next is elected too") {
-  EtcdCluster cluster;
-  Candidates candidates;
-  add(candidates, cluster, 4, long_ttl);
-  Candidate& leader = elected(candidates);
-  cluster.kill(cluster.leader());
-  candidates.run_for(long_ttl + 2s);
-  CAPTURE(leader.log);
-  CHECK(candidates.who_leads() == &leader);
-  CHECK_FALSE(leader.has_logged("lost"));
-  leader.crash();
-  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-}
-
-TEST_CASE("a member of etcd that stands still is left for another", "[full]") {
-  const EtcdCluster cluster;
-  const std::size_t which = (cluster.leader() + GENERATE(0U, 1U)) % cluster.size();
-  Candidates candidates;
-  add(candidates, cluster, 6, long_ttl);
-  Candidate& leader = elected(candidates);
-  cluster.stop(which);
-  candidates.run_for(long_ttl + 2s);
-  CHECK(candidates.who_leads() == &leader);
-  CHECK_FALSE(leader.has_logged("lost"));
-  // Those who watched there hear of the next as well.
-  leader.crash();
-  REQUIRE(candidates.run_until([&] { return candidates.agreed(); }));
-  cluster.go_on(which);
-}
-
 TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down in time, and there is one again") {
-  EtcdCluster cluster;
+  const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 4);
   Candidate& first = elected(candidates);
-  const bool killed = GENERATE(false, true);
-  CAPTURE(killed);
   const auto begin = Clock::now();
-  for (std::size_t i = 0; i < cluster.size(); ++i) killed ? cluster.kill(i) : cluster.stop(i);
+  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.stop(i);
   REQUIRE(candidates.run_until([&] { return first.has_logged("lost: "); }));
   CHECK(since(begin) < ttl + 100ms);
   CHECK_FALSE(first.leads());
@@ -294,12 +210,12 @@ TEST_CASE("all of etcd away for longer than a lease lives: the leader steps down
             return line.starts_with("trouble: etcd cannot be asked: 127.0.0.1:");
           }) == 1);
   }
-  for (std::size_t i = 0; i < cluster.size(); ++i) killed ? cluster.start(i) : cluster.go_on(i);
+  for (std::size_t i = 0; i < cluster.size(); ++i) cluster.go_on(i);
   REQUIRE(candidates.run_until([&] { return candidates.agreed(); }, 60s));
   CHECK(first.has_logged("trouble: etcd answers again (127.0.0.1:"));
 }
 
-TEST_CASE("members of etcd stop and go on, and leaders stand still, at random: never two lead") {
+TEST_CASE("members of etcd stop and go on, and leaders stand still, at random: never two lead", "[full]") {
   const EtcdCluster cluster;
   Candidates candidates;
   add(candidates, cluster, 5);

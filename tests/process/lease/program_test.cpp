@@ -42,7 +42,7 @@ void play(const MakeLease& make) {
   Candidate* first = &elected(candidates);
   const auto term = first->leader->term;
   CHECK(observer.follows(first->name()));
-  candidates.run_for(2 * ttl);
+  candidates.run_for(ttl + 500ms);
   CHECK(candidates.who_leads() == first);
   CHECK(first->log.size() == 1);
 
@@ -80,7 +80,7 @@ void play(const MakeLease& make) {
   CHECK(wrong->error().code == Errc::invalid_argument);
   third->lease->resign({});
   second->lease->campaign("again:1");
-  candidates.run_for(ttl + 2s);
+  candidates.run_for(ttl + 500ms);
   CHECK(candidates.who_leads() == nullptr);
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("a program's lease is renewed, lost by the clock when it is not, and h
   one.lease->campaign("one:1");
   REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
   CHECK(one.leader == lease::Leader{7, "one:1", true});
-  candidates.run_for(2 * ttl);
+  candidates.run_for(ttl + 500ms);
   CHECK(one.leads());
   write_file(mute, "");
   const auto begin = Clock::now();
@@ -215,9 +215,9 @@ TEST_CASE("who gives the lease back and wants it again does not wait for the tic
   Candidate& one = candidates.add(
       "one", by_script("tick) [ -z \"$address\" ] || echo mine $term $a; echo done $a;; "
                        "campaign) address=$a; term=$((${term:-6} + 1));; resign) address=; echo resigned;;"));
-  // Once a second a tick is due: this often it would be a minute in all, three times what a test waits.
-  const auto until = Clock::now() + 20s;
-  for (int i = 0; i < 60 && Clock::now() < until; ++i) {
+  // Once a second a tick is due: this often it would be half a minute in all, three times what a test waits.
+  const auto until = Clock::now() + 10s;
+  for (int i = 0; i < 30 && Clock::now() < until; ++i) {
     one.lease->campaign("one:1");
     REQUIRE(candidates.run_until([&] { return one.leads() && one.leader; }));
     one.leader.reset();
@@ -251,15 +251,12 @@ TEST_CASE("a program that ends or says nonsense loses the lease at once, with it
     const char* at_resign;  // what it does when it is told of the file
     const char* said;
   };
-  const Way way = GENERATE(
-      Way{"echo 'no token: ask your admin' >&2; exit 3", "exited with code 3: no token: ask your admin"},
-      Way{"kill -KILL $$", "killed by SIGKILL"}, Way{"echo mine 7", "says what is not in the protocol: 'mine 7'"},
-      Way{"echo 'leader 7 %zz'", "says what is not in the protocol: "},
-      Way{"echo done 4000", "is done with tick 4000, which is not due"},
-      Way{"echo mine 7 4000", "speaks of tick 4000, which is not one of the last"},
-      Way{"exec >&-; sleep 60", "has closed its stdout"},
-      Way{"head -c 100000 /dev/zero | tr '\\0' x", "printed a line that is too long"},
-      Way{"sleep 60", "has not answered for 4"});
+  const Way way =
+      GENERATE(Way{"echo 'no token: ask your admin' >&2; exit 3", "exited with code 3: no token: ask your admin"},
+               Way{"echo mine 7", "says what is not in the protocol: 'mine 7'"},
+               Way{"echo done 4000", "is done with tick 4000, which is not due"},
+               Way{"echo mine 7 4000", "speaks of tick 4000, which is not one of the last"},
+               Way{"sleep 60", "has not answered for 4"});
   CAPTURE(way.said);
   TemporaryDirectory directory;
   const auto bad = directory.file("bad");
@@ -369,18 +366,7 @@ TEST_CASE("a program that does not answer a verdict is asked again, and what it 
   CHECK(third->has_value());
 }
 
-TEST_CASE("nothing of a program is left when its lease is dropped") {
-  Candidates candidates;
-  Candidate& one = candidates.add("one", by_script(concat(leading, " job) sleep 1000 & ;;")));
-  one.lease->campaign("one:1");
-  REQUIRE(candidates.run_until([&] { return one.leads() || one.unusable; }));
-  const auto before = descendants_of(::getpid());
-  CHECK_FALSE(before.empty());
-  one.crash();
-  CHECK(wait_until([] { return descendants_of(::getpid()).empty(); }));
-}
-
-TEST_CASE("configs/lease/etcd.sh is such a program") {
+TEST_CASE("configs/lease/etcd.sh is such a program", "[full]") {
   if (Run({"sh", "-c", "command -v curl"}).wait().code() != 0) skip("curl not installed");
   const EtcdCluster cluster(1);
   const std::vector<std::string> argv{DDRUN_CONFIGS "/lease/etcd.sh", "http://" + cluster.endpoints()[0]};
@@ -430,7 +416,7 @@ TEST_CASE("configs/lease/kubernetes.sh is such a program") {
   };
   Run holder = line("printf '%s\\n' 'job 1 60000 job' 'campaign a' 'tick 1'; sleep 1000");
   REQUIRE(holder.wait_for_out("mine 1 1"));
-  const auto other = line("printf '%s\\n' 'job 1 2000 job' 'campaign b' 'tick 1'; sleep 3; echo tick 2").wait();
+  const auto other = line("printf '%s\\n' 'job 1 2000 job' 'campaign b' 'tick 1'; sleep 2.2; echo tick 2").wait();
   CHECK(other.out == "leader 1 a\ndone 1\nleader 1 a\ndone 2\n");
 
   // Who is not let in is told so, in one line.
