@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # N "hosts" on one machine, each with its own network, host name, processes, /dev/shm, /etc/hosts, home and clock.
 #
-#   hosts.sh up [N]           make h1 … hN (default 3), all joined by one switch; returns when they are there
-#   hosts.sh down             remove all of it
-#   hosts.sh run [N]          the same as up, in the foreground, until it is killed
-#   hosts.sh exec HOST CMD…   run CMD there; HOST is h1 … hN or head, where the switch is
+#   hosts.sh run [N]          make h1 … hN (default 3), all joined by one switch, until it is killed
 #   hosts.sh cut HOST         its wire is pulled: everything to and from it vanishes, and nobody is told
 #   hosts.sh heal HOST        the wire is back
 #   hosts.sh deaf HOST        it can send but hears nothing (mute: it hears but what it sends vanishes)
@@ -18,8 +15,6 @@
 #   hosts.sh open HOST        undo deaf, mute, loss, block
 #   hosts.sh crash HOST       power cut: first the wire, then every process of it
 #   hosts.sh boot HOST        it is back, with nothing on it
-#   hosts.sh list HOST        its processes
-#   hosts.sh ssh HOST CMD…    over ssh, from head; needs DDRUN_NET_SSH=1 at `up`. For others: ssh -F $DDRUN_NET_DIR/ssh_config
 #
 # hX is 10.77.0.X and fd77::X (by name hX-6), head is 10.77.0.254 and fd77::fe. All of it lives in namespaces of one
 # process, so that two of these never collide, nothing is added to this machine's own network, and when that process dies,
@@ -208,25 +203,11 @@ listens() { (: <"/dev/tcp/$1/$2") 2>/dev/null; }
 # --- from outside
 
 run() {
-  local clock=()
   [ "$(id -u)" -eq 0 ] || die "making hosts needs root"
   mkdir -p "$dir"
   chmod 755 "$dir"
   rm -f "$dir/ready"
   exec unshare --net --uts --ipc --pid --mount --fork --kill-child --mount-proc "$self" _head "${1:-3}" </dev/null
-}
-
-up() {
-  setsid "$self" run "${1:-3}" >"$dir.log" 2>&1 </dev/null &
-  echo "$!" >"$dir.pid"
-  wait_for "the hosts" exists "$dir/ready"
-  mv "$dir.log" "$dir/log"
-  mv "$dir.pid" "$dir/pid"
-}
-
-down() {
-  [ ! -s "$dir/pid" ] || kill -KILL "$(<"$dir/pid")" 2>/dev/null || true
-  rm -rf "$dir"
 }
 
 tables() { # HOST ARG…
@@ -238,8 +219,7 @@ tables() { # HOST ARG…
 cmd=${1:-}
 [ $# -eq 0 ] || shift
 case "$cmd" in
-  up | down | run) "$cmd" "$@" ;;
-  exec) enter "$@" ;;
+  run) run "$@" ;;
   cut) switch ip link set "$(plug "$1")" nomaster ;;
   heal) switch ip link set "$(plug "$1")" master switch ;;
   deaf) tables "$1" -I INPUT 1 ! -i lo -j DROP ;;
@@ -289,8 +269,6 @@ case "$cmd" in
     kill -KILL "$first"
     ;;
   boot) enter head env DDRUN_NET_DIR="$dir" DDRUN_NET_CLOCKS="${DDRUN_NET_CLOCKS:-0}" "$self" _boot "$1" ;;
-  list) enter "$1" ps -eo pid,ppid,stat,args ;;
-  ssh) enter head ssh -F "$dir/ssh_config" "$@" ;;
   _head) head_main "$@" ;;
   _host) host_main "$@" ;;
   _boot) boot_main "$@" ;;

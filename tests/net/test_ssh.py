@@ -1,6 +1,5 @@
 """docs/ssh.md and docs/when-things-go-wrong.md, "Over ssh": one ddrun on h4 starts the job on the other hosts."""
 
-import json
 import os
 import re
 import shutil
@@ -60,19 +59,6 @@ class SshTest(JobTest):
 
 class Jobs(SshTest):
 
-    def test_output_comes_home_with_host_and_rank(self):
-        job = self.job("--report=report.json", "--events=events", verbs=("env", "GROUP_RANK", "error", "told"))
-        self.assertEqual(job.wait(60), 0, self.said())
-        self.assertEqual(sorted(job.out.splitlines()),
-                         [f"[h{rank // 2 + 1}:{rank}] GROUP_RANK={rank // 2}" for rank in range(6)])
-        self.assertEqual(sorted(job.err.splitlines()), [f"[h{rank // 2 + 1}:{rank}] told" for rank in range(6)])
-        report = json.loads((self.home.home / "report.json").read_text(encoding="utf-8"))
-        self.assertEqual([(worker["host"], worker["rank"]) for worker in report["attempts"][0]["workers"]],
-                         [(f"h{rank // 2 + 1}", rank) for rank in range(6)])
-        events = [json.loads(line) for line in (self.home.home / "events").read_text(encoding="utf-8").splitlines()]
-        self.assertEqual(sorted(event["host"] for event in events if event["event"] == "joined"), ["h1", "h2", "h3"])
-        self.assertEqual(events[-1]["event"], "verdict")
-
     def test_hosts_by_their_ipv6_addresses(self):
         for on in ("[fd77::1],[fd77::2]", "h1-6,h2-6"):
             with self.subTest(on):
@@ -101,16 +87,6 @@ class Jobs(SshTest):
         self.ends(row, [job])
         self.wait_for_none([self.bed[1], self.bed[3], self.home], 15)
         self.wait_for_none([self.bed[2]], 30)
-
-    def test_a_job_goes_on_without_a_host_that_is_cut_off(self):
-        job = self.job("--nnodes=2:3", "--max-restarts=1", verbs=("attempt", "0", "print", "up", "forever", ";", "await",
-                                                                 str(self.go_file)))
-        self.until(lambda: job.out.count("up\n") == 6, "the workers")
-        self.bed[2].cut()
-        self.until(lambda: re.search("lost the connection to host h2: .*; the job goes on without it", job.err), "the loss", 60)
-        self.go()
-        self.assertEqual(job.wait(30), 0, self.said())
-        self.wait_for_none(self.bed.hosts, 30)
 
     def test_home_is_cut_off(self):
         row = self.row("ssh-home-cut")
@@ -199,28 +175,10 @@ class Starts(SshTest):
         self.refuses(self.row("ssh-refused"), "Connection refused",
                      config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n  Port 9\n"))
 
-    def test_a_key_that_nobody_knows(self):
-        self.refuses(self.row("ssh-refused"), "Host key verification failed",
-                     config=self.ssh_config("Host bad\n  HostName 10.77.0.2\n  UserKnownHostsFile /dev/null\n"))
-
-    def test_a_key_that_has_changed(self):
-        known = self.bed.dir / f"known-{self.number}"
-        other = (self.bed.dir / "h1.key.pub").read_text(encoding="ascii").split()
-        known.write_text(f"10.77.0.2 {other[0]} {other[1]}\n", encoding="ascii")
-        self.refuses(self.row("ssh-refused"), "Host key verification failed",
-                     config=self.ssh_config(f"Host bad\n  HostName 10.77.0.2\n  UserKnownHostsFile {known}\n"))
-
 
 class Trees(SshTest):
     """h1 starts h2, which starts h3: a tree that is a chain."""
     narrow = {"DDRUN_SSH_FAN_OUT": "1"}
-
-    def test_a_chain_runs_a_job(self):
-        job = self.running(env=self.narrow)
-        self.assertEqual([len([seen for seen in host.processes() if seen.name == "ssh"]) for host in self.bed.hosts],
-                         [1, 1, 0, 1])
-        job.signal(INTERRUPT)
-        self.assertEqual(job.wait(30), 130, self.said())
 
     def test_a_host_in_the_middle_is_killed(self):
         row = self.row("ssh-relay-killed")
@@ -263,9 +221,6 @@ class Copies(SshTest):
                               "; true"])
         self.assertEqual(job.wait(60), 0, self.said())
         return job.out
-
-    def test_the_folder_for_temporary_files(self):
-        self.assertRegex(self.where(), rf"^{self.bed[1].tmp}/ddrun\.\w+/ddrun \(deleted\)\n$")
 
     def test_nothing_may_be_executed_there(self):
         self.no_programs_in(self.bed[1].tmp)

@@ -30,11 +30,7 @@ class Wires(JobTest):
         self.ends_well(row, jobs)
 
     def test_a_long_cut(self):
-        row = self.row("long-cut")
-        jobs = self.running()
-        self.bed[2].cut()
-        self.ends(row, [jobs["h1"], jobs["h3"]])
-        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+        jobs = self.loses_h2(self.row("long-cut"), self.bed[2].cut)
         self.assertRegex(jobs["h2"].err, "coordinator on h1")
 
     def test_a_connection_that_is_reset(self):
@@ -46,19 +42,18 @@ class Wires(JobTest):
             time.sleep(1.5)  # the next heartbeat is answered by a new connection
         self.ends_well(row, jobs)
 
-    def test_a_host_that_hears_nothing(self):
-        row = self.row("deaf")
+    def loses_h2(self, row, how):
         jobs = self.running()
-        self.bed[2].deaf()
+        how()
         self.ends(row, [jobs["h1"], jobs["h3"]])
         self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+        return jobs
+
+    def test_a_host_that_hears_nothing(self):
+        self.loses_h2(self.row("deaf"), self.bed[2].deaf)
 
     def test_a_host_that_is_not_heard(self):
-        row = self.row("mute")
-        jobs = self.running()
-        self.bed[2].mute()
-        self.ends(row, [jobs["h1"], jobs["h3"]])
-        self.assertEqual(jobs["h2"].wait(40), 125, self.said())
+        self.loses_h2(self.row("mute"), self.bed[2].mute)
 
     def test_a_slow_link(self):
         row = self.row("slow-link")
