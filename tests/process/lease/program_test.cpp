@@ -3,8 +3,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include <algorithm>
-
 #include "candidates.hpp"
 #include "ddrun/test/files.hpp"
 #include "ddrun/test/ports.hpp"

@@ -1,6 +1,5 @@
 // A coordinator takes over a job from another one: it knows the last round by the claims of its members only.
 
-#include <algorithm>
 #include <map>
 
 #include "ddrun/test/catch.hpp"

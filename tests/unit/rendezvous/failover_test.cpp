@@ -4,38 +4,15 @@
 #include <cstdlib>
 #include <map>
 
-#include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "failover_world.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;
 
-namespace {
-
-/// What went wrong, with the last things that happened before; empty if nothing did.
-std::string run(const FailoverScenario& scenario, FailoverWorld::Summary* summary = nullptr) {
-  try {
-    FailoverWorld world(scenario);
-    world.run();
-    if (summary != nullptr) *summary = world.summary();
-    return "";
-  } catch (const Violation& violation) {
-    // The same once more, to tell how it came to it.
-    FailoverWorld again(scenario, true);
-    try {
-      again.run();
-    } catch (const Violation&) {
-    }
-    return concat(again.trace(), scenario.describe(), "\n", violation.what());
-  }
-}
-
-}  // namespace
-
 TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike") {
   if (const char* seed = std::getenv("DDRUN_SIMULATION_SEED")) {
-    const std::string trouble = run(draw_failover(std::strtoull(seed, nullptr, 10)));
+    const std::string trouble = play<FailoverWorld>(draw_failover(std::strtoull(seed, nullptr, 10)));
     if (!trouble.empty()) FAIL(trouble);
     return;
   }
@@ -45,7 +22,7 @@ TEST_CASE("whichever machine of a job is lost, it goes on or ends for all alike"
   std::uint64_t rounds = 0, terms = 0;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     FailoverWorld::Summary summary;
-    const std::string trouble = run(draw_failover(seed), &summary);
+    const std::string trouble = play<FailoverWorld>(draw_failover(seed), &summary);
     if (!trouble.empty()) FAIL(trouble);
     ++verdicts[summary.verdict ? static_cast<int>(summary.verdict->kind) : -1];
     rounds += summary.rounds;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator.hpp"
 #include "simulation_scenario.hpp"
 
@@ -15,6 +16,25 @@ namespace ddrun::test {
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// What went wrong in a world of that scenario, with the last things that happened before; empty if nothing did.
+template <class World, class Scenario>
+std::string play(const Scenario& scenario, typename World::Summary* summary = nullptr) {
+  try {
+    World world(scenario);
+    world.run();
+    if (summary != nullptr) *summary = world.summary();
+    return "";
+  } catch (const Violation& violation) {
+    // The same once more, to tell how it came to it.
+    World again(scenario, true);
+    try {
+      again.run();
+    } catch (const Violation&) {
+    }
+    return concat(again.trace(), scenario.describe(), "\n", violation.what());
+  }
+}
 
 /// Looks at everything that goes into and comes out of a coordinator; throws a Violation when something that must
 /// always be true is not.
