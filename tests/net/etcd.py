@@ -1,9 +1,10 @@
 """An etcd of several members, each on a host of a bed."""
 
+import re
 import shutil
 
 from bed import wait_until
-from jobs import KILL
+from jobs import CONTINUE, KILL, STOP
 
 CLIENT, PEER = 2379, 2380
 
@@ -43,6 +44,12 @@ class Etcd:
         member.wait(20)
         member.close()
 
+    def stop(self, host):
+        self._members[host].signal(STOP)
+
+    def go_on(self, host):
+        self._members[host].signal(CONTINUE)
+
     def wait_until_well(self):
         """All members answer, and a majority has agreed on it."""
         wait_until(lambda: self.ask("endpoint", "health")[0] == 0, 60, lambda: f"etcd\n{self}")
@@ -59,6 +66,11 @@ class Etcd:
     def value(self, key):
         """Empty where there is none, or no answer."""
         return self.ask("get", key, "--print-value-only")[1].strip()
+
+    def made_in(self, key):
+        """The revision in which a key was made; 0 where there is none, or no answer."""
+        found = re.search(r'"CreateRevision" : (\d+)', self.ask("get", key, "--write-out=fields")[1])
+        return int(found[1]) if found else 0
 
     def ask(self, *words):
         """etcdctl, on a host of etcd's: its status and what it printed."""

@@ -163,8 +163,8 @@ TEST_CASE("no time passes for the pause before a restart while the agent stands 
   CHECK_FALSE(member.round);
   member.rendezvous->stand_still(false);
   member.io.restart();
-  REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);
-  CHECK(member.round);
+  // A timer that fires a moment early is set once more.
+  while (!member.round) REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);
 }
 
 TEST_CASE("a port in use is an error that names it") {
