@@ -21,7 +21,7 @@ _fuzz_program() { echo "$root/build/fuzz/tests/fuzz/$(_fuzz_module "$1")_$1"; }
 
 # fuzz SECONDS TARGET…   all targets at once; counts each as a test
 fuzz() {
-  local seconds=$1 target pids=() log
+  local seconds=$1 target pids=() log start=$SECONDS
   shift
   mkdir -p "$log_dir"
   for target in "$@"; do
@@ -44,6 +44,7 @@ fuzz() {
     fi
     pids=("${pids[@]:1}")
   done
+  took "Fuzzing" $((SECONDS - start))
 }
 
 fuzz_corpus() { echo "$root/tests/fuzz/corpus/$1"; }
