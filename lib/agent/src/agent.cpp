@@ -116,6 +116,7 @@ class Agent {
   /// What workers write from now on, they write because they are stopped.
   void evidence_ends();
   void all_is_written();
+  void remove_private_directory();
   /// The result is complete, and told.
   void settle();
 
@@ -374,6 +375,8 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
   record_.attempt_begins(prepared_.local_world_size);
+  // In memory they would add up.
+  if (!record_.result().attempts.empty()) output_->remove_error_files();
   group_->forget_workers();
   if (auto started = start_workers(spawn.attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
@@ -446,6 +449,14 @@ JobResult Agent::run() {
     JobResult& refused = record_.result();
     refused.verdict = Verdict::launcher_failed;
     refused.message = ready.error().message;
+/// The report has said what error files hold, as far as it can be read.
+void Agent::remove_private_directory() {
+  if (output_->remove_if_unused()) return;
+  output_->remove_error_files();
+  if (!output_->remove_if_unused())
+    say(Level::notice, concat("workers have put files in ", output_->root(), " that ddrun does not remove"));
+}
+
     refused.launcher_code = exit_code(ready.error().code);
     refused.host = prepared_.hostname;
     if (hooks_.on_result) hooks_.on_result(refused);
@@ -468,7 +479,7 @@ JobResult Agent::run() {
   settle();  // while signals are still taken: the first one would end a process that does not listen
   events_file_.finish();
   signals_.close();
-  output_->remove_if_unused();
+  remove_private_directory();
   output_.reset();
   return std::move(*ended_);
 }

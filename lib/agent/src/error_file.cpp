@@ -21,9 +21,14 @@ using nlohmann::json;
 using Time = std::chrono::system_clock::time_point;
 
 constexpr std::size_t most_bytes = std::size_t{4} << 20U;
+/// Of a message or a traceback: each worker of each attempt may have one.
+constexpr std::size_t most_kept = std::size_t{64} << 10U;
 
 std::optional<std::string> read_regular_file(const std::string& path, timespec* written = nullptr) {
-  // O_NONBLOCK: opening a FIFO that a worker put there must not wait for its other end.
+  // Opening a device may do something; O_NONBLOCK: a FIFO that a worker puts there meanwhile must not wait for its
+  // other end.
+  struct stat there {};
+  if (::stat(path.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) return std::nullopt;
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
@@ -44,6 +49,7 @@ class MessagePicker : public nlohmann::json_sax<json> {
  public:
   WorkerError found;
   std::int64_t seconds = 0;  ///< "timestamp"; 0: none
+  std::size_t broke_at = 0;  ///< bytes up to and with the one where it is no JSON any more; 0: it is
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -66,7 +72,10 @@ class MessagePicker : public nlohmann::json_sax<json> {
     keys_.back() = std::move(name);
     return true;
   }
-  bool parse_error(std::size_t, const std::string&, const json::exception&) override { return false; }
+  bool parse_error(std::size_t at, const std::string&, const json::exception&) override {
+    broke_at = at;
+    return false;
+  }
 
  private:
   static bool is_time(const std::string& path) { return path == "timestamp" || path == "message.extraInfo.timestamp"; }
@@ -96,6 +105,20 @@ Time time_of(std::int64_t seconds, const timespec& written) {
   return inside + std::chrono::milliseconds(999);
 }
 
+/// A text that ended inside a string, or has bytes in one that JSON forbids, as JSON up to there.
+std::string mended(std::string_view text) {
+  // nlohmann's serializer knows what is not UTF-8.
+  std::string mended = json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+  for (char& c : mended) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  // Perhaps half an escape: "\u12".
+  if (const std::size_t escape = mended.rfind('\\'); escape != std::string::npos && mended.size() - escape < 6)
+    mended.resize(escape);
+  while (mended.ends_with('\\')) mended.pop_back();
+  return mended + '"';
+}
+
 std::string last_line(std::string_view text) {
   text = trim(text);
   const std::size_t end = text.rfind('\n');
@@ -106,13 +129,24 @@ std::string last_line(std::string_view text) {
 
 std::optional<WorkerError> read_error_file(const std::string& path) {
   timespec written{};
-  const auto text = read_regular_file(path, &written);
+  auto text = read_regular_file(path, &written);
   if (!text) return std::nullopt;
   MessagePicker picker;
-  (void)json::sax_parse(*text, &picker);
+  const auto parse = [&] {
+    picker = {};
+    return json::sax_parse(*text, &picker) || !picker.found.message.empty() || !picker.found.traceback.empty();
+  };
+  if (!parse()) {
+    *text = mended(*text);
+    if (!parse() && picker.broke_at > 0) {
+      *text = mended(std::string_view(*text).substr(0, picker.broke_at - 1));
+      (void)parse();
+    }
+  }
   WorkerError error = std::move(picker.found);
   if (trim(error.message).empty()) error.message = last_line(error.traceback);
   if (error.message.empty()) return std::nullopt;
+  for (std::string* part : {&error.message, &error.traceback}) *part = cut_line(std::move(*part), most_kept);
   error.file = path;
   error.at = time_of(picker.seconds, written);
   return error;

@@ -42,7 +42,8 @@ void find_first_cause(AttemptResult& attempt, std::chrono::system_clock::time_po
 ///     {"message": "some text", "timestamp": 1795223473}
 ///
 /// Nothing if there is no such file or no message in it. A file whose end is missing (its writer was killed) gives
-/// what stands before the break. Reads at most 4 MiB, never blocks on anything but a regular file.
+/// what stands before the break, also of a message. Reads at most 4 MiB and keeps 64 KiB of a text, never blocks on
+/// anything but a regular file.
 [[nodiscard]] std::optional<WorkerError> read_error_file(const std::string& path);
 
 /// Copies a worker's error file to `to`, the file that an outer launcher gave to ddrun itself, with the worker's end

@@ -1,7 +1,6 @@
 #include "job_record.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -36,14 +35,7 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
 
 void JobRecord::attempt_begins(int workers) {
   stop_began_.reset();
-  forget_error_files();
   death_reasons_.attempt_begins(workers);
-}
-
-/// All that is in them has been read: without log files they would only stay in memory until the machine is restarted.
-void JobRecord::forget_error_files() {
-  for (const std::string& file : private_error_files_) ::unlink(file.c_str());
-  private_error_files_.clear();
 }
 
 void JobRecord::note_timer(pid_t worker, bool its_child, std::string what) {
@@ -72,10 +64,7 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   // One that was stopped may have failed before, and be the cause.
   const std::string error_file = output.error_file(worker.local_rank);
   if (!error_file.empty()) end.error = read_error_file(error_file);
-  if (end.error && !writes_logs()) {
-    end.error->file_stays = false;
-    private_error_files_.push_back(error_file);
-  }
+  if (end.error) end.error->file_stays = writes_logs();
   const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
   end.last_words = find_last_words(tail);
   end.lines_since = end.last_words ? output.lines_shown() - end.last_words->shown : 0;
@@ -321,7 +310,6 @@ JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepa
   }
   result_.ran = Clock::now() - started_at_;
   hand_on_first_error(prepared);
-  forget_error_files();
   return std::move(result_);
 }
 

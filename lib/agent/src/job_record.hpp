@@ -70,7 +70,6 @@ class JobRecord {
   [[nodiscard]] std::string reason_of_end(const WorkerEnd& end, const Preparation& prepared);
   [[nodiscard]] std::string describe_last_failure() const;
   void keep_within_bounds();
-  void forget_error_files();
   void hand_on_first_error(const Preparation& prepared) const;
   [[nodiscard]] JobCause read_cause(const rendezvous::VerdictMessage& verdict, bool runs_coordinator) const;
   [[nodiscard]] bool writes_logs() const;
@@ -85,7 +84,6 @@ class JobRecord {
   std::map<pid_t, Timer> timers_;  ///< by the worker's pid
   std::optional<std::chrono::system_clock::time_point> stop_began_;
   bool told_of_missing_report_ = false;
-  std::vector<std::string> private_error_files_;  ///< of the last attempt, read
 };
 
 }  // namespace ddrun::agent

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "ddrun/base/bytes.hpp"
@@ -325,9 +326,18 @@ std::string LogLayout::error_file(int local_rank) const {
   return root_.empty() ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
 }
 
-void LogLayout::remove_if_unused() {
+void LogLayout::remove_error_files() const {
+  if (wanted_ || root_.empty()) return;
+  std::error_code ec;
+  for (std::filesystem::directory_iterator file(root_, ec), end; !ec && file != end; file.increment(ec)) {
+    std::error_code stays;
+    if (file->path().filename().string().starts_with("error_")) std::filesystem::remove_all(file->path(), stays);
+  }
+}
+
+bool LogLayout::remove_if_unused() {
   // rmdir refuses a directory that has something in it.
-  if (!wanted_ && !root_.empty()) ::rmdir(root_.c_str());
+  return wanted_ || root_.empty() || ::rmdir(root_.c_str()) == 0 || errno != ENOTEMPTY;
 }
 
 }  // namespace ddrun::logs

@@ -116,8 +116,10 @@ class LogLayout {
   [[nodiscard]] std::string filtered_log(StreamId stream) const;
   [[nodiscard]] std::string error_file(int local_rank) const;
 
-  /// Removes the private directory if it is empty.
-  void remove_if_unused();
+  /// Removes what workers put in the places of error files in the private directory, whatever it is.
+  void remove_error_files() const;
+  /// Removes the private directory if it is empty; false if it is not. True if there is none.
+  bool remove_if_unused();
 
  private:
   [[nodiscard]] Result<void> make_root(const Announce& announce);

@@ -622,7 +622,8 @@ std::string Output::root() const { return impl_->layout.root(); }
 void Output::console_line(std::string_view text) { impl_->console_line(text, StreamId::err); }
 void Output::stdout_line(std::string_view text) { impl_->console_line(text, StreamId::out); }
 LossReport Output::losses() const { return impl_->losses(); }
-void Output::remove_if_unused() { impl_->layout.remove_if_unused(); }
+void Output::remove_error_files() { impl_->layout.remove_error_files(); }
+bool Output::remove_if_unused() { return impl_->layout.remove_if_unused(); }
 
 // ---- how bytes travel: from a worker's pipe to its log file, to the console in whole lines, to filtered logs
 

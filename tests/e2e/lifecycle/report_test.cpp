@@ -97,6 +97,12 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   CHECK(std::filesystem::is_empty(dir.path()));
 
   // Where logs are kept it stays with them.
+  // Nor is one of which nothing can be said, be it of a worker that ended well.
+  const auto odd = finish(
+      command({"-n", "2", "--max-restarts=1", "/bin/sh", "-c", "mkdir $TORCHELASTIC_ERROR_FILE; exit $RANK"}), options);
+  DDRUN_SHOW(odd);
+  CHECK(std::filesystem::is_empty(dir.path()));
+
   const auto logged =
       finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.path(), "--report=" + report}, failing), options);
   CHECK(logged.code() == 1);

@@ -75,8 +75,16 @@ TEST_CASE("without logs there is one private directory for error files and it go
   }
   SECTION("used") {
     std::ofstream(layout.error_file(1)) << "{}";
-    layout.remove_if_unused();
+    fs::create_directories(layout.error_file(0) + "/x");
+    CHECK_FALSE(layout.remove_if_unused());
     CHECK(fs::exists(layout.error_file(1)));
+    const std::string other = layout.root() + "/other";
+    std::ofstream(other) << "of a worker";
+    layout.remove_error_files();
+    CHECK_FALSE(layout.remove_if_unused());
+    CHECK(fs::exists(other));
+    fs::remove(other);
+    CHECK(layout.remove_if_unused());
   }
 }
 

@@ -143,8 +143,11 @@ class Output {
 
   [[nodiscard]] LossReport losses() const;
 
-  /// Removes the private directory of error files if nothing was put there. Log directories are never removed.
-  void remove_if_unused();
+  /// Removes what workers put in the places of their error files where these lie in a private directory.
+  void remove_error_files();
+  /// Removes the private directory of error files if nothing is in it; false if something is. Log directories are never
+  /// removed.
+  bool remove_if_unused();
 
  private:
   class Impl;
