@@ -8,7 +8,7 @@
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
-#include "ddrun/logs/tail_buffer.hpp"
+#include "ddrun/logs/output.hpp"
 
 // What workers have left that says why they ended, and which of them failed first by it.
 
@@ -17,12 +17,21 @@ namespace ddrun::agent {
 // ---- first_cause.cpp
 
 /// Finds out which worker of `attempt` failed first by its own evidence: its end, its error file, its last traceback or
-/// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. Sets
+/// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. A worker that
+/// ddrun stopped is the cause only where no worker ended by itself for a reason of its own. Sets
 /// `attempt.cause` and `attempt.cause_sign`; leaves them empty if no worker failed.
 ///
 /// `stopped_at`: when ddrun had read what workers had written by the time it began to stop them. What came later is no
 /// evidence: workers that are told to end complain, and crash, too.
 void find_first_cause(AttemptResult& attempt, std::chrono::system_clock::time_point stopped_at);
+
+/// Whether this worker ended by itself and says, or its signal does, why: no complaint about others.
+[[nodiscard]] bool is_explained(const WorkerEnd& worker);
+
+/// Drops the last words and the error of a worker that evidently went on after them. `last_stderr`: when its last line
+/// there was read. What came after `stopped_at` says nothing.
+void drop_survived(WorkerEnd& worker, std::chrono::system_clock::time_point last_stderr,
+                   const logs::LastWrite& last_stdout, std::chrono::system_clock::time_point stopped_at);
 
 /// Why this worker failed in as few lines as it says it itself: its error file's message or its last words, whichever
 /// is not a complaint about others; else its last line on stderr. Plain text; empty if it said nothing.
@@ -33,6 +42,13 @@ void find_first_cause(AttemptResult& attempt, std::chrono::system_clock::time_po
 
 /// Whether its error file's message says what its last words say.
 [[nodiscard]] bool says_the_same(const WorkerError& error, const LastWords& words);
+
+// ---- cause_key.cpp
+
+/// What makes two failures the same: the exception or message of the error file or of the last words, without the
+/// numbers that are a rank, pid, device, address, date or duration, and the innermost line of Python that is no
+/// library's. One line for people; empty if the worker said no reason.
+[[nodiscard]] std::string cause_key(const WorkerEnd& worker);
 
 // ---- error_file.cpp
 

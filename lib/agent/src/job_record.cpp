@@ -14,6 +14,8 @@ namespace ddrun::agent {
 
 namespace {
 
+using Time = std::chrono::system_clock::time_point;
+
 constexpr std::size_t stderr_tail_lines = 10;
 /// A job may restart for months: so many attempts are kept whole, those between are counted.
 constexpr std::size_t first_attempts = 8;
@@ -66,7 +68,14 @@ void JobRecord::read_evidence(Worker& worker, const logs::Output& output) {
   if (!error_file.empty()) end.error = read_error_file(error_file);
   if (end.error) end.error->file_stays = writes_logs();
   const auto tail = output.stderr_tail(worker.local_rank, searched_lines);
-  end.last_words = find_last_words(tail);
+  const Time stop = stop_began_.value_or(Time::max());
+  auto evidence = tail;
+  if (end.stopped_by_ddrun) std::erase_if(evidence, [&](const logs::TailLine& line) { return line.at > stop; });
+  end.last_words = find_last_words(evidence);
+  if (end.last_words || end.error) {
+    const Time last_stderr = evidence.empty() ? Time() : evidence.back().at;
+    drop_survived(end, last_stderr, output.last_stdout(worker.local_rank), stop);
+  }
   end.lines_since = end.last_words ? output.lines_shown() - end.last_words->shown : 0;
   const std::size_t kept = std::min(tail.size(), stderr_tail_lines);
   if (!end.stopped_by_ddrun || end.last_words || end.error) {
@@ -231,11 +240,13 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   cause.is_here = verdict.host == result_.host && verdict.node_rank == node_rank_;
   cause.is_told_in_full = cause.is_here || runs_coordinator;
   cause.restarts = verdict.restarts;
+  bool is_elsewhere = false;  // the one that failed first, as the coordinator found out
   if (auto before = failed_before_from_json(verdict.cause)) {
     cause.failed_first = std::move(before->worker);
     cause.failed_first_sign = before->sign;
     cause.failed_first_host = before->host.empty() ? verdict.host : before->host;
     const bool is_here = before->host == result_.host && before->node_rank == node_rank_;
+    is_elsewhere = !before->host.empty() && !is_here;
     if (is_here && !result_.attempts.empty() && result_.attempts.back().cause) {
       const AttemptResult& last = result_.attempts.back();
       cause.failed_first = last.workers[*last.cause];
@@ -246,7 +257,7 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
   if (cause.is_here && cause.worker && !result_.attempts.empty() && result_.attempts.back().first_failure) {
     const AttemptResult& last = result_.attempts.back();
     cause.worker = last.workers.at(*last.first_failure);  // ours knows what the console has shown
-    if (failed_before(last)) {
+    if (failed_before(last) && !is_elsewhere) {
       cause.failed_first = last.workers[*last.cause];
       cause.failed_first_sign = last.cause_sign;
       cause.failed_first_host = result_.host;
@@ -284,7 +295,7 @@ rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
     const WorkerEnd& first = last.workers.at(last.first_failure ? *last.first_failure : *last.cause);
     Json cause = worker_json(shortened(first));
     cause["failed_after_s"] = seconds(last.cause_sign.at - first.started);
-    if (last.cause) add_evidence(cause, last.cause_sign);
+    if (last.cause) add_evidence(cause, last.cause_sign, last.workers[*last.cause]);
     if (last.first_failure && failed_before(last)) {
       add_failed_before(cause, shortened(last.workers[*last.cause]), last.cause_sign);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -153,6 +154,34 @@ bool is_exception_line(std::string_view line) {
   });
 }
 
+/// Lines before a traceback of what ends no interpreter, though it may be why.
+constexpr std::string_view headers_of_others[] = {"Exception in thread ", "Process "};
+/// And of what interpreters say while they end, and of what has no effect.
+constexpr std::string_view headers_of_ignored[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
+/// A line behind a failure that begins so is a part of it, or of its aftermath: messages of PyTorch, CUDA, NCCL and
+/// glog, PyTorch's own log ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
+constexpr std::string_view aftermath[] = {"\t",
+                                          "    @ ",
+                                          "CUDA kernel errors might be",
+                                          "For debugging consider passing",
+                                          "Compile with `TORCH_USE_CUDA_DSA`",
+                                          "Search for `cuda",
+                                          "Exception raised from ",
+                                          "frame #",
+                                          "nccl",
+                                          "Last error:",
+                                          "[W0",
+                                          "[W1",
+                                          "[E0",
+                                          "[E1",
+                                          "wandb: ",
+                                          "note: run with `RUST_BACKTRACE",
+                                          "Aborted"};
+
+bool begins_with_any(std::string_view line, std::span<const std::string_view> beginnings) {
+  return std::any_of(beginnings.begin(), beginnings.end(), [&](auto words) { return line.starts_with(words); });
+}
+
 bool is_chain_line(std::string_view line) {
   return line.find("During handling of the above exception, another exception occurred:") != std::string_view::npos ||
          line.find("The above exception was the direct cause of the following exception:") != std::string_view::npos;
@@ -187,6 +216,8 @@ struct Block {
   bool of_a_victim = false;
   bool python_chain = false;     ///< goes on with the exception before it
   bool is_faulthandler = false;  ///< says where, not why
+  bool is_traceback = false;     ///< Python's
+  bool of_others = false;        ///< of a thread or a child, as its header says
 };
 
 class Reader {
@@ -213,8 +244,11 @@ class Reader {
         continue;
       }
       block->python_chain = std::exchange(chained, false);
+      block->of_others = at > 0 && begins_with_any(lines_[at - 1], headers_of_others);
+      const bool ignored = at > 0 && begins_with_any(lines_[at - 1], headers_of_ignored);
       at = block->end;
-      found.push_back(std::move(*block));
+      if (ignored) ignored_.emplace_back(block->begin - 1, block->end);
+      else found.push_back(std::move(*block));
     }
     return found;
   }
@@ -224,6 +258,21 @@ class Reader {
             lines_.begin() + static_cast<std::ptrdiff_t>(block.end)};
   }
 
+  /// The first and the last of lines [begin, end) that are no part of a failure: the program went on.
+  [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> work(std::size_t begin, std::size_t end) const {
+    std::optional<std::pair<std::size_t, std::size_t>> found;
+    for (std::size_t at = begin; at < end; ++at) {
+      const std::string& line = lines_[at];
+      const bool ignored = std::any_of(ignored_.begin(), ignored_.end(),
+                                       [&](const auto& part) { return at >= part.first && at < part.second; });
+      if (ignored || trim(line).empty() || is_victims_words(line) || is_chain_line(line) ||
+          begins_with_any(line, aftermath) || begins_with_any(line, headers_of_others))
+        continue;
+      found = {found ? found->first : at, at};
+    }
+    return found;
+  }
+
  private:
   Block traceback(std::size_t begin, std::size_t at) const {
     while (at < lines_.size() && (lines_[at].empty() || lines_[at].front() == ' ')) ++at;
@@ -231,7 +280,9 @@ class Reader {
     std::size_t exception = at;
     while (exception < lines_.size() && exception < at + 5 && !is_exception_line(lines_[exception])) ++exception;
     if (exception >= lines_.size() || exception == at + 5) exception = std::min(at, lines_.size() - 1);
-    return simple(begin, exception);
+    Block block = simple(begin, exception);
+    block.is_traceback = true;
+    return block;
   }
 
   std::optional<Block> bare_syntax_error(std::size_t begin) const {
@@ -239,13 +290,16 @@ class Reader {
     while (at < lines_.size() && lines_[at].starts_with(' ')) ++at;
     if (at == lines_.size() || lines_[at].substr(0, lines_[at].find(':')).find("Error") == std::string::npos)
       return std::nullopt;
-    return simple(begin, at);
+    Block block = simple(begin, at);
+    block.is_traceback = true;
+    return block;
   }
 
   Block group(std::size_t begin) const {
     Block block;
     block.begin = begin;
     block.decided = begin;
+    block.is_traceback = true;
     std::size_t at = begin + 1;
     bool all_victims = true;
     for (; at < lines_.size(); ++at) {
@@ -332,6 +386,7 @@ class Reader {
 
   const std::vector<logs::TailLine>& tail_;
   std::vector<std::string> lines_;
+  std::vector<std::pair<std::size_t, std::size_t>> ignored_;  ///< failures that were none, with their headers
 };
 
 }  // namespace
@@ -343,9 +398,15 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
   std::size_t chosen = blocks.size() - 1;
   const auto time_of = [&](std::size_t block) { return tail[blocks[block].decided].at; };
   const auto near = [&](std::size_t block) {
-    return blocks[block + 1].python_chain || time_of(blocks.size() - 1) - time_of(block) <= one_failure;
+    const Block& next = blocks[block + 1];
+    if (next.python_chain) return true;
+    // An interpreter ends of one exception: what its program said before that one was survived.
+    const bool survived = (next.is_traceback && !next.of_others && !blocks[block].of_others) ||
+                          reader.work(blocks[block].end, next.begin).has_value();
+    return !survived && time_of(blocks.size() - 1) - time_of(block) <= one_failure;
   };
-  // A complaint about others that comes close behind a failure of its own is a consequence of that.
+  // A complaint about others that comes close behind a failure of its own is a consequence of that, unless the program
+  // went on between.
   for (std::size_t i = chosen; blocks[chosen].of_a_victim && i-- > 0 && near(i);) {
     if (!blocks[i].of_a_victim) chosen = i;
   }
@@ -375,6 +436,12 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
   words.at = tail[block.decided].at;
   words.shown = tail[block.decided].shown;
   words.lines_after = tail.size() - blocks.back().end;
+  if (const auto work = reader.work(blocks.back().end, tail.size())) {
+    words.went_on = true;
+    words.span = tail[work->second].at - tail[work->first].at;
+  }
+  words.turn = tail[block.decided].turn;
+  words.ends_python = block.is_traceback && !block.of_others;
   words.of_a_victim = block.of_a_victim;
   return words;
 }

@@ -6,6 +6,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
+#include "evidence.hpp"
 
 namespace ddrun::agent {
 
@@ -159,9 +160,13 @@ std::optional<WorkerEnd> worker_from_json(const std::string& text) {
   return read_worker(Json::parse(text, nullptr, false));
 }
 
-void add_evidence(Json& cause, const Sign& sign) {
+void add_evidence(Json& cause, const Sign& sign, const WorkerEnd& of) {
   const auto time = std::chrono::duration_cast<std::chrono::microseconds>(sign.at.time_since_epoch()).count();
-  cause["evidence"] = {{"own", sign.own}, {"time_us", time}};
+  cause["evidence"] = {{"own", sign.own},
+                       {"time_us", time},
+                       {"stopped", of.stopped_by_ddrun},
+                       {"explained", is_explained(of)},
+                       {"key", sign.own ? cause_key(of) : std::string()}};
 }
 
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign) {

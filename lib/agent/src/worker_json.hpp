@@ -25,8 +25,9 @@ double seconds(Duration duration) {
 /// One worker of the report (docs/debugging.md).
 [[nodiscard]] Json worker_json(const WorkerEnd& worker);
 
-/// How the coordinator can compare it with what other nodes tell: the key "evidence".
-void add_evidence(Json& cause, const Sign& sign);
+/// How the coordinator can compare it with what other nodes tell, and with earlier attempts: the key "evidence". `sign`
+/// is that of `of`, which is `cause` or its "failed_first".
+void add_evidence(Json& cause, const Sign& sign, const WorkerEnd& of);
 /// Another worker of the same machine that failed before the one that `worker` describes: its key "failed_first".
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign);
 

@@ -52,6 +52,7 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   std::unique_ptr<LogFile> file;
   std::unique_ptr<Duplicate> duplicate;
   std::unique_ptr<TailBuffer> tail;
+  LastWrite last;
   bool held_back = false;
   bool pty = false;        ///< `pipe` is a pseudo-terminal's master
   bool has_ended = false;  ///< the worker: no process is left for closing a pseudo-terminal to hang up
@@ -89,6 +90,7 @@ class Output::Impl {
   bool close();
   void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  [[nodiscard]] LastWrite last_stdout(int local_rank) const;
   [[nodiscard]] std::uint64_t lines_shown() const { return lines_shown_; }
   [[nodiscard]] StreamPlan plan_of(StreamId id, int local_rank) const;
   [[nodiscard]] std::string log_of(StreamId id, int local_rank) const;
@@ -167,6 +169,7 @@ class Output::Impl {
   std::vector<int> index_of_local_rank_;
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
   bool began_ = false;
+  bool stopping_ = false;      ///< what the workers of this attempt write, they write because they are stopped
   bool ptys_refused_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
   std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
@@ -251,6 +254,7 @@ Result<void> Output::Impl::prepare() {
 
 Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities) {
   forget_attempt();
+  stopping_ = false;
   std::vector<int> local_ranks;
   for (const WorkerIdentity& identity : identities) {
     const auto index = static_cast<std::size_t>(identity.local_rank);
@@ -528,6 +532,16 @@ void Output::Impl::async_end_attempt(std::function<void()> done) {
   add_waiter(true, std::move(done));
 }
 
+namespace {
+
+std::chrono::system_clock::time_point written_at(const struct stat& info) {
+  const auto written = std::chrono::seconds(info.st_mtim.tv_sec) + std::chrono::nanoseconds(info.st_mtim.tv_nsec);
+  return std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(written));
+}
+
+}  // namespace
+
 void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
@@ -538,10 +552,7 @@ void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   std::string text(static_cast<std::size_t>(info.st_size - from), '\0');
   const ssize_t count = ::pread(fd.get(), text.data(), text.size(), from);
   if (count <= 0) return;
-  const auto written = std::chrono::seconds(info.st_mtim.tv_sec) + std::chrono::nanoseconds(info.st_mtim.tv_nsec);
-  file.tail.add(
-      {text.data(), static_cast<std::size_t>(count)},
-      std::chrono::system_clock::time_point(std::chrono::duration_cast<std::chrono::system_clock::duration>(written)));
+  file.tail.add({text.data(), static_cast<std::size_t>(count)}, written_at(info));
   file.read_to = from + count;
 }
 
@@ -560,6 +571,15 @@ std::vector<TailLine> Output::Impl::stderr_tail(int local_rank, std::size_t line
   if (worker == nullptr) return {};
   if (const auto& stream = worker->streams[1]; stream && stream->tail) return stream->tail->lines(lines);
   return worker->file_tail ? worker->file_tail->tail.lines(lines) : std::vector<TailLine>();
+}
+
+LastWrite Output::Impl::last_stdout(int local_rank) const {
+  const Worker* worker = find(local_rank);
+  if (worker == nullptr) return {};
+  if (const auto& stream = worker->streams[0]) return stream->last;
+  struct stat info {};
+  const std::string path = log_of(StreamId::out, local_rank);
+  return !path.empty() && ::stat(path.c_str(), &info) == 0 ? LastWrite{written_at(info)} : LastWrite{};
 }
 
 LossReport Output::Impl::losses() const {
@@ -612,6 +632,7 @@ void Output::read_file_tails() { impl_->read_file_tails(); }
 std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
   return impl_->stderr_tail(local_rank, lines);
 }
+LastWrite Output::last_stdout(int local_rank) const { return impl_->last_stdout(local_rank); }
 std::uint64_t Output::lines_shown() const { return impl_->lines_shown(); }
 bool Output::console_shows_stderr(int local_rank) const { return impl_->plan_of(StreamId::err, local_rank).console; }
 std::string Output::stdout_log(int local_rank) const { return impl_->log_of(StreamId::out, local_rank); }
@@ -711,7 +732,9 @@ void Output::Impl::take(WorkerStream& stream, std::string_view chunk) {
   if (stream.file) write_file(*stream.file, chunk);
   if (stream.duplicate) copy_matching(stream, chunk, false);
   if (stream.lane != nullptr) show(stream, chunk);
-  if (stream.tail) stream.tail->add(chunk, std::chrono::system_clock::now(), lines_shown_);
+  const LastWrite now{std::chrono::system_clock::now(), pipes_.turns()};
+  if (!stopping_) stream.last = now;
+  if (stream.tail) stream.tail->add(chunk, now.at, lines_shown_, now.turn);
 }
 
 std::string_view Output::Impl::stamped(const WorkerStream& stream) {
@@ -821,6 +844,7 @@ void Output::Impl::ended(WorkerStream& stream) {
 
 void Output::Impl::drain_all() {
   for (const Worker& worker : workers_) drain_worker(worker);
+  stopping_ = true;
 }
 
 void Output::Impl::close_stream(WorkerStream& stream) {

@@ -88,6 +88,7 @@ void ReadySet::wait() {
 
 void ReadySet::take_events() {
   const auto self = self_;
+  ++turns_;
   taken_ = ::epoll_wait(epoll_.native_handle(), events_.get(), turn, 0);
   for (next_ = 0; next_ < taken_;) {
     void* who = events_[next_++].data.ptr;

@@ -2,6 +2,7 @@
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -34,6 +35,9 @@ class ReadySet {
   void resume(int fd, void* who);
   /// Until resume() only what changes is told: the present state once, then each new arrival or end.
   void only_changes(int fd, void* who);
+  /// Counts from 1 the looks at what is ready. Of what was written before a look, only that look tells nothing of the
+  /// order.
+  [[nodiscard]] std::uint64_t turns() const { return turns_; }
   /// No call of `on_ready` comes after this.
   void close();
 
@@ -48,6 +52,7 @@ class ReadySet {
   std::unique_ptr<epoll_event[]> events_;
   int taken_ = 0;  ///< events of the present turn, those before `next_` are done
   int next_ = 0;
+  std::uint64_t turns_ = 1;
   std::shared_ptr<ReadySet*> self_;  ///< what a late handler finds instead of us when we are gone
 };
 

@@ -17,7 +17,8 @@ void TailBuffer::skip() {
   cut_ = true;
 }
 
-void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown) {
+void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown,
+                     std::uint64_t turn) {
   if (chunk.empty()) return;
   if (chunk.size() >= limit) {
     forget(bytes_.size());
@@ -34,8 +35,9 @@ void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_poi
   if (!marks_.empty() && marks_.back().shown == shown && at - marks_.back().at < std::chrono::milliseconds(1) &&
       at >= marks_.back().at) {
     marks_.back().end = end;
+    marks_.back().turn = turn;
   } else {
-    marks_.push_back({end, at, shown});
+    marks_.push_back({end, at, shown, turn});
   }
 }
 
@@ -53,10 +55,11 @@ std::vector<TailLine> TailBuffer::lines(std::size_t count) const {
     text = first ? std::string_view{} : text.substr(0, newline);
     while (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     line = line.substr(line.rfind('\r') + 1);  // npos + 1 is 0: all of it
-    lines.push_back({std::string(line), {}, 0});
+    lines.push_back({std::string(line), {}});
     if (mark != marks_.end()) {
       lines.back().at = mark->at;
       lines.back().shown = mark->shown;
+      lines.back().turn = mark->turn;
     }
   }
   std::reverse(lines.begin(), lines.end());

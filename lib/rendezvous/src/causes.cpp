@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/text.hpp"
@@ -137,14 +138,29 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Its key "evidence"; null if it has none.
-Json evidence_of(const Json& cause) {
-  if (!cause.is_object()) return nullptr;
-  const auto evidence = cause.find("evidence");
-  const bool whole = evidence != cause.end() && evidence->is_object() && evidence->contains("own") &&
-                     (*evidence)["own"].is_boolean() && evidence->contains("time_us") &&
-                     (*evidence)["time_us"].is_number_integer();
-  return whole ? *evidence : Json(nullptr);
+struct Evidence {
+  bool own = false;        ///< no complaint about others
+  bool stopped = false;    ///< of a worker that had not ended by itself
+  bool explained = false;  ///< of one that had, and said why
+  std::int64_t time_us = 0;
+  std::string key;
+};
+
+std::optional<Evidence> evidence_of(const Json& cause) {
+  if (!cause.is_object()) return std::nullopt;
+  const auto found = cause.find("evidence");
+  if (found == cause.end() || !found->is_object()) return std::nullopt;
+  const auto is = [&](const char* key) { return found->contains(key) && (*found)[key] == true; };
+  const bool whole = found->contains("own") && (*found)["own"].is_boolean() && found->contains("time_us") &&
+                     (*found)["time_us"].is_number_integer();
+  if (!whole) return std::nullopt;
+  Evidence evidence{is("own"), is("stopped"), is("explained"), (*found)["time_us"].get<std::int64_t>(), {}};
+  if (found->contains("key") && (*found)["key"].is_string()) evidence.key = (*found)["key"].get<std::string>();
+  return evidence;
+}
+
+std::optional<Evidence> evidence_of(const std::string& cause) {
+  return evidence_of(Json::parse(cause, nullptr, false));
 }
 
 }  // namespace
@@ -152,26 +168,39 @@ Json evidence_of(const Json& cause) {
 void CauseDetails::of_another(const std::string& host, std::int32_t node_rank, const std::string& json) {
   if (json.empty()) return;
   Json cause = Json::parse(json, nullptr, false);
-  const Json evidence = evidence_of(cause);
-  if (evidence.is_null() || evidence["own"] == false) return;
-  const auto time = evidence["time_us"].get<std::int64_t>();
-  if (!of_another_.empty() && time_us_ <= time) return;
+  const auto evidence = evidence_of(cause);
+  if (!evidence || !evidence->own) return;
+  if (const auto kept = evidence_of(evidence_of_another_)) {
+    if (kept->explained > evidence->explained) return;
+    if (kept->explained == evidence->explained && kept->time_us <= evidence->time_us) return;
+  }
+  evidence_of_another_ = Json{{"evidence", cause["evidence"]}}.dump(-1, ' ', false, Json::error_handler_t::replace);
   // It may itself have another worker that failed before the one that ended first.
   if (cause.contains("failed_first") && cause["failed_first"].is_object()) cause = Json(cause["failed_first"]);
   cause["host"] = host;
   cause["node_rank"] = node_rank;
   of_another_ = cause.dump(-1, ' ', false, Json::error_handler_t::replace);
-  time_us_ = time;
+}
+
+bool CauseDetails::is_another() const {
+  const auto mine = evidence_of(of_cause_);
+  const auto another = evidence_of(evidence_of_another_);
+  if (!mine || !another) return false;
+  // Clocks of machines differ: a reason is not compared with a reason, only with complaints, and what a worker said
+  // that may have gone on with the end of one.
+  return !mine->own || (mine->stopped && another->explained);
 }
 
 std::string CauseDetails::text() const {
-  if (of_another_.empty()) return of_cause_;
+  if (!is_another()) return of_cause_;
   Json cause = Json::parse(of_cause_, nullptr, false);
-  const Json evidence = evidence_of(cause);
-  // Clocks of machines differ: a reason is not compared with a reason, only with complaints.
-  if (evidence.is_null() || evidence["own"] == true) return of_cause_;
   cause["failed_first"] = Json::parse(of_another_, nullptr, false);
   return cause.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string CauseDetails::key() const {
+  const auto evidence = evidence_of(is_another() ? evidence_of_another_ : of_cause_);
+  return evidence && evidence->own ? plain_line(evidence->key) : std::string();
 }
 
 }  // namespace ddrun::rendezvous

@@ -40,22 +40,27 @@ namespace ddrun::rendezvous {
 
 /// What nodes tell about the failure of a worker in STOPPED, gathered while a round is being stopped. The node where a
 /// worker ended badly first is the cause. Where that one's workers only complain of others, and another node has a
-/// worker that failed of its own accord, both are told. JSON as in PROTOCOL.md, section 3; what is none is passed on
+/// worker that failed of its own accord, both are told; so where the cause is a worker that was only stopped, and
+/// another node's ended by itself for a reason of its own. JSON as in PROTOCOL.md, section 3; what is none is passed on
 /// unread.
 class CauseDetails {
  public:
   void clear() { *this = {}; }
   /// Of the node where the cause is.
   void of_cause(std::string json) { of_cause_ = std::move(json); }
-  /// Of another one: the earliest that has evidence of its own is kept.
+  /// Of another one: the earliest that has evidence of its own is kept, of those that ended by themselves if there are.
   void of_another(const std::string& host, std::int32_t node_rank, const std::string& json);
   /// For VERDICT.
   [[nodiscard]] std::string text() const;
+  /// What two failures of the same cause have in common, in a line; empty if the cause is not known.
+  [[nodiscard]] std::string key() const;
 
  private:
+  [[nodiscard]] bool is_another() const;
+
   std::string of_cause_;
   std::string of_another_;
-  std::int64_t time_us_ = 0;  ///< of `of_another_`, by its node's clock
+  std::string evidence_of_another_;  ///< its time is by its node's clock
 };
 
 }  // namespace ddrun::rendezvous

@@ -96,7 +96,6 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   std::filesystem::remove(report);
   CHECK(std::filesystem::is_empty(dir.path()));
 
-  // Where logs are kept it stays with them.
   // Nor is one of which nothing can be said, be it of a worker that ended well.
   const auto odd = finish(
       command({"-n", "2", "--max-restarts=1", "/bin/sh", "-c", "mkdir $TORCHELASTIC_ERROR_FILE; exit $RANK"}), options);
@@ -104,6 +103,7 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   CHECK(std::filesystem::is_empty(dir.path()));
 
   const auto logged =
+  // Where logs are kept it stays with them.
       finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.path(), "--report=" + report}, failing), options);
   CHECK(logged.code() == 1);
   const json kept = json::parse(read_file(report))["attempts"][0]["workers"][1]["error"];
@@ -224,6 +224,40 @@ TEST_CASE("The rank that raised first is named though its victims end before it"
 }
 
 TEST_CASE("The traceback is shown again if its place is far above") {
+TEST_CASE("A failure that a rank has survived is not the cause of the job's") {
+  const TemporaryDirectory dir;
+  const auto verbs = [&](const Words& after, const Words& end) {
+    const std::string now = dir.file("now");
+    std::filesystem::remove(now);
+    Words words{"rank", "0", "error", "Traceback (most recent call last):", "error", "OSError: no cache"};
+    words.insert(words.end(), after.begin(), after.end());
+    words.insert(words.end(), {"touch", now, "forever", ";", "await", now});
+    words.insert(words.end(), end.begin(), end.end());
+    return words;
+  };
+  const Words complains{"error", "RuntimeError: Connection closed by peer", "exit", "3"};
+  const Words raises{"error", "Traceback (most recent call last):", "error", "ValueError: no data", "exit", "3"};
+  const std::string report = dir.file("report.json");
+  for (const Words& way : {Words{"-n", "2"}, Words{"-n", "2", "-r", "3", "--log-dir=" + dir.path()}}) {
+    Words options = way;
+    options.push_back("--report=" + report);
+    const std::pair<Words, Words> cases[] = {{{}, raises}, {{"error", "on"}, raises}, {{"error", "on"}, complains}};
+    for (const auto& [after, end] : cases) {
+      const auto outcome = finish(job(options, verbs(after, end)));
+      INFO(way.back() << " " << after.size() << " " << end.at(1));
+      DDRUN_SHOW(outcome);
+      CHECK(outcome.code() == 3);
+      CHECK(has(outcome.err, "ddrun: error: rank 1 exited with code 3"));
+      const json attempt = json::parse(read_file(report))["attempts"][0];
+      CHECK(attempt["cause"]["rank"] == 1);
+      CHECK(attempt["workers"][0]["last_words"].is_null() != after.empty());
+    }
+  }
+  const auto stopped = finish(job({"-n", "1", "--label=rank", "--timeout=0.5"}, verbs({"error", "on"}, {})));
+  DDRUN_SHOW(stopped);
+  CHECK_FALSE(has(stopped.err, "had failed"));
+}
+
   const TemporaryDirectory dir;
   Words verbs{"rank",
               "1",

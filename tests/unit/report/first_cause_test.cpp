@@ -68,13 +68,73 @@ TEST_CASE("a rank that raised and is still on its way out is the cause, not its 
   CHECK(job.result.cause_sign.kind == SignKind::error_file);
 }
 
-TEST_CASE("the earlier of two own reasons wins") {
+TEST_CASE("the earlier of two own reasons wins, among workers that ended by themselves") {
   Job job;
   job.at(0).last_words = words(9900ms);
   job.at(1).error = error(9800ms, "KeyError: 'x'");
+  // It may have handled that, and gone on without a word until it was stopped.
+  CHECK(job.cause() == 0);
+  job.at(1).stopped_by_ddrun = false;
+  job.at(1).ended = start + 10s;
   CHECK(job.cause() == 1);
   job.at(1).error = error(9950ms, "KeyError: 'x'");
   CHECK(job.cause() == 0);
+}
+
+TEST_CASE("older words of a worker that was stopped are outweighed by any explained end") {
+  Job job;
+  job.at(1).last_words = words(3s);
+  CHECK(job.cause() == 1);
+  job.at(0).stderr_tail = {"shard is corrupt"};
+  CHECK(job.cause() == 0);
+  job.at(0).stderr_tail = {"write: Broken pipe"};
+  CHECK(job.cause() == 1);
+  job.at(0).status = Signaled{SIGKILL};
+  CHECK(job.cause() == 0);
+  // Also by one that ended after a victim.
+  job.at(0).status = Exited{1};
+  job.at(2) = worker(2, Exited{1});
+  job.at(2).ended = start + 10s;
+  job.at(2).last_words = words(9900ms);
+  CHECK(job.cause() == 2);
+}
+
+TEST_CASE("what a worker evidently survived is dropped") {
+  const auto dropped = [](WorkerEnd end, logs::LastWrite out, std::chrono::milliseconds last_stderr = 3s) {
+    drop_survived(end, start + last_stderr, out, start + 10s);
+    return !end.last_words && !end.error;
+  };
+  WorkerEnd end = stopped(0);
+  end.last_words = words(3s);
+  end.last_words->turn = 7;
+  CHECK_FALSE(dropped(end, {}));
+  CHECK_FALSE(dropped(end, {start + 3s, 7}));
+  CHECK(dropped(end, {start + 3s, 8}));  // stdout went on
+  CHECK(dropped(end, {start + 4s, 0}));
+  CHECK_FALSE(dropped(end, {start + 11s, 0}));  // or it was told to end
+  end.last_words->went_on = true;
+  CHECK(dropped(end, {}));
+  // One that ended by itself may flush a lot then, and tidy up after an exception; but it did not fail of what it told
+  // long before.
+  end.stopped_by_ddrun = false;
+  end.status = Exited{3};
+  end.last_words->lines_after = 200;
+  CHECK_FALSE(dropped(end, {start + 9s, 9}));
+  end.last_words->span = 2s;
+  CHECK(dropped(end, {}));
+  end.status = Exited{1};
+  end.last_words->ends_python = true;
+  CHECK(dropped(end, {}));
+  end.last_words->lines_after = 5;
+  CHECK_FALSE(dropped(end, {}));
+
+  WorkerEnd recorded = stopped(0);
+  recorded.error = error(3s, "ValueError: boom");
+  CHECK_FALSE(dropped(recorded, {}));
+  CHECK(dropped(recorded, {}, 4s));
+  CHECK(dropped(recorded, {start + 4s, 7}));
+  recorded.last_words = words(4s);  // the traceback of the same
+  CHECK_FALSE(dropped(recorded, {}, 4s));
 }
 
 TEST_CASE("what workers say after they were told to end is no evidence") {
@@ -133,4 +193,29 @@ TEST_CASE("a job that is stopped has a cause if a worker had failed before") {
   job.at(1).last_words = words(4s, true);
   job.at(2).last_words = words(3s);
   CHECK(job.cause() == 2);
+}
+
+TEST_CASE("the key of a cause has nothing that differs between two failures of it") {
+  const auto key = [](std::vector<std::string> reason, std::vector<std::string> traceback = {}) {
+    WorkerEnd end = worker(0, Exited{1});
+    end.pid = 4711;
+    end.last_words = words(1s);
+    end.last_words->reason = std::move(reason);
+    end.last_words->text = std::move(traceback);
+    return cause_key(end);
+  };
+  CHECK(key({"ValueError: shard 17 is corrupt", "after KeyError: 'conv2'"}) ==
+        "ValueError: shard 17 is corrupt; after KeyError: 'conv2'");
+  CHECK(key({"rank 3, [Rank12], local_rank=2, cuda:1, pid 99, 4711"}) ==
+        "rank #, [Rank#], local_rank=#, cuda:#, pid #, #");
+  CHECK(key({"at 0x7f00ab of 10.0.0.3:29500, 2026-11-25 12:30:01.5, for 1800000 ms or 0.5s, 1795223473."}) ==
+        "at # of #, # #, for # ms or #s, #.");
+  const std::vector<std::string> traceback{"Traceback (most recent call last):", "  File \"train.py\", line 3, in f",
+                                           "    g()", "  File \"/v/site-packages/x.py\", line 7, in g"};
+  CHECK(key({"KeyError: 1"}, traceback) == "KeyError: 1 (File \"train.py\", line 3, in f)");
+  WorkerEnd silent = worker(0, Exited{1});
+  silent.stderr_tail = {"step 3"};
+  CHECK(cause_key(silent).empty());
+  silent.error = error(1s, "boom");
+  CHECK(cause_key(silent) == "boom");
 }

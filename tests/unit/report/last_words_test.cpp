@@ -47,6 +47,7 @@ TEST_CASE("the reason of a traceback is its exception") {
   CHECK(words->at == Time(1000s + 500ms));
   CHECK(words->shown == 5);
   CHECK(words->lines_after == 2);
+  CHECK_FALSE(words->went_on);
   CHECK_FALSE(words->of_a_victim);
 
   CHECK(reason("[rank3]: Traceback (most recent call last):\n[rank3]:   File \"a\", line 1, in f\n[rank3]: "
@@ -150,6 +151,27 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
   words = last_words(victim);
   REQUIRE(words);
   CHECK(words->of_a_victim);
+  // What was followed by work was survived, and so was all that comes before the exception that ends an interpreter.
+  const std::string uncaught =
+      "Traceback (most recent call last):\n  File \"a\", line 9, in g\n"
+      "RuntimeError: Connection closed by peer\n";
+  const std::string noise = "[rank0]:[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: not destroyed\n\n";
+  for (const std::string& text : {own + "step 1\n" + victim, own + uncaught, "CUDA error, trying again\n" + uncaught}) {
+    INFO(text);
+    words = last_words(text);
+    REQUIRE(words);
+    CHECK(words->of_a_victim);
+  }
+  for (const std::string& text :
+       {own + noise + victim, "Process Process-1:\n" + own + uncaught,
+        own + "Exception in thread Thread-1:\n" + uncaught, own + "Error in atexit._run_exitfuncs:\n" + uncaught,
+        own + "Exception ignored in: <function f>\n" + uncaught + noise}) {
+    INFO(text);
+    words = last_words(text);
+    REQUIRE(words);
+    CHECK(words->reason == Lines{"ValueError: mine"});
+    CHECK_FALSE(words->went_on);
+  }
   // Long before: that one was survived.
   std::string long_after = own;
   for (int i = 0; i < 200; ++i) long_after += "step\n";

@@ -37,7 +37,11 @@ struct LastWords {
   std::vector<std::string> text;             ///< all of it: the traceback with the reason, oldest line first
   std::chrono::system_clock::time_point at;  ///< when ddrun had read the reason
   std::uint64_t shown = 0;                   ///< lines that the consoles had shown by then
+  std::uint64_t turn = 0;                    ///< as in logs::TailLine
   std::size_t lines_after = 0;               ///< what the worker wrote to stderr afterwards
+  bool went_on = false;                      ///< some of that is no part of a failure, as far as is known
+  std::chrono::nanoseconds span{0};          ///< from the first of those lines to the last
+  bool ends_python = false;                  ///< a traceback of a main thread
   bool of_a_victim = false;                  ///< it complains of others
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,6 +44,12 @@ struct ChildStreams {
   UniqueFd out;
   UniqueFd err;
   int terminal = -1;  ///< 1 or 2: which of them is a pseudo-terminal that the child shall be controlled by; -1: none
+};
+
+/// When a worker wrote to a stream last, as far as it is known.
+struct LastWrite {
+  std::chrono::system_clock::time_point at{};  ///< when it was read, or the file's time; its clock: nothing is known
+  std::uint64_t turn = 0;                      ///< as in TailLine; 0: of a file
 };
 
 /// What could not be written. The job goes on without it.
@@ -89,7 +96,7 @@ class Output {
   /// Reads what is in this worker's pipes now, without waiting. For a worker that has ended: its bytes are in its log
   /// afterwards, and its lines are in the console's queue before whatever ddrun says next.
   void drain(int local_rank);
-  /// The same for all of them.
+  /// The same for all of them. What they write from now on in this attempt is not told by last_stdout().
   void drain_all();
 
   /// The consoles' terminals may have another size now: tells it to the workers' pseudo-terminals, but not to workers.
@@ -119,9 +126,12 @@ class Output {
   /// Reads the ends of the stderr files that workers write themselves, for `stderr_tail`.
   void read_file_tails();
   /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 16 KiB, as
-  /// known when they were last read. `shown` is what `lines_shown` was then. Lines of a file that the worker writes
+  /// known when they were last read. `shown` is what `lines_shown` was then; lines of a pipe with a greater `turn` than
+  /// another's came later. Lines of a file that the worker writes
   /// itself have the time of the last write that `read_file_tails` saw. Empty when stderr is inherited.
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
+  /// Looks at the file if the worker writes that itself.
+  [[nodiscard]] LastWrite last_stdout(int local_rank) const;
   /// Lines that were given to the consoles in this job.
   [[nodiscard]] std::uint64_t lines_shown() const;
   /// Whether the user has seen this worker's stderr on the console.

@@ -14,6 +14,7 @@ struct TailLine {
   std::string text;
   std::chrono::system_clock::time_point at;  ///< when the chunk with the line's end was read
   std::uint64_t shown = 0;                   ///< what `add` was told with that chunk
+  std::uint64_t turn = 0;                    ///< the same
 };
 
 /// Remembers the end of a stream, and when it came.
@@ -21,8 +22,10 @@ class TailBuffer {
  public:
   static constexpr std::size_t limit = 16384;  ///< bytes; this many at least are remembered
 
-  /// `shown`: any count that the caller wants back with the lines that end in this chunk.
-  void add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown = 0);
+  /// `shown`, `turn`: any counts that the caller wants back with the lines that end in this chunk; of chunks that came
+  /// within a millisecond, those with the same `shown`, they get the latest `turn`.
+  void add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown = 0,
+           std::uint64_t turn = 0);
   /// Bytes are missing here: what was remembered is forgotten, and what comes next does not begin a line.
   void skip();
   /// The last `count` lines, oldest first. A line whose beginning is not remembered is left out, unless it is the only
@@ -35,6 +38,7 @@ class TailBuffer {
     std::uint64_t end;  ///< of its bytes, counted from the stream's beginning
     std::chrono::system_clock::time_point at;
     std::uint64_t shown;
+    std::uint64_t turn;
   };
   void forget(std::size_t bytes);
 
