@@ -276,7 +276,7 @@ class Load {
     join.settings = {{"exit_skew_ms", ""},      {"grace_ms", "30000"},      {"join_timeout_ms", "600000"},
                      {"last_call_ms", "30000"}, {"max_nodes", nodes},       {"max_restarts", "0"},
                      {"min_nodes", nodes},      {"node_max_failures", "0"}, {"restart_backoff_ms", "0"},
-                     {"restart_window_ms", ""}};
+                     {"restart_window_ms", ""}, {"same_cause", "0"}};
     return join;
   }
 

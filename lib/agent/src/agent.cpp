@@ -109,7 +109,7 @@ class Agent {
   void carry_out(const action::Join&) { member_->join(); }
   void carry_out(const action::TellFailed& failed);
   void carry_out(const action::TellSucceeded& succeeded) { member_->tell(succeeded); }
-  void carry_out(const action::TellStopped& stopped) { member_->tell(stopped); }
+  void carry_out(const action::TellStopped& stopped);
   void carry_out(const action::TellLeave& leave) { member_->tell(leave); }
   void carry_out(const action::TellAbort& abort) { member_->tell(abort); }
   void carry_out(const action::Abandon& abandon) { member_->abandon(abandon.why); }
@@ -403,10 +403,17 @@ void Agent::output_closed() {
   if (machine_->state() != State::closing) return;
   output_->read_file_tails();
   record_.add_attempt(*machine_, *group_, *output_, prepared_, attempt_started_at_);
-  if (!spec_.rendezvous.several_machines() && member_->another_round_follows()) {
-    say(Level::notice, record_.describe_restart(machine_->attempt() + 1));
-  }
   dispatch(event::OutputClosed{});
+}
+
+void Agent::carry_out(const action::TellStopped& stopped) {
+  std::string restart;
+  if (!spec_.rendezvous.several_machines() && member_->another_round_follows()) {
+    restart = record_.describe_restart(machine_->attempt() + 1);
+  }
+  member_->tell(stopped);
+  // The coordinator may have ended the job instead, for its cause.
+  if (!restart.empty() && !record_.has_verdict()) say(Level::notice, restart);
 }
 
 void Agent::carry_out(const action::StartSkew& skew) {
@@ -442,13 +449,6 @@ void Agent::settle() {
   if (hooks_.on_result) hooks_.on_result(*ended_);
 }
 
-JobResult Agent::run() {
-  if (auto ready = set_up(); !ready) {
-    signals_.close();
-    if (output_) output_->remove_if_unused();
-    JobResult& refused = record_.result();
-    refused.verdict = Verdict::launcher_failed;
-    refused.message = ready.error().message;
 /// The report has said what error files hold, as far as it can be read.
 void Agent::remove_private_directory() {
   if (output_->remove_if_unused()) return;
@@ -457,6 +457,13 @@ void Agent::remove_private_directory() {
     say(Level::notice, concat("workers have put files in ", output_->root(), " that ddrun does not remove"));
 }
 
+JobResult Agent::run() {
+  if (auto ready = set_up(); !ready) {
+    signals_.close();
+    if (output_) output_->remove_if_unused();
+    JobResult& refused = record_.result();
+    refused.verdict = Verdict::launcher_failed;
+    refused.message = ready.error().message;
     refused.launcher_code = exit_code(ready.error().code);
     refused.host = prepared_.hostname;
     if (hooks_.on_result) hooks_.on_result(refused);

@@ -96,10 +96,10 @@ void JobMember::tell_failed(const WorkerEnd& worker) {
 }
 
 void JobMember::tell(const action::TellStopped&) {
-  rendezvous::Stopped message;
-  message.round = round_;
   // --report is the same on every machine as a rule; on one, all is in the record already.
-  if (several_machines()) message = options_.record->last_attempt(options_.spec->report_file.has_value());
+  rendezvous::Stopped message =
+      options_.record->last_attempt(several_machines() && options_.spec->report_file.has_value());
+  message.round = round_;
   rendezvous_->stopped(message);
 }
 

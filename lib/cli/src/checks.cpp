@@ -30,7 +30,7 @@ Result<void> check_restart(const Draft& draft, const Settings& settings, Warning
                        " is in --success-on and in --no-restart-on; a code is either a success or a failure"));
   }
   if (policy.max_restarts == 0) {
-    for (const std::string_view name : {"restart-backoff", "restart-window", "no-restart-on"}) {
+    for (const std::string_view name : {"restart-backoff", "restart-window", "same-cause", "no-restart-on"}) {
       if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --max-restarts"));
     }
   }

@@ -45,6 +45,8 @@ constexpr std::size_t most_words = 4UL << 10U;
 constexpr std::size_t most_name = 255;
 /// SIGKILL and what an agent does before and after it.
 constexpr Milliseconds time_to_kill{1'000};
+/// A group that fails so soon has done nothing that a restart could go on with.
+constexpr Milliseconds start_time{1'000};
 /// For members of a round that went on under another coordinator to come: once their workers are stopped, and before
 /// anything is known of them.
 constexpr Milliseconds time_to_come{5'000};
@@ -113,6 +115,13 @@ class Coordinator::State {
     bool killed = false;        ///< all were told to kill their workers
     Clock::time_point since;
   };
+  /// What is compared of two failures that restarts followed. Another coordinator begins anew.
+  struct Failure {
+    std::string key;  ///< empty: its cause is not known
+    int exit_code = 0;
+    bool at_start = false;
+    int times = 0;  ///< in a row
+  };
 
   /// Tells what `make` of event_text makes of these.
   template <class Make, class... Given>
@@ -176,6 +185,7 @@ class Coordinator::State {
 
   // Stopping a round.
   void rendezvous_again(const std::vector<Member*>& newcomers);
+  [[nodiscard]] std::string repeated_cause(const Ending& ending);
   void stop_after(VerdictMessage cause, LinkId cause_link, bool may_restart);
   void stop_for_good(VerdictMessage cause, const Member* member, int signal);
   void begin_stop(Ending ending, int signal);
@@ -209,6 +219,7 @@ class Coordinator::State {
   CauseDetails cause_details_;
   std::string brief_cause_;  ///< of the verdict
   std::optional<LinkId> observer_of_the_end_;
+  Failure last_failure_;
   std::optional<VerdictMessage> last_cause_;  ///< of the round before, if the job went on
 
   // Deadlines; unset: not waited for.
@@ -1080,6 +1091,14 @@ void Coordinator::State::all_stopped() {
     end(std::move(ending.cause));
     return;
   }
+  if (const std::string again = repeated_cause(ending); !again.empty()) {
+    out_.notice(concat("not restarting: ", again, " (", counted(memory_.budget.left(now), "restart"),
+                       " saved; --same-cause=0 restarts all the same)"));
+    ending.cause.why += "; " + again;
+    ending.cause.cause = cause_details_.text();
+    end(std::move(ending.cause));
+    return;
+  }
   std::vector<LinkId> leavers;
   for (const LinkId link : round_links_) {
     Member* member = members_.find(link);
@@ -1105,6 +1124,24 @@ void Coordinator::State::all_stopped() {
   const std::string what_for = concat(waits_for(), ", after ", ending.cause.why);
   event(event_text::waiting, memory_.round, here, memory_.meaning.min_nodes, memory_.meaning.max_nodes, what_for);
   for (auto& [link, member] : members_.all()) tell_waiting(member, member.benched, what_for);
+}
+
+/// Why another restart would end as those before it did; empty if that is not known. A host that is left out after
+/// failures may mend it.
+std::string Coordinator::State::repeated_cause(const Ending& ending) {
+  if (!ending.uses_restart || ending.cause.kind != VerdictKind::worker_failed) return {};
+  const Failure last = std::exchange(
+      last_failure_, {cause_details_.key(), ending.cause.exit_code, ending.since - started_at_ <= start_time, 1});
+  Failure& present = last_failure_;
+  const int most = memory_.meaning.restart.same_cause;
+  if (most == 0 || memory_.meaning.node_max_failures > 0 || present.key.empty()) return {};
+  const bool same = present.key == last.key;
+  if (same) present.times += last.times;
+  const std::string what = concat("the same cause: ", present.key);
+  if (same && present.at_start && last.at_start && present.exit_code == last.exit_code)
+    return concat("the workers failed within ", causes::seconds_text(start_time),
+                  " of their start twice in a row, with ", what);
+  return present.times >= most ? concat(counted(present.times, "failure"), " in a row had ", what) : std::string();
 }
 
 /// The next round is a restart, and waits for the pause before it.

@@ -128,6 +128,7 @@ class LocalRendezvous final : public Rendezvous {
   void on(const Start& start);
   void on(const Stop& stop);
   void on(VerdictMessage verdict);
+  void on(const Notice& notice) { listener_.notice(notice.text); }
   void on(const EventLine& event) { listener_.event(event.json); }
   /// An empty key space, no connection of the round before.
   Result<void> renew_store();

@@ -17,6 +17,8 @@ class RestartBudget {
 
   /// Is a restart left? Does not spend anything.
   [[nodiscard]] bool any_left(Clock::time_point now) const;
+  /// How many are. Does not spend anything.
+  [[nodiscard]] int left(Clock::time_point now) const { return policy_.max_restarts - counted(now); }
   /// The pause before the next restart: --restart-backoff, doubled for each restart up to 60 s. With --restart-window
   /// the doubling starts anew when a whole window has passed without a restart. Does not spend anything.
   [[nodiscard]] Milliseconds pause(Clock::time_point now) const;
@@ -49,7 +51,7 @@ inline int RestartBudget::counted(Clock::time_point now) const {
       std::count_if(recent_.begin(), recent_.end(), [&](auto at) { return now - at < *policy_.window; }));
 }
 
-inline bool RestartBudget::any_left(Clock::time_point now) const { return counted(now) < policy_.max_restarts; }
+inline bool RestartBudget::any_left(Clock::time_point now) const { return left(now) > 0; }
 
 inline Milliseconds RestartBudget::pause(Clock::time_point now) const {
   const int doublings = policy_.window && counted(now) == 0 ? 0 : doublings_;

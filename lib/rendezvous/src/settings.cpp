@@ -48,6 +48,8 @@ constexpr Setting table[] = {
      [](JobSettings& j) -> Field { return &j.restart.backoff; }},
     {"restart_window_ms", "--restart-window", [](Spec s) -> Value { return s.restart.window; },
      [](JobSettings& j) -> Field { return &j.restart.window; }},
+    {"same_cause", "--same-cause", [](Spec s) -> Value { return s.restart.same_cause; },
+     [](JobSettings& j) -> Field { return &j.restart.same_cause; }, 0, max_int},
     {"last_call_ms", "--last-call", [](Spec s) -> Value { return s.rendezvous.last_call; },
      [](JobSettings& j) -> Field { return &j.last_call; }},
     {"join_timeout_ms", "--join-timeout", [](Spec s) -> Value { return s.rendezvous.join_timeout; },

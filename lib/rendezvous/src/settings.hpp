@@ -17,7 +17,7 @@ namespace ddrun::rendezvous {
 struct JobSettings {
   int min_nodes = 1;
   int max_nodes = 1;
-  RestartPolicy restart;  ///< only the number, the backoff and the window
+  RestartPolicy restart;  ///< all but the exit codes
   Milliseconds last_call{0};
   Milliseconds join_timeout{600'000};
   std::optional<Milliseconds> exit_skew;

@@ -86,7 +86,8 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   options.env = {{"TMPDIR", dir.path()}};
   const Words failing{"rank", "1", "fail-file", "ValueError: lr is negative", "exit", "1", ";", "forever"};
   const std::string report = dir.file("report.json");
-  const auto outcome = finish(job({"-n", "2", "--max-restarts=2", "--report=" + report}, failing), options);
+  const auto outcome = finish(
+      job({"-n", "2", "--max-restarts=2", "--same-cause=0", "--report=" + report}, failing), options);
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 1);
   CHECK(has(outcome.err, "  message: ValueError: lr is negative\n"));
@@ -102,8 +103,8 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   DDRUN_SHOW(odd);
   CHECK(std::filesystem::is_empty(dir.path()));
 
-  const auto logged =
   // Where logs are kept it stays with them.
+  const auto logged =
       finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.path(), "--report=" + report}, failing), options);
   CHECK(logged.code() == 1);
   const json kept = json::parse(read_file(report))["attempts"][0]["workers"][1]["error"];
@@ -223,7 +224,6 @@ TEST_CASE("The rank that raised first is named though its victims end before it"
   }
 }
 
-TEST_CASE("The traceback is shown again if its place is far above") {
 TEST_CASE("A failure that a rank has survived is not the cause of the job's") {
   const TemporaryDirectory dir;
   const auto verbs = [&](const Words& after, const Words& end) {
@@ -258,6 +258,7 @@ TEST_CASE("A failure that a rank has survived is not the cause of the job's") {
   CHECK_FALSE(has(stopped.err, "had failed"));
 }
 
+TEST_CASE("The traceback is shown again if its place is far above") {
   const TemporaryDirectory dir;
   Words verbs{"rank",
               "1",

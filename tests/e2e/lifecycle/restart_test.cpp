@@ -67,6 +67,23 @@ TEST_CASE("Restarts older than the window do not count") {
   CHECK(count(outside.err, "restarting") == 1);
 }
 
+TEST_CASE("A job whose workers cannot start is not restarted until the budget is used up") {
+  const Words fails{"error", "ValueError: lr is negative", "fail-file", "ValueError: lr is negative", "exit", "3"};
+  const auto outcome = finish(job({"-n", "2", "--max-restarts=9"}, fails));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 3);
+  CHECK(count(outcome.err, "; restarting all") == 1);
+  CHECK(has(outcome.err,
+            "ddrun: not restarting: the workers failed within 1 s of their start twice in a row, with the "
+            "same cause: ValueError: lr is negative (8 restarts saved; --same-cause=0 restarts all the "
+            "same)\n"));
+  CHECK(has(outcome.err, "ddrun: error: rank "));
+  const auto all = finish(job({"-n", "2", "--max-restarts=3", "--same-cause=0"}, fails));
+  DDRUN_SHOW(all);
+  CHECK(count(all.err, "; restarting all") == 3);
+  CHECK_FALSE(has(all.err, "not restarting"));
+}
+
 TEST_CASE("A restart waits until the group before is gone") {
   const TemporaryDirectory dir;
   const auto outcome = finish(job({"-n", "2", "--max-restarts=1", "--shutdown-timeout=0.2"},

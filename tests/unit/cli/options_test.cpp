@@ -53,6 +53,7 @@ TEST_CASE("options about failure and the end") {
   CHECK(spec_of("--max-restarts=3").restart.max_restarts == 3);
   CHECK(spec_of("--restart-backoff=1.5").restart.backoff == 1500ms);
   CHECK(spec_of("--restart-window=1h").restart.window == 1h);
+  CHECK(spec_of("--same-cause=0").restart.same_cause == 0);
   CHECK(spec_of("--no-restart-on=2,64-66").restart.no_restart_on == CodeSet{2, 64, 65, 66});
   CHECK(spec_of("--success-on=0,3,100-102").restart.success_on == CodeSet{0, 3, 100, 101, 102});
   CHECK(spec_of("--timeout=1h30m").timeout == 90min);

@@ -65,6 +65,82 @@ TEST_CASE("exit codes of a failure") {
   }
 }
 
+TEST_CASE("words of a worker that was stopped give way to an end on another node that is explained") {
+  const std::string stopped = R"({"rank":0,"evidence":{"own":true,"stopped":true,"time_us":10}})";
+  const std::string ended = R"({"rank":0,"evidence":{"own":true,"stopped":false,"time_us":10}})";
+  const std::string words = R"({"rank":1,"evidence":{"own":true,"stopped":true,"time_us":20}})";
+  const std::string explained = R"({"rank":2,"evidence":{"own":true,"explained":true,"time_us":30}})";
+  const auto told = [&](const std::string& cause, bool with_explained) {
+    ScriptedJob job(3, 3, {{"max_restarts", "0"}});
+    for (const char* host : {"a", "b", "c"}) job.joins(host);
+    job.opens();
+    job.fails(1, 0, 1);
+    job.stops(2, words);
+    if (with_explained) job.stops(3, explained);
+    job.stops(1, cause);
+    if (!with_explained) job.stops(3);
+    return job.next<VerdictMessage>(1).cause;
+  };
+  CHECK(told(stopped, true).find(R"("failed_first":{"rank":2,)") != std::string::npos);
+  CHECK(told(stopped, false) == stopped);
+  CHECK(told(ended, true) == ended);
+}
+
+TEST_CASE("failures in a row with one known cause end the job") {
+  const auto of = [](const std::string& key, bool own = true) {
+    return R"({"rank":0,"evidence":{"time_us":1,"own":)" + std::string(own ? "true" : "false") + R"(,"key":")" + key +
+           R"("}})";
+  };
+  const auto fails = [&](Pair& pair, const std::string& cause, Milliseconds after, int code = 1) {
+    pair.job.wait(after);
+    pair.job.fails(pair.a, 0, code);
+    pair.job.stops(pair.a, cause);
+    pair.job.stops(pair.b);
+    if (pair.job.has<VerdictMessage>(pair.a)) return true;
+    pair.job.opens();
+    return false;
+  };
+  const Milliseconds later{5'000};
+  const Milliseconds soon{900};
+  {
+    Pair pair = running_pair({{"max_restarts", "9"}});
+    CHECK_FALSE(fails(pair, of("x"), later));
+    CHECK_FALSE(fails(pair, of("x"), soon));
+    CHECK(fails(pair, of("x"), later, 3));
+    CHECK(
+        pair.job.next<Notice>(pair.a).text ==
+        "not restarting: 3 failures in a row had the same cause: x (7 restarts saved; --same-cause=0 restarts all the "
+        "same)");
+    const auto verdict = pair.job.next<VerdictMessage>(pair.b);
+    CHECK(verdict.kind == VerdictKind::worker_failed);
+    CHECK(verdict.exit_code == 3);
+    CHECK(verdict.why == "rank 0 on a exited with code 3; 3 failures in a row had the same cause: x");
+  }
+  {
+    Pair pair = running_pair({{"max_restarts", "9"}});
+    CHECK_FALSE(fails(pair, of("x"), soon));
+    CHECK(fails(pair, of("x"), soon));
+    CHECK(pair.job.next<Notice>(pair.a).text ==
+          "not restarting: the workers failed within 1 s of their start twice in a row, with the same cause: x (8 "
+          "restarts saved; --same-cause=0 restarts all the same)");
+  }
+  // Another cause, code or none that is known, complaints about others, and what can be left out.
+  for (const Settings& off : {Settings{{"same_cause", "0"}}, Settings{{"node_max_failures", "9"}}}) {
+    Pair pair = running_pair({{"max_restarts", "9"}, off.front()});
+    for (int i = 0; i < 5; ++i) CHECK_FALSE(fails(pair, of("x"), soon));
+  }
+  Pair pair = running_pair({{"max_restarts", "99"}});
+  CHECK_FALSE(fails(pair, of("x"), soon, 1));
+  CHECK_FALSE(fails(pair, of("x"), soon, 2));
+  for (int i = 0; i < 5; ++i) {
+    CHECK_FALSE(fails(pair, of(""), soon));
+    CHECK_FALSE(fails(pair, of("x", false), soon));
+    CHECK_FALSE(fails(pair, "", soon));
+    CHECK_FALSE(fails(pair, of("x"), soon));
+    CHECK_FALSE(fails(pair, of("y"), soon));
+  }
+}
+
 TEST_CASE("a reason on another node is told with a cause that only complains of others") {
   const std::string complains = R"({"rank":0,"evidence":{"own":false,"time_us":50}})";
   const std::string explained = R"({"rank":0,"evidence":{"own":true,"time_us":50}})";

@@ -59,6 +59,7 @@ rendezvous::Settings FailoverScenario::settings() const {
                                             {"max_restarts", std::to_string(max_restarts)},
                                             {"restart_backoff_ms", std::to_string(backoff.count())},
                                             {"restart_window_ms", ""},
+                                            {"same_cause", "0"},
                                             {"last_call_ms", std::to_string(last_call.count())},
                                             {"join_timeout_ms", std::to_string(join_timeout.count())},
                                             {"exit_skew_ms", ""},

@@ -210,7 +210,8 @@ TEST_CASE("what agents must agree upon is sorted and has every key once") {
                              {"node_max_failures", "0"},
                              {"program", program_of(settings)},
                              {"restart_backoff_ms", "0"},
-                             {"restart_window_ms", "1500"}});
+                             {"restart_window_ms", "1500"},
+                             {"same_cause", "3"}});
 }
 
 TEST_CASE("agents of which any may come to lead agree on how long each waits for others") {

@@ -10,6 +10,7 @@ ScriptedJob::ScriptedJob(int min_nodes, int max_nodes, Settings changed) {
                                             {"max_restarts", "3"},
                                             {"restart_backoff_ms", "0"},
                                             {"restart_window_ms", ""},
+                                            {"same_cause", "3"},
                                             {"last_call_ms", "30000"},
                                             {"join_timeout_ms", "600000"},
                                             {"exit_skew_ms", ""},

@@ -38,6 +38,7 @@ rendezvous::Settings Scenario::settings() const {
       {"max_restarts", std::to_string(max_restarts)},
       {"restart_backoff_ms", std::to_string(backoff.count())},
       {"restart_window_ms", window_s == 0 ? "" : std::to_string(window_s * 1000)},
+      {"same_cause", "0"},
       {"last_call_ms", std::to_string(last_call.count())},
       {"join_timeout_ms", std::to_string(join_timeout.count())},
       {"exit_skew_ms", skew_s == 0 ? "" : std::to_string(skew_s * 1000)},

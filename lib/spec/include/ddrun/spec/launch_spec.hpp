@@ -93,6 +93,7 @@ struct RestartPolicy {
   int max_restarts = 0;                ///< restarts of the whole group
   Milliseconds backoff{0};             ///< pause before the first restart; doubles up to 60 s
   std::optional<Milliseconds> window;  ///< set: max_restarts counts only restarts within this period
+  int same_cause = 3;                  ///< failures in a row of one known cause that end the job; 0: no limit
   CodeSet no_restart_on;               ///< a first failure with one of these codes ends the job
   CodeSet success_on{0};               ///< exit codes that count as success
 };
