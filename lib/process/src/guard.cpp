@@ -275,11 +275,13 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const auto patience = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
   cgroup.remove_soon();  // only now is it empty
-  if (shared->private_directory[0] != '\0') ::rmdir(shared->private_directory);
+  const bool left =
+      shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
                      signal_name(signal), "; all workers have been ended"));
   }
+  if (left) say_error(concat("error files of workers are left in ", shared->private_directory));
   if (!unkillable) {
     say_error("processes of the job are left: they cannot be found, as /proc cannot be read");
   } else if (*unkillable > 0) {

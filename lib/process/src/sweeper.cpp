@@ -220,8 +220,8 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     cgroup.remove_soon();
   }
   if (cgroup.remove()) shared.cgroup[0] = '\0';
-  if (shared.private_directory[0] != '\0') ::rmdir(shared.private_directory);
-  shared.private_directory[0] = '\0';
+  const bool gone = shared.private_directory[0] == '\0' || ::rmdir(shared.private_directory) == 0;
+  if (gone || shared.agent_killed_by == 0) shared.private_directory[0] = '\0';
   if (ended_early) return exit_codes::signal_base + sweeper.ended_by();
   return WIFSIGNALED(status) ? exit_codes::launcher_failed : WEXITSTATUS(status);
 }
