@@ -62,7 +62,7 @@ std::optional<Sign> first_sign(const WorkerEnd& worker, bool is_first, bool expl
     const bool old = worker.ended - words.at > recent;
     const bool signaled = std::holds_alternative<Signaled>(worker.status);
     const bool counts = ended ? !was_sent(worker) && ended_of(words) && !(old && (signaled || explained))
-                              : !words.went_on && words.lines_after <= most_lines_after;
+                              : words.lines_after <= most_lines_after;
     if (counts) add(SignKind::last_words, words.at, !words.of_a_victim);
   }
   if (ended) add(SignKind::end, worker.ended, !complains(worker));

@@ -154,9 +154,7 @@ bool is_exception_line(std::string_view line) {
   });
 }
 
-/// Lines before a traceback of what ends no interpreter, though it may be why.
-constexpr std::string_view headers_of_others[] = {"Exception in thread ", "Process "};
-/// And of what interpreters say while they end, and of what has no effect.
+/// Before a traceback of what interpreters say while they end, and of what has no effect.
 constexpr std::string_view headers_of_ignored[] = {"Exception ignored in", "Error in atexit._run_exitfuncs"};
 /// A line behind a failure that begins so is a part of it, or of its aftermath: messages of PyTorch, CUDA, NCCL and
 /// glog, PyTorch's own log ("[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] …"), wandb, Rust, shells.
@@ -180,6 +178,11 @@ constexpr std::string_view aftermath[] = {"\t",
 
 bool begins_with_any(std::string_view line, std::span<const std::string_view> beginnings) {
   return std::any_of(beginnings.begin(), beginnings.end(), [&](auto words) { return line.starts_with(words); });
+}
+
+/// Before a traceback of what ends no interpreter, though it may be why.
+bool is_header_of_others(std::string_view line) {
+  return (line.starts_with("Exception in thread ") || line.starts_with("Process ")) && line.ends_with(':');
 }
 
 bool is_chain_line(std::string_view line) {
@@ -244,7 +247,8 @@ class Reader {
         continue;
       }
       block->python_chain = std::exchange(chained, false);
-      block->of_others = at > 0 && begins_with_any(lines_[at - 1], headers_of_others);
+      block->is_traceback = !is_fatal_message(line);
+      block->of_others = at > 0 && is_header_of_others(lines_[at - 1]);
       const bool ignored = at > 0 && begins_with_any(lines_[at - 1], headers_of_ignored);
       at = block->end;
       if (ignored) ignored_.emplace_back(block->begin - 1, block->end);
@@ -266,7 +270,7 @@ class Reader {
       const bool ignored = std::any_of(ignored_.begin(), ignored_.end(),
                                        [&](const auto& part) { return at >= part.first && at < part.second; });
       if (ignored || trim(line).empty() || is_victims_words(line) || is_chain_line(line) ||
-          begins_with_any(line, aftermath) || begins_with_any(line, headers_of_others))
+          begins_with_any(line, aftermath) || is_header_of_others(line))
         continue;
       found = {found ? found->first : at, at};
     }
@@ -280,9 +284,7 @@ class Reader {
     std::size_t exception = at;
     while (exception < lines_.size() && exception < at + 5 && !is_exception_line(lines_[exception])) ++exception;
     if (exception >= lines_.size() || exception == at + 5) exception = std::min(at, lines_.size() - 1);
-    Block block = simple(begin, exception);
-    block.is_traceback = true;
-    return block;
+    return simple(begin, exception);
   }
 
   std::optional<Block> bare_syntax_error(std::size_t begin) const {
@@ -290,16 +292,13 @@ class Reader {
     while (at < lines_.size() && lines_[at].starts_with(' ')) ++at;
     if (at == lines_.size() || lines_[at].substr(0, lines_[at].find(':')).find("Error") == std::string::npos)
       return std::nullopt;
-    Block block = simple(begin, at);
-    block.is_traceback = true;
-    return block;
+    return simple(begin, at);
   }
 
   Block group(std::size_t begin) const {
     Block block;
     block.begin = begin;
     block.decided = begin;
-    block.is_traceback = true;
     std::size_t at = begin + 1;
     bool all_victims = true;
     for (; at < lines_.size(); ++at) {

@@ -576,7 +576,7 @@ std::vector<TailLine> Output::Impl::stderr_tail(int local_rank, std::size_t line
 LastWrite Output::Impl::last_stdout(int local_rank) const {
   const Worker* worker = find(local_rank);
   if (worker == nullptr) return {};
-  if (const auto& stream = worker->streams[0]) return stream->last;
+  if (const auto& stream = worker->streams[0]) return stream == worker->streams[1] ? LastWrite{} : stream->last;
   struct stat info {};
   const std::string path = log_of(StreamId::out, local_rank);
   return !path.empty() && ::stat(path.c_str(), &info) == 0 ? LastWrite{written_at(info)} : LastWrite{};

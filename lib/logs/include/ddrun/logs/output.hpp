@@ -130,7 +130,7 @@ class Output {
   /// another's came later. Lines of a file that the worker writes
   /// itself have the time of the last write that `read_file_tails` saw. Empty when stderr is inherited.
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
-  /// Looks at the file if the worker writes that itself.
+  /// Looks at the file if the worker writes that itself. Not known where stderr_tail() has its lines, too.
   [[nodiscard]] LastWrite last_stdout(int local_rank) const;
   /// Lines that were given to the consoles in this job.
   [[nodiscard]] std::uint64_t lines_shown() const;
