@@ -262,6 +262,12 @@ class Reader {
             lines_.begin() + static_cast<std::ptrdiff_t>(block.end)};
   }
 
+  [[nodiscard]] std::string last_line() const {
+    const auto said =
+        std::find_if(lines_.rbegin(), lines_.rend(), [](const auto& line) { return !trim(line).empty(); });
+    return said == lines_.rend() ? std::string() : std::string(trim(*said));
+  }
+
   /// The first and the last of lines [begin, end) that are no part of a failure: the program went on.
   [[nodiscard]] std::optional<std::pair<std::size_t, std::size_t>> work(std::size_t begin, std::size_t end) const {
     std::optional<std::pair<std::size_t, std::size_t>> found;
@@ -436,6 +442,15 @@ std::optional<LastWords> find_last_words(const std::vector<logs::TailLine>& tail
   words.shown = tail[block.decided].shown;
   words.lines_after = tail.size() - blocks.back().end;
   if (const auto work = reader.work(blocks.back().end, tail.size())) {
+    // What it said in the end, in a line of its own, is about others.
+    if (const std::string last = reader.last_line(); is_victims_words(last))
+      return LastWords{.reason = {last},
+                       .text = {last},
+                       .at = tail.back().at,
+                       .shown = tail.back().shown,
+                       .turn = tail.back().turn,
+                       .went_on = true,
+                       .of_a_victim = true};
     words.went_on = true;
     words.span = tail[work->second].at - tail[work->first].at;
   }

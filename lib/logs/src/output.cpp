@@ -68,6 +68,7 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
 struct FileTail {
   TailBuffer tail;
   off_t read_to = 0;
+  std::chrono::system_clock::time_point read_at{};  ///< the last time
 };
 
 /// Bytes that can be read from it now; from a pseudo-terminal, which does not tell, not more than these.
@@ -552,7 +553,8 @@ void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   std::string text(static_cast<std::size_t>(info.st_size - from), '\0');
   const ssize_t count = ::pread(fd.get(), text.data(), text.size(), from);
   if (count <= 0) return;
-  file.tail.add({text.data(), static_cast<std::size_t>(count)}, written_at(info));
+  // A file's time may be some milliseconds before the moment; what is new was written after the last look.
+  file.tail.add({text.data(), static_cast<std::size_t>(count)}, std::max(written_at(info), file.read_at));
   file.read_to = from + count;
 }
 
@@ -562,7 +564,9 @@ void Output::Impl::read_file_tails() {
     const std::string path = log_of(StreamId::err, worker.identity.local_rank);
     if (path.empty()) continue;
     if (!worker.file_tail) worker.file_tail = std::make_unique<FileTail>();
+    const auto now = std::chrono::system_clock::now();
     read_file_tail(*worker.file_tail, path);
+    worker.file_tail->read_at = now;
   }
 }
 

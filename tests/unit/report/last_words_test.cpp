@@ -156,7 +156,8 @@ TEST_CASE("complaints about others do not hide a failure of one's own") {
       "Traceback (most recent call last):\n  File \"a\", line 9, in g\n"
       "RuntimeError: Connection closed by peer\n";
   const std::string noise = "[rank0]:[W1125 12:00:00.1 ProcessGroupNCCL.cpp:1250] Warning: not destroyed\n\n";
-  for (const std::string& text : {own + "step 1\n" + victim, own + uncaught, "CUDA error, trying again\n" + uncaught}) {
+  for (const std::string& text : {own + "step 1\n" + victim, own + uncaught, own + "step 1\nlost: Broken pipe\n\n",
+                                  "CUDA error, trying again\n" + uncaught}) {
     INFO(text);
     words = last_words(text);
     REQUIRE(words);
