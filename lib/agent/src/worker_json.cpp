@@ -166,7 +166,7 @@ void add_evidence(Json& cause, const Sign& sign, const WorkerEnd& of) {
                        {"time_us", time},
                        {"stopped", of.stopped_by_ddrun},
                        {"explained", is_explained(of)},
-                       {"key", sign.own ? cause_key(of) : std::string()}};
+                       {"key", sign.own && sign.kind != SignKind::end ? cause_key(of) : std::string()}};
 }
 
 void add_failed_before(Json& worker, const WorkerEnd& failed_first, const Sign& sign) {
