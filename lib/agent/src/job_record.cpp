@@ -23,8 +23,8 @@ constexpr std::size_t last_attempts = 24;
 /// A worker whose child a watchdog timer ended fails of that within this time, if at all: an interpreter with large
 /// libraries takes seconds to end.
 constexpr std::chrono::seconds timer_effect{10};
-/// Of a worker's stderr, for its last words.
-constexpr std::size_t searched_lines = 1000;
+/// Of a worker's stderr, for its last words: a traceback, and 8 KiB of very short lines of stdout behind it.
+constexpr std::size_t searched_lines = 5000;
 
 }  // namespace
 

@@ -106,7 +106,7 @@ class Output::Impl {
  private:
   struct Worker {
     WorkerIdentity identity;
-    std::array<std::shared_ptr<WorkerStream>, 2> streams;  ///< by StreamId; empty unless piped
+    std::array<std::shared_ptr<WorkerStream>, 2> streams;  ///< by StreamId; empty unless piped; shared: the first
     std::unique_ptr<FileTail> file_tail;                   ///< of a stderr file that the worker writes itself
   };
   struct Waiter {
@@ -115,6 +115,9 @@ class Output::Impl {
   };
 
   [[nodiscard]] const Worker* find(int local_rank) const;
+  /// Whether stdout and stderr of this worker are one stream to ddrun: the worker then gets one pipe for both, so that
+  /// lines come in the order in which they were written. Not where a file or a filter wants them apart.
+  [[nodiscard]] bool shares_stream(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
   void drain_worker(const Worker& worker);
@@ -322,7 +325,17 @@ std::string Output::Impl::log_of(StreamId id, int local_rank) const {
   return plan_of(id, local_rank).file ? layout.stream_log(id, local_rank) : "";
 }
 
+bool Output::Impl::shares_stream(int local_rank) const {
+  const StreamPlan out = plan_of(StreamId::out, local_rank);
+  const auto shown_alone = [&](const StreamPlan& plan) {
+    return plan.kind == StreamPlan::Kind::piped && plan.console && !plan.file && !plan.duplicate &&
+           plan.teed == out.teed;
+  };
+  return lanes_[0] == lanes_[1] && shown_alone(out) && shown_alone(plan_of(StreamId::err, local_rank));
+}
+
 int Output::Impl::descriptors_of(int local_rank) const {
+  if (shares_stream(local_rank)) return 1;
   int count = 0;
   for (const StreamId id : {StreamId::out, StreamId::err}) {
     const StreamPlan plan = plan_of(id, local_rank);
@@ -362,7 +375,9 @@ Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
   }
   auto out = open_stream(*worker, StreamId::out);
   if (!out) return tl::unexpected<Error>(out.error());
-  auto err = open_stream(*worker, StreamId::err);
+  const bool shared = shares_stream(local_rank);
+  if (shared) worker->streams[0]->tail = std::make_unique<TailBuffer>();
+  auto err = shared ? duplicate(out->get()) : open_stream(*worker, StreamId::err);
   if (!err) return tl::unexpected<Error>(err.error());
   ChildStreams streams{std::move(*out), std::move(*err)};
   for (std::size_t i = 2; i-- > 0;) {
@@ -573,7 +588,9 @@ void Output::Impl::read_file_tails() {
 std::vector<TailLine> Output::Impl::stderr_tail(int local_rank, std::size_t lines) const {
   const Worker* worker = find(local_rank);
   if (worker == nullptr) return {};
-  if (const auto& stream = worker->streams[1]; stream && stream->tail) return stream->tail->lines(lines);
+  for (const auto& stream : worker->streams) {
+    if (stream && stream->tail) return stream->tail->lines(lines);
+  }
   return worker->file_tail ? worker->file_tail->tail.lines(lines) : std::vector<TailLine>();
 }
 

@@ -26,8 +26,8 @@ void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_poi
     begin_ += left_out;
     cut_ = cut_ || left_out > 0;
     chunk.remove_prefix(left_out);
-  } else if (bytes_.size() + chunk.size() > 2 * limit) {
-    // Moved only every `limit` bytes, so that short lines do not move the whole buffer each time.
+  } else if (bytes_.size() + chunk.size() > limit + limit / 2) {
+    // Moved only every `limit / 2` bytes, so that short lines do not move the whole buffer each time.
     forget(bytes_.size() - std::min(limit, bytes_.size()));
   }
   bytes_.append(chunk);

@@ -383,7 +383,7 @@ void HeadOutput::take_messages() {
 void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
   constexpr std::string_view own = "ddrun: ";
   std::string_view prefix;
-  if (stream == Stream::err && !host.own_prefix.empty() && piece.text.starts_with(own)) {
+  if ((stream == Stream::err || out_ == err_) && !host.own_prefix.empty() && piece.text.starts_with(own)) {
     prefix = host.own_prefix;
     piece.text.remove_prefix(own.size());
   }
@@ -677,6 +677,7 @@ class Head {
     part.coordinators = coordinators_;
     if (index == 0) part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
     part.reads_input = reads_input(index);
+    part.one_console = logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO);
     WipedString text(options_.secret);
     text += '\n';
     text += to_json(part);

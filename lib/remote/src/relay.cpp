@@ -144,6 +144,7 @@ Result<NodeProcess> fork_node(const std::function<int(const Bootstrap&, const Ho
       fd->reset();
     const auto bootstrap = read_bootstrap(theirs.get());
     if (bootstrap) ::prctl(PR_SET_PDEATHSIG, signal_for_lost(*bootstrap));
+    if (bootstrap && bootstrap->one_console) ::dup2(STDOUT_FILENO, STDERR_FILENO);
     const Home home(std::move(theirs), std::move(events->write), std::move(report->write));
     ::_exit(bootstrap ? node_main(*bootstrap, home) : exit_codes::launcher_failed);
   }

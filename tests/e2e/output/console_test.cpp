@@ -123,7 +123,7 @@ TEST_CASE("Closed standard streams do no harm") {
   CHECK(count(outcome.err, "shown\n") == 2);
 }
 
-TEST_CASE("One worker has the terminal and several have terminals of their own") {
+TEST_CASE("One worker has the terminal and several have one of their own") {
   const auto shown = [](const Words& options, const Words& worker) {
     OnTerminal on;
     Words words = options;
@@ -136,6 +136,10 @@ TEST_CASE("One worker has the terminal and several have terminals of their own")
   const Words asks{"/bin/sh", "-c", "test -t 1 && test -t 2 && echo 'a terminal' || echo 'no terminal'"};
   CHECK(shown({"-n", "1"}, asks) == "a terminal\r\n");
   CHECK(count(shown({"-n", "2"}, asks), "] a terminal\r\n") == 2);
+  const std::string mixed = shown({"-n", "2"}, {"/bin/sh", "-c",
+                                                "test $RANK = 1 && exit; for i in 1 2 3 4 5; do echo "
+                                                "o$i; echo e$i >&2; done"});
+  CHECK(has(mixed, "o1\r\n[0] e1\r\n[0] o2\r\n[0] e2\r\n[0] o3\r\n[0] e3\r\n[0] o4\r\n[0] e4\r\n[0] o5\r\n[0] e5"));
   CHECK(count(shown({"-n", "2", "--pty=never"}, asks), "] no terminal\r\n") == 2);
   const auto outcome = finish(command({"-n", "2", "--pty=always", "/bin/sh", "-c", "test -t 1 && test -t 2"}));
   CHECK(outcome.code() == 0);

@@ -1,5 +1,6 @@
 // --hosts: what goes to a host, and what comes home.
 #include <algorithm>
+#include <sstream>
 
 #include "ssh_hosts.hpp"
 
@@ -26,6 +27,22 @@ TEST_CASE("A job runs on another host and its output comes home in its two strea
   CHECK(outcome.code() == 0);
   CHECK(sorted_lines(outcome.out) == Words{"[0] out 0", "[1] out 1"});
   CHECK(sorted_lines(outcome.err) == Words{"[0] err 0", "[1] err 1"});
+}
+
+TEST_CASE("Lines of stdout and stderr that come home to one place keep their order") {
+  const SshHosts hosts;
+  Words words = hosts.shell("one", {"-n", "2"}, "for i in 1 2 3 4 5 6; do echo o$i; echo e$i >&2; done");
+  words.insert(words.begin(), {"/bin/sh", "-c", "exec \"$@\" 2>&1", "sh"});
+  const auto outcome = finish_on(hosts, words);
+  DDRUN_SHOW(outcome);
+  for (const std::string rank : {"[0] ", "[1] "}) {
+    std::string lines;
+    std::istringstream all(outcome.out);
+    for (std::string line; std::getline(all, line);) {
+      if (line.starts_with(rank)) lines += line.substr(4);
+    }
+    CHECK(lines == "o1e1o2e2o3e3o4e4o5e5o6e6");
+  }
 }
 
 TEST_CASE("Directory chosen variables slots and arguments travel") {

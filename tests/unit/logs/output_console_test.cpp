@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "ddrun/base/text.hpp"
+#include "ddrun/test/files.hpp"
 #include "ddrun/test/terminal.hpp"
 #include "output_harness.hpp"
 
@@ -202,17 +203,42 @@ TEST_CASE("messages of ddrun stand behind what was said before and on lines of t
 }
 
 TEST_CASE("stdout and stderr that lead to one place keep their order") {
-  OutputHarness h(2, [](OutputOptions& options) { options.console_err = options.console_out; });
+  const TemporaryDirectory dir;
+  OutputHarness h(3, [&](OutputOptions& options) {
+    options.console_err = options.console_out;
+    options.log.dir = dir.path();
+    options.log.redirects.by_local_rank[1] = Streams::out;
+    options.log.tee.by_local_rank[2] = Streams::both;
+  });
   h.start();
+  CHECK(h.output->descriptors_per_worker(0) == 1);
+  CHECK(h.output->descriptors_per_worker(1) == 1);  // of stderr; stdout has its file
+  CHECK(h.output->descriptors_per_worker(2) == 4);
   std::string expected;
   for (int i = 0; i < 20; ++i) {
     put(h.workers[0].out, "out\n");
     put(h.workers[0].err, "err\n");
     expected += "[10] out\n[10] err\n";
-    h.output->drain(0);
   }
+  CHECK(h.tail(0, 2) == std::vector<std::string>{"out", "err"});
+  put(h.workers[1].out, "to its file\n");
   CHECK(h.end());
   CHECK(h.shown_out == expected);
+  CHECK(read_file(h.output->stdout_log(1)) == "to its file\n");
+}
+
+TEST_CASE("a traceback is still known when buffered stdout follows on the same stream") {
+  OutputHarness h(2, [](OutputOptions& options) { options.console_err = options.console_out; });
+  h.start();
+  std::string trace = "Traceback (most recent call last):\n";
+  while (trace.size() < 14'000) trace += "  File \"train.py\", line 3, in f\n";
+  put(h.workers[0].err, std::string(40'000, 'x') + '\n' + trace);
+  h.output->drain(0);
+  for (int i = 0; i < 9; ++i) put(h.workers[0].out, std::string(1023, 'y') + '\n');
+  h.output->drain(0);
+  const auto tail = h.tail(0, 5000);
+  CHECK(std::find(tail.begin(), tail.end(), "Traceback (most recent call last):") != tail.end());
+  CHECK(h.end());
 }
 
 TEST_CASE("local ranks that are not asked for stay silent") {

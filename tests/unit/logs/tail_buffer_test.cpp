@@ -40,7 +40,7 @@ TEST_CASE("a tail keeps the end of a long stream") {
   CHECK(texts(tail, 2) == Lines{"line 99998", "line 99999"});
   const auto all = tail.lines(1'000'000);
   CHECK(all.size() > TailBuffer::limit / 12);
-  CHECK(all.size() < 2 * TailBuffer::limit / 11 + 1);
+  CHECK(all.size() < 3 * TailBuffer::limit / 2 / 11 + 1);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const auto number = 100'000 - all.size() + i;
     INFO(number);

@@ -33,6 +33,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.coordinators = {{"10.0.0.1", 29400}, {"fd00::1", 29400}};
   sent.reads_input = true;
   sent.color = true;
+  sent.one_console = true;
   sent.ending_signal = 1;
   sent.grace = Milliseconds(1500);
   const auto got = bootstrap_from_json(to_json(sent));
@@ -50,6 +51,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   CHECK(got->coordinators == sent.coordinators);
   CHECK(got->reads_input == sent.reads_input);
   CHECK(got->color == sent.color);
+  CHECK(got->one_console);
   CHECK(got->ending_signal == sent.ending_signal);
   CHECK(got->grace == sent.grace);
   sent.slots.reset();

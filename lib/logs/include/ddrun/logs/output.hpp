@@ -83,14 +83,15 @@ class Output {
   /// (`attempt_0.2` then). Streams of the attempt before are closed.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers);
 
-  /// What this worker writes to, watched from now on: pipes, or pseudo-terminals, which stay open until drain() says
-  /// that the worker has ended, also if it closes them, because their end would be a SIGHUP for it. Where the system
-  /// has no pseudo-terminal and they were not asked for, pipes, and that is said once. Fails with `unavailable` when
-  /// descriptors run out, and says how many are needed.
+  /// What this worker writes to, watched from now on: pipes, or pseudo-terminals, one for both streams where they are
+  /// shown in the same place and nowhere else, so that lines keep their order. Pseudo-terminals stay open until drain()
+  /// says that the worker has ended, also if it closes them, because their end would be a SIGHUP for it. Where the
+  /// system has no pseudo-terminal and they were not asked for, pipes, and that is said once. Fails with `unavailable`
+  /// when descriptors run out, and says how many are needed.
   [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
 
-  /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes or pseudo-terminals, and log files that ddrun
-  /// writes itself.
+  /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes or pseudo-terminals, one where stdout and
+  /// stderr are shown in the same place and nowhere else, and log files that ddrun writes itself.
   [[nodiscard]] int descriptors_per_worker(int local_rank) const;
 
   /// Reads what is in this worker's pipes now, without waiting. For a worker that has ended: its bytes are in its log
@@ -125,10 +126,11 @@ class Output {
 
   /// Reads the ends of the stderr files that workers write themselves, for `stderr_tail`.
   void read_file_tails();
-  /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 16 KiB, as
-  /// known when they were last read. `shown` is what `lines_shown` was then; lines of a pipe with a greater `turn` than
-  /// another's came later. Lines of a file that the worker writes
-  /// itself have the time of the last write that `read_file_tails` saw. Empty when stderr is inherited.
+  /// The last `lines` lines of this worker's stderr in the present attempt, oldest first, from its last 24 KiB, as
+  /// known when they were last read. Where stdout and stderr are one stream, lines of stdout are among them. `shown` is
+  /// what `lines_shown` was then; lines of a pipe with a greater `turn` than another's came later. Lines of a file that
+  /// the worker writes itself have the time of the last write that `read_file_tails` saw. Empty when stderr is
+  /// inherited.
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
   /// Looks at the file if the worker writes that itself. Not known where stderr_tail() has its lines, too.
   [[nodiscard]] LastWrite last_stdout(int local_rank) const;

@@ -20,7 +20,9 @@ struct TailLine {
 /// Remembers the end of a stream, and when it came.
 class TailBuffer {
  public:
-  static constexpr std::size_t limit = 16384;  ///< bytes; this many at least are remembered
+  /// Bytes; this many at least are remembered, and half as many more at most. A traceback is still there when 8 KiB of
+  /// buffered stdout follow on the same stream at the worker's end.
+  static constexpr std::size_t limit = 24 << 10;
 
   /// `shown`, `turn`: any counts that the caller wants back with the lines that end in this chunk; of chunks that came
   /// within a millisecond, those with the same `shown`, they get the latest `turn`.

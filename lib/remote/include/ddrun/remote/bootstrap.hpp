@@ -31,6 +31,7 @@ struct Bootstrap {
   std::vector<Endpoint> coordinators;  ///< for the host that runs it: where it is to listen
   bool reads_input = false;            ///< the user's standard input will come
   bool color = false;
+  bool one_console = false;    ///< stdout and stderr lead to the same place, and lines shall keep their order
   int ending_signal = 15;      ///< what ends its ddrun in order when the connection is lost
   Milliseconds grace{30'000};  ///< how long that may take
 };
