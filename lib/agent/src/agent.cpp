@@ -342,7 +342,7 @@ Result<void> Agent::start_workers(int attempt) {
   facts.attempt_dir = output_->attempt_dir();
   facts.job_tag = member_->run_id();
   if (watchdog_) {
-    watchdog_->forget();
+    if (auto renewed = watchdog_->renew(); !renewed) say(Level::warning, renewed.error().message);
     facts.timer_file = watchdog_->path();
   }
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };

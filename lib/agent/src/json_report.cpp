@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -149,6 +150,12 @@ Result<void> write_json_report(const std::string& path, const JobResult& result)
 
 Result<void> write_json_report(const std::string& path, std::string_view json) {
   auto written = write_file_atomically(path, json);
+  if (!written && written.error().cause.value() == ENOENT) {
+    // The directory was there when the job began, and what is known now is not known again.
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+    written = write_file_atomically(path, json);
+  }
   if (!written) return fail(written.error().code, "--report: " + written.error().message, written.error().cause);
   return written;
 }

@@ -183,6 +183,14 @@ Result<void> FileTimer::open(std::string path) {
   return {};
 }
 
+Result<void> FileTimer::renew() {
+  table_.clear();
+  if (path_.empty() || ::access(path_.c_str(), F_OK) == 0 || errno != ENOENT) return {};
+  boost::system::error_code ec;
+  fifo_.close(ec);
+  return open(path_);
+}
+
 void FileTimer::close() {
   struct stat info {};
   if (!path_.empty() && ::lstat(path_.c_str(), &info) == 0 && info.st_dev == device_ && info.st_ino == inode_) {

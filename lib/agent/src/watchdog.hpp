@@ -84,8 +84,9 @@ class FileTimer {
   Result<void> open(std::string path);
   [[nodiscard]] const std::string& path() const { return path_; }
 
-  /// A new attempt begins: timers of the one before mean nothing any more.
-  void forget() { table_.clear(); }
+  /// A new attempt begins: timers of the one before mean nothing any more. A FIFO that is gone is made again; fails as
+  /// `open` does.
+  Result<void> renew();
   /// While it stands still no timer expires; afterwards each has as much time left as before.
   void stand_still(bool still);
   /// Removes the FIFO, unless another one was put there.
@@ -124,7 +125,7 @@ class Watchdog {
   Result<void> open(std::string path) { return timer_.open(std::move(path)); }
   [[nodiscard]] const std::string& path() const { return timer_.path(); }
   /// A new attempt begins.
-  void forget() { timer_.forget(); }
+  Result<void> renew() { return timer_.renew(); }
   void close() { timer_.close(); }
   /// While the workers are stopped none is late.
   void stand_still(bool still) { timer_.stand_still(still); }

@@ -49,6 +49,21 @@ TEST_CASE("The JSON report has every rank of every attempt") {
   CHECK(worker["pid"].get<int>() > 0);
 }
 
+TEST_CASE("The directory of a report is made again, and a report that cannot be written is said") {
+  const TemporaryDirectory dir;
+  const std::string report = dir.file("a/report.json");
+  for (const bool blocked : {false, true}) {
+    std::filesystem::create_directory(dir.file("a"));
+    const auto outcome = finish(command({"--report=" + report, "/bin/sh", "-c", "rm -r $0; $1 && >$0; exit 3",
+                                         dir.file("a"), blocked ? "true" : "false"}));
+    DDRUN_SHOW(outcome);
+    CHECK(outcome.code() == 3);
+    CHECK(count(outcome.err, "--report: cannot write ") == (blocked ? 1 : 0));
+    if (!blocked) CHECK(json::parse(read_file(report))["exit_code"] == 3);
+    std::filesystem::remove_all(dir.file("a"));
+  }
+}
+
 TEST_CASE("A report to stdout comes behind what was written there before") {
   for (const std::string stdout_as : {"-", "/dev/stdout"}) {
     const TemporaryDirectory dir;

@@ -141,6 +141,14 @@ TEST_CASE("the FIFO is ours alone, replaces an older one and is removed") {
   CHECK_FALSE(h.timer.open(h.dir.file("none/fifo")));
 }
 
+TEST_CASE("a FIFO that others have removed is made again for the next attempt") {
+  Harness h;
+  std::filesystem::remove(h.path);
+  REQUIRE(h.timer.renew());
+  h.write(line(::getpid(), "late", now() - 1));
+  h.run(1);
+}
+
 TEST_CASE("the file is made where it was asked for") {
   LaunchSpec spec;
   const auto wanted = [&](std::vector<const char*> entries) {
