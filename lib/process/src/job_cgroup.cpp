@@ -130,8 +130,10 @@ void JobCgroup::kill() {
 }
 
 void JobCgroup::renew() {
-  if (!std::exchange(killed_, false) || path_.empty()) return;
-  if (::rmdir(path_.c_str()) != 0 || ::mkdir(path_.c_str(), 0755) != 0) path_.clear();
+  if (path_.empty()) return;
+  // Others may have removed it while it was empty.
+  if (std::exchange(killed_, false) && ::rmdir(path_.c_str()) != 0 && errno != ENOENT) return path_.clear();
+  if (::mkdir(path_.c_str(), 0755) != 0 && errno != EEXIST) path_.clear();
 }
 
 bool JobCgroup::remove() {
