@@ -34,16 +34,19 @@ int rename_to_new(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-LogFile::LogFile(std::string path, std::uint64_t rotate_bytes) : path_(std::move(path)), rotate_bytes_(rotate_bytes) {}
+LogFile::LogFile(std::string path, std::uint64_t rotate_bytes, const LogLayout* layout)
+    : path_(std::move(path)), rotate_bytes_(rotate_bytes), layout_(layout) {}
 
 bool LogFile::open() {
   const auto try_open = [&] { return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666); };
   int fd = try_open();
   if (fd < 0 && errno == ENOENT) {
-    // The attempt may have begun while the disk was full.
-    const std::string worker_dir = path_.substr(0, path_.rfind('/'));
-    ::mkdir(worker_dir.substr(0, worker_dir.rfind('/')).c_str(), 0777);
-    ::mkdir(worker_dir.c_str(), 0777);
+    // The attempt may have begun while the disk was full, or a cleaner has been here.
+    if (layout_ == nullptr || layout_->restore()) {
+      const std::string worker_dir = path_.substr(0, path_.rfind('/'));
+      ::mkdir(worker_dir.substr(0, worker_dir.rfind('/')).c_str(), 0777);
+      ::mkdir(worker_dir.c_str(), 0777);
+    }
     fd = try_open();
   }
   if (fd < 0) {
@@ -155,7 +158,7 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   };
   const auto& filters = stream == StreamId::out ? log.duplicate_stdout_filters : log.duplicate_stderr_filters;
   const bool listed = !log.local_ranks_filter || log.local_ranks_filter->contains(local_rank);
-  const bool redirected = has(log.redirects);
+  const bool redirected = has(log.redirects) && !places.lost;
 
   StreamPlan plan;
   plan.teed = has(log.tee);
@@ -232,6 +235,15 @@ Result<void> make_dirs(const std::string& path) {
   return {};
 }
 
+/// A directory of this user; it may be there already.
+Result<void> make_own_dir(const std::string& path) {
+  if (::mkdir(path.c_str(), 0700) == 0) return {};
+  const int err = errno;
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode) && there.st_uid == ::geteuid()) return {};
+  return fail_errno(code_for(err), concat("cannot make ", path), err);
+}
+
 std::string temporary_root() {
   const char* dir = std::getenv("TMPDIR");
   return dir != nullptr && *dir != '\0' ? dir : "/tmp";
@@ -297,10 +309,26 @@ Result<void> LogLayout::prepare(const Announce& announce) {
   return {};
 }
 
+Result<void> LogLayout::restore() const {
+  auto made = given_root_.empty() ? make_own_dir(root_) : make_dirs(root_);
+  return made && wanted_ ? make_own_dir(run_dir_) : made;
+}
+
 Result<void> LogLayout::begin_attempt(int attempt, const std::vector<int>& local_ranks) {
   attempt_ = attempt;
-  if (!wanted_) return {};
-  const std::string plain = concat(run_dir_, "/attempt_", attempt);
+  Result<void> made = wanted_ ? make_attempt(local_ranks) : Result<void>{};
+  const bool missing = !made && made.error().cause.value() == ENOENT;
+  if (std::exchange(began_, true) && !root_.empty() && (missing || !wanted_)) {
+    made = restore();
+    if (made && wanted_) made = make_attempt(local_ranks);
+  }
+  lost_ = !made && !disk_is_full(made.error().cause.value());
+  if (lost_) attempt_dir_.clear();
+  return made;
+}
+
+Result<void> LogLayout::make_attempt(const std::vector<int>& local_ranks) {
+  const std::string plain = concat(run_dir_, "/attempt_", attempt_);
   attempt_dir_ = plain;
   for (int turn = 2; ::mkdir(attempt_dir_.c_str(), 0777) != 0; ++turn) {
     if (errno != EEXIST) return fail_errno(code_for(errno), concat("cannot make ", attempt_dir_), errno);
@@ -323,7 +351,7 @@ std::string LogLayout::filtered_log(StreamId stream) const {
 
 std::string LogLayout::error_file(int local_rank) const {
   if (!attempt_dir_.empty()) return concat(attempt_dir_, '/', local_rank, "/error.json");
-  return root_.empty() ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
+  return root_.empty() || lost_ ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
 }
 
 void LogLayout::remove_error_files() const {

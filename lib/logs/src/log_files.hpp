@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -13,14 +14,19 @@
 
 namespace ddrun::logs {
 
+class LogLayout;
+
+[[nodiscard]] inline bool disk_is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
+
 /// A file that grows at its end, and is set aside when it becomes too big: as `name.1` the first time, then as `name.2`
 /// and so on, so that one file is renamed however many there are. What is there already is never overwritten. Writing
 /// never fails for the caller: what does not fit on the disk is counted, and tried again with new bytes after a second.
 /// The file then goes on with a whole line.
 class LogFile {
  public:
-  /// `rotate_bytes` 0: never rotated. Opens nothing yet.
-  LogFile(std::string path, std::uint64_t rotate_bytes);
+  /// `rotate_bytes` 0: never rotated. Opens nothing yet. `layout`, which outlives this, makes directories again that
+  /// are gone.
+  LogFile(std::string path, std::uint64_t rotate_bytes, const LogLayout* layout = nullptr);
 
   /// Opens the file now, making its directory if need be. On failure errno is set and writing will try again.
   bool open();
@@ -42,6 +48,7 @@ class LogFile {
 
   std::string path_;
   std::uint64_t rotate_bytes_;
+  const LogLayout* layout_;
   UniqueFd fd_;
   std::uint64_t size_ = 0;
   int rotated_ = 0;  ///< number of the newest old file
@@ -74,7 +81,8 @@ struct StreamPlan {
 
 /// Where a stream could go.
 struct StreamPlaces {
-  bool files = true;      ///< log files are wanted at all (--log-dir=/dev/null: no)
+  bool files = true;      ///< log files are wanted at all (--log-dir=/dev/null: no) and have their directory
+  bool lost = false;      ///< their directory could not be had: what was redirected is shown
   bool terminal = false;  ///< the console of this stream is a terminal
 };
 
@@ -99,16 +107,23 @@ class LogLayout {
 
   /// Whether log files can be written: false for --log-dir=/dev/null.
   [[nodiscard]] bool files_allowed() const { return allowed_; }
-  /// Whether there are attempt directories.
-  [[nodiscard]] bool has_attempts() const { return wanted_; }
+  /// Whether files were wanted, and this attempt cannot have them.
+  [[nodiscard]] bool lost() const { return wanted_ && lost_; }
+  /// Whether there is an attempt directory.
+  [[nodiscard]] bool has_attempts() const { return wanted_ && !lost_; }
 
   using Announce = std::function<void(const std::string& path)>;
   /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. A root that is for error
   /// files alone, and so is to be removed if it stays empty, is announced before it is made.
   [[nodiscard]] Result<void> prepare(const Announce& announce = {});
-  /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already.
-  /// A full disk is a failure here too: the caller decides whether the job can go on.
+  /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already. Directories
+  /// above that are gone are made again. On failure the caller decides whether the job can go on: without files in this
+  /// attempt, or on a full disk with files that are tried again.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
+
+  /// Makes root and run directory again if they are gone. Those that only this user could enter are so again; fails if
+  /// another user's stand in their place.
+  [[nodiscard]] Result<void> restore() const;
 
   [[nodiscard]] const std::string& root() const { return root_; }
   [[nodiscard]] const std::string& attempt_dir() const { return attempt_dir_; }
@@ -123,11 +138,14 @@ class LogLayout {
 
  private:
   [[nodiscard]] Result<void> make_root(const Announce& announce);
+  [[nodiscard]] Result<void> make_attempt(const std::vector<int>& local_ranks);
 
   std::string given_root_;  ///< --log-dir
   std::string run_id_;
   bool allowed_ = true;
   bool wanted_ = false;
+  bool began_ = false;
+  bool lost_ = false;  ///< the present attempt has no directory
   std::string root_;
   std::string run_dir_;
   std::string attempt_dir_;

@@ -163,6 +163,8 @@ class Output::Impl {
   void show_quiet_lines();
   [[nodiscard]] std::string_view stamped(const WorkerStream& stream);
   void say_first_loss(const std::string& error);
+  /// At its start a job that cannot have its files is refused.
+  [[nodiscard]] bool may_lack_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
 
   boost::asio::any_io_executor executor_;
   OutputOptions options_;
@@ -172,7 +174,7 @@ class Output::Impl {
   std::vector<Worker> workers_;
   std::vector<int> index_of_local_rank_;
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
-  bool began_ = false;
+  int attempts_begun_ = 0;
   bool stopping_ = false;      ///< what the workers of this attempt write, they write because they are stopped
   bool ptys_refused_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
@@ -205,7 +207,6 @@ namespace {
 /// Descriptors that ddrun needs beside those of its workers' output.
 constexpr rlim_t descriptors_besides = 64;
 
-bool disk_is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
 bool descriptors_are_out(int err) { return err == EMFILE || err == ENFILE; }
 std::size_t index_of(StreamId id) { return id == StreamId::out ? 0 : 1; }
 
@@ -267,19 +268,24 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
     workers_.push_back({identity, {}, {}});
     local_ranks.push_back(identity.local_rank);
   }
+  const bool first = attempts_begun_++ == 0;
   if (auto made = layout.begin_attempt(attempt, local_ranks); !made) {
-    // A job that has begun does not die of a full disk: its logs will have a hole.
-    if (!began_ || !disk_is_full(made.error().cause.value())) return made;
-    say_first_loss(made.error().message);
+    // A job that has begun does not die of its logs. On a full disk they will have a hole.
+    if (first) return made;
+    if (disk_is_full(made.error().cause.value())) {
+      say_first_loss(made.error().message);
+    } else {
+      say(Level::warning, concat(made.error().message, "; attempt ", attempt,
+                                 layout.lost() ? " has no log files, and all output is shown" : " has no error files"));
+    }
   }
-  began_ = true;
   for (const StreamId id : {StreamId::out, StreamId::err}) {
     const auto& filters =
         id == StreamId::out ? options_.log.duplicate_stdout_filters : options_.log.duplicate_stderr_filters;
     if (filters.empty() || !layout.has_attempts()) continue;
     auto& log = filtered_logs_[index_of(id)];
-    log = std::make_unique<LogFile>(layout.filtered_log(id), options_.log.rotate_bytes);
-    if (!log->open() && !disk_is_full(errno)) return fail(Errc::unavailable, log->first_error());
+    log = std::make_unique<LogFile>(layout.filtered_log(id), options_.log.rotate_bytes, &layout);
+    if (!log->open() && !may_lack_file(errno)) return fail(Errc::unavailable, log->first_error());
   }
   return {};
 }
@@ -316,7 +322,8 @@ const Output::Impl::Worker* Output::Impl::find(int local_rank) const {
 
 StreamPlan Output::Impl::plan_of(StreamId id, int local_rank) const {
   StreamPlaces places;
-  places.files = layout.files_allowed();
+  places.files = layout.files_allowed() && !layout.lost();
+  places.lost = layout.lost();
   places.terminal = lanes_[index_of(id)]->console->is_terminal();
   return plan_stream(options_.log, id, local_rank, options_.local_world_size, places);
 }
@@ -397,7 +404,7 @@ Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
   if (descriptors_are_out(errno)) return tl::unexpected<Error>(too_many_descriptors(path, errno));
   // No place for the file (or for its directory, before). Through a pipe the worker can run, and the file is tried
   // again as long as something is written to it.
-  if (file && (disk_is_full(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
+  if (file && (may_lack_file(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
   return fail_errno(Errc::unavailable, concat("cannot open ", path), errno);
 }
 
@@ -405,11 +412,11 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
   auto stream = std::make_shared<WorkerStream>();
   const int local_rank = worker.identity.local_rank;
   if (plan.file) {
-    stream->file = std::make_unique<LogFile>(layout.stream_log(id, local_rank), options_.log.rotate_bytes);
+    stream->file = std::make_unique<LogFile>(layout.stream_log(id, local_rank), options_.log.rotate_bytes, &layout);
     if (!stream->file->open()) {
       const int err = errno;
       if (descriptors_are_out(err)) return tl::unexpected<Error>(too_many_descriptors(stream->file->path(), err));
-      if (!disk_is_full(err)) return fail(Errc::unavailable, stream->file->first_error());
+      if (!may_lack_file(err)) return fail(Errc::unavailable, stream->file->first_error());
       say_first_loss(stream->file->first_error());
     }
   }
@@ -597,7 +604,7 @@ std::vector<TailLine> Output::Impl::stderr_tail(int local_rank, std::size_t line
 LastWrite Output::Impl::last_stdout(int local_rank) const {
   const Worker* worker = find(local_rank);
   if (worker == nullptr) return {};
-  if (const auto& stream = worker->streams[0]) return stream == worker->streams[1] ? LastWrite{} : stream->last;
+  if (const auto& stream = worker->streams[0]) return shares_stream(local_rank) ? LastWrite{} : stream->last;
   struct stat info {};
   const std::string path = log_of(StreamId::out, local_rank);
   return !path.empty() && ::stat(path.c_str(), &info) == 0 ? LastWrite{written_at(info)} : LastWrite{};

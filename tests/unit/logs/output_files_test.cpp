@@ -102,6 +102,90 @@ TEST_CASE("every attempt keeps its logs and the tail is that of the present one"
   }
 }
 
+TEST_CASE("a restart makes log directories again, and without them it shows what was redirected") {
+  TemporaryDirectory dir;
+  std::vector<std::string> said;
+  set_message_sink([&](std::string_view line) { said.emplace_back(line); });
+  const std::string logs = dir.file("deep/logs");
+  OutputHarness h(2, [&](OutputOptions& options) {
+    options.log.dir = logs;
+    options.log.redirects.by_local_rank[0] = Streams::both;
+    options.log.tee.by_local_rank[1] = Streams::out;
+    options.log.duplicate_stdout_filters = {"loss"};
+  });
+  h.start();
+  const std::string run = fs::path(h.output->attempt_dir()).parent_path();
+  CHECK(h.end());
+  fs::remove_all(dir.file("deep"));
+  h.start(1);
+  CHECK((fs::status(run).permissions() & fs::perms::mask) == fs::perms::owner_all);
+  put(h.workers[0].out, "loss 1\n");
+  CHECK(h.end());
+  CHECK(read_file(h.output->stdout_log(0)) == "loss 1\n");
+  CHECK(read_file(h.output->attempt_dir() + "/filtered_stdout.log").ends_with("loss 1\n"));
+  CHECK(said.empty());
+
+  fs::remove_all(logs);
+  write_file(logs, "no directory");
+  h.start(2);
+  put(h.workers[0].out, "redirected\n");
+  put(h.workers[0].err, "last words\n");
+  put(h.workers[1].out, "teed\n");
+  CHECK(h.tail(0, 1) == std::vector<std::string>{"last words"});
+  CHECK(h.output->stdout_log(0).empty());
+  CHECK(h.output->error_file(0).empty());
+  CHECK(h.end());
+  CHECK(h.shown_out.find("[10] redirected\n") != std::string::npos);
+  CHECK(h.shown_out.find("[default1]:teed\n") != std::string::npos);
+  CHECK(h.output->losses().file_bytes == 0);
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].ends_with("/attempt_2: Not a directory; attempt 2 has no log files, and all output is shown\n"));
+
+  fs::remove(logs);
+  h.start(3);
+  CHECK(fs::is_directory(fs::path(h.output->error_file(1)).parent_path()));
+  CHECK(h.end());
+  set_message_sink({});
+}
+
+TEST_CASE("a log directory that is removed before a rotation is made again") {
+  TemporaryDirectory dir;
+  OutputHarness h(1, [&](OutputOptions& options) {
+    options.log.dir = dir.file("logs");
+    options.log.tee.everyone = Streams::out;
+    options.log.rotate_bytes = 1024;
+  });
+  h.start();
+  put(h.workers[0].out, std::string(1000, 'x') + "\n");
+  h.output->drain(0);
+  fs::remove_all(dir.file("logs"));
+  put(h.workers[0].out, std::string(999, 'y') + "\n");
+  CHECK(h.end());
+  CHECK(read_file(h.output->stdout_log(0)) == std::string(999, 'y') + "\n");
+  CHECK(h.output->losses().file_bytes == 0);
+}
+
+TEST_CASE("the private directory of error files is made again, but never one of another user taken") {
+  OutputHarness h(1);
+  h.start();
+  const std::string root = h.output->root();
+  CHECK(h.end());
+  fs::remove(root);
+  h.start(1);
+  CHECK(fs::is_directory(root));
+  CHECK(h.end());
+  fs::remove(root);
+  fs::create_directory_symlink("/tmp", root);
+  std::vector<std::string> said;
+  set_message_sink([&](std::string_view line) { said.emplace_back(line); });
+  h.start(2);
+  set_message_sink({});
+  CHECK(h.output->error_file(0).empty());
+  CHECK(said.size() == 1);
+  CHECK(h.end());
+  fs::remove(root);
+}
+
 TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every byte") {
   TemporaryDirectory dir;
   OutputHarness h(1, [&](OutputOptions& options) {

@@ -79,7 +79,9 @@ class Output {
   /// Fails with `invalid_argument` (template, filter, a file in the directory's place) or `unavailable`.
   [[nodiscard]] Result<void> prepare();
 
-  /// Makes the directories of this attempt. An earlier attempt is never deleted, also if it has the same number
+  /// Makes the directories of this attempt, after the first also those above that are gone. If that fails after the
+  /// first attempt, it is said, and streams go to the console instead (on a full disk: to files, with a hole). An
+  /// earlier attempt is never deleted, also if it has the same number
   /// (`attempt_0.2` then). Streams of the attempt before are closed.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers);
 
