@@ -342,8 +342,8 @@ Result<void> Agent::start_workers(int attempt) {
   facts.attempt_dir = output_->attempt_dir();
   facts.job_tag = member_->run_id();
   if (watchdog_) {
-    if (auto renewed = watchdog_->renew(); !renewed) say(Level::warning, renewed.error().message);
-    facts.timer_file = watchdog_->path();
+    if (auto renewed = watchdog_->renew()) facts.timer_file = watchdog_->path();
+    else say(Level::warning, concat(renewed.error().message, "; attempt ", attempt, " has no watchdog timers"));
   }
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);
