@@ -311,6 +311,10 @@ Result<void> LogLayout::prepare(const Announce& announce) {
 
 Result<void> LogLayout::restore() const {
   auto made = given_root_.empty() ? make_own_dir(root_) : make_dirs(root_);
+  // $TMPDIR itself may be gone.
+  if (!made && made.error().cause.value() == ENOENT && make_dirs(root_.substr(0, root_.rfind('/')))) {
+    made = make_own_dir(root_);
+  }
   return made && wanted_ ? make_own_dir(run_dir_) : made;
 }
 

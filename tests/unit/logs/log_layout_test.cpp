@@ -88,6 +88,22 @@ TEST_CASE("without logs there is one private directory for error files and it go
   }
 }
 
+TEST_CASE("the private directory is made again with the directory above it") {
+  TemporaryDir dir;
+  const std::string inner = dir.file("inner");
+  fs::create_directory(inner);
+  setenv("TMPDIR", inner.c_str(), 1);
+  LogSpec log;
+  if (GENERATE(false, true)) log.redirects.everyone = Streams::out;
+  LogLayout layout(log, "job");
+  REQUIRE(layout.prepare());
+  REQUIRE(layout.begin_attempt(0, {0}));
+  fs::remove_all(inner);
+  REQUIRE(layout.begin_attempt(1, {0}));
+  CHECK(fs::is_directory(fs::path(layout.error_file(0)).parent_path()));
+  CHECK((fs::status(layout.root()).permissions() & fs::perms::mask) == fs::perms::owner_all);
+}
+
 TEST_CASE("redirecting without a log directory makes one") {
   TemporaryDir dir;
   LogSpec log;
