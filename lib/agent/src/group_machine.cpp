@@ -57,7 +57,6 @@ constexpr Step steps[] = {
 
     step<event::WorkerEnded>(State::stopping, State::stopping),
     step<event::GroupGone>(State::stopping, State::closing),
-    step<event::OnlyStraysLeft>(State::stopping, State::killing),
     step<event::StopOrdered>(State::stopping, State::stopping, State::killing),
     step<event::GraceExpired>(State::stopping, State::killing),
     step<event::JobTimeout>(State::stopping, State::stopping),
@@ -191,8 +190,6 @@ GroupMachine::Actions GroupMachine::handle(const event::GroupGone&) {
   actions.emplace_back(action::CloseOutput{});
   return actions;
 }
-
-GroupMachine::Actions GroupMachine::handle(const event::OnlyStraysLeft&) { return kill(); }
 
 GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&) { return kill(); }
 

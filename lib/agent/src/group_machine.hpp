@@ -47,8 +47,7 @@ struct WorkerEnded {
   int local_rank = 0;
   ExitStatus status;
 };
-struct GroupGone {};       ///< no worker and nothing that a worker started is left
-struct OnlyStraysLeft {};  ///< no worker and no process of a worker's group is left, only what moved out of them
+struct GroupGone {};  ///< no worker and nothing that a worker started is left
 struct GraceExpired {};
 struct KillExpired {};  ///< SIGKILL has not helped for long: processes hang in the kernel
 struct OutputClosed {};
@@ -77,9 +76,9 @@ struct CoordinatorLost {
 }  // namespace event
 
 using Event = std::variant<event::Start, event::Spawned, event::SpawnFailed, event::WorkerEnded, event::GroupGone,
-                           event::OnlyStraysLeft, event::GraceExpired, event::KillExpired, event::OutputClosed,
-                           event::JobTimeout, event::EndingSignal, event::ParentLost, event::SkewExpired,
-                           event::RoundBegins, event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
+                           event::GraceExpired, event::KillExpired, event::OutputClosed, event::JobTimeout,
+                           event::EndingSignal, event::ParentLost, event::SkewExpired, event::RoundBegins,
+                           event::StopOrdered, event::VerdictSpoken, event::CoordinatorLost>;
 
 /// The index of an event in Event.
 template <class Kind, class... Kinds>
@@ -187,7 +186,6 @@ class GroupMachine {
   Actions handle(const event::SpawnFailed&);
   Actions handle(const event::WorkerEnded&);
   Actions handle(const event::GroupGone&);
-  Actions handle(const event::OnlyStraysLeft&);
   Actions handle(const event::GraceExpired&);
   Actions handle(const event::KillExpired&);
   Actions handle(const event::OutputClosed&);

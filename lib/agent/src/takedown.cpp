@@ -23,6 +23,9 @@ constexpr std::chrono::seconds kill_limit{10};
 /// A process that keeps ddrun for longer, though all workers have ended, is named.
 constexpr std::chrono::seconds naming_time{1};
 constexpr std::size_t most_named = 5;
+/// What a process starts when it hears the signal is looked for so long after its end: a program needs a while until it
+/// handles signals.
+constexpr Milliseconds birth_time{200};
 
 }  // namespace
 
@@ -34,6 +37,7 @@ Takedown::Takedown(boost::asio::any_io_executor executor, WorkerGroup& group, pr
       cgroup_(cgroup),
       dispatch_(std::move(dispatch)),
       timer_(executor),
+      strays_timer_(executor),
       naming_(executor) {}
 
 void Takedown::take_those_who_died_unasked() {
@@ -63,6 +67,15 @@ void Takedown::start_grace(Milliseconds grace) {
                                 " not ended within ", format_duration(grace), ": SIGKILL"));
     }
     dispatch_(event::GraceExpired{});
+  });
+  // A worker may need what it has started to end in order, and may wait for it in vain.
+  look_for_strays_at(Clock::now() + grace / 2);
+}
+
+void Takedown::look_for_strays_at(Deadline time) {
+  strays_timer_.set(time, [this] {
+    look_again_ = false;
+    if (machine_.state() == State::stopping) stop_strays();
   });
 }
 
@@ -106,8 +119,10 @@ void Takedown::somebody_ended() {
     dispatch_(event::GroupGone{});
   } else if (machine_.state() == State::stopping) {
     if (!group_.somebody_in_a_group()) {
-      dispatch_(event::OnlyStraysLeft{});
-    } else if (!std::exchange(named_, true)) {
+      if (strays_told_.empty()) stop_strays();
+      else if (!std::exchange(look_again_, true)) look_for_strays_at(Clock::now() + birth_time);
+    }
+    if (!std::exchange(named_, true)) {
       naming_.set(Clock::now() + naming_time, [this] { name_those_left(); });
     }
   }

@@ -26,7 +26,8 @@ class Takedown {
   /// Of the one before nothing is left, and what it was sent means nothing any more.
   void attempt_begins() {
     sent_.clear();
-    named_ = false;
+    strays_told_.clear();
+    named_ = look_again_ = false;
   }
 
   void signal(int number);
@@ -42,11 +43,13 @@ class Takedown {
     if (still && machine_.state() != State::stopping) return;
     timer_.stand_still(still);
     naming_.stand_still(still);
+    strays_timer_.stand_still(still);
   }
   /// No time is counted any more.
   void cancel() {
     timer_.cancel();
     naming_.cancel();
+    strays_timer_.cancel();
   }
 
   /// Has a worker that ended just now, with this status, been stopped by us?
@@ -56,6 +59,9 @@ class Takedown {
   /// Before the group hears of its end from us: a worker that is dead by now has ended by itself.
   void take_those_who_died_unasked();
   void kill_everything();
+  /// SIGTERM to each process outside the workers' groups that has not got it in this attempt.
+  void stop_strays() { group_.stop_strays(strays_told_); }
+  void look_for_strays_at(Deadline time);
   /// Who is still there though all workers have ended.
   void name_those_left();
 
@@ -67,8 +73,11 @@ class Takedown {
   Alarm timer_;         ///< of the grace time, then for looking again
   std::set<int> sent_;  ///< signals by which the present attempt was taken down
   Deadline grace_ends_{};
+  Alarm strays_timer_;  ///< when strays are looked for, while stopping
+  WorkerGroup::Strays strays_told_;
   Alarm naming_;  ///< of those that are waited for
   bool named_ = false;
+  bool look_again_ = false;  ///< the timer of the strays runs because one of them has ended
   bool checking_ = false;
   Deadline kill_deadline_{};
 };

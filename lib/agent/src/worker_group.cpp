@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,9 @@ namespace {
 constexpr std::size_t spare_descriptors = 16;
 /// A group is looked after this often while it is being started.
 constexpr std::size_t spawn_batch = 32;
+/// As /proc/PID/comm has it. It removes PyTorch's shared memory 2 s after its last client has ended, and ends; SIGTERM,
+/// which it does not handle, would leave all of it.
+constexpr std::string_view torch_shm_manager = "torch_shm_manag";
 bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
 }  // namespace
@@ -215,6 +219,19 @@ void WorkerGroup::kill_everything() {
   }
   for (const auto& info : process::workers_and_their_descendants()) {
     if (info.state != 'Z') process::signal_descendant(info, SIGKILL);
+  }
+}
+
+void WorkerGroup::stop_strays(Strays& told) {
+  std::set<pid_t> groups;
+  for (const Worker& worker : workers_) {
+    if (worker.child || worker.left_group) groups.insert(worker.end.pid);
+  }
+  for (const auto& info : process::workers_and_their_descendants()) {
+    if (info.state == 'Z' || groups.count(info.group) != 0 || !told.emplace(info.pid, info.born).second) continue;
+    if (process::process_name(info.pid) == torch_shm_manager) continue;
+    process::signal_descendant(info, SIGTERM);
+    process::signal_descendant(info, SIGCONT);
   }
 }
 

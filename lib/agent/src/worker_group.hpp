@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -115,6 +116,11 @@ class WorkerGroup {
 
   /// To every worker's process group, also those whose worker has ended but left something in it.
   void signal(int number);
+  /// Processes by number and time of birth.
+  using Strays = std::set<std::pair<pid_t, unsigned long long>>;
+  /// SIGTERM, whatever the groups got (daemons listen to no other), to each descendant outside the workers' groups that
+  /// is not among `told`, which it joins. Reads /proc once.
+  void stop_strays(Strays& told);
   /// SIGKILL to every process that descends from us, wherever it hides.
   void kill_everything();
   /// True if something lives in a worker's process group though all workers have ended.

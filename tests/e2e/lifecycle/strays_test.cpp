@@ -1,4 +1,5 @@
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../job.hpp"
@@ -102,6 +103,49 @@ TEST_CASE("A descendant gets the same time to end as the workers") {
   CHECK(outcome.code() == 0);
   CHECK(has(outcome.out, "[0] got TERM\n"));
   CHECK(has(outcome.out, "[0] child tidied up\n"));
+}
+
+TEST_CASE("A descendant outside the group gets the same signal and time, after success, failure and Ctrl-C") {
+  const Words end = GENERATE(Words{"exit", "0"}, Words{"exit", "3"}, Words{});
+  const bool by_signal = end.empty();
+  const TemporaryDirectory dir;
+  const Words verbs{"stray", "tell", "TERM", "touch", dir.file("there"), "heard", "1", "touch", dir.file("tidied"),
+                    "exit",  "0",    ";",    "await", dir.file("there")};
+  Run run(job({}, with_end(verbs, by_signal ? Words{"print", "ready", "forever"} : end)));
+  if (by_signal) {
+    REQUIRE(run.wait_for_out("ready\n"));
+    run.signal(SIGINT);
+  }
+  const auto outcome = run.wait();
+  CHECK(run.all_gone());
+  DDRUN_SHOW(outcome);
+  CHECK(::access(dir.file("tidied").c_str(), F_OK) == 0);
+}
+
+TEST_CASE("A worker that waits for what has left its group ends within the grace time") {
+  const TemporaryDirectory dir;
+  const std::string stray = "trap 'exit 0' TERM; echo > " + dir.file("there") + "; while :; do sleep 0.01; done";
+  const auto outcome =
+      finish(command({"-n", "2", "--shutdown-timeout=4", "/bin/sh", "-c",
+                      "if [ $RANK = 0 ]; then trap 'echo tidy; exit 0' TERM; setsid -w sh -c \"" + stray +
+                          "\"; fi; while ! test -e " + dir.file("there") + "; do sleep 0.01; done; exit 3"}));
+  DDRUN_SHOW(outcome);
+  CHECK(has(outcome.out, "tidy\n"));
+  CHECK(outcome.code() == 3);
+}
+
+TEST_CASE("PyTorch's manager of shared memory ends by itself") {
+  const TemporaryDirectory dir;
+  // It dies of SIGTERM, and removes everything a while after its last client has ended.
+  const std::string manager = dir.file("torch_shm_manager");
+  write_file(manager, "#!/bin/sh\ntouch " + dir.file("there") + "; sleep 0.5; touch " + dir.file("tidied") + "\n");
+  ::chmod(manager.c_str(), 0755);
+  const auto outcome = finish(
+      command({"/bin/sh", "-c",
+               "setsid " + manager + " & while ! test -e " + dir.file("there") + "; do sleep 0.01; done; exit 3"}));
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 3);
+  CHECK(::access(dir.file("tidied").c_str(), F_OK) == 0);
 }
 
 namespace {

@@ -38,7 +38,7 @@ Walk succeeded_up_to(State state) {
   walk.run();
   walk.ended(0, Exited{0});
   walk.ended(1, Exited{0});
-  if (state == State::killing) walk.on(event::OnlyStraysLeft{});
+  if (state == State::killing) walk.on(event::GraceExpired{});
   if (state == State::closing) walk.on(event::GroupGone{});
   REQUIRE(walk.machine.state() == state);
   return walk;
@@ -280,15 +280,6 @@ TEST_CASE("without a grace time the first signal is SIGKILL") {
     walk.ended(0, Exited{0});
     CHECK(walk.ended(1, Exited{0}) == "kill, check");
   }
-}
-
-TEST_CASE("what has moved out of the groups gets no grace time") {
-  Walk walk = succeeded_up_to(State::stopping);
-  CHECK(walk.on(event::OnlyStraysLeft{}) == "kill, check");
-  CHECK(walk.on(event::OnlyStraysLeft{}).empty());
-  CHECK(walk.on(event::GraceExpired{}).empty());
-  end(walk);
-  CHECK(walk.verdict() == Verdict::success);
 }
 
 TEST_CASE("no restart beside processes that cannot be killed") {

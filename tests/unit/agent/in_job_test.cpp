@@ -245,7 +245,7 @@ TEST_CASE("what comes after the only node of a round has succeeded changes nothi
   SECTION("the time limit") { CHECK(walk.on(event::JobTimeout{}).empty()); }
   SECTION("the loss of the guard") { CHECK(walk.on(event::ParentLost{"guard"}).empty()); }
   SECTION("processes that cannot be killed") {
-    walk.on(event::OnlyStraysLeft{});
+    walk.on(event::GraceExpired{});
     CHECK(walk.on(event::KillExpired{}) == "close");
     CHECK(walk.on(event::OutputClosed{}) == "tell stopped");
     return;

@@ -30,7 +30,6 @@ NamedEvents make_events() {
   add("WorkerEnded well", event::WorkerEnded{1, Exited{0}});
   add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}});
   add("GroupGone", event::GroupGone{});
-  add("OnlyStraysLeft", event::OnlyStraysLeft{});
   add("GraceExpired", event::GraceExpired{});
   add("KillExpired", event::KillExpired{});
   add("OutputClosed", event::OutputClosed{});
@@ -125,7 +124,6 @@ constexpr Done table[] = {
     {State::running, "CoordinatorLost", State::stopping, stop_with_term},
 
     {State::stopping, "GroupGone", State::closing, "close"},
-    {State::stopping, "OnlyStraysLeft", State::killing, "kill, check"},
     {State::stopping, "GraceExpired", State::killing, "kill, check"},
     {State::stopping, "StopOrdered at once", State::killing, "kill, check"},
     {State::stopping, "JobTimeout", State::stopping, "tell abort 124"},
