@@ -8,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <deque>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -310,6 +311,7 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
   events_->worker_ended(told);
+  if (machine_->verdict() == Verdict::launcher_failed) record_.worker_ended_late(told);
   dispatch(event::WorkerEnded{worker->local_rank, told.status});
   takedown_->somebody_ended();
 }
@@ -396,7 +398,11 @@ void Agent::carry_out(const action::CloseOutput&) {
   takedown_->cancel();
   skew_.cancel();
   group_->close_inputs();
-  output_->async_end_attempt([this] { output_closed(); });
+  std::set<int> still_running;
+  for (const Worker& worker : group_->workers()) {
+    if (worker.child) still_running.insert(worker.end.rank);
+  }
+  output_->async_end_attempt([this] { output_closed(); }, std::move(still_running));
 }
 
 void Agent::output_closed() {

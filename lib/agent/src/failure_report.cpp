@@ -93,6 +93,7 @@ std::string fates(const AttemptResult& attempt, std::optional<std::size_t> excep
   };
   const auto fate_of = [](const WorkerEnd& worker) -> std::pair<int, std::string> {
     if (worker.pid == 0) return {4, "not started"};
+    if (worker.still_runs) return {0, concat("still runs (pid ", worker.pid, "): cannot be ended")};
     if (worker.stopped_by_ddrun && was_killed(worker)) return {2, "killed by ddrun (SIGKILL)"};
     if (worker.stopped_by_ddrun) return {1, "stopped by ddrun"};
     if (worker.success) return {3, "had finished"};

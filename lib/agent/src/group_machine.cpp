@@ -193,15 +193,14 @@ GroupMachine::Actions GroupMachine::handle(const event::GroupGone&) {
 
 GroupMachine::Actions GroupMachine::handle(const event::GraceExpired&) { return kill(); }
 
-GroupMachine::Actions GroupMachine::handle(const event::KillExpired&) {
+GroupMachine::Actions GroupMachine::handle(const event::KillExpired& expired) {
   Actions actions;
   if (!all_went_well()) {
     // A new group beside the remains of the old one would be two jobs.
     job_is_ending_ = true;
     verdict_ = Verdict::launcher_failed;
-    message_ =
-        "workers cannot be killed: they hang inside the kernel (state D) or belong to another user; not restarting "
-        "beside them";
+    message_ = concat("processes of the job cannot be killed: ", expired.left,
+                      "; they hang inside the kernel (state D) or belong to another user; not restarting beside them");
     actions.emplace_back(action::TellAbort{{rendezvous::AbortKind::cannot_go_on, launcher_code_, message_}});
   }
   state_ = State::closing;

@@ -49,7 +49,9 @@ struct WorkerEnded {
 };
 struct GroupGone {};  ///< no worker and nothing that a worker started is left
 struct GraceExpired {};
-struct KillExpired {};  ///< SIGKILL has not helped for long: processes hang in the kernel
+struct KillExpired {  ///< SIGKILL has not helped for long
+  std::string left;   ///< the processes that are there, for messages
+};
 struct OutputClosed {};
 struct JobTimeout {};
 struct EndingSignal {

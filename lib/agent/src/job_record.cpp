@@ -93,7 +93,8 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   const auto first = machine.first_failure();
   for (Worker& worker : group.workers()) {
     if (worker.end.pid == 0) continue;  // it was never started
-    if (!worker.ended) {                // it hangs in the kernel, and will die of this as soon as it leaves it
+    if (!worker.ended) {
+      worker.end.still_runs = true;
       worker.end.status = Signaled{SIGKILL, false};
       worker.end.stopped_by_ddrun = true;
       worker.end.ended = std::chrono::system_clock::now();
@@ -120,6 +121,17 @@ void JobRecord::add_attempt(const GroupMachine& machine, WorkerGroup& group, con
   find_first_cause(attempt, stop_began_.value_or(std::chrono::system_clock::now()));
   result_.attempts.push_back(std::move(attempt));
   keep_within_bounds();
+}
+
+void JobRecord::worker_ended_late(const WorkerEnd& end) {
+  if (result_.attempts.empty()) return;
+  for (WorkerEnd& worker : result_.attempts.back().workers) {
+    if (worker.pid != end.pid || !std::exchange(worker.still_runs, false)) continue;
+    worker.status = end.status;
+    worker.ended = end.ended;
+    worker.ran = end.ran;
+    worker.use = end.use;
+  }
 }
 
 void JobRecord::keep_within_bounds() {

@@ -37,6 +37,9 @@ class JobRecord {
   void add_attempt(const GroupMachine& machine, WorkerGroup& group, const logs::Output& output,
                    const Preparation& prepared, Clock::time_point attempt_started_at);
 
+  /// A worker has ended: corrects what is known of it if its attempt was over before.
+  void worker_ended_late(const WorkerEnd& end);
+
   /// A watchdog timer has ended this worker of the present attempt, or a child of it.
   void note_timer(pid_t worker, bool its_child, std::string what);
 

@@ -100,7 +100,7 @@ void Takedown::check_gone() {
       if (machine_.state() != State::killing) return;
       if (Clock::now() >= kill_deadline_) {
         checking_ = false;
-        dispatch_(event::KillExpired{});
+        dispatch_(event::KillExpired{describe_those_left()});
         return;
       }
       kill_everything();
@@ -130,20 +130,29 @@ void Takedown::somebody_ended() {
 
 void Takedown::name_those_left() {
   if (machine_.state() != State::stopping) return;
+  const std::string names = describe_those_left();
+  if (names.empty()) return;
+  say(Level::notice, concat("all workers have ended; waiting for what they have left: ", names, " (SIGKILL in ",
+                            format_duration(grace_ends_ - Clock::now()), ", or at once with Ctrl-C)"));
+}
+
+std::string Takedown::describe_those_left() const {
   auto left = process::workers_and_their_descendants();
   std::erase_if(left, [](const process::ProcessInfo& info) { return info.state == 'Z'; });
-  if (left.empty()) return;
   std::string names;
   for (std::size_t i = 0; i < std::min(left.size(), most_named); ++i) {
+    const auto& workers = group_.workers();
+    const auto worker = std::find_if(workers.begin(), workers.end(),
+                                     [&](const Worker& one) { return one.child && one.end.pid == left[i].pid; });
     std::string name = process::process_name(left[i].pid);
     // Any program may call itself anything.
     std::replace_if(
         name.begin(), name.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, '?');
-    names += concat(i == 0 ? "" : ", ", "pid ", left[i].pid, " (", name, ")");
+    names += concat(i == 0 ? "" : ", ", worker != workers.end() ? concat("rank ", worker->end.rank, " ") : "", "pid ",
+                    left[i].pid, " (", name, ")");
   }
   if (left.size() > most_named) names += concat(" and ", left.size() - most_named, " more");
-  say(Level::notice, concat("all workers have ended; waiting for what they have left: ", names, " (SIGKILL in ",
-                            format_duration(grace_ends_ - Clock::now()), ", or at once with Ctrl-C)"));
+  return names;
 }
 
 }  // namespace ddrun::agent

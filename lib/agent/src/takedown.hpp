@@ -64,6 +64,8 @@ class Takedown {
   void look_for_strays_at(Deadline time);
   /// Who is still there though all workers have ended.
   void name_those_left();
+  /// "rank 0 pid 4711 (python), pid 4712 (sh) and 3 more"
+  [[nodiscard]] std::string describe_those_left() const;
 
   WorkerGroup& group_;
   process::ChildWatcher& watcher_;

@@ -84,7 +84,7 @@ class Output::Impl {
   Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
   Result<ChildStreams> open_streams(int local_rank);
   [[nodiscard]] int descriptors_of(int local_rank) const;
-  void async_end_attempt(std::function<void()> done);
+  void async_end_attempt(std::function<void()> done, std::set<int> still_running);
   void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
   void hurry(Milliseconds patience);
   void give_up();
@@ -180,6 +180,7 @@ class Output::Impl {
   std::size_t open_streams_ = 0;
   std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
   bool said_reader_left_ = false;
+  std::set<int> still_running_;
   std::vector<int> held_open_;  ///< ranks whose pipes a process holds that is not of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
@@ -541,7 +542,8 @@ void Output::Impl::finish(Waiter waiter) {
   });
 }
 
-void Output::Impl::async_end_attempt(std::function<void()> done) {
+void Output::Impl::async_end_attempt(std::function<void()> done, std::set<int> still_running) {
+  still_running_ = std::move(still_running);
   // Most pipes are at their end by now: seeing that here saves a turn of the loop for each. In the others is all that
   // there will ever be, unless a process holds them that is not of the job.
   for (Worker& worker : workers_) {
@@ -650,7 +652,9 @@ int Output::descriptors_per_worker(int local_rank) const { return impl_->descrip
 void Output::drain(int local_rank) { impl_->drain(local_rank); }
 void Output::drain_all() { impl_->drain_all(); }
 void Output::screen_resized() { impl_->screen_resized(); }
-void Output::async_end_attempt(std::function<void()> done) { impl_->async_end_attempt(std::move(done)); }
+void Output::async_end_attempt(std::function<void()> done, std::set<int> still_running) {
+  impl_->async_end_attempt(std::move(done), std::move(still_running));
+}
 void Output::async_flush(std::function<void()> done) { impl_->async_flush(std::move(done)); }
 bool Output::is_flushed() const { return impl_->consoles_done(); }
 void Output::hurry(Milliseconds patience) { impl_->hurry(patience); }
@@ -731,7 +735,8 @@ void Output::Impl::close_when_read(WorkerStream& stream, std::size_t rest) {
   stream.rest = rest;
   if (rest > 0) return;
   std::size_t count = 0;
-  if (read_once(stream, count) != ReadResult::end) held_open_.push_back(stream.rank);
+  const bool at_end = read_once(stream, count) == ReadResult::end;
+  if (!at_end && still_running_.count(stream.rank) == 0) held_open_.push_back(stream.rank);
   close_stream(stream);
 }
 

@@ -279,7 +279,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
       shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
   if (const int signal = shared->agent_killed_by; signal != 0) {
     say_error(concat("ddrun's own agent (pid ", static_cast<int>(shared->agent_pid), ") was killed by ",
-                     signal_name(signal), "; all workers have been ended"));
+                     signal_name(signal), unkillable == std::size_t{0} ? "; all workers have been ended" : ""));
   }
   if (left) say_error(concat("error files of workers are left in ", shared->private_directory));
   if (!unkillable) {

@@ -288,17 +288,17 @@ TEST_CASE("no restart beside processes that cannot be killed") {
   walk.ended(0, Exited{1});
   walk.on(event::GraceExpired{});
   CHECK(walk.will_restart());
-  CHECK(walk.on(event::KillExpired{}) == "close");
+  CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "close");
   CHECK_FALSE(walk.will_restart());
   CHECK(walk.ended(1, Signaled{SIGKILL, false}).empty());
   CHECK(walk.on(event::OutputClosed{}) == "finish");
   CHECK(walk.verdict() == Verdict::launcher_failed);
-  CHECK(walk.machine.message().find("cannot be killed") != std::string::npos);
+  CHECK(walk.machine.message().find("cannot be killed: pid 7 (sleep);") != std::string::npos);
 }
 
 TEST_CASE("processes that cannot be killed do not hide the first failure") {
   Walk walk = failed_up_to(State::killing);
-  walk.on(event::KillExpired{});
+  walk.on(event::KillExpired{"pid 7 (sleep)"});
   walk.on(event::OutputClosed{});
   CHECK(walk.verdict() == Verdict::worker_failed);
 }

@@ -156,7 +156,7 @@ TEST_CASE("what ends the job here ends it for all") {
     Walk walk = running();
     walk.ended(0, Exited{1});
     walk.on(event::GraceExpired{});
-    CHECK(walk.on(event::KillExpired{}) == "tell abort 125, close");
+    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "tell abort 125, close");
   }
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("what comes after the only node of a round has succeeded changes nothi
   SECTION("the loss of the guard") { CHECK(walk.on(event::ParentLost{"guard"}).empty()); }
   SECTION("processes that cannot be killed") {
     walk.on(event::GraceExpired{});
-    CHECK(walk.on(event::KillExpired{}) == "close");
+    CHECK(walk.on(event::KillExpired{"pid 7 (sleep)"}) == "close");
     CHECK(walk.on(event::OutputClosed{}) == "tell stopped");
     return;
   }

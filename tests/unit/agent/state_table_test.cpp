@@ -31,7 +31,7 @@ NamedEvents make_events() {
   add("WorkerEnded badly", event::WorkerEnded{1, Exited{3}});
   add("GroupGone", event::GroupGone{});
   add("GraceExpired", event::GraceExpired{});
-  add("KillExpired", event::KillExpired{});
+  add("KillExpired", event::KillExpired{"pid 7 (sleep)"});
   add("OutputClosed", event::OutputClosed{});
   add("JobTimeout", event::JobTimeout{});
   add("EndingSignal", event::EndingSignal{SIGINT, ""});

@@ -1,5 +1,7 @@
 #include "ddrun/agent/report.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "ddrun/base/text.hpp"
 #include "ddrun/test/catch.hpp"
 #include "job_samples.hpp"
@@ -192,6 +194,21 @@ TEST_CASE("the abort in PyTorch's teardown is explained") {
         "  stderr:  terminate called without an active exception\n");
   first_failure(result).status = Exited{1};
   CHECK(failure_report(result, false).find("note") == std::string::npos);
+}
+
+TEST_CASE("of a worker that SIGKILL did not end no end is told") {
+  JobResult result = failed_job(3, 0, Exited{3});
+  WorkerEnd& lives = result.attempts.back().workers[1];
+  lives = stopped(1, SIGKILL);
+  lives.still_runs = true;
+  CHECK(failure_report(result, false).find("others:  rank 1 still runs (pid 4701): cannot be ended; rank 2 stopped") !=
+        std::string::npos);
+  const auto told = nlohmann::json::parse(json_report(result))["attempts"].back()["workers"][1];
+  CHECK(told["ended_how"] == "still runs: cannot be ended");
+  CHECK(told["signal"].is_null());
+  CHECK(told["exit_code"].is_null());
+  CHECK(told["ended"].is_null());
+  CHECK(told["stopped_by_ddrun"] == false);
 }
 
 TEST_CASE("a time limit and a signal take two lines") {

@@ -53,6 +53,7 @@ struct WorkerEnd {
   ExitStatus status;
   bool success = false;           ///< its code is one of --success-on
   bool stopped_by_ddrun = false;  ///< it ended after ddrun had begun to take the group down
+  bool still_runs = false;        ///< SIGKILL has not ended it; status, ended and ran are what they would be if it had
   std::chrono::system_clock::time_point started;
   std::chrono::system_clock::time_point ended;
   std::chrono::nanoseconds ran{0};

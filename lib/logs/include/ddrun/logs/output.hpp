@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -108,7 +109,8 @@ class Output {
   /// When all processes of the attempt are gone: calls `done` (never from within) once all that is in the pipes now is
   /// read and everything is written to files and consoles. Unfinished lines are given out and pipes closed. Another
   /// process that still holds a pipe open is not waited for; that it does so is said.
-  void async_end_attempt(std::function<void()> done);
+  /// `still_running`: ranks of workers that could not be ended, of which that is not said.
+  void async_end_attempt(std::function<void()> done, std::set<int> still_running = {});
 
   /// At the end of the job: calls `done` once the consoles have taken everything.
   void async_flush(std::function<void()> done);
