@@ -399,9 +399,12 @@ void Agent::carry_out(const action::CloseOutput&) {
   skew_.cancel();
   group_->close_inputs();
   std::set<int> still_running;
+  bool all_well = !takedown_->has_killed();
   for (const Worker& worker : group_->workers()) {
+    all_well = all_well && worker.end.success;
     if (worker.child) still_running.insert(worker.end.rank);
   }
+  if (!all_well) shared_.shared->undo_terminal_changes();
   output_->async_end_attempt([this] { output_closed(); }, std::move(still_running));
 }
 

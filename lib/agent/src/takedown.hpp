@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <boost/asio/any_io_executor.hpp>
 #include <functional>
 #include <set>
@@ -52,6 +54,8 @@ class Takedown {
     strays_timer_.cancel();
   }
 
+  /// SIGKILL was sent in the present attempt.
+  [[nodiscard]] bool has_killed() const { return sent_.count(SIGKILL) != 0; }
   /// Has a worker that ended just now, with this status, been stopped by us?
   [[nodiscard]] bool was_cause_of(const ExitStatus& status) const;
 

@@ -19,6 +19,7 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
 #include "sweeper.hpp"
+#include "terminal_state.hpp"
 
 namespace ddrun::process {
 
@@ -55,7 +56,7 @@ bool may_stop() { return ::getpid() != 1 && !own_group_is_orphaned(); }
 /// does. What else it has for children was there before ddrun, and none of its business.
 class Doorman {
  public:
-  explicit Doorman(pid_t guard) : guard_(guard) {}
+  Doorman(pid_t guard, const TerminalState& terminal) : guard_(guard), terminal_(terminal) {}
 
   [[noreturn]] void run() const {
     const sigset_t set = handled_signals();
@@ -78,22 +79,28 @@ class Doorman {
     pid_t pid;
     while ((pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0 || (pid < 0 && errno == EINTR)) {
       if (pid != guard_) continue;
-      if (WIFSTOPPED(status)) ::raise(SIGSTOP);
-      else end_program({shell_code(exit_status_from_wait(status)), WIFSIGNALED(status) ? WTERMSIG(status) : 0});
+      if (WIFSTOPPED(status)) {
+        ::raise(SIGSTOP);
+        continue;
+      }
+      const int code = shell_code(exit_status_from_wait(status));
+      terminal_.restore(code != exit_codes::success);  // the guard is in another session, and may not
+      end_program({code, WIFSIGNALED(status) ? WTERMSIG(status) : 0});
     }
   }
 
   pid_t guard_;
+  const TerminalState& terminal_;
 };
 
 /// Children that we have already are those of the program that became ddrun by exec: a script's background processes.
 /// The guard ends whatever descends from it, so it must not be their parent, nor adopt what they leave. It becomes a
 /// child of this process then, with a session of its own, so that it hears each signal once.
-void leave_earlier_children() {
+void leave_earlier_children(const TerminalState& terminal) {
   if (!any_child_left()) return;
   const pid_t before = ::getpid();
   const pid_t guard = ::fork();
-  if (guard > 0) Doorman(guard).run();
+  if (guard > 0) Doorman(guard, terminal).run();
   if (guard < 0) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
     ::_exit(exit_codes::launcher_failed);
@@ -110,8 +117,12 @@ constexpr timespec suspend_limit{1, 0};
 /// longer than giving back memory.)
 class Guard {
  public:
-  Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared)
-      : sweeper_(sweeper), to_agent_(std::move(to_agent)), to_sweeper_(std::move(to_sweeper)), shared_(shared) {}
+  Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared, TerminalState& terminal)
+      : sweeper_(sweeper),
+        to_agent_(std::move(to_agent)),
+        to_sweeper_(std::move(to_sweeper)),
+        shared_(shared),
+        terminal_(terminal) {}
 
   /// Until neither sweeper nor agent is left.
   ProgramEnd run() {
@@ -119,6 +130,7 @@ class Guard {
     bool settled = false;
     while (!reap()) {
       if (stop_wanted_ && shared_.suspended) stop();
+      if (shared_.terminal_left_changed.exchange(false)) terminal_.restore(true);
       siginfo_t info{};
       const timespec* const limit = stop_wanted_ ? &suspend_limit : settled ? nullptr : &settling_time;
       const int signal = limit != nullptr ? ::sigtimedwait(&set, &info, limit) : ::sigwaitinfo(&set, &info);
@@ -161,7 +173,10 @@ class Guard {
     sigset_t pending;
     ::sigemptyset(&pending);
     ::sigpending(&pending);
-    if (::sigismember(&pending, SIGCONT) == 0) ::raise(SIGSTOP);
+    if (::sigismember(&pending, SIGCONT) != 0) return;
+    const bool unchanged = terminal_.is_unchanged();
+    ::raise(SIGSTOP);
+    terminal_.saved_again(unchanged);
   }
 
   /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
@@ -202,6 +217,7 @@ class Guard {
   UniqueFd to_agent_;
   UniqueFd to_sweeper_;
   SharedState& shared_;
+  TerminalState& terminal_;
   Insistence insistence_;
   std::uint64_t heard_ = 0;   ///< signals that end the job, as bits
   bool stop_wanted_ = false;  ///< as soon as the agent has stopped the workers
@@ -226,6 +242,12 @@ void SharedState::agent_is_suspended(bool now_suspended) {
   if (now_suspended) ::kill(guard_pid, SIGCHLD);
 }
 
+void SharedState::undo_terminal_changes() {
+  if (!has_terminal) return;
+  terminal_left_changed = true;
+  ::kill(guard_pid, SIGCHLD);
+}
+
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
   // Closed pipes and full files are values that writes return.
@@ -237,7 +259,9 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   AgentContext context;
   context.stdin_usable = stdin_is_ours();
   const pid_t started = ::getpid();
-  leave_earlier_children();
+  TerminalState terminal;
+  terminal.save();
+  leave_earlier_children(terminal);
 
   void* page = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto agent_pipe = make_pipe(O_NONBLOCK);
@@ -250,6 +274,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   context.shared = shared;
   shared->started_pid = started;
   shared->guard_pid = ::getpid();
+  shared->has_terminal = terminal.is_saved();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 
   const pid_t sweeper = ::fork();
@@ -266,7 +291,8 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   }
   agent_pipe->read.reset();
   sweeper_pipe->read.reset();
-  const ProgramEnd end = Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared).run();
+  const ProgramEnd end =
+      Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared, terminal).run();
 
   // Whatever outlived agent and sweeper has become our child.
   JobCgroup cgroup{shared->cgroup};
@@ -275,6 +301,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const auto patience = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
   cgroup.remove_soon();  // only now is it empty
+  terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
   const bool left =
       shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;
   if (const int signal = shared->agent_killed_by; signal != 0) {

@@ -303,3 +303,34 @@ TEST_CASE("A terminal that goes away stops the job") {
   CHECK(run.all_gone());
   CHECK(run.wait().code() == -SIGHUP);
 }
+
+TEST_CASE("What a worker that did not end well has set on the terminal is undone") {
+  const auto [script, echoes] = GENERATE(table<const char*, bool>({
+      {"stty -echo; kill -9 $$", true},
+      {"stty -echo; exit 1", true},
+      {"[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { stty -echo; kill -9 $$; }", true},
+      {"stty -echo", false},
+  }));
+  OnTerminal on;
+  const TemporaryDirectory dir;
+  write_file(dir.file("worker"), script);
+  // The terminal would be closed with the leader of its session.
+  Run run({"/bin/sh", "-c",
+           std::string(DDRUN_TEST_DDRUN) + " -n 1 --max-restarts=1 /bin/sh " + dir.file("worker") + "; stty -a > " +
+               dir.file("settings")},
+          on.options);
+  run.wait();
+  CHECK(run.all_gone());
+  INFO(script << on.screen());
+  CHECK(has(read_file(dir.file("settings")), " -echo ") != echoes);
+}
+
+TEST_CASE("A descriptor that a worker has made non-blocking blocks afterwards") {
+  const TemporaryDirectory dir;
+  write_file(dir.file("worker"), "import fcntl, os\nfcntl.fcntl(0, fcntl.F_SETFL, os.O_NONBLOCK)\n");
+  const auto outcome =
+      finish({"/bin/sh", "-c",
+              std::string("sleep 0.5 | (") + DDRUN_TEST_DDRUN + " -n 1 python3 " + dir.file("worker") + "; cat)"});
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+}

@@ -59,6 +59,10 @@ struct SharedState {
   std::atomic<bool> agent_has_listened{false};
   /// All that the agent has to stop stands still. It sends the guard SIGCHLD then, so that this one looks.
   std::atomic<bool> suspended{false};
+  /// The guard knows how the terminal was, as no worker had changed it.
+  std::atomic<bool> has_terminal{false};
+  /// Workers that did not end well are gone: the guard is to set it as it was.
+  std::atomic<bool> terminal_left_changed{false};
   /// The agent has nothing left to do but end, and no child: no process needs to wait for it before ending too.
   std::atomic<bool> agent_done{false};
   /// Its exit code, once it is done.
@@ -82,6 +86,9 @@ struct SharedState {
   void agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace);
   /// For the agent: what SIGSTOP or SIGCONT has asked for is done.
   void agent_is_suspended(bool now_suspended);
+  /// For the agent: an attempt is over, and not all of it ended by itself and well. Where ddrun has a terminal the
+  /// guard restores its settings.
+  void undo_terminal_changes();
 };
 
 /// The agent's view of the other two.
