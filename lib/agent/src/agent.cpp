@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,6 +45,9 @@ namespace asio = boost::asio;
 /// How long the console may take nothing when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
 
+/// So often what reads from the terminal is looked for, only after Ctrl-Z and `bg`: no event tells of a read.
+constexpr Milliseconds background_interval{100};
+
 /// Room for this many is made at once: for ourselves, and for each worker's pipes, files, pidfd and connections to the
 /// store.
 constexpr std::size_t own_descriptors = 64;
@@ -74,7 +78,8 @@ class Agent {
                   [this](pid_t first) { watcher_.reap(first); },
                   [this](const char* who, pid_t pid) { parent_lost(who, pid); }}),
         time_limit_(io_.get_executor()),
-        skew_(io_.get_executor()) {}
+        skew_(io_.get_executor()),
+        background_look_(io_.get_executor()) {}
 
   JobResult run();
 
@@ -84,6 +89,9 @@ class Agent {
   void signal_arrived(const process::SignalMessage& message);
   /// Ctrl-Z: workers and clocks stand still; SIGCONT: they go on.
   void suspend(bool still);
+  /// While the job is in the background, as the kernel does with its own jobs: what reads from the terminal is stopped.
+  void hold_readers();
+  void signal_held(int number) const;
   void worker_ended(const process::ChildEnd& end);
   void parent_lost(const char* who, pid_t pid);
   void time_is_up();
@@ -154,6 +162,9 @@ class Agent {
   std::deque<Action> actions_;
   bool acting_ = false;
   bool suspended_ = false;  ///< by Ctrl-Z
+  dev_t terminal_ = 0;      ///< from which a worker reads; 0: none
+  Alarm background_look_;
+  std::set<pid_t> held_;  ///< process groups that are stopped as they would read in the background
 };
 
 // ---- set-up
@@ -208,6 +219,10 @@ Result<void> Agent::set_up() {
                                          [this](const Event& event) { dispatch(event); });
   events_ = std::make_unique<EventLog>(spec_.event_log_handler, spec_.role, prepared_.hostname,
                                        spec_.rendezvous.standalone ? "c10d" : spec_.rendezvous.backend);
+  struct stat input {};
+  if (spec_.stdin_.kind == StdinSpec::Kind::rank && ::isatty(STDIN_FILENO) != 0 && ::fstat(STDIN_FILENO, &input) == 0) {
+    terminal_ = input.st_rdev;
+  }
   job_cgroup_ = process::await_job_cgroup(*shared_.shared);
   if (auto path = wanted_timer_file(spec_, prepared_.parent)) {
     watchdog_ = std::make_unique<Watchdog>(io_.get_executor(), *group_, record_);
@@ -237,6 +252,7 @@ Result<void> Agent::open_rendezvous() {
 void Agent::signal_arrived(const process::SignalMessage& message) {
   const int signal = message.signal;
   if (signal == SIGSTOP || (signal == SIGCONT && suspended_)) return suspend(signal == SIGSTOP);
+  if (signal == SIGCONT) hold_readers();
   if (spec_.stop.ending_signals.count(signal) == 0) {
     if (signal == SIGWINCH) output_->screen_resized();
     say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
@@ -269,12 +285,43 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
 
 void Agent::suspend(bool still) {
   suspended_ = still;
-  group_->signal(still ? SIGSTOP : SIGCONT);
+  // A read that Ctrl-Z interrupted must not go on in the background.
+  if (!still) hold_readers();
+  group_->signal(still ? SIGSTOP : SIGCONT, held_);
   for (Alarm* alarm : {&time_limit_, &skew_}) alarm->stand_still(still);
   takedown_->stand_still(still);
   member_->stand_still(still);
   if (watchdog_) watchdog_->stand_still(still);
   shared_.shared->agent_is_suspended(still);
+}
+
+void Agent::signal_held(int number) const {
+  for (const auto& info : process::workers_and_their_descendants()) {
+    if (held_.count(info.group) != 0) process::signal_descendant(info, number);
+  }
+}
+
+void Agent::hold_readers() {
+  if (terminal_ == 0 || suspended_) return;
+  if (!process::job_is_in_background()) {
+    signal_held(SIGCONT);
+    held_.clear();
+    return;
+  }
+  const bool held_before = !held_.empty();
+  bool runs = false;
+  if (!machine_->taking_down()) {
+    for (const auto& reader : process::readers_of_terminal(terminal_)) {
+      held_.insert(reader.group);
+      runs = runs || reader.state != 'T';
+    }
+  }
+  if (runs) signal_held(SIGSTOP);
+  if (!held_.empty() && !held_before) {
+    say(Level::notice, concat("rank ", spec_.stdin_.rank, " is stopped: it reads from the terminal, which another job ",
+                              "of the shell has; in the foreground ('fg') it goes on"));
+  }
+  background_look_.set(Clock::now() + background_interval, [this] { hold_readers(); });
 }
 
 void Agent::parent_lost(const char* who, pid_t pid) {
@@ -376,6 +423,7 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   }
   attempt_started_at_ = Clock::now();
   takedown_->attempt_begins();
+  held_.clear();
   record_.attempt_begins(prepared_.local_world_size);
   // In memory they would add up.
   if (!record_.result().attempts.empty()) output_->remove_error_files();

@@ -17,6 +17,7 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/descriptor_limit.hpp"
+#include "ddrun/process/guard.hpp"
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
 
@@ -200,9 +201,10 @@ Worker* WorkerGroup::take_end(const process::ChildEnd& end) {
   return &worker;
 }
 
-void WorkerGroup::signal(int number) {
+void WorkerGroup::signal(int number, const std::set<pid_t>& except) {
   std::set<pid_t> left;
   for (const Worker& worker : workers_) {
+    if (except.count(worker.end.pid) != 0) continue;
     if (worker.child) ::kill(-worker.end.pid, number);
     else if (worker.left_group) left.insert(worker.end.pid);
   }
@@ -290,11 +292,13 @@ constexpr std::size_t most_backlog = std::size_t{16} << 20U;
 constexpr std::size_t most_at_once = std::size_t{64} << 10U;
 /// So long the others may wait for the slowest before they are told of it.
 constexpr std::chrono::seconds slow{5};
+/// So often it is looked whether the terminal, which has input, is ours again.
+constexpr std::chrono::milliseconds background_interval{100};
 
 }  // namespace
 
 StdinFeed::StdinFeed(boost::asio::any_io_executor executor)
-    : executor_(std::move(executor)), readable_(executor_), slowest_timer_(executor_) {
+    : executor_(std::move(executor)), readable_(executor_), slowest_timer_(executor_), background_timer_(executor_) {
   struct stat info {};
   seekable_ = ::fstat(STDIN_FILENO, &info) == 0 && S_ISREG(info.st_mode);
 }
@@ -369,6 +373,13 @@ void StdinFeed::wait_for_input() {
 }
 
 void StdinFeed::take_input() {
+  if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
+    background_timer_.expires_after(background_interval);
+    background_timer_.async_wait([this, generation = generation_](const boost::system::error_code& ec) {
+      if (!ec && generation == generation_) wait_for_input();
+    });
+    return;
+  }
   const std::size_t before = backlog_.size();
   backlog_.resize(before + most_at_once);
   ssize_t n;

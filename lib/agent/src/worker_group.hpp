@@ -75,6 +75,7 @@ class StdinFeed {
   std::string backlog_;      ///< what not all have got yet
   std::uint64_t begin_ = 0;  ///< where it begins
   boost::asio::steady_timer slowest_timer_;
+  boost::asio::steady_timer background_timer_;
   bool slowest_is_watched_ = false;
   bool said_who_is_slow_ = false;
   unsigned generation_ = 0;
@@ -115,7 +116,7 @@ class WorkerGroup {
   [[nodiscard]] std::vector<Worker>& workers() { return workers_; }
 
   /// To every worker's process group, also those whose worker has ended but left something in it.
-  void signal(int number);
+  void signal(int number, const std::set<pid_t>& except = {});
   /// Processes by number and time of birth.
   using Strays = std::set<std::pair<pid_t, unsigned long long>>;
   /// SIGTERM, whatever the groups got (daemons listen to no other), to each descendant outside the workers' groups that

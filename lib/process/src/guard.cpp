@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -14,6 +15,7 @@
 
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/process/job_cgroup.hpp"
 #include "ddrun/process/process_tree.hpp"
@@ -40,6 +42,8 @@ bool stdin_is_ours() {
   const pid_t foreground = ::tcgetpgrp(STDIN_FILENO);
   return foreground < 0 || foreground == ::getpgrp();
 }
+
+pid_t started_process = 0;
 
 bool told_by_parent(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_pid == ::getppid(); }
 
@@ -248,6 +252,16 @@ void SharedState::undo_terminal_changes() {
   ::kill(guard_pid, SIGCHLD);
 }
 
+bool job_is_in_background() {
+  const std::string text = read_small_file(concat("/proc/", started_process, "/stat")).value_or("");
+  pid_t group = 0;
+  pid_t foreground = 0;
+  const std::size_t name_end = text.rfind(')');
+  return name_end != std::string::npos &&
+         ::sscanf(text.c_str() + name_end + 1, " %*c %*d %d %*d %*d %d", &group, &foreground) == 2 && foreground > 0 &&
+         foreground != group;
+}
+
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
   // Closed pipes and full files are values that writes return.
@@ -258,7 +272,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   block_handled_signals();
   AgentContext context;
   context.stdin_usable = stdin_is_ours();
-  const pid_t started = ::getpid();
+  started_process = ::getpid();
   TerminalState terminal;
   terminal.save();
   leave_earlier_children(terminal);
@@ -272,7 +286,7 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   }
   auto* shared = new (page) SharedState;
   context.shared = shared;
-  shared->started_pid = started;
+  shared->started_pid = started_process;
   shared->guard_pid = ::getpid();
   shared->has_terminal = terminal.is_saved();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -4,8 +4,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/select.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -110,6 +114,55 @@ bool own_group_is_orphaned() {
 bool any_child_left() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
+}
+
+namespace {
+
+bool waits_for_terminal(pid_t pid, const std::string& thread, dev_t terminal) {
+  const auto is_terminal = [&](unsigned long fd) {
+    struct stat info {};
+    return ::stat(concat("/proc/", pid, "/fd/", fd).c_str(), &info) == 0 && S_ISCHR(info.st_mode) &&
+           info.st_rdev == terminal;
+  };
+  const auto text = read_small_file(concat("/proc/", pid, "/task/", thread, "/syscall"));
+  long call = -1;
+  unsigned long first = 0;
+  unsigned long second = 0;
+  if (!text || ::sscanf(text->c_str(), "%ld %lx %lx", &call, &first, &second) != 3) return false;
+  if (call == SYS_read || call == SYS_readv) return is_terminal(first);
+  bool selects = call == SYS_pselect6;
+#ifdef SYS_select
+  selects = selects || call == SYS_select;
+#endif
+  if (!selects || first > FD_SETSIZE) return false;
+  // As readline waits. The set is written when the call returns.
+  fd_set set;
+  FD_ZERO(&set);
+  iovec ours{&set, (first + 7) / 8};
+  iovec theirs{reinterpret_cast<void*>(second), ours.iov_len};  // NOLINT: an address of the other process
+  if (::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) <= 0) return false;
+  for (unsigned long fd = 0; fd < first; ++fd) {
+    if (FD_ISSET(fd, &set) && is_terminal(fd)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<ProcessInfo> readers_of_terminal(dev_t terminal) {
+  auto found = workers_and_their_descendants();
+  std::erase_if(found, [&](const ProcessInfo& info) {
+    struct stat input {};
+    if (::stat(concat("/proc/", info.pid, "/fd/0").c_str(), &input) != 0 || input.st_rdev != terminal) return true;
+    DIR* threads = ::opendir(concat("/proc/", info.pid, "/task").c_str());
+    bool waits = false;
+    while (const dirent* entry = threads != nullptr && !waits ? ::readdir(threads) : nullptr) {
+      waits = entry->d_name[0] != '.' && waits_for_terminal(info.pid, entry->d_name, terminal);
+    }
+    if (threads != nullptr) ::closedir(threads);
+    return !waits;
+  });
+  return found;
 }
 
 std::string process_name(pid_t pid) { return read_small_file(concat("/proc/", pid, "/comm")).value_or(""); }

@@ -222,7 +222,11 @@ class HeadInput {
  public:
   HeadInput(boost::asio::any_io_executor executor, std::function<void(std::string_view)> on_bytes,
             std::function<void()> on_end)
-      : executor_(std::move(executor)), ready_(executor_), on_bytes_(std::move(on_bytes)), on_end_(std::move(on_end)) {}
+      : executor_(std::move(executor)),
+        ready_(executor_),
+        background_timer_(executor_),
+        on_bytes_(std::move(on_bytes)),
+        on_end_(std::move(on_end)) {}
 
   /// Reads one portion when there is one, and then waits to be asked again.
   void want();
@@ -238,6 +242,7 @@ class HeadInput {
   boost::asio::any_io_executor executor_;
   UniqueFd input_;
   boost::asio::posix::stream_descriptor ready_;  ///< an epoll set that holds it; closed if it is always ready
+  boost::asio::steady_timer background_timer_;   ///< while another job of the shell has the terminal
   std::function<void(std::string_view)> on_bytes_;
   std::function<void()> on_end_;
   bool opened_ = false;
@@ -293,6 +298,13 @@ void HeadInput::want() {
 
 void HeadInput::read_portion() {
   if (ended_) return;
+  if (::isatty(input_.get()) != 0 && process::job_is_in_background()) {
+    background_timer_.expires_after(std::chrono::milliseconds(100));
+    background_timer_.async_wait([this](const boost::system::error_code& ec) {
+      if (!ec) want();
+    });
+    return;
+  }
   std::array<char, 32 << 10> chunk;  // NOLINT: written by read
   ssize_t n;
   do {

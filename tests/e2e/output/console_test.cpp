@@ -334,3 +334,28 @@ TEST_CASE("A descriptor that a worker has made non-blocking blocks afterwards") 
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
 }
+
+TEST_CASE("In the background a worker does not read what is typed for the shell") {
+  const std::string stdin_option = GENERATE("--stdin=0", "--stdin=all");
+  OnTerminal on;
+  on.options.env = {{"PS1", "$ "}};
+  Run run({"/bin/bash", "--norc", "-i"}, on.options);
+  REQUIRE(on.wait_for("$ "));
+  on.type(std::string(DDRUN_TEST_DDRUN) + " -n 1 " + stdin_option +
+          " sh -c 'echo re''ady; read line; echo got-$line'\n");
+  REQUIRE(on.wait_for("ready"));
+  on.type("\x1a");
+  REQUIRE(on.wait_for("Stopped"));
+  on.type("bg\n");
+  on.type("echo $((40 + 2))-for-the-shell\n");
+  CHECK(on.wait_for("42-for-the-shell"));
+  on.type("fg\n");
+  REQUIRE(wait_until([&] { return ::tcgetpgrp(on.front.get()) != run.pid(); }));
+  on.type("echo for-the-worker\n");
+  const bool read = on.wait_for("got-echo for-the-worker");
+  INFO(on.text);
+  CHECK(read);
+  on.type("exit\n");
+  run.wait();
+  CHECK(run.all_gone());
+}

@@ -112,6 +112,10 @@ struct ProgramEnd {
 /// now. `argv` is main's own: the sweeper writes its name over its copy.
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main);
 
+/// For any of the three: true while another job of the shell has the terminal, from which this one must not read. What
+/// is in the agent's session or below the kernel does not stop.
+[[nodiscard]] bool job_is_in_background();
+
 /// Ends this process, by the signal if there is one: only so do a shell's loop, make and a script know that the user
 /// wants all of it to end. Leaves no core file. Process 1 of a container cannot die so, and exits with the code.
 [[noreturn]] void end_program(const ProgramEnd& end);

@@ -41,6 +41,10 @@ bool kill_workers_beside();
 /// tell.
 [[nodiscard]] bool own_group_is_orphaned();
 
+/// Workers' processes whose stdin is `terminal` and of which a thread waits in read() or select() for input from it,
+/// also while it is stopped. None where the kernel does not show system calls.
+[[nodiscard]] std::vector<ProcessInfo> readers_of_terminal(dev_t terminal);
+
 /// True while this process has any child, dead or alive.
 [[nodiscard]] bool any_child_left();
 
