@@ -66,8 +66,7 @@ Result<std::vector<std::pair<std::string, std::string>>> exported_of(const Remot
 /// By a name that can mean no other. Another user's "user@localhost" is for ssh.
 bool is_this_machine(std::string_view name) {
   const std::string own = cluster::this_machine().host_name;
-  return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own ||
-         name == own.substr(0, own.find('.'));
+  return name == "localhost" || name == "127.0.0.1" || name == "::1" || names_same_host(name, own);
 }
 
 /// Of the signals that end a job in order, the one that workers least likely ignore: those that ignore SIGHUP

@@ -385,6 +385,7 @@ Result<void> Agent::start_workers(int attempt) {
     identities.push_back({ranks.rank_of(local_rank), local_rank});
   }
   events_->attempt_started(ranks);
+  output_->set_hostname(ranks.host);
   if (auto begun = output_->begin_attempt(attempt, identities); !begun) return begun;
   worker_env::WorkerFacts facts;
   facts.version = version_;

@@ -39,6 +39,7 @@ Result<void> JobMember::open() {
   options.spec = &spec;
   options.local_world_size = options_.prepared->local_world_size;
   options.host = options_.prepared->hostname;
+  options.full_host = options_.prepared->full_host;
   options.version = options_.version;
   options.with_store = options_.with_store;
   options.on_listening = options_.hooks->on_listening;

@@ -281,6 +281,7 @@ JobCause JobRecord::read_cause(const rendezvous::VerdictMessage& verdict, bool r
 void JobRecord::round_began(rendezvous::Round round, const RankAssignment& ranks) {
   round_ = round;
   node_rank_ = ranks.node_rank;
+  result_.host = ranks.host;
   result_.world_size = ranks.world_size;
   result_.node_count = ranks.node_count;
   result_.max_restarts = ranks.max_restarts;

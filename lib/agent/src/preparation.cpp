@@ -15,11 +15,10 @@ namespace ddrun::agent {
 
 namespace {
 
-std::string short_hostname() {
+std::string full_host_name() {
   char name[256] = "localhost";
   ::gethostname(name, sizeof name - 1);
-  const std::string full = name;
-  return full.substr(0, full.find('.'));
+  return name;
 }
 
 /// The workers' directory, absolute: paths on the command line are meant from there, as with `env --chdir`.
@@ -124,7 +123,8 @@ void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
 Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environment) {
   Preparation prepared;
   prepared.parent = Environment(environment);
-  prepared.hostname = short_hostname();
+  prepared.full_host = full_host_name();
+  prepared.hostname = short_host_name(prepared.full_host);
   auto directory = working_directory(spec);
   if (!directory) return tl::unexpected(directory.error());
   prepared.directory = *directory;

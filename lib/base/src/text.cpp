@@ -110,6 +110,23 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blanks) - first + 1);
 }
 
+std::string_view trim_typed(std::string_view text) {
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (text.starts_with(byte_order_mark)) text.remove_prefix(byte_order_mark.size());
+  return trim(text);
+}
+
+std::string_view short_host_name(std::string_view host) {
+  const std::string_view first = host.substr(0, host.find('.'));
+  const bool is_number = first.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number || host.find(':') != std::string_view::npos ? host : first;
+}
+
+bool names_same_host(std::string_view a, std::string_view b) {
+  if (a.size() > b.size()) std::swap(a, b);
+  return a == b || (!a.empty() && b.starts_with(a) && b[a.size()] == '.' && short_host_name(b) != b);
+}
+
 std::string in_hex(std::span<const std::byte> bytes) {
   std::string digits;
   digits.reserve(2 * bytes.size());

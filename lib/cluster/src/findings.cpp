@@ -46,12 +46,6 @@ tl::unexpected<Error> contradiction(std::string_view one, std::string_view other
   return fail(Errc::invalid_argument, concat(one, " and ", other, " contradict each other; ", way_out));
 }
 
-std::string_view short_name(std::string_view host) {
-  if (host.find(':') != std::string_view::npos) return host;
-  if (host.find_first_not_of("0123456789.") == std::string_view::npos) return host;
-  return host.substr(0, host.find('.'));
-}
-
 std::optional<int> position_of(const Machine& machine, const std::vector<std::string>& hosts) {
   const auto where = [&](auto same) -> std::optional<int> {
     const auto found = std::find_if(hosts.begin(), hosts.end(), same);
@@ -59,8 +53,17 @@ std::optional<int> position_of(const Machine& machine, const std::vector<std::st
     return static_cast<int>(found - hosts.begin());
   };
   if (const auto at = where([&](const std::string& host) { return host == machine.host_name; })) return at;
-  if (const auto at =
-          where([&](const std::string& host) { return short_name(host) == short_name(machine.host_name); })) {
+  if (const auto at = where([&](const std::string& host) { return names_same_host(host, machine.host_name); })) {
+    return at;
+  }
+  // One machine may have a domain for each of its networks; but then no other one has its short name.
+  const auto shares_short_name = [&](const std::string& host) {
+    return short_host_name(host) == short_host_name(machine.host_name);
+  };
+  const auto at = where(shares_short_name);
+  if (at && std::none_of(hosts.begin(), hosts.end(), [&](const std::string& host) {
+        return shares_short_name(host) && host != hosts[static_cast<std::size_t>(*at)];
+      })) {
     return at;
   }
   return where([&](const std::string& host) {

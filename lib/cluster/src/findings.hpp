@@ -56,8 +56,6 @@ Found find_plain(const Surroundings& around);
 [[nodiscard]] tl::unexpected<Error> contradiction(std::string_view one, std::string_view other,
                                                   std::string_view way_out);
 
-/// Without what follows the first dot; addresses stay whole.
-[[nodiscard]] std::string_view short_name(std::string_view host);
 /// Where this machine stands in the list: by name, short name, or address of an interface.
 [[nodiscard]] std::optional<int> position_of(const Machine& machine, const std::vector<std::string>& hosts);
 /// Without doubles, in order of first appearance.

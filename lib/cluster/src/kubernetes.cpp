@@ -30,7 +30,7 @@ Found leader_worker_set(const Surroundings& around, const Fact<std::string>& lea
     said.is_host = {{(*index)->value == 0, "LWS_WORKER_INDEX"}};
   }
   said.coordinators = {{{{leader.value, pod_port}}, leader.variable}};
-  said.job_id = {{as_job_id(short_name(leader.value)), leader.variable}};
+  said.job_id = {{as_job_id(short_host_name(leader.value)), leader.variable}};
   return said;
 }
 
@@ -62,7 +62,7 @@ Found find_kubernetes(const Surroundings& around) {
   said.node_rank = *index;
   said.is_host = {{(*index)->value == 0, "JOB_COMPLETION_INDEX"}};
   // The pods are called NAME-INDEX. How many there are, no variable says.
-  const std::string pod(short_name(around.machine.host_name));
+  const std::string pod(short_host_name(around.machine.host_name));
   const std::string ending = concat("-", (*index)->value);
   if (pod.size() > ending.size() && pod.ends_with(ending)) {
     const std::string name = pod.substr(0, pod.size() - ending.size());

@@ -97,7 +97,7 @@ Found find_torchrun(const Surroundings& around) {
   if (endpoint && !said.node_rank) {
     const std::string_view host = std::string_view(endpoint->value).substr(0, endpoint->value.rfind(':'));
     const std::string_view own = around.machine.host_name;
-    said.is_host = {{!own.empty() && short_name(host) == short_name(own), "PET_RDZV_ENDPOINT, the pod's name"}};
+    said.is_host = {{!own.empty() && names_same_host(host, own), "PET_RDZV_ENDPOINT, the pod's name"}};
   }
   return said;
 }

@@ -78,6 +78,7 @@ class Output::Impl {
  public:
   Impl(boost::asio::any_io_executor executor, OutputOptions options);
   void shut_down();
+  void set_hostname(std::string hostname) { options_.hostname = std::move(hostname); }
 
   // attempts
   Result<void> prepare();
@@ -644,6 +645,7 @@ Output::Output(boost::asio::any_io_executor executor, OutputOptions options)
 Output::~Output() { impl_->shut_down(); }
 
 Result<void> Output::prepare() { return impl_->prepare(); }
+void Output::set_hostname(std::string hostname) { impl_->set_hostname(std::move(hostname)); }
 Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity>& workers) {
   return impl_->begin_attempt(attempt, workers);
 }

@@ -24,6 +24,7 @@ void fields(auto& walk, Is<Join> auto& join) {
        join.address, join.runs_coordinator, join.clock_us, join.settings, join.own_addresses);
   auto& claim = join.claim;
   walk(claim.term, claim.round, claim.node_rank, claim.node_count, claim.memory, claim.succeeded, claim.moved);
+  walk(join.machine);
 }
 void fields(auto& walk, Is<Opened> auto& opened) { walk(opened.round, opened.port); }
 void fields(auto& walk, Is<Failed> auto& failed) {
@@ -53,7 +54,7 @@ void fields(auto& walk, Is<Start> auto& start) {
   walk(start.round, ranks.restart_count, ranks.max_restarts, ranks.node_rank, ranks.node_count, ranks.base_rank,
        ranks.local_world_size, ranks.world_size, ranks.role_base_rank, ranks.role_world_size, ranks.master_addr);
   walk.port(ranks.master_port);
-  walk(start.term, start.memory);
+  walk(start.term, start.memory, ranks.host);
 }
 void fields(auto& walk, Is<Stop> auto& stop) { walk(stop.round, stop.another_round, stop.why, stop.signal); }
 void fields(auto& walk, Is<VerdictMessage> auto& verdict) {

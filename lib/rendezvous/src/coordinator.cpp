@@ -111,6 +111,7 @@ class Coordinator::State {
     bool for_good = false;      ///< it does
     bool uses_restart = false;  ///< otherwise: a restart, or only a new round
     LinkId cause_link = 0;      ///< whose STOPPED has the details
+    std::string machine;        ///< of the worker that failed
     bool had_started = false;   ///< workers ran in the round
     bool killed = false;        ///< all were told to kill their workers
     Clock::time_point since;
@@ -193,7 +194,7 @@ class Coordinator::State {
   void one_less_to_stop();
   void all_stopped();
   void spend_restart(const std::string& why);
-  void leave_out(const std::string& host);
+  void count_failure(const std::string& machine, const std::string& host);
 
   // The end of the job.
   void end(VerdictMessage verdict);
@@ -336,7 +337,7 @@ std::optional<Refused> Coordinator::State::objection(const Join& join) {
   if (join.node_rank < -1 || join.node_rank >= memory_.meaning.max_nodes) {
     return for_good(concat("node rank ", join.node_rank, " is not from 0 to ", memory_.meaning.max_nodes - 1));
   }
-  if (memory_.excluded(join.host)) {
+  if (memory_.excluded(machine_of(join))) {
     return for_good(concat(join.host, " is left out: its workers failed ", memory_.meaning.node_max_failures,
                            " times (--node-max-failures)"));
   }
@@ -628,6 +629,7 @@ std::vector<Member*> Coordinator::State::candidates() {
 }
 
 void Coordinator::State::begin_round() {
+  members_.label();
   const std::vector<Member*> available = candidates();
   const auto max_nodes = static_cast<std::size_t>(memory_.meaning.max_nodes);
   const std::vector<Member*> members = order_members(choose_members(available, max_nodes));
@@ -689,6 +691,7 @@ void Coordinator::State::start_round(std::uint16_t port) {
     ranks[rank].max_restarts = memory_.meaning.restart.max_restarts;
     ranks[rank].master_addr = address_;
     ranks[rank].master_port = port;
+    ranks[rank].host = member.host;
     out_.send(round_links_[rank], Start{memory_.round, std::move(ranks[rank]), options_.term, memory});
   }
   event(event_text::started, memory_.round, memory_.budget.used(), static_cast<int>(round_size_));
@@ -727,6 +730,7 @@ void Coordinator::State::on(Member& member, const Failed& message) {
   VerdictMessage cause = causes::worker_failed(message, member);
   event(event_text::failed, message, member.node(), cause.why);
   stop_after(std::move(cause), member.link, message.may_restart);
+  if (ending_) ending_->machine = member.machine;
 }
 
 void Coordinator::State::on(Member& member, const Succeeded& message) {
@@ -1117,7 +1121,7 @@ void Coordinator::State::all_stopped() {
     if (Member* member = members_.find(link))
       release(*member, concat("left the job after ", signal_name(member->leave_signal)));
   }
-  if (ending.cause.kind == VerdictKind::worker_failed) leave_out(ending.cause.host);
+  if (ending.cause.kind == VerdictKind::worker_failed) count_failure(ending.machine, ending.cause.host);
   gather();
   const int here = members_.available();
   if (phase_ != Phase::gathering || (here >= memory_.meaning.min_nodes && !fence_until_ && !suspended_)) return;
@@ -1152,14 +1156,14 @@ void Coordinator::State::spend_restart(const std::string& why) {
   event(event_text::restart, memory_.round, memory_.budget.used(), memory_.meaning.restart.max_restarts, pause, why);
 }
 
-/// The workers of `host` were the cause once more.
-void Coordinator::State::leave_out(const std::string& host) {
+/// The workers of `machine`, whose label is `host`, were the cause once more.
+void Coordinator::State::count_failure(const std::string& machine, const std::string& host) {
   if (memory_.meaning.node_max_failures == 0) return;
-  const int failures = ++memory_.failures_of_host[host];
-  if (!memory_.excluded(host)) return;
+  const int failures = ++memory_.failures_of_host[machine];
+  if (!memory_.excluded(machine)) return;
   std::vector<LinkId> offenders;
   for (const auto& [link, member] : members_.all()) {
-    if (member.host == host && !member.benched) offenders.push_back(link);
+    if (member.machine == machine && !member.benched) offenders.push_back(link);
   }
   for (const LinkId link : offenders) {
     Member* member = members_.find(link);

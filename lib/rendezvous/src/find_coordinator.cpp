@@ -26,8 +26,6 @@ std::vector<std::string> resolve_name(const std::string& name) {
   return helper::look_up_host(name, resolver_limit).value_or(std::vector<std::string>());
 }
 
-std::string short_name(const std::string& name) { return name.substr(0, name.find('.')); }
-
 /// Whom the host of an endpoint means, as seen from this machine.
 struct Meaning {
   enum class Who { us, another, several };
@@ -52,8 +50,8 @@ Meaning meaning_of(const std::string& host, const MachineFacts& machine) {
   if (host == "localhost") return {Who::us, {}, true};
   if (const auto address = IpAddress::parse(host)) return {is_ours(address, machine) ? Who::us : Who::another, {}};
   Meaning meaning;
-  meaning.is_our_name =
-      host == machine.host_name || (host.find('.') == std::string::npos && host == short_name(machine.host_name));
+  meaning.is_our_name = host == machine.host_name ||
+                        (machine.host_name.starts_with(host + ".") && names_same_host(host, machine.host_name));
   meaning.addresses = machine.resolve(host);
   const auto ours = std::count_if(meaning.addresses.begin(), meaning.addresses.end(),
                                   [&](const std::string& text) { return is_ours(IpAddress::parse(text), machine); });

@@ -13,6 +13,7 @@
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/coordinator_server.hpp"
 #include "ddrun/rendezvous/find_coordinator.hpp"
@@ -219,7 +220,7 @@ Result<void> JobRendezvous::start_coordinator() {
   options.ports = location_.ports;
   options.secret = key_;
   options.secret_file = options_.secret_file;
-  options.coordinator.host = options_.host;
+  options.coordinator.host = options_.full_host;
   options.coordinator.job_id = rendezvous.id;
   options.coordinator.own_addresses = machine_.addresses;
   options.coordinator.own = join_message();
@@ -269,7 +270,7 @@ Join JobRendezvous::join_message() const {
   join.version = options_.version;
   join.job_id = rendezvous.id;
   join.agent_id = agent_id_;
-  join.host = options_.host;
+  join.host = options_.full_host;
   join.node_rank = rendezvous.node_rank.value_or(-1);
   join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
   join.role = options_.spec->role;
@@ -281,6 +282,8 @@ Join JobRendezvous::join_message() const {
   join.settings = join_settings(*options_.spec);
   join.own_addresses = addresses_to_tell(machine_.addresses);
   if (claim_.term != 0) join.claim = claim_;
+  // Machines made from one image may have one name.
+  join.machine = trim(read_small_file("/proc/sys/kernel/random/boot_id").value_or(""));
   return join;
 }
 
@@ -426,6 +429,7 @@ void JobRendezvous::on(const Start& start) {
   claim_ = {start.term, start.round, start.ranks.node_rank, start.ranks.node_count, start.memory, false, false};
   if (start.ranks.node_rank != 0) store_->close();
   RankAssignment ranks = start.ranks;
+  options_.host = ranks.host;
   ranks.run_id = run_id();
   ranks.round = start.round;
   listener_.round_begins(start.round, ranks);

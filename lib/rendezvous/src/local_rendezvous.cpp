@@ -152,7 +152,7 @@ class LocalRendezvous final : public Rendezvous {
 
 CoordinatorOptions LocalRendezvous::coordinator_options(const RendezvousOptions& options) {
   CoordinatorOptions mine;
-  mine.host = options.host;
+  mine.host = options.full_host;
   mine.only_here = true;
   mine.with_events = options.spec->events_file.has_value();
   return mine;
@@ -184,7 +184,7 @@ void LocalRendezvous::join() {
   join.version = options_.version;
   join.job_id = endpoint_.run_id;
   join.agent_id = random_id();
-  join.host = options_.host;
+  join.host = options_.full_host;
   join.local_world_size = static_cast<std::uint32_t>(options_.local_world_size);
   join.role = options_.spec->role;
   join.address = endpoint_.advertised;

@@ -1,6 +1,8 @@
 #include "membership.hpp"
 
 #include <algorithm>
+#include <string_view>
+#include <unordered_set>
 
 #include "ddrun/base/text.hpp"
 
@@ -13,12 +15,32 @@ std::string describe_with_rank(const Member& member) {
   return concat(member.host, " (", member.peer_address.text(), ", node rank ", member.node_rank, ")");
 }
 
+std::string machine_of(const Join& join) {
+  return join.machine.empty() ? join.host : concat(join.host, " ", join.machine);
+}
+
+void Membership::label() {
+  std::unordered_map<std::string_view, std::string_view> names;
+  std::unordered_set<std::string_view> ambiguous;
+  for (const auto& [link, member] : members_) {
+    const auto [known, is_new] = names.emplace(short_host_name(member.name), member.name);
+    if (!is_new && known->second != member.name) ambiguous.insert(known->first);
+  }
+  for (auto& [link, member] : members_) {
+    const auto label = short_host_name(member.name);
+    member.host = ambiguous.contains(label) ? member.name : label;
+  }
+}
+
 Member& Membership::add(LinkId link, const Join& join, const LinkFacts& facts, bool is_own, Clock::time_point now) {
   Member& member = members_[link];
   member.link = link;
   member.arrival = ++arrivals_;
   member.agent_id = join.agent_id;
-  member.host = join.host;
+  member.name = join.host;
+  member.machine = machine_of(join);
+  const std::string label(short_host_name(join.host));
+  member.host = name_of_label_.emplace(label, join.host).first->second == join.host ? label : join.host;
   member.role = join.role;
   member.peer_address = facts.peer_address;
   member.local_address = facts.local_address;

@@ -22,7 +22,9 @@ struct Member {
   LinkId link = 0;
   std::uint64_t arrival = 0;  ///< order in which members joined
   std::string agent_id;
-  std::string host;
+  std::string host;     ///< label
+  std::string name;     ///< full name
+  std::string machine;  ///< identity: see machine_of()
   std::string role;
   IpAddress peer_address;
   IpAddress local_address;
@@ -62,6 +64,9 @@ struct Member {
 /// "b (10.0.0.2, node rank 1)".
 [[nodiscard]] std::string describe_with_rank(const Member& member);
 
+/// What tells a machine from all others: its full name and what it says of itself.
+[[nodiscard]] std::string machine_of(const Join& join);
+
 /// Who is there, whatever they do. Looking up, adding and removing one costs O(log n).
 class Membership {
  public:
@@ -80,6 +85,10 @@ class Membership {
   void set_leaving(Member& member, int signal);
   void set_benched(Member& member);
 
+  /// Gives each member its short name as label where no other one has it, else the full one. Labels that agents were
+  /// told stay while a round lasts: called before one begins.
+  void label();
+
   [[nodiscard]] std::size_t size() const { return members_.size(); }
   [[nodiscard]] bool empty() const { return members_.empty(); }
   /// Who could take part in a round.
@@ -96,6 +105,7 @@ class Membership {
   std::map<LinkId, Member> members_;
   std::unordered_map<std::string, LinkId> by_agent_;
   std::unordered_map<int, LinkId> by_wanted_rank_;
+  std::unordered_map<std::string, std::string> name_of_label_;  ///< the first full name with this short one
   std::optional<LinkId> own_;
   std::size_t unavailable_ = 0;
   std::uint64_t arrivals_ = 0;

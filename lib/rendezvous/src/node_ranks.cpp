@@ -81,8 +81,8 @@ std::vector<Member*> order_members(const std::vector<Member*>& members) {
     if ((a->kept_rank < 0) != (b->kept_rank < 0)) return b->kept_rank < 0;
     if (a->kept_rank != b->kept_rank) return a->kept_rank < b->kept_rank;
     if (a->runs_coordinator != b->runs_coordinator) return a->runs_coordinator;
-    if (host_before(a->host, b->host)) return true;
-    if (host_before(b->host, a->host)) return false;
+    if (host_before(a->name, b->name)) return true;
+    if (host_before(b->name, a->name)) return false;
     return a->arrival < b->arrival;
   });
   std::size_t hole = 0;

@@ -35,6 +35,21 @@ TEST_CASE("split keeps empty parts, trim takes blanks off both ends") {
   CHECK(trim(" ") == "");
 }
 
+TEST_CASE("what is typed is read without byte order mark, blanks and line ends around it") {
+  CHECK(trim_typed("\xef\xbb\xbf a b\r\n") == "a b");
+  CHECK(trim_typed("\xef\xbb\xbf").empty());
+}
+
+TEST_CASE("an address has no short name, and a name with a domain is the same host") {
+  CHECK(short_host_name("node1.cluster.net") == "node1");
+  for (const char* whole : {"10.0.0.1", "fd00::1", "12.cluster", "node1"}) CHECK(short_host_name(whole) == whole);
+  CHECK(names_same_host("node1", "node1.cluster.net"));
+  CHECK(names_same_host("w.1.net", "w.1"));
+  CHECK_FALSE(names_same_host("w.1.net", "w.2.net"));
+  CHECK_FALSE(names_same_host("10", "10.0.0.1"));
+  CHECK_FALSE(names_same_host("", "a"));
+}
+
 TEST_CASE("bytes are shown as two hexadecimal digits each") {
   const std::vector<unsigned char> bytes{0x00, 0x0f, 0xa5, 0xff};
   CHECK(in_hex(std::as_bytes(std::span(bytes))) == "000fa5ff");

@@ -259,6 +259,16 @@ TEST_CASE("PBS and SGE name a file of hosts") {
   CHECK(seen({{"JOB_ID=5", "PE_HOSTFILE=/f"}, {"x", {}, 1}, {{"/f", "x 4 q@a UNDEFINED\n"}}}).refusal.empty());
 }
 
+TEST_CASE("machines of one short name are told apart") {
+  const auto rank_of = [](const std::string& name, const std::string& hosts) {
+    return found_at(
+        {{"PBS_ENVIRONMENT=PBS_BATCH", "PBS_JOBID=9", "PBS_NODEFILE=/f\r\n"}, {name, {}, 1}, {{"/f", hosts}}});
+  };
+  CHECK(rank_of("w.2.net", "w.1\nw.2\n").find("rank 1") != std::string::npos);
+  CHECK(rank_of("10.0.0.2", "10.0.0.1\n10.0.0.2\n").find("rank 1") != std::string::npos);
+  CHECK(rank_of("w.3.net", "w.1\nw.2\n").find("rank") == std::string::npos);
+}
+
 TEST_CASE("LSF's first host only launches where jsrun does") {
   CHECK(found_at({{"LSB_JOBID=7", "LSB_MCPU_HOSTS=a 4 b 4"}, {"b", {}, 1}}) ==
         "LSF; nodes 2; rank 1; at a:*; there; job lsf-7");

@@ -101,7 +101,8 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "00000000"
         "00000000"
         "00"
-        "00");
+        "00"
+        "00000000");
   CHECK(encode(FromCoordinator(Stop{2, true, "no", 15}), payload) == 70);
   CHECK(hex(payload) ==
         "0200000000000000"
@@ -121,7 +122,8 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
                  .role_base_rank = 9,
                  .role_world_size = 10,
                  .master_addr = "a",
-                 .master_port = 11};
+                 .master_port = 11,
+                 .host = "h"};
   CHECK(encode(FromCoordinator(start), payload) == 69);
   CHECK(hex(payload) ==
         "0100000000000000"
@@ -129,7 +131,8 @@ TEST_CASE("messages are laid out as the page of the protocol says") {
         "0100000061"
         "0b00"
         "0000000000000000"
-        "00000000");
+        "00000000"
+        "0100000068");
 }
 
 TEST_CASE("values that mean nothing are refused") {

@@ -416,6 +416,46 @@ TEST_CASE("a host whose workers fail too often is left out, and a spare takes it
   CHECK(job.node_rank(d) >= 0);
 }
 
+TEST_CASE("two machines are never one: their failures are counted apart, and their labels differ") {
+  const auto member = [](const ScriptedJob& job, const std::string& name, const std::string& machine) {
+    Join join = job.join_of(name);
+    join.machine = machine;
+    return join;
+  };
+  // Two of one address-like name, two of one short name, and two of one full name, as copies of an image have it.
+  for (const auto& [one, other] :
+       {std::pair("10.0.0.1", "10.0.0.2"), std::pair("w.1.net", "w.2.net"), std::pair("localhost", "localhost")}) {
+    ScriptedJob job(1, 2, {{"node_max_failures", "1"}, {"max_restarts", "9"}});
+    Join own = job.own_join_of(one);
+    own.machine = "boot 1";
+    const LinkId a = job.joins(own);
+    const LinkId b = job.joins(member(job, other, "boot 2"));
+    job.opens();
+    CHECK(job.next<Start>(a).ranks.host == one);
+    CHECK(job.next<Start>(b).ranks.host == other);
+    job.fails(b, 2, 1);
+    job.stops(a);
+    job.stops(b);
+    CHECK(job.next<Refused>(b).kind == RefusalKind::for_good);
+    job.opens();
+    CHECK(job.node_rank(a) == 0);
+    // The next agent of the machine that was left out is known by its name and boot id.
+    CHECK(job.next<Refused>(job.joins(member(job, other, "boot 2"))).kind == RefusalKind::for_good);
+    CHECK(job.has<Welcome>(job.joins(member(job, other, "boot 3"))));
+  }
+}
+
+TEST_CASE("a label is the short name unless another member has it") {
+  ScriptedJob job(3, 3);
+  const LinkId a = job.joins("n1.cluster.net");
+  const LinkId b = job.joins("w.1.net");
+  const LinkId c = job.joins("w.2.net");
+  job.opens();
+  CHECK(job.next<Start>(a).ranks.host == "n1");
+  CHECK(job.next<Start>(b).ranks.host == "w.1.net");
+  CHECK(job.next<Start>(c).ranks.host == "w.2.net");
+}
+
 TEST_CASE("a node that stops without a word is a lost one") {
   Pair pair = running_pair({{"max_restarts", "0"}});
   pair.job.stops(pair.b);

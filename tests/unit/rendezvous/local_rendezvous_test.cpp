@@ -62,7 +62,7 @@ struct Member {
     RendezvousOptions options;
     options.spec = &spec;
     options.local_world_size = workers;
-    options.host = "a";
+    options.host = options.full_host = "a";
     options.with_store = with_store;
     RendezvousListener listener;
     listener.round_begins = [this](Round number, const RankAssignment& ranks) {

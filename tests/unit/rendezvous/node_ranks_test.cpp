@@ -8,7 +8,7 @@ namespace {
 
 Member member(const std::string& host, std::uint64_t arrival, int wanted = -1, int kept = -1, bool own = false) {
   Member made;
-  made.host = host;
+  made.host = made.name = host;
   made.arrival = arrival;
   made.wanted_rank = wanted;
   made.kept_rank = kept;

@@ -39,6 +39,14 @@ template <class... Parts>
 [[nodiscard]] std::vector<std::string> split(std::string_view text, char separator);
 [[nodiscard]] std::string join(const std::vector<std::string>& parts, std::string_view separator);
 [[nodiscard]] std::string_view trim(std::string_view text);
+/// What a person has put into a file or a variable, as editors, `echo` and Windows leave it: without a UTF-8 byte order
+/// mark in front and without blanks and line ends around it.
+[[nodiscard]] std::string_view trim_typed(std::string_view text);
+
+/// A host's name without its domain; an IP address, or what could be one, whole: its first part names no host.
+[[nodiscard]] std::string_view short_host_name(std::string_view host);
+/// Equal, or one is the other with a domain behind it: "node1" and "node1.cluster", but not "w.1.x" and "w.2.x".
+[[nodiscard]] bool names_same_host(std::string_view a, std::string_view b);
 
 /// Two hexadecimal digits for each byte, small letters.
 [[nodiscard]] std::string in_hex(std::span<const std::byte> bytes);

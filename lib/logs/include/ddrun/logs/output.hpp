@@ -28,7 +28,7 @@ struct OutputOptions {
   LogSpec log;
   std::string role = "default";
   std::string run_id = "none";
-  std::string hostname;                            ///< short
+  std::string hostname;                            ///< label
   int local_world_size = 1;                        ///< more than one: lines are labelled
   int console_out = 1;                             ///< borrowed; workers' stdout goes here
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
@@ -79,6 +79,9 @@ class Output {
   /// Before anything starts: checks template and filters, makes the log directory and tries that it can be written.
   /// Fails with `invalid_argument` (template, filter, a file in the directory's place) or `unavailable`.
   [[nodiscard]] Result<void> prepare();
+
+  /// Of attempts that begin from now on: the other machines of the job decide how long a label must be.
+  void set_hostname(std::string hostname);
 
   /// Makes the directories of this attempt, after the first also those above that are gone. If that fails after the
   /// first attempt, it is said, and streams go to the console instead (on a full disk: to files, with a hole). An

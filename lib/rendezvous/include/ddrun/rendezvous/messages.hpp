@@ -38,8 +38,8 @@ struct RoundClaim {
 struct Join {
   std::string version;  ///< of ddrun
   std::string job_id;
-  std::string agent_id;  ///< random; tells an agent from its successor on the same host
-  std::string host;
+  std::string agent_id;         ///< random; tells an agent from its successor on the same host
+  std::string host;             ///< full name
   std::int32_t node_rank = -1;  ///< wanted; -1: any
   std::uint32_t local_world_size = 1;
   std::string role = "default";
@@ -49,6 +49,7 @@ struct Join {
   Settings settings;
   std::vector<std::string> own_addresses;  ///< of its machine: from where its workers may come to the store
   RoundClaim claim;
+  std::string machine;  ///< tells machines of one name apart, over the lives of their agents; empty: unknown
   bool operator==(const Join&) const = default;
 };
 struct Opened {

@@ -31,7 +31,8 @@ struct RendezvousListener {
 struct RendezvousOptions {
   const LaunchSpec* spec = nullptr;  ///< borrowed
   int local_world_size = 1;
-  std::string host;
+  std::string host;       ///< label of this machine, until the coordinator gives another
+  std::string full_host;  ///< as the kernel has it
   std::string version;
   /// Several machines; nothing: --insecure.
   std::optional<Secret> secret;

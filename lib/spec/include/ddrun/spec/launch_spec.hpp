@@ -216,6 +216,7 @@ struct RankAssignment {
   int role_world_size = 1;
   std::string master_addr;  ///< an address, not a host name, unless the user gave a name
   int master_port = 0;
+  std::string host;  ///< this machine's label: its short name if no other member has it
 
   bool operator==(const RankAssignment&) const = default;
 

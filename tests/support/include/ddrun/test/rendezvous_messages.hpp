@@ -22,7 +22,8 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
            -5,
            {{"k", "v"}, {"max_nodes", "4"}},
            {"10.0.0.7", "fd00::7"},
-           {17, 5, 2, 4, "{}", true, true}},
+           {17, 5, 2, 4, "{}", true, true},
+           "boot 1"},
       Opened{1, 29500},
       Failed{2, 9, 1, 4711, true, 11, true, false},
       Succeeded{std::uint64_t{1} << 40},
@@ -49,7 +50,8 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
                  .role_base_rank = 6,
                  .role_world_size = 24,
                  .master_addr = "fd00::7",
-                 .master_port = 65535};
+                 .master_port = 65535,
+                 .host = "node7"};
   start.term = 17;
   start.memory = R"({"restarts":1})";
   return {
