@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "ddrun/base/text.hpp"
+
 namespace ddrun {
 
 Environment::Environment(const char* const* entries) {
@@ -20,8 +22,8 @@ std::optional<std::string_view> Environment::find(std::string_view name) const {
 }
 
 std::optional<std::string_view> Environment::get(std::string_view name) const {
-  const auto value = find(name);
-  return value && !value->empty() ? value : std::nullopt;
+  const std::string_view value = trim_typed(find(name).value_or(""));
+  return value.empty() ? std::nullopt : std::optional(value);
 }
 
 std::string_view entry_name(std::string_view entry) {
@@ -31,8 +33,8 @@ std::string_view entry_name(std::string_view entry) {
 
 std::optional<std::string_view> variable(std::string_view name) {
   const char* value = ::getenv(std::string(name).c_str());
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  return value;
+  const std::string_view text = trim_typed(value == nullptr ? "" : value);
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
 }  // namespace ddrun

@@ -53,11 +53,15 @@ Result<std::uint64_t> parse_rotation(std::string_view value) {
 
 /// A file, if --rdzv-conf says so, or several members of etcd: both are settled by check_together().
 Result<std::string> parse_endpoints(std::string_view value) {
+  value = trim_typed(value);
   if (value.empty() || value.find('/') != std::string_view::npos) return text(value);
+  std::vector<std::string> endpoints;
   for (const std::string& one : split(value, ',')) {
-    if (auto endpoint = parse_endpoint(one); !endpoint) return endpoint;
+    auto endpoint = parse_endpoint(one);
+    if (!endpoint) return endpoint;
+    endpoints.push_back(std::move(*endpoint));
   }
-  return text(value);
+  return join(endpoints, ",");
 }
 
 /// "default" is what torchrun does without a plug-in, and what ddrun does.

@@ -31,8 +31,16 @@ std::vector<Variable> candidates(const Environment& environment) {
 /// DDRUN_ENV holds one NAME=VALUE per line, as values may well contain commas and blanks.
 std::vector<std::string> lines_of(std::string_view text) {
   std::vector<std::string> lines = split(text, '\n');
+  for (std::string& line : lines) {
+    if (line.ends_with('\r')) line.pop_back();
+  }
   std::erase_if(lines, [](const std::string& line) { return trim(line).empty(); });
   return lines;
+}
+
+/// Blanks in the texts that are looked for, and behind a prefix, are meant.
+bool keeps_blanks(const Option& option) {
+  return option.kind == Kind::names || option.name == "log-line-prefix-template";
 }
 
 }  // namespace
@@ -65,8 +73,10 @@ void Settings::add_variables(const Environment& environment) {
       const auto found =
           std::find_if(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; });
       if (found == variables.end()) continue;
-      auto values = entry.option->kind == Kind::assignments ? lines_of(found->value)
-                                                            : std::vector<std::string>{std::string(found->value)};
+      std::vector<std::string> values;
+      if (entry.option->kind == Kind::assignments) values = lines_of(found->value);
+      else if (keeps_blanks(*entry.option)) values = {std::string(found->value)};
+      else values = {std::string(trim_typed(found->value))};
       entry.given.push_back(
           {Source::variable, concat("variable ", name), concat(name, "=", found->value), std::move(values)});
       break;

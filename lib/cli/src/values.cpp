@@ -230,6 +230,7 @@ Result<StdinSpec> parse_stdin(std::string_view text) {
 }
 
 Result<std::string> parse_host(std::string_view text) {
+  text = trim_typed(text);
   if (text.empty()) return bad("must not be empty");
   const bool is_v4 = text.find_first_not_of("0123456789.") == std::string_view::npos;
   const bool is_v6 = text.find(':') != std::string_view::npos;
@@ -238,6 +239,7 @@ Result<std::string> parse_host(std::string_view text) {
 }
 
 Result<std::string> parse_endpoint(std::string_view text) {
+  text = trim_typed(text);
   const auto wrong = [&] { return bad(concat("'", text, "' is not HOST or HOST:PORT with a port from 0 to 65535")); };
   const auto parts = split_host_port(text);
   if (!parts || parts->host.empty() || parts->host.find_first_of(" /\t") != std::string::npos) return wrong();

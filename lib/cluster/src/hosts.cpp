@@ -339,7 +339,7 @@ Result<std::vector<Host>> parse_hostfile(std::string_view text, std::string_view
   for (const std::string& line : split(text, '\n')) {
     ++number;
     std::string_view content = line;
-    content = trim(content.substr(0, content.find('#')));
+    content = trim_typed(content.substr(0, content.find('#')));
     if (content.empty()) continue;
     any = true;
     const auto at = [&](const Error& error) { return bad(concat(file_name, ":", number, ": ", error.message)); };

@@ -62,7 +62,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
   }
   if (auto fine = check_file(fd.get(), path); !fine) return tl::unexpected(fine.error());
 
-  std::string text(Secret::max_size + 2, '\0');  // one for the newline, one to see that there is more
+  std::string text(Secret::max_size + 16, '\0');  // room for what trim_typed() takes off, and to see that there is more
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t n = ::read(fd.get(), text.data() + size, text.size() - size);
@@ -75,9 +75,7 @@ Result<std::optional<Secret>> read_secret(const std::string& path, bool missing_
     if (n == 0) break;
     size += static_cast<std::size_t>(n);
   }
-  std::string_view content(text.data(), size);
-  if (content.ends_with('\n')) content.remove_suffix(1);
-  auto secret = Secret::from_text(content);
+  auto secret = Secret::from_text(std::string_view(text).substr(0, size));
   wipe(text);
   if (!secret) return fail(secret.error().code, concat("the secret file ", path, ": ", secret.error().message));
   return std::optional<Secret>(std::move(*secret));
@@ -102,6 +100,7 @@ void wipe(std::string& text) noexcept {
 }
 
 Result<Secret> Secret::from_text(std::string_view text) {
+  text = trim_typed(text);
   if (text.size() < min_size) {
     return fail(Errc::invalid_argument, concat("a secret needs at least ", min_size, " bytes, this one has ",
                                                text.size(), "; 'ddrun secret new' makes a good one"));

@@ -28,6 +28,17 @@ TEST_CASE("an empty variable counts as not set") {
   CHECK(launch.spec.nproc.count == 2);
 }
 
+TEST_CASE("a variable may have blanks, a line end and a byte order mark around it") {
+  const auto launch =
+      launched({"w"}, {"PET_NPROC_PER_NODE=2\n", "PET_RDZV_ENDPOINT=\xef\xbb\xbf host:29400 \r\n", "PET_NNODES= 2\t",
+                       "DDRUN_ENV=A=b \r\nC=d", "DDRUN_LOG_LINE_PREFIX_TEMPLATE=${rank}: "});
+  CHECK(launch.spec.nproc.count == 2);
+  CHECK(launch.spec.rendezvous.endpoint == "host:29400");
+  CHECK(launch.spec.rendezvous.min_nodes == 2);
+  CHECK(launch.spec.env.front().second == "b ");
+  CHECK(launch.spec.log.line_prefix_template == "${rank}: ");
+}
+
 TEST_CASE("flags in variables take 0 and 1") {
   CHECK(launched({"w"}, {"PET_STANDALONE=1"}).spec.rendezvous.standalone);
   CHECK_FALSE(launched({"w"}, {"PET_STANDALONE=0"}).spec.rendezvous.standalone);

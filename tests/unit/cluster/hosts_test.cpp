@@ -62,6 +62,8 @@ TEST_CASE("what is no list of hosts is refused with the reason") {
 }
 
 TEST_CASE("both forms of host files are understood") {
+  CHECK(filed("\xef\xbb\xbf"
+              "a slots=2\r\n\r\n# c\r\nb:3 \r\n") == "a*2 b*3");
   CHECK(filed("# cluster\n\na slots=4 max-slots=8\r\n  b   slots = 2 # the old one\nc max_slots=1\n") == "a*4 b*2 c*0");
   CHECK(filed("a:4\nb:2\nc\n") == "a*4 b*2 c*0");
   CHECK(filed("me@a slots=2\n[fd00::1]:3\nfd00::2 slots=1") == "me@a*2 fd00::1*3 fd00::2*1");

@@ -19,7 +19,7 @@ class Environment {
 
   /// The value that getenv() would give, of the first entry of that name; it may be empty.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view name) const;
-  /// Nothing if it is unset or empty: an empty variable means "not set" to ddrun.
+  /// By trim_typed(). Nothing if it is unset or empty: an empty variable means "not set" to ddrun.
   [[nodiscard]] std::optional<std::string_view> get(std::string_view name) const;
   /// Also true if it is empty.
   [[nodiscard]] bool has(std::string_view name) const { return find(name).has_value(); }
@@ -31,7 +31,7 @@ class Environment {
 /// The name of an entry: what stands before its first '='; empty if there is no '='.
 [[nodiscard]] std::string_view entry_name(std::string_view entry);
 
-/// The value of a variable of this process, as it is now; nothing if it is unset or empty.
+/// The value of a variable of this process, as it is now, by trim_typed(); nothing if it is unset or empty.
 [[nodiscard]] std::optional<std::string_view> variable(std::string_view name);
 
 }  // namespace ddrun

@@ -17,7 +17,8 @@ class Secret {
   static constexpr std::size_t min_size = 16;
   static constexpr std::size_t max_size = 4096;
 
-  /// Fails with `invalid_argument` for a text that is too short or too long; the message does not show it.
+  /// From a file or a variable, by trim_typed(). Fails with `invalid_argument` for a text that is too short or too
+  /// long; the message does not show it.
   [[nodiscard]] static Result<Secret> from_text(std::string_view text);
 
   Secret(Secret&& other) noexcept;
