@@ -57,18 +57,20 @@ std::string copy_marker(std::string_view build_id) { return concat("ddrun-agent-
 
 namespace {
 
-/// "trusted NAME" makes the path of that program `p`, and is false unless root or this user owns it and each directory
+// Its variables begin with '_': one that the host exports under a shorter name must reach the workers unchanged.
+
+/// "trusted NAME" makes the path of that program `_p`, and is false unless root or this user owns it and each directory
 /// above it and no other user may write there. Another user could put a program of his own there else, which would run
 /// as this user. A sticky directory such as /tmp is fine above what belongs to those two: nobody else can replace it.
 /// So is a group that by its number is the user's own.
 constexpr std::string_view trusted =
-    "o=$(id -u); x=$(id -g); [ \"$x\" = \"$o\" ] || x=none; "
-    "trusted() { p=$(command -v \"$1\") && p=$(readlink -f \"$p\") || return 1; "
-    "case $p in /*) ;; *) return 1;; esac; "
-    "set --; q=$p; until [ -z \"$q\" ]; do set -- \"$q\" \"$@\"; q=${q%/*}; done; "
+    "_o=$(id -u); _x=$(id -g); [ \"$_x\" = \"$_o\" ] || _x=none; "
+    "trusted() { _p=$(command -v \"$1\") && _p=$(readlink -f \"$_p\") || return 1; "
+    "case $_p in /*) ;; *) return 1;; esac; "
+    "set --; _q=$_p; until [ -z \"$_q\" ]; do set -- \"$_q\" \"$@\"; _q=${_q%/*}; done; "
     "ls -ldn / \"$@\" 2>/dev/null | (while read m l u g r; do "
-    "case $u in 0|$o) ;; *) exit 1;; esac; "
-    "case $m in d????????[tT]*) ;; ????????w*) exit 1;; ?????w*) [ \"$g\" = \"$x\" ] || exit 1;; esac; "
+    "case $u in 0|$_o) ;; *) exit 1;; esac; "
+    "case $m in d????????[tT]*) ;; ????????w*) exit 1;; ?????w*) [ \"$g\" = \"$_x\" ] || exit 1;; esac; "
     "done); }; ";
 
 }  // namespace
@@ -76,22 +78,22 @@ constexpr std::string_view trusted =
 std::string remote_command(std::string_view build_id, const std::string& program, std::uint64_t size,
                            std::chrono::milliseconds limit) {
   std::string script =
-      concat("i=", build_id, "; n=", size, "; s=", std::chrono::ceil<std::chrono::seconds>(limit).count(), "; ",
-             trusted, "for p in ");
+      concat("_i=", build_id, "; _n=", size, "; _s=", std::chrono::ceil<std::chrono::seconds>(limit).count(), "; ",
+             trusted, "for _p in ");
   if (is_plain(program)) script += concat("\"", program, "\" ");
   script +=
-      "ddrun; do if trusted \"$p\" && \"$p\" relay --check=$i </dev/null >/dev/null 2>&1; "
-      "then exec \"$p\" relay; fi; done; umask 077; "
-      "t=\"${TMPDIR:-/tmp}\"; d=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || exit 1; c() { rm -rf \"$d\"; }; "
-      "trap c EXIT; trap \"exit 1\" HUP INT TERM PIPE; echo ddrun-agent-$i-missing; "
+      "ddrun; do if trusted \"$_p\" && \"$_p\" relay --check=$_i </dev/null >/dev/null 2>&1; "
+      "then exec \"$_p\" relay; fi; done; "
+      "_t=\"${TMPDIR:-/tmp}\"; _d=$(mktemp -d \"$_t/ddrun.XXXXXXXXXX\") || exit 1; c() { rm -rf \"$_d\"; }; "
+      "trap c EXIT; trap \"exit 1\" HUP INT TERM PIPE; echo ddrun-agent-$_i-missing; "
       // Where the wire falls silent sshd may wait for days. (Old busybox has a timeout that is used otherwise.)
-      "b=; timeout 1 true 2>/dev/null && b=\"timeout $s\"; "
-      "if $b head -c $n >\"$d/ddrun\" && [ $(wc -c <\"$d/ddrun\") -eq $n ] && chmod 700 \"$d/ddrun\"; then "
+      "_b=; timeout 1 true 2>/dev/null && _b=\"timeout $_s\"; "
+      "if $_b head -c $_n >\"$_d/ddrun\" && [ $(wc -c <\"$_d/ddrun\") -eq $_n ] && chmod 700 \"$_d/ddrun\"; then "
       // A file system may be mounted noexec.
-      "if \"$d/ddrun\" relay --check=$i </dev/null >/dev/null; then exec \"$d/ddrun\" relay --private; fi; "
-      "for t in \"$HOME\" /dev/shm; do e=$(mktemp -d \"$t/ddrun.XXXXXXXXXX\") || continue; "
-      "if cp \"$d/ddrun\" \"$e/ddrun\" && \"$e/ddrun\" relay --check=$i </dev/null >/dev/null 2>&1; then "
-      "c; d=$e; exec \"$d/ddrun\" relay --private; fi; rm -rf \"$e\"; done; fi; exit 1";
+      "if \"$_d/ddrun\" relay --check=$_i </dev/null >/dev/null; then exec \"$_d/ddrun\" relay --private; fi; "
+      "for _t in \"$HOME\" /dev/shm; do _e=$(mktemp -d \"$_t/ddrun.XXXXXXXXXX\") || continue; "
+      "if cp \"$_d/ddrun\" \"$_e/ddrun\" && \"$_e/ddrun\" relay --check=$_i </dev/null >/dev/null 2>&1; then "
+      "c; _d=$_e; exec \"$_d/ddrun\" relay --private; fi; rm -rf \"$_e\"; done; fi; exit 1";
   return concat("exec /bin/sh -c '", script, "'");
 }
 

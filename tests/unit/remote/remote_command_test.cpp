@@ -27,14 +27,17 @@ TEST_CASE("The remote command can be read by any login shell") {
   // csh, fish and the Bourne shells differ in how these are read within single quotes.
   CHECK(script.find_first_of("'\\!\n") == std::string::npos);
   CHECK(script.find("\"/opt/my tools/ddrun\" ddrun") != std::string::npos);
-  CHECK(script.find("n=12345; s=90;") != std::string::npos);
+  // What the host has set reaches the workers: its umask, and variables that it may export.
+  CHECK(script.find("umask") == std::string::npos);
+  CHECK(script.find("; n=") == std::string::npos);
+  CHECK(script.find("_n=12345; _s=90;") != std::string::npos);
 }
 
 TEST_CASE("A path that a shell would read differently is not tried") {
   for (const std::string path :
        {"/a'b/ddrun", "/a$b/ddrun", "/a`b/ddrun", "/a\\b/ddrun", "/a!b/ddrun", "/a(1)/ddrun"}) {
     CHECK(remote_command("id", path, 1, 90s).find("b/ddrun\"") == std::string::npos);
-    CHECK(remote_command("id", path, 1, 90s).find("for p in ddrun;") != std::string::npos);
+    CHECK(remote_command("id", path, 1, 90s).find("for _p in ddrun;") != std::string::npos);
   }
 }
 
