@@ -1,5 +1,6 @@
 #include "ddrun/rendezvous/local_rendezvous.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -71,6 +72,15 @@ Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec) {
   const bool unnamed = is_static && !named && spec.id == "none";
   chosen.run_id = spec.standalone || unnamed || spec.id.empty() ? random_id() : spec.id;
   return chosen;
+}
+
+std::string reachable_address(const std::string& wanted, const std::vector<std::string>& listened) {
+  const auto wanted_address = IpAddress::parse(wanted);
+  std::vector<std::string> hosts;
+  for (const std::string& text : listened) hosts.push_back(split_host_port(text).value_or(HostPort{}).host);
+  const bool is_there = std::any_of(hosts.begin(), hosts.end(),
+                                    [&](const std::string& host) { return IpAddress::parse(host) == wanted_address; });
+  return !wanted_address || is_there || hosts.empty() ? wanted : hosts.front();
 }
 
 namespace {
@@ -175,6 +185,7 @@ Result<void> LocalRendezvous::open() {
     return tl::unexpected(error);
   }
   port_ = (*server)->port();
+  endpoint_.advertised = reachable_address(endpoint_.advertised, (*server)->addresses());
   if (options_.with_store) store_ = std::move(*server);
   return {};
 }

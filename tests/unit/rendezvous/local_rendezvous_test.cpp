@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "ddrun/base/unique_fd.hpp"
+#include "ddrun/rendezvous/local_rendezvous.hpp"
 #include "ddrun/rendezvous/rendezvous.hpp"
 #include "ddrun/store/tcp_client.hpp"
 #include "ddrun/test/catch.hpp"
@@ -165,6 +166,14 @@ TEST_CASE("no time passes for the pause before a restart while the agent stands 
   member.io.restart();
   // A timer that fires a moment early is set once more.
   while (!member.round) REQUIRE(member.io.run_one_for(std::chrono::seconds(20)) == 1);
+}
+
+TEST_CASE("the address that is told is one that is listened on") {
+  const std::vector<std::string> only_v6{"[::1]:29500"};
+  CHECK(reachable_address("127.0.0.1", only_v6) == "::1");
+  CHECK(reachable_address("::1", {"127.0.0.1:29500"}) == "127.0.0.1");
+  CHECK(reachable_address("::1", only_v6) == "::1");
+  CHECK(reachable_address("localhost", only_v6) == "localhost");
 }
 
 TEST_CASE("a port in use is an error that names it") {

@@ -20,5 +20,8 @@ struct LocalEndpoint {
 /// Pure but for the random run id. A host name other than localhost is not resolved: on one machine it can only
 /// mean this one, and 127.0.0.1 is advertised. Fails with `invalid_argument` for an endpoint that cannot be meant.
 [[nodiscard]] Result<LocalEndpoint> choose_local_endpoint(const RendezvousSpec& spec);
+/// `wanted`, or the first of `listened` ("127.0.0.1:29500") if it is an address that is not among them: a loopback may
+/// lack a family.
+[[nodiscard]] std::string reachable_address(const std::string& wanted, const std::vector<std::string>& listened);
 
 }  // namespace ddrun::rendezvous
