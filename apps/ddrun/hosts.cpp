@@ -27,6 +27,7 @@
 #include "ddrun/remote/head.hpp"
 #include "ddrun/remote/relay.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 
 // A job on hosts that are reached through ssh: what the user's machine does, and `ddrun relay` on each of the hosts.
 
@@ -126,6 +127,7 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
   options.job.words = launch.words_for_hosts;
   options.job.directory = here.data();
   options.job.directory_needed = !spec.chdir || !spec.chdir->starts_with('/');
+  options.job.started_as = worker_env::start_path(spec.started_as);
   options.job.variables = std::move(*variables);
   options.job.job_id =
       spec.rendezvous.id == "none" || spec.rendezvous.id.empty() ? random->substr(0, 16) : spec.rendezvous.id;
@@ -187,6 +189,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
                                        [](const std::string& word) { return word.starts_with("--nproc-per-node="); });
   if (!count_given && part.slots) spec.nproc = {NprocSpec::Kind::count, *part.slots};
   if (!part.reads_input) spec.stdin_.kind = StdinSpec::Kind::none;
+  spec.started_as = part.started_as;
   RendezvousSpec& rendezvous = spec.rendezvous;
   rendezvous.id = part.job_id;
   rendezvous.min_nodes = part.min_nodes;

@@ -25,6 +25,7 @@
 #include "ddrun/remote/bootstrap.hpp"
 #include "ddrun/remote/relay.hpp"
 #include "ddrun/rendezvous/secret.hpp"
+#include "ddrun/worker_env/program_path.hpp"
 
 namespace {
 
@@ -120,6 +121,10 @@ int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std
                  process::AgentContext& context, cluster::AgentStarter& starter) {
   if (auto ready = starter.prepare(); !ready) return say_failure(ready.error(), exit_codes::launcher_failed);
   if (const int code = share_secret(spec.rendezvous); code != 0) return code;
+  // srun is given the file behind all links.
+  if (const std::string self = worker_env::start_path(spec.started_as); !self.empty()) {
+    ::setenv("DDRUN_STARTED_BY_SRUN", self.c_str(), 1);
+  }
   cluster::Starting starting;
   starting.arguments = std::move(arguments);
   starting.stdin_ = spec.stdin_;
@@ -152,11 +157,12 @@ int plain_main(const Command& command, const std::vector<std::string>& arguments
   return command.run(parsed);
 }
 
-int agent_main(const std::vector<std::string>& arguments, process::AgentContext& context,
+int agent_main(std::string_view started_as, const std::vector<std::string>& arguments, process::AgentContext& context,
                cluster::AgentStarter& starter) {
   const auto parsed = parse_here(arguments);
   if (const auto* text = std::get_if<cli::PrintAndExit>(&parsed)) return print(text->text, text->to_stderr, text->code);
   auto launch = std::get<cli::Launch>(parsed);
+  launch.spec.started_as = variable("DDRUN_STARTED_BY_SRUN").value_or(started_as);
   set_message_settings(launch.messages);
   for (const auto& warning : launch.warnings) say(Level::warning, warning);
   if (launch.spec.remote.asked_for()) return run_on_hosts(launch, context);
@@ -181,9 +187,11 @@ int main(int argc, char** argv) {
   if (const Command* const command = find_command(arguments(3)); command != nullptr && command->run != nullptr) {
     ::_exit(plain_main(*command, arguments(argc)));
   }
+  const std::string started_as = argc > 0 ? argv[0] : "";
   const auto starter = cluster::make_agent_starter();
-  const process::ProgramEnd end = process::run_guarded(
-      argc, argv, [&](process::AgentContext& context) { return agent_main(arguments(argc), context, *starter); });
+  const process::ProgramEnd end = process::run_guarded(argc, argv, [&](process::AgentContext& context) {
+    return agent_main(started_as, arguments(argc), context, *starter);
+  });
   starter->end_forgotten();
   process::end_program(end);
 }

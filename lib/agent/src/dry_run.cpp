@@ -115,6 +115,7 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
 
   std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
                             " in ", shell_quote(prepared->directory), "\n");
+  if (!prepared->python_why.empty()) text += concat("by ", prepared->python, ": ", prepared->python_why, "\n");
   text += plan->note;
   if (!differ.common.empty()) text += "\nall workers:\n";
   for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");

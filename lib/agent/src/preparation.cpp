@@ -82,10 +82,11 @@ Result<void> find_what_to_run(const LaunchSpec& spec, Preparation& prepared) {
     }
     command.kind = ProgramKind::python_script;
   }
-  auto python = worker_env::choose_python(lookup.environment(), prepared.directory);
+  auto python = worker_env::choose_python(lookup.environment(), prepared.directory, spec.started_as);
   if (!python) return tl::unexpected(python.error());
-  prepared.python = *python;
-  prepared.program = *python;
+  prepared.python = python->path;
+  prepared.python_why = python->why;
+  prepared.program = prepared.python;
   if (command.kind != ProgramKind::python_module) {
     auto script = worker_env::find_script(command.name, prepared.directory);
     if (!script) return tl::unexpected(script.error());

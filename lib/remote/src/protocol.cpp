@@ -71,6 +71,7 @@ std::string to_json(const Bootstrap& b) {
   json text{{"words", packed_all(b.words)},
             {"directory", packed(b.directory)},
             {"directory_needed", b.directory_needed},
+            {"started_as", packed(b.started_as)},
             {"variables", std::move(variables)},
             {"job_id", packed(b.job_id)},
             {"node_rank", b.node_rank},
@@ -93,6 +94,7 @@ Result<Bootstrap> bootstrap_from_json(std::string_view text) {
     b.words = unpacked_all(from.at("words"));
     b.directory = unpacked(from.at("directory"));
     b.directory_needed = from.at("directory_needed");
+    b.started_as = unpacked(from.at("started_as"));
     for (const auto& variable : from.at("variables")) {
       b.variables.emplace_back(unpacked(variable.at(0)), unpacked(variable.at(1)));
     }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -293,27 +294,78 @@ Result<std::string> find_script(std::string_view name, const std::string& cwd) {
 
 // ---- which Python
 
-Result<std::string> choose_python(const Environment& environment, const std::string& cwd) {
-  const std::string_view path = environment.find("PATH").value_or(default_path);
-  if (const auto chosen = environment.find("PYTHON_EXEC"); chosen && !chosen->empty()) {
-    auto python = find_program(*chosen, path, cwd);
-    if (!python) return fail(python.error().code, concat("PYTHON_EXEC: ", python.error().message));
-    return python;
+namespace {
+
+constexpr std::string_view instead = ", or set PYTHON_EXEC";
+
+/// Of an environment with this bin: "python", or "python3" where only that is there; also one that cannot be executed.
+/// Empty: neither.
+std::string python_in(const std::string& bin) {
+  struct stat info {};
+  for (const char* name : {"/python", "/python3"}) {
+    if (::lstat((bin + name).c_str(), &info) == 0) return bin + name;
   }
-  if (const auto venv = environment.find("VIRTUAL_ENV"); venv && !venv->empty()) {
-    auto python = find_program(concat(*venv, "/bin/python"), path, cwd);
-    if (!python) {
-      return fail(python.error().code, concat("the active virtual environment has no usable Python: ",
-                                              python.error().message, "; deactivate it, or set PYTHON_EXEC"));
+  return {};
+}
+
+Result<PythonChoice> python_at(const std::string& file, std::string_view path, const std::string& cwd,
+                               const std::string& where, std::string_view what_to_do) {
+  auto python = find_program(file, path, cwd);
+  if (python) return PythonChoice{std::move(*python), where};
+  return fail(python.error().code,
+              concat(where, " has no usable Python: ", python.error().message, "; ", what_to_do, instead));
+}
+
+Result<PythonChoice> python_of_variable(std::string_view name, std::string_view path, const std::string& cwd) {
+  auto python = find_program(name, path, cwd);
+  if (python) return PythonChoice{std::move(*python), "PYTHON_EXEC"};
+  if (name.find(' ') == std::string_view::npos) {
+    return fail(python.error().code, concat("PYTHON_EXEC: ", python.error().message));
+  }
+  return fail(python.error().code,
+              concat("PYTHON_EXEC: ", name, ": not found; it is the path of a program, without arguments"));
+}
+
+}  // namespace
+
+std::string start_path(std::string_view argv0) {
+  if (argv0.empty()) return {};
+  std::error_code failed;
+  const std::string here = std::filesystem::current_path(failed).string();
+  std::vector<std::string> directories{""};
+  if (argv0.find('/') == std::string_view::npos) directories = split(variable("PATH").value_or(default_path), ':');
+  for (const std::string& directory : directories) {
+    const std::string file = from_directory(concat(directory, directory.empty() ? "" : "/", argv0), here);
+    if (is_program(file)) return std::filesystem::path(file).lexically_normal().string();
+  }
+  return {};
+}
+
+Result<PythonChoice> choose_python(const Environment& environment, const std::string& cwd,
+                                   std::string_view started_as) {
+  const std::string_view path = environment.find("PATH").value_or(default_path);
+  if (const auto chosen = environment.get("PYTHON_EXEC")) return python_of_variable(*chosen, path, cwd);
+
+  const std::filesystem::path own_bin = std::filesystem::path(start_path(started_as)).parent_path();
+  if (own_bin.has_parent_path() && is_file(own_bin.parent_path() / "pyvenv.cfg")) {
+    const std::string python = python_in(own_bin);
+    if (!python.empty()) {
+      return python_at(python, path, cwd, "the virtual environment that ddrun was started from", "make it anew");
     }
-    return python;
+  }
+  if (const auto conda = environment.get("CONDA_PREFIX")) {
+    const std::string bin = concat(*conda, "/bin");
+    if (split(path, ':').front() == bin && is_program(bin + "/python")) {
+      return PythonChoice{bin + "/python", "the active conda environment"};
+    }
+  }
+  if (const auto venv = environment.get("VIRTUAL_ENV")) {
+    return python_at(concat(*venv, "/bin/python"), path, cwd, "the active virtual environment", "deactivate it");
   }
   auto python = find_program("python3", path, cwd);
-  if (!python) {
-    return fail(python.error().code,
-                concat(python.error().message, "; install Python, or set PYTHON_EXEC to the interpreter to use"));
-  }
-  return python;
+  if (python) return PythonChoice{std::move(*python), "python3 in PATH"};
+  return fail(python.error().code,
+              concat(python.error().message, "; install Python, or set PYTHON_EXEC to the interpreter to use"));
 }
 
 }  // namespace ddrun::worker_env

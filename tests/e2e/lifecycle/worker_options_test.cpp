@@ -1,4 +1,5 @@
 
+#include <filesystem>
 #include <regex>
 
 #include "../job.hpp"
@@ -12,6 +13,37 @@ TEST_CASE("Workers start in the directory that was asked for, and a program ther
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 0);
   CHECK(outcome.out == "./show.sh in " + dir.path() + "\n");
+}
+
+TEST_CASE("ddrun in a virtual environment runs the program with its Python, and a link to it elsewhere does not") {
+  const TemporaryDirectory dir;
+  static_cast<void>(dir.file("venv/pyvenv.cfg", ""));
+  static_cast<void>(dir.file("venv/bin/python", "#!/bin/sh\necho \"own Python: $*\"\n", 0755));
+  static_cast<void>(dir.file("bin/python3", "#!/bin/sh\necho \"another: $*\"\n", 0755));
+  static_cast<void>(dir.file("train.py", ""));
+  std::filesystem::create_symlink(DDRUN_TEST_DDRUN, dir.file("venv/bin/ddrun"));
+  std::filesystem::create_symlink(dir.file("venv/bin/ddrun"), dir.file("bin/ddrun"));
+  RunOptions options;
+  options.directory = dir.path();
+  options.env = {{"PATH", dir.file("bin") + ":/usr/bin:/bin"}};
+  const auto [ddrun, python] = GENERATE(table<std::string, std::string>(
+      {{"venv/bin/ddrun", "own Python"}, {"./venv/../venv/bin/ddrun", "own Python"}, {"bin/ddrun", "another"}}));
+  const auto [words, arguments] =
+      GENERATE(table<Words, std::string>({{{"train.py", "1"}, "-u train.py 1"},
+                                          {{"-m", "train"}, "-u -m train"},
+                                          {{"--chdir=venv", "../train.py"}, "-u ../train.py"},
+                                          {{"--hosts=localhost", "-n", "1", "train.py"}, "-u train.py"}}));
+  Words all{"./" + ddrun};
+  all.insert(all.end(), words.begin(), words.end());
+  const auto outcome = finish(all, options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 0);
+  CHECK(has(outcome.out, python + ": " + arguments));
+  all.insert(all.begin() + 1, "--dry-run");
+  const auto plan = finish(all, options);
+  CHECK(
+      has(plan.out, python == "another" ? "python3 in PATH" : "the virtual environment that ddrun was started from") ==
+      !has(all[2], "--hosts"));
 }
 
 TEST_CASE("Workers are bound to CPUs and this is told") {

@@ -23,6 +23,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   sent.words = {"--nproc-per-node=2", "--", "./train", "a\xff\xc3 b", ""};
   sent.directory = "/home/\xe4";
   sent.directory_needed = false;
+  sent.started_as = "/v/bin/ddrun";
   sent.variables = {{"A", "1"}, {"B", "x=y\n\x80"}};
   sent.job_id = "ssh-1";
   sent.node_rank = 3;
@@ -41,6 +42,7 @@ TEST_CASE("A host's part of the job arrives whole, with bytes that are no text")
   CHECK(got->words == sent.words);
   CHECK(got->directory == sent.directory);
   CHECK(got->directory_needed == sent.directory_needed);
+  CHECK(got->started_as == sent.started_as);
   CHECK(got->variables == sent.variables);
   CHECK(got->job_id == sent.job_id);
   CHECK(got->node_rank == sent.node_rank);

@@ -1,5 +1,9 @@
 #include "ddrun/worker_env/program_path.hpp"
 
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
 
@@ -8,11 +12,14 @@ using worker_env::choose_python;
 
 namespace {
 
-Result<std::string> choose(const std::vector<std::string>& entries, const std::string& cwd) {
+Result<std::string> choose(const std::vector<std::string>& entries, const std::string& cwd,
+                           const std::string& started_as = {}) {
   std::vector<const char*> pointers;
   for (const auto& entry : entries) pointers.push_back(entry.c_str());
   pointers.push_back(nullptr);
-  return choose_python(Environment(pointers.data()), cwd);
+  auto python = choose_python(Environment(pointers.data()), cwd, started_as);
+  if (!python) return tl::unexpected(python.error());
+  return python->path;
 }
 
 }  // namespace
@@ -50,4 +57,53 @@ TEST_CASE("a Python that was asked for but is not there is an error that says wh
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().message ==
         "python3: not found in PATH; install Python, or set PYTHON_EXEC to the interpreter to use");
+}
+
+TEST_CASE("ddrun in a virtual environment uses its Python, by the way it was started") {
+  const test::TemporaryDirectory dir;
+  const std::string script = "#!/bin/sh\n";
+  const std::string at = dir.path();
+  const std::string chosen = dir.file("my/python", script, 0755);
+  const std::string own = dir.file("own/bin/python", script, 0755);
+  const std::string ddrun = dir.file("own/bin/ddrun", script, 0755);
+  const std::string active = dir.file("active/bin/python", script, 0755);
+  const std::string found = dir.file("bin/python3", script, 0755);
+  const std::string conda = dir.file("conda/bin/python", script, 0755);
+  const std::string path = "PATH=" + at + "/bin";
+  const std::string venv = "VIRTUAL_ENV=" + at + "/active";
+  REQUIRE(::symlink(ddrun.c_str(), (at + "/bin/ddrun").c_str()) == 0);
+
+  CHECK(choose({path, venv}, "/", ddrun).value() == active);  // no pyvenv.cfg
+  dir.file("own/pyvenv.cfg/a-directory", "");
+  CHECK(choose({path}, "/", ddrun).value() == found);
+  std::filesystem::remove_all(at + "/own/pyvenv.cfg");
+  dir.file("own/pyvenv.cfg", "");
+  CHECK(choose({path, venv}, "/", ddrun).value() == own);
+  CHECK(choose({path, venv, "PYTHON_EXEC="}, "/", at + "/own/../own/bin/./ddrun").value() == own);
+  CHECK(choose({path, venv, "PYTHON_EXEC=" + chosen}, "/", ddrun).value() == chosen);
+  CHECK(choose({path, venv}, "/", at + "/bin/ddrun").value() == active);  // as pipx and uv link to it
+  CHECK(choose({path, venv}, "/", at + "/own/bin/none").value() == active);
+
+  // A conda environment activated within a virtual one, and the other way round.
+  CHECK(
+      choose({"PATH=" + at + "/conda/bin:" + at + "/active/bin", venv, "CONDA_PREFIX=" + at + "/conda"}, "/").value() ==
+      conda);
+  CHECK(
+      choose({"PATH=" + at + "/active/bin:" + at + "/conda/bin", venv, "CONDA_PREFIX=" + at + "/conda"}, "/").value() ==
+      active);
+
+  std::filesystem::rename(own, at + "/own/bin/python3");
+  CHECK(choose({path, venv}, "/", ddrun).value() == at + "/own/bin/python3");
+  REQUIRE(::symlink("/no/python", own.c_str()) == 0);
+  const auto dangling = choose({path, venv}, "/", ddrun);
+  REQUIRE_FALSE(dangling);
+  CHECK(dangling.error().message == "the virtual environment that ddrun was started from has no usable Python: " + own +
+                                        ": a symbolic link to /no/python, which does not exist; make it anew, or set "
+                                        "PYTHON_EXEC");
+  std::filesystem::remove(own);
+  std::filesystem::remove(at + "/own/bin/python3");
+  CHECK(choose({path, venv}, "/", ddrun).value() == active);
+
+  CHECK(choose({path, "PYTHON_EXEC=" + chosen + " -X dev"}, "/").error().message ==
+        "PYTHON_EXEC: " + chosen + " -X dev: not found; it is the path of a program, without arguments");
 }

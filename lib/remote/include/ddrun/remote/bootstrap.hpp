@@ -21,6 +21,7 @@ struct Bootstrap {
   std::vector<std::string> words;  ///< a command line: options as "--name=value", "--", the program and its arguments
   std::string directory;           ///< where the user was
   bool directory_needed = true;    ///< false: --chdir names an absolute one
+  std::string started_as;          ///< LaunchSpec::started_as, where the user was
   std::vector<std::pair<std::string, std::string>> variables;  ///< -x
   std::string job_id;
   int node_rank = 0;

@@ -198,6 +198,7 @@ struct LaunchSpec {
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
   bool dry_run = false;
+  std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: not known
   std::string event_log_handler = "null";  ///< "null" or "console"
 };
 

@@ -25,11 +25,24 @@ namespace ddrun::worker_env {
 /// is not: nothing tells it from a script of a shell. Named as for find_script().
 [[nodiscard]] bool is_python_program(std::string_view name, const std::string& cwd);
 
-/// The Python that runs scripts and modules: `$PYTHON_EXEC`, else that of the active virtual environment
-/// (`$VIRTUAL_ENV/bin/python`), else python3 from PATH. An absolute path.
+struct PythonChoice {
+  std::string path;  ///< absolute
+  std::string why;   ///< for people: "PYTHON_EXEC", "python3 in PATH"
+};
+
+/// The Python that runs scripts and modules: `$PYTHON_EXEC`, else that of the virtual environment that ddrun was
+/// started from (`started_as` is in its bin, see start_path()), else that of the active one (`$VIRTUAL_ENV/bin/python`,
+/// or
+/// `$CONDA_PREFIX/bin/python` where that bin is the first in PATH), else python3 from PATH.
 /// What the user set but is not there is an error, never skipped: another Python would be a surprise.
 /// Fails like find_program().
-[[nodiscard]] Result<std::string> choose_python(const Environment& environment, const std::string& cwd);
+[[nodiscard]] Result<PythonChoice> choose_python(const Environment& environment, const std::string& cwd,
+                                                 std::string_view started_as = {});
+
+/// The absolute path that stands behind a program's argv[0]: from the working directory, or where it has no slash from
+/// this process's PATH. Links are not resolved: one in ~/.local/bin does not stand for the environment of its target.
+/// Empty if no program is there.
+[[nodiscard]] std::string start_path(std::string_view argv0);
 
 /// The MPI library that a program asks its dynamic loader for, such as "libmpi.so.40". Empty if it asks for none, or
 /// is no 64-bit ELF file of this machine's byte order. `file` may hold anything: what is no good ELF asks for nothing.
