@@ -8,13 +8,16 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <deque>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "atomic_file.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/job_result.hpp"
+#include "ddrun/agent/report.hpp"
 #include "ddrun/base/alarm.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
@@ -29,6 +32,7 @@
 #include "ddrun/worker_env/worker_environment.hpp"
 #include "event_log.hpp"
 #include "group_machine.hpp"
+#include "host_command.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
 #include "preparation.hpp"
@@ -72,7 +76,10 @@ class Agent {
         record_(spec),
         watcher_(
             io_.get_executor(), [this](const process::ChildEnd& end) { worker_ended(end); },
-            [this] { takedown_->somebody_ended(); }),
+            [this] {
+              takedown_->somebody_ended();
+              if (command_) command_->check_gone();
+            }),
         signals_(io_.get_executor(), context,
                  {[this](const process::SignalMessage& message) { signal_arrived(message); },
                   [this](pid_t first) { watcher_.reap(first); },
@@ -100,6 +107,7 @@ class Agent {
   void signal_arrived_late(const std::string& what, bool at_once);
 
   void dispatch(const Event& event);
+  void act();
   void carry_out(const action::SpawnWorkers& spawn);
   void carry_out(const action::SignalGroup& signal) {
     evidence_ends();
@@ -129,6 +137,18 @@ class Agent {
   /// The result is complete, and told.
   void settle();
 
+  // --before and --after
+  [[nodiscard]] bool command_runs() const { return command_ && command_->is_running(); }
+  Result<void> start_command(std::string_view name, const std::string& command,
+                             const std::vector<std::pair<std::string, std::string>>& variables,
+                             HostCommand::OnEnd on_end);
+  void before_ended(int attempt, CommandEnd end);
+  /// False: there is none, or nothing has been started on this machine.
+  bool start_after();
+  void after_ended(const CommandEnd& end, const std::string& private_report);
+  void stop_after(const std::string& why, int code);
+
+  void spawn_workers(int attempt);
   Result<void> start_workers(int attempt);
   void output_closed();
 
@@ -155,7 +175,11 @@ class Agent {
   std::unique_ptr<GroupMachine> machine_;
   std::unique_ptr<EventLog> events_;
   std::unique_ptr<Takedown> takedown_;
-  std::unique_ptr<Watchdog> watchdog_;  ///< null: not asked for
+  std::unique_ptr<Watchdog> watchdog_;    ///< null: not asked for
+  std::unique_ptr<HostCommand> command_;  ///< null: there was none yet
+  bool before_is_done_ = false;
+  std::string after_stopped_by_;  ///< empty: it was not
+  int after_stopped_code_ = 0;    ///< the exit code then
 
   std::optional<JobResult> ended_;
 
@@ -268,6 +292,16 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
     return;
   }
   if (suspended_) suspend(false);
+  if (command_runs()) {
+    if (message.at_once) {
+      command_->stop(SIGKILL);
+      hurry();
+    }
+    if (state == State::finished) return stop_after(what, exit_codes::signal_base + signal);
+    say(Level::notice, concat(what, ": stopping --before (SIGKILL after ", format_duration(spec_.stop.grace),
+                              ", or at once if you repeat it)"));
+    return dispatch(ending);
+  }
   if (state == State::closing || state == State::finished) {
     dispatch(ending);
     return signal_arrived_late(what, message.at_once);
@@ -288,6 +322,7 @@ void Agent::suspend(bool still) {
   // A read that Ctrl-Z interrupted must not go on in the background.
   if (!still) hold_readers();
   group_->signal(still ? SIGSTOP : SIGCONT, held_);
+  if (command_) command_->stand_still(still);
   for (Alarm* alarm : {&time_limit_, &skew_}) alarm->stand_still(still);
   takedown_->stand_still(still);
   member_->stand_still(still);
@@ -327,6 +362,7 @@ void Agent::hold_readers() {
 void Agent::parent_lost(const char* who, pid_t pid) {
   if (suspended_) suspend(false);
   hurry();
+  if (command_runs()) command_->stop(SIGTERM);
   dispatch(event::ParentLost{concat("ddrun's own ", who, " (pid ", pid, ") was killed; the job was stopped")});
 }
 
@@ -340,6 +376,9 @@ void Agent::signal_arrived_late(const std::string& what, bool at_once) {
 }
 
 void Agent::time_is_up() {
+  if (command_runs() && machine_->state() == State::finished) {
+    return stop_after("the time for it is up", exit_codes::timed_out);
+  }
   if (machine_->state() != State::closing && machine_->state() != State::finished) {
     say(Level::info, concat("the time limit of ", format_duration(*spec_.timeout), " is up"));
   }
@@ -350,7 +389,10 @@ void Agent::time_is_up() {
 
 void Agent::worker_ended(const process::ChildEnd& end) {
   Worker* worker = group_->take_end(end);
-  if (worker == nullptr) return;
+  if (worker == nullptr) {
+    if (command_) command_->take_end(end);
+    return;
+  }
   output_->drain(worker->local_rank);
   WorkerEnd& told = worker->end;
   told.success = is_success(told.status, spec_.restart);
@@ -367,7 +409,10 @@ void Agent::worker_ended(const process::ChildEnd& end) {
 
 void Agent::dispatch(const Event& event) {
   for (auto& action : machine_->on(event)) actions_.push_back(std::move(action));
-  if (acting_) return;
+  if (!acting_) act();
+}
+
+void Agent::act() {
   acting_ = true;
   while (!actions_.empty()) {
     const Action action = std::move(actions_.front());
@@ -375,6 +420,7 @@ void Agent::dispatch(const Event& event) {
     std::visit([this](const auto& what) { carry_out(what); }, action);
   }
   acting_ = false;
+  if (command_runs() && machine_->spawn_is_pointless()) command_->stop(SIGTERM);
 }
 
 Result<void> Agent::start_workers(int attempt) {
@@ -429,12 +475,126 @@ void Agent::carry_out(const action::SpawnWorkers& spawn) {
   // In memory they would add up.
   if (!record_.result().attempts.empty()) output_->remove_error_files();
   group_->forget_workers();
-  if (auto started = start_workers(spawn.attempt); !started) {
+  const HostCommands& commands = spec_.commands;
+  if (commands.before.empty() || (before_is_done_ && commands.before_each == BeforeEach::job)) {
+    return spawn_workers(spawn.attempt);
+  }
+  auto begun = start_command("before", commands.before, {},
+                             [this, attempt = spawn.attempt](const CommandEnd& end) { before_ended(attempt, end); });
+  if (!begun) dispatch(event::SpawnFailed{concat("--before: ", begun.error().message), exit_code(begun.error().code)});
+}
+
+void Agent::spawn_workers(int attempt) {
+  if (auto started = start_workers(attempt); !started) {
     dispatch(event::SpawnFailed{started.error().message, exit_code(started.error().code)});
   } else {
     if (suspended_) group_->signal(SIGSTOP);  // those that were started since
     dispatch(event::Spawned{});
   }
+}
+
+// ---- --before and --after
+
+Result<void> Agent::start_command(std::string_view name, const std::string& command,
+                                  const std::vector<std::pair<std::string, std::string>>& variables,
+                                  HostCommand::OnEnd on_end) {
+  LaunchSpec spec = spec_;
+  spec.virtual_local_rank = false;
+  spec.seed.reset();
+  worker_env::WorkerFacts facts;
+  facts.version = version_;
+  facts.job_tag = member_->run_id();
+  auto environment = worker_env::worker_environment(spec, member_->ranks(), 0, prepared_.parent, facts);
+  if (!environment) return tl::unexpected(environment.error());
+  std::set<std::string_view> left_out{"RANK", "LOCAL_RANK", "ROLE_RANK", "TORCHELASTIC_ERROR_FILE"};
+  for (const auto& variable : variables) left_out.insert(variable.first);
+  std::erase_if(*environment, [&](const std::string& entry) { return left_out.count(entry_name(entry)) != 0; });
+  for (const auto& [variable, value] : variables) environment->push_back(concat(variable, "=", value));
+
+  std::string label;
+  if (spec_.log.label != Label::none) {
+    const bool with_host = spec_.rendezvous.several_machines() || spec_.log.label == Label::host;
+    label = concat("[", with_host ? prepared_.hostname + ":" : "", name, "] ");
+  }
+  if (!command_) {
+    command_ = std::make_unique<HostCommand>(io_.get_executor(), *launcher_, watcher_, *output_, spec_.stop.grace);
+  }
+  job_cgroup_.renew();
+  launcher_->set_child_cgroup(job_cgroup_.open_directory());
+  say(Level::info, concat("running --", name));
+  auto started =
+      command_->start(std::move(label), command, prepared_.directory, std::move(*environment), std::move(on_end));
+  if (started && suspended_) command_->stand_still(true);
+  return started;
+}
+
+void Agent::before_ended(int attempt, CommandEnd end) {
+  say(Level::info, concat("--before ", describe(end.status), " after ", format_duration(end.ran)));
+  std::optional<CommandEnd>& told = record_.result().before;
+  if (told) end.runs += told->runs;
+  told = end;
+  if (machine_->spawn_is_pointless()) return dispatch(event::Spawned{});  // no worker was: it is taken down at once
+  if (end.status != ExitStatus(Exited{0})) {
+    return dispatch(event::SpawnFailed{concat("--before failed on ", prepared_.hostname, ": ", describe(end.status)),
+                                       shell_code(end.status)});
+  }
+  before_is_done_ = true;
+  attempt_started_at_ = Clock::now();
+  acting_ = true;  // what happens while workers are being spawned is acted upon afterwards, as within act()
+  spawn_workers(attempt);
+  act();
+}
+
+bool Agent::start_after() {
+  JobResult& result = record_.result();
+  if (spec_.commands.after.empty() || (result.attempts.empty() && !result.before)) return false;
+  record_.sum_up(*output_);
+  // The user's file is written again at the end; what only one reader gets, such as a pipe, is left for that.
+  std::string report = spec_.report_file.value_or("");
+  std::string private_report;
+  if (!is_replaceable_file(report)) report = private_report = make_private_file("ddrun-report.");
+  if (!report.starts_with('/')) report = concat(std::filesystem::current_path().string(), "/", report);
+  if (auto written = write_json_report(report, result); !written) say(Level::warning, written.error().message);
+  auto begun = start_command("after", spec_.commands.after,
+                             {{"DDRUN_REPORT", report}, {"DDRUN_EXIT_CODE", std::to_string(exit_code(result))}},
+                             [this, private_report](const CommandEnd& end) { after_ended(end, private_report); });
+  if (!begun) {
+    say(Level::warning, concat("--after: ", begun.error().message));
+    if (!private_report.empty()) ::unlink(private_report.c_str());
+    return false;
+  }
+  // Nothing but the user's own limit bounds it, unless the job was cut short.
+  const bool cut_short = result.verdict == Verdict::stopped_by_signal || result.verdict == Verdict::timed_out;
+  if (cut_short) time_limit_.set(Clock::now() + spec_.stop.grace, [this] { time_is_up(); });
+  return true;
+}
+
+void Agent::stop_after(const std::string& why, int code) {
+  if (after_stopped_by_.empty()) say(Level::notice, concat(why, ": stopping --after"));
+  after_stopped_by_ = why;
+  after_stopped_code_ = code;
+  command_->stop(SIGTERM);
+}
+
+void Agent::after_ended(const CommandEnd& end, const std::string& private_report) {
+  say(Level::info, concat("--after ", describe(end.status), " after ", format_duration(end.ran)));
+  if (!private_report.empty()) ::unlink(private_report.c_str());
+  JobResult& result = record_.result();
+  result.after = end;
+  if (end.status != ExitStatus(Exited{0})) {
+    const bool stopped = !after_stopped_by_.empty();
+    const std::string what = concat("--after ", stopped ? "was stopped on " : "failed on ", prepared_.hostname, ": ",
+                                    stopped ? after_stopped_by_ : describe(end.status));
+    if (exit_code(result) != 0) {
+      say(Level::warning, what);
+    } else {
+      result.verdict = Verdict::launcher_failed;
+      result.cause.reset();
+      result.message = what;
+      result.launcher_code = stopped ? after_stopped_code_ : shell_code(end.status);
+    }
+  }
+  output_->async_flush([this] { all_is_written(); });
 }
 
 void Agent::evidence_ends() {
@@ -489,6 +649,7 @@ void Agent::carry_out(const action::Finish&) {
   skew_.cancel();
   record_.take_verdict(*machine_);
   events_->job_ended(record_.result());
+  if (start_after()) return;
   output_->async_flush([this] { all_is_written(); });
 }
 

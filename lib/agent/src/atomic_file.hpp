@@ -11,7 +11,9 @@
 #include <string_view>
 
 #include "ddrun/base/duration.hpp"
+#include "ddrun/base/environment.hpp"
 #include "ddrun/base/result.hpp"
+#include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::agent {
@@ -26,6 +28,20 @@ inline int named_descriptor(std::string_view path) {
     return number ? static_cast<int>(*number) : -1;
   }
   return -1;
+}
+
+/// Whether write_file_atomically() replaces it, any number of times.
+inline bool is_replaceable_file(const std::string& path) {
+  struct stat info {};
+  return !path.empty() && named_descriptor(path) < 0 && (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode));
+}
+
+/// An empty file of this user alone in $TMPDIR or /tmp; empty if none can be made.
+inline std::string make_private_file(std::string_view name) {
+  const auto place = variable("TMPDIR").value_or("/tmp");
+  std::string path = concat(place, "/", name, "XXXXXX");
+  const UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
+  return fd ? path : std::string();
 }
 
 /// Opens a device or a FIFO for writing. A FIFO needs a reader: one that is not there yet has five seconds to come.

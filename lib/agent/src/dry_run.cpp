@@ -116,6 +116,12 @@ Result<std::string> describe_job(const LaunchSpec& spec, const char* const* envi
   std::string text = concat("would start ", counted(prepared->local_world_size, "worker"), " on ", prepared->hostname,
                             " in ", shell_quote(prepared->directory), "\n");
   if (!prepared->python_why.empty()) text += concat("by ", prepared->python, ": ", prepared->python_why, "\n");
+  const auto add_command = [&](std::string_view what, const std::string& command) {
+    if (!command.empty()) text += concat(what, ": sh -c ", shell_quote(command), "\n");
+  };
+  add_command(spec.commands.before_each == BeforeEach::job ? "before the workers" : "before each attempt",
+              spec.commands.before);
+  add_command("after the workers", spec.commands.after);
   text += plan->note;
   if (!differ.common.empty()) text += "\nall workers:\n";
   for (const auto& entry : differ.common) text += concat("  ", quote_entry(entry), "\n");

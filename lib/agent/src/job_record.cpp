@@ -323,7 +323,7 @@ rendezvous::Stopped JobRecord::last_attempt(bool whole) const {
   return stopped;
 }
 
-JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepared) {
+void JobRecord::sum_up(const logs::Output& output) {
   if (writes_logs()) result_.log_dir = output.root();
   const logs::LossReport losses = output.losses();
   result_.log_bytes_lost = losses.file_bytes;
@@ -333,6 +333,10 @@ JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepa
     result_.console_error = losses.console_error;
   }
   result_.ran = Clock::now() - started_at_;
+}
+
+JobResult JobRecord::finish(const logs::Output& output, const Preparation& prepared) {
+  sum_up(output);
   hand_on_first_error(prepared);
   return std::move(result_);
 }

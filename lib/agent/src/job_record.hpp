@@ -61,6 +61,8 @@ class JobRecord {
 
   /// What the last attempt has for the coordinator: its first failure, and all its workers if `whole`.
   [[nodiscard]] rendezvous::Stopped last_attempt(bool whole) const;
+  /// What is known besides of what was lost, and of the time, up to now.
+  void sum_up(const logs::Output& output);
   /// The end of it all, when everything has been written. Hands the cause on to a launcher around us that asked for it.
   [[nodiscard]] JobResult finish(const logs::Output& output, const Preparation& prepared);
 

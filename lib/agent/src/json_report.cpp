@@ -89,6 +89,15 @@ Json cause_json(const JobCause& cause) {
   return json;
 }
 
+Json command_json(const std::optional<CommandEnd>& end) {
+  if (!end) return nullptr;
+  const auto* signaled = std::get_if<Signaled>(&end->status);
+  return {{"exit_code", signaled == nullptr ? Json(shell_code(end->status)) : Json(nullptr)},
+          {"signal", signaled == nullptr ? Json(nullptr) : signal_json(signaled->signal)},
+          {"ran_s", seconds(end->ran)},
+          {"runs", end->runs}};
+}
+
 }  // namespace
 
 std::string json_report(const JobResult& result) {
@@ -119,6 +128,8 @@ std::string json_report(const JobResult& result) {
   json["console_bytes_lost"] = result.console_bytes_lost;
   json["console_error"] = text_or_null(result.console_error);
   json["output_complete"] = result.output_complete();
+  json["before"] = command_json(result.before);
+  json["after"] = command_json(result.after);
   json["attempts_left_out"] = result.attempts_left_out;
   OtherNodes others;
   for (const NodeAttempt& node : result.other_nodes) others.emplace(node.round, &node);

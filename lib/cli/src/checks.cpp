@@ -29,6 +29,9 @@ Result<void> check_restart(const Draft& draft, const Settings& settings, Warning
                 concat("exit code ", *both.begin(),
                        " is in --success-on and in --no-restart-on; a code is either a success or a failure"));
   }
+  if (draft.spec.commands.before.empty() && typed(settings, "before-each")) {
+    warnings.emplace_back("--before-each has no effect without --before");
+  }
   if (policy.max_restarts == 0) {
     for (const std::string_view name : {"restart-backoff", "restart-window", "same-cause", "no-restart-on"}) {
       if (typed(settings, name)) warnings.push_back(concat("--", name, " has no effect without --max-restarts"));

@@ -84,6 +84,7 @@ class Output::Impl {
   Result<void> prepare();
   Result<void> begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities);
   Result<ChildStreams> open_streams(int local_rank);
+  Result<ChildStreams> open_extra_streams(std::string prefix);
   [[nodiscard]] int descriptors_of(int local_rank) const;
   void async_end_attempt(std::function<void()> done, std::set<int> still_running);
   void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
@@ -354,6 +355,7 @@ int Output::Impl::descriptors_of(int local_rank) const {
 }
 
 std::string Output::Impl::prefix_of(const Worker& worker, bool teed) const {
+  if (!worker.identity.prefix.empty()) return worker.identity.prefix;
   return line_prefix(options_.log, {.role = options_.role,
                                     .hostname = options_.hostname,
                                     .rank = worker.identity.rank,
@@ -393,6 +395,19 @@ Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
     if (worker->streams[i] && worker->streams[i]->pty) streams.terminal = static_cast<int>(i) + 1;
   }
   return streams;
+}
+
+Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix) {
+  forget_attempt();
+  Worker& worker = workers_.emplace_back(Worker{{0, 0, std::move(prefix)}, {}, {}});
+  StreamPlan plan;
+  plan.kind = StreamPlan::Kind::piped;
+  plan.console = true;
+  auto out = open_pipe(worker, StreamId::out, plan);
+  if (!out) return tl::unexpected(out.error());
+  auto err = open_pipe(worker, StreamId::err, plan);
+  if (!err) return tl::unexpected(err.error());
+  return ChildStreams{std::move(*out), std::move(*err)};
 }
 
 Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
@@ -650,6 +665,9 @@ Result<void> Output::begin_attempt(int attempt, const std::vector<WorkerIdentity
   return impl_->begin_attempt(attempt, workers);
 }
 Result<ChildStreams> Output::open_streams(int local_rank) { return impl_->open_streams(local_rank); }
+Result<ChildStreams> Output::open_extra_streams(std::string prefix) {
+  return impl_->open_extra_streams(std::move(prefix));
+}
 int Output::descriptors_per_worker(int local_rank) const { return impl_->descriptors_of(local_rank); }
 void Output::drain(int local_rank) { impl_->drain(local_rank); }
 void Output::drain_all() { impl_->drain_all(); }

@@ -210,9 +210,18 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
 
   // Names that must not be inherited: they are set below, or would speak of another job (a ddrun started by a worker
   // of another ddrun). The secret is between agents.
-  std::vector<std::string_view> replaced = {
-      "RANK",          "LOCAL_RANK",   "ROLE_RANK",       "TORCHELASTIC_ERROR_FILE", "DDRUN_SEED", "DDRUN_ATTEMPT_DIR",
-      "DDRUN_JOB_TAG", "DDRUN_SECRET", "DDRUN_ETCD_USER", "DDRUN_STARTED_BY_SRUN"};
+  std::vector<std::string_view> replaced = {"RANK",
+                                            "LOCAL_RANK",
+                                            "ROLE_RANK",
+                                            "TORCHELASTIC_ERROR_FILE",
+                                            "DDRUN_SEED",
+                                            "DDRUN_ATTEMPT_DIR",
+                                            "DDRUN_JOB_TAG",
+                                            "DDRUN_SECRET",
+                                            "DDRUN_ETCD_USER",
+                                            "DDRUN_STARTED_BY_SRUN",
+                                            "DDRUN_BEFORE",
+                                            "DDRUN_AFTER"};
   replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);

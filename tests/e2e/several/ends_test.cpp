@@ -8,6 +8,21 @@
 
 using namespace ddrun::test;
 
+TEST_CASE("A --before that fails on one of two machines ends the job on both, with its code") {
+  Agents agents({"--nnodes=2", "--rdzv-id=before", "--max-restarts=3"});
+  agents.start({"--node-rank=0", "--before=echo $GROUP_RANK of $GROUP_WORLD_SIZE"}, {"print", "up", "pause"});
+  agents.start({"--node-rank=1", "--before=exit 7"}, {"print", "up", "pause"});
+  const auto outcomes = agents.finish();
+  INFO(shown(outcomes));
+  for (const auto& outcome : outcomes) {
+    CHECK(outcome.code() == 7);
+    CHECK(count(outcome.err, "--before failed on ") == 1);
+    CHECK(has(outcome.err, ": exited with code 7\n"));
+  }
+  CHECK(has(outcomes[0].out, ":before] 0 of 2\n"));
+  CHECK_FALSE(has(outcomes[1].out, "up"));
+}
+
 TEST_CASE("A worker that failed first on another machine is named there and where the coordinator is") {
   const TemporaryDirectory directory;
   const std::string now = directory.file("now");

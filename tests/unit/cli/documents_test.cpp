@@ -89,7 +89,7 @@ TEST_CASE("the page of options names every option of the table with its variable
 }
 
 TEST_CASE("every variable that a document names is read by an option or belongs to workers") {
-  Names known{"DDRUN_ROUND", "DDRUN_SEED", "DDRUN_SECRET"};
+  Names known{"DDRUN_ROUND", "DDRUN_SEED", "DDRUN_SECRET", "DDRUN_EXIT_CODE"};
   for (const cli::Option* option : cli::all_options()) {
     for (const std::string& name : cli::variables_of(*option)) known.insert(name);
   }

@@ -24,6 +24,16 @@ TEST_CASE("of two that exclude each other the one from the stronger source stays
   CHECK(log.line_prefix_template.empty());
 }
 
+TEST_CASE("commands beside the workers are taken as they are") {
+  const auto commands =
+      launched({"--before=a 'b' && c", "--before-each=attempt", "x"}, {"DDRUN_AFTER=d"}).spec.commands;
+  CHECK(commands.before == "a 'b' && c");
+  CHECK(commands.before_each == BeforeEach::attempt);
+  CHECK(commands.after == "d");
+  CHECK(launched({"--before=", "x"}).spec.commands.before.empty());
+  CHECK(contains(refused({"--before=a", "--before-each=round", "x"}), "job, attempt"));
+}
+
 TEST_CASE("a flag that is switched off excludes nothing") {
   CHECK(launched({"-m", "--no-python=0", "x"}).spec.program.kind == ProgramKind::python_module);
   CHECK(launched({"-v", "--quiet=0", "x"}).messages.shown == Level::info);
@@ -35,6 +45,8 @@ TEST_CASE("what has no effect is said once") {
     return launched(words).warnings;
   };
   CHECK(warnings({"--restart-backoff=2"}) == Words{"--restart-backoff has no effect without --max-restarts"});
+  CHECK(warnings({"--before-each=attempt"}) == Words{"--before-each has no effect without --before"});
+  CHECK(warnings({"--before=a", "--before-each=attempt"}).empty());
   CHECK(warnings({"--restart-backoff=2", "--max-restarts=1"}).empty());
   CHECK(warnings({"--duplicate-stdout-filters=a", "--log-dir=/dev/null"}) ==
         Words{"--duplicate-stdout-filters has no effect with --log-dir=/dev/null"});

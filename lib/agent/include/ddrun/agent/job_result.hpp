@@ -114,6 +114,13 @@ struct NodeAttempt {
   std::string workers;
 };
 
+/// How --before or --after ended on this machine.
+struct CommandEnd {
+  ExitStatus status;
+  std::chrono::nanoseconds ran{0};
+  int runs = 1;  ///< of which this is the last
+};
+
 /// The end of a job: what the report and the exit code are made from.
 struct JobResult {
   Verdict verdict = Verdict::success;
@@ -130,6 +137,8 @@ struct JobResult {
   std::chrono::milliseconds timeout{0};  ///< for timed_out
   std::chrono::system_clock::time_point started;
   std::chrono::nanoseconds ran{0};
+  std::optional<CommandEnd> before;
+  std::optional<CommandEnd> after;
   std::vector<AttemptResult> attempts;  ///< in order; of very many only the first and the last
   std::uint64_t attempts_left_out = 0;  ///< that stood between those
   int node_count = 1;

@@ -22,6 +22,7 @@ namespace ddrun::logs {
 struct WorkerIdentity {
   int rank = 0;
   int local_rank = 0;
+  std::string prefix{};  ///< of its lines on the console; empty: made from rank and options
 };
 
 struct OutputOptions {
@@ -95,6 +96,10 @@ class Output {
   /// system has no pseudo-terminal and they were not asked for, pipes, and that is said once. Fails with `unavailable`
   /// when descriptors run out, and says how many are needed.
   [[nodiscard]] Result<ChildStreams> open_streams(int local_rank);
+
+  /// For a program beside the workers, while there are none: pipes whose lines go to the consoles behind `prefix`.
+  /// async_end_attempt() closes them.
+  [[nodiscard]] Result<ChildStreams> open_extra_streams(std::string prefix);
 
   /// Descriptors that stay open in ddrun for this worker, 0 to 4: pipes or pseudo-terminals, one where stdout and
   /// stderr are shown in the same place and nowhere else, and log files that ddrun writes itself.

@@ -115,6 +115,16 @@ struct StdinSpec {
 
 enum class BindMode { none, cores, numa };
 
+/// When --before runs on each machine.
+enum class BeforeEach { job, attempt };
+
+/// Commands of a shell that the agent runs on each machine beside the workers; empty: none.
+struct HostCommands {
+  std::string before;  ///< before the first workers start
+  BeforeEach before_each = BeforeEach::job;
+  std::string after;  ///< after the last worker
+};
+
 /// Where the coordinator may be, in the order in which it is looked for. A name is resolved when it is dialled.
 struct Endpoint {
   std::string host;        ///< name or address, without brackets
@@ -197,6 +207,7 @@ struct LaunchSpec {
   std::optional<std::string> report_file;
   std::optional<std::string> events_file;  ///< one JSON line per event of the job
   std::optional<std::uint64_t> seed;
+  HostCommands commands;
   bool dry_run = false;
   std::string started_as;                  ///< argv[0] of the ddrun that the user started; empty: not known
   std::string event_log_handler = "null";  ///< "null" or "console"

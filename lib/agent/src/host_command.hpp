@@ -1,0 +1,59 @@
+#pragma once
+
+#include <boost/asio/any_io_executor.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddrun/agent/job_result.hpp"
+#include "ddrun/base/alarm.hpp"
+#include "ddrun/logs/output.hpp"
+#include "ddrun/process/child_watcher.hpp"
+#include "ddrun/process/spawner.hpp"
+
+namespace ddrun::agent {
+
+/// Runs --before and --after: `sh -c COMMAND` in a session of its own, one at a time and only while no worker is there,
+/// so that all that descends from this process is the command's. What it has left in the background when it ends is
+/// stopped as it is itself: SIGTERM, the grace time, SIGKILL. Blocks for the start only. All is borrowed.
+class HostCommand {
+ public:
+  using OnEnd = std::function<void(const CommandEnd&)>;
+
+  HostCommand(boost::asio::any_io_executor executor, process::Spawner& spawner, process::ChildWatcher& watcher,
+              logs::Output& output, Milliseconds grace)
+      : spawner_(spawner), watcher_(watcher), output_(output), grace_(grace), timer_(std::move(executor)) {}
+
+  /// `label` stands before each of its lines. `on_end` is called once, later, when nothing is left of it and the
+  /// console has its output. Fails as Spawner::confirm() does.
+  Result<void> start(std::string label, std::string command, const std::string& directory,
+                     std::vector<std::string> environment, OnEnd on_end);
+  [[nodiscard]] bool is_running() const { return on_end_ != nullptr; }
+
+  /// To be called with each end that the watcher reports, and when an orphan was reaped.
+  void take_end(const process::ChildEnd& end);
+  void check_gone();
+
+  /// SIGTERM, and after the grace time SIGKILL; it is sent again until nothing is left. A second SIGTERM is not sent.
+  void stop(int signal);
+  void stand_still(bool still);
+
+ private:
+  void finish();
+
+  process::Spawner& spawner_;
+  process::ChildWatcher& watcher_;
+  logs::Output& output_;
+  Milliseconds grace_;
+  Alarm timer_;
+  OnEnd on_end_;
+  std::optional<process::Spawned> child_;
+  Clock::time_point started_at_;
+  CommandEnd end_;
+  bool stopping_ = false;
+  bool gone_ = false;
+  std::optional<Deadline> kill_deadline_;
+};
+
+}  // namespace ddrun::agent
