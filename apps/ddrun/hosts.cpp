@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "commands.hpp"
+#include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/events_file.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
@@ -139,16 +140,19 @@ Result<remote::HeadOptions> head_options(const cli::Launch& launch) {
 }
 
 /// Files of the whole job are on the machine where it was started.
-Result<void> open_files(const LaunchSpec& spec, agent::EventsFile& events, remote::HeadOptions& options) {
+Result<void> open_files(const LaunchSpec& spec, agent::CiService ci, agent::EventsFile& events,
+                        remote::HeadOptions& options) {
   if (spec.events_file) {
     if (auto opened = events.open(*spec.events_file); !opened) return opened;
     options.on_events = [&events](std::string_view lines) { events.write(lines); };
   }
-  if (!spec.report_file) return {};
-  options.on_report = [path = *spec.report_file](const std::string& json) {
-    return agent::write_json_report(path, json);
+  const bool in_github = ci == agent::CiService::github;
+  if (!spec.report_file && !in_github) return {};
+  options.on_report = [in_github, path = spec.report_file](const std::string& json) -> Result<void> {
+    if (in_github) agent::show_in_github(json);
+    return path ? agent::write_report(*path, json) : Result<void>();
   };
-  return agent::check_report_file(*spec.report_file);
+  return spec.report_file ? agent::check_report_file(*spec.report_file) : Result<void>();
 }
 
 }  // namespace
@@ -156,8 +160,13 @@ Result<void> open_files(const LaunchSpec& spec, agent::EventsFile& events, remot
 int run_on_hosts(const cli::Launch& launch, process::AgentContext& context) {
   auto options = head_options(launch);
   if (!options) return say_failure(options.error());
+  // The first host folds its output; what is shown beside it is shown here, and needs the report.
+  const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
+  auto& words = options->job.words;
+  words.insert(words.begin(), concat("--ci=", agent::ci_word(ci)));
+  if (ci == agent::CiService::github && !launch.spec.report_file) words.insert(words.begin(), "--report=/dev/null");
   agent::EventsFile events;
-  if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, events, *options); !ready)
+  if (auto ready = launch.spec.dry_run ? Result<void>() : open_files(launch.spec, ci, events, *options); !ready)
     return say_failure(ready.error());
   if (!launch.spec.dry_run) return remote::run_head(std::move(*options), context);
   const std::string text = remote::describe_head(*options);
@@ -204,6 +213,7 @@ Result<cli::Launch> launch_of(const remote::Bootstrap& part, const remote::Home&
   // The files are the whole job's, and what is in them is the coordinator's, at home; the others only have to know that
   // they are wanted.
   if (spec.report_file) spec.report_file = part.node_rank == 0 ? home.report_path() : "/dev/null";
+  if (part.node_rank != 0) launch->ci = "none";
   if (part.node_rank != 0) spec.events_file.reset();
   else if (spec.events_file) spec.events_file = home.events_path();
   launch->messages.color = part.color;

@@ -11,6 +11,7 @@
 
 #include "commands.hpp"
 #include "ddrun/agent/agent.hpp"
+#include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/build_info.hpp"
@@ -55,20 +56,22 @@ int dry_run(const LaunchSpec& spec) {
   return say_failure(text.error());
 }
 
-/// `tells_cause`: false where another agent of the same job, on the same screen, says why it ended.
+/// `part`: of a job that another ddrun has begun, on whose screen only its first host says why it ended.
 int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHooks hooks = {},
-        bool tells_cause = true) {
+        const remote::Bootstrap* part = nullptr) {
   LaunchSpec spec = launch.spec;
   if (!context.stdin_usable && spec.stdin_.kind != StdinSpec::Kind::none) {
     say(Level::info, "stdin is a terminal that another job of the shell uses: workers read end-of-file");
     spec.stdin_.kind = StdinSpec::Kind::none;
   }
+  const agent::CiService ci = agent::find_ci(launch.ci, Environment(environ));
+  hooks.fold = agent::ci_fold(ci, spec.program.name);
   std::optional<Error> no_report;
   if (spec.report_file) {
     hooks.on_result = [&](const agent::JobResult& result) {
       // A job that was never started may have been refused just because of this file.
       const bool refused = result.verdict == agent::Verdict::launcher_failed && result.attempts.empty();
-      auto written = agent::write_json_report(*spec.report_file, result);
+      auto written = agent::write_report(*spec.report_file, agent::json_report(result));
       if (!written && !refused) no_report = written.error();
     };
   }
@@ -77,11 +80,15 @@ int run(const cli::Launch& launch, process::AgentContext& context, agent::JobHoo
   if (result.verdict == agent::Verdict::success && !result.log_dir.empty() && !spec.log.dir) {
     say(Level::notice, "logs: " + result.log_dir);
   }
-  const std::string report = agent::failure_report(result, launch.messages.color);
+  std::string report = agent::failure_report(result, launch.messages.color);
+  if (ci == agent::CiService::github && !report.empty()) report = agent::without_commands(std::move(report));
   int code = agent::exit_code(result);
   // What could not be said must not look like success.
-  if (!report.empty() && (tells_cause || !result.cause) && !say_text(report) && code == 0) {
+  if (!report.empty() && (part == nullptr || part->node_rank == 0 || !result.cause) && !say_text(report) && code == 0) {
     code = exit_codes::launcher_failed;
+  }
+  if (ci == agent::CiService::github && result.is_whole_job && part == nullptr) {
+    agent::show_in_github(agent::json_report(result));
   }
   if (no_report) {
     say_error(no_report->message);
@@ -100,7 +107,7 @@ int run_part_of_job(const cli::Launch& launch, process::AgentContext& context, c
   if (!secret) return say_failure(secret.error(), exit_codes::launcher_failed);
   hooks.secret = std::move(*secret);
   hooks.on_listening = [&home](std::uint16_t port) { home.coordinator_listens(port); };
-  return run(launch, context, std::move(hooks), part.node_rank == 0);
+  return run(launch, context, std::move(hooks), &part);
 }
 
 /// The agents know each other by the user's secret, or by one that is made for them. 0, or the exit code.

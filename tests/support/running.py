@@ -34,7 +34,7 @@ class Result:
 def environment(**extra):
     """What a run sees: ours, without what a launcher around this test may have set; None removes a name."""
     dropped = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK",
-               "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "OMP_NUM_THREADS", "PYTHON_EXEC"}
+               "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "OMP_NUM_THREADS", "PYTHON_EXEC", "GITHUB_ACTIONS", "GITLAB_CI"}
     env = {name: value for name, value in os.environ.items()
            if name not in dropped and not name.startswith(("PET_", "TORCHELASTIC_", "DDRUN_"))}
     env["PATH"] = ":".join([*FIRST_IN_PATH, env.get("PATH", "/usr/bin:/bin")])

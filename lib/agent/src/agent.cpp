@@ -189,6 +189,7 @@ class Agent {
   dev_t terminal_ = 0;      ///< from which a worker reads; 0: none
   Alarm background_look_;
   std::set<pid_t> held_;  ///< process groups that are stopped as they would read in the background
+  bool is_folded_ = false;
 };
 
 // ---- set-up
@@ -554,7 +555,7 @@ bool Agent::start_after() {
   std::string private_report;
   if (!is_replaceable_file(report)) report = private_report = make_private_file("ddrun-report.");
   if (!report.starts_with('/')) report = concat(std::filesystem::current_path().string(), "/", report);
-  if (auto written = write_json_report(report, result); !written) say(Level::warning, written.error().message);
+  if (auto written = write_report(report, json_report(result)); !written) say(Level::warning, written.error().message);
   auto begun = start_command("after", spec_.commands.after,
                              {{"DDRUN_REPORT", report}, {"DDRUN_EXIT_CODE", std::to_string(exit_code(result))}},
                              [this, private_report](const CommandEnd& end) { after_ended(end, private_report); });
@@ -664,6 +665,7 @@ void Agent::settle() {
   set_message_sink({});
   if (output_->close()) begin_new_line();
   events_file_.share({});
+  if (is_folded_) say_text(hooks_.fold.ends);
   ended_ = record_.finish(*output_, prepared_);
   if (hooks_.on_result) hooks_.on_result(*ended_);
 }
@@ -698,6 +700,8 @@ JobResult Agent::run() {
     time_limit_.set(record_.started_at() + *spec_.timeout, [this] { time_is_up(); });
   }
   set_message_sink([this](std::string_view line) { output_->console_line(line); });
+  is_folded_ = !hooks_.fold.begins.empty() && member_->runs_coordinator();
+  if (is_folded_) say_text(hooks_.fold.begins);
   dispatch(event::Start{});
   io_.run();
   set_message_sink({});

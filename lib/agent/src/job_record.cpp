@@ -33,6 +33,7 @@ JobRecord::JobRecord(const LaunchSpec& spec) : spec_(spec) {
   result_.program = spec_.program.name;
   result_.max_restarts = spec_.restart.max_restarts;
   result_.timeout = spec_.timeout.value_or(Milliseconds{0});
+  result_.is_whole_job = !spec_.rendezvous.several_machines();
 }
 
 void JobRecord::attempt_begins(int workers) {
@@ -235,6 +236,7 @@ void JobRecord::take_verdict(const rendezvous::VerdictMessage& verdict, bool run
   if (spec_.rendezvous.several_machines()) {
     result_.message = verdict.why;
     result_.cause = read_cause(verdict, runs_coordinator);
+    result_.is_whole_job = runs_coordinator;
   } else if (result_.verdict == Verdict::launcher_failed) {
     // Of everything else this machine knows more than it told the coordinator.
     result_.message = verdict.why;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "atomic_file.hpp"
+#include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/rendezvous/event_text.hpp"
@@ -155,17 +156,14 @@ Result<void> check_report_file(const std::string& path) {
   return {};
 }
 
-Result<void> write_json_report(const std::string& path, const JobResult& result) {
-  return write_json_report(path, json_report(result));
-}
-
-Result<void> write_json_report(const std::string& path, std::string_view json) {
-  auto written = write_file_atomically(path, json);
+Result<void> write_report(const std::string& path, const std::string& json) {
+  const std::string text = path.ends_with(".xml") ? junit_report(json) : json;
+  auto written = write_file_atomically(path, text);
   if (!written && written.error().cause.value() == ENOENT) {
     // The directory was there when the job began, and what is known now is not known again.
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    written = write_file_atomically(path, json);
+    written = write_file_atomically(path, text);
   }
   if (!written) return fail(written.error().code, "--report: " + written.error().message, written.error().cause);
   return written;

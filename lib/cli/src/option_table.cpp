@@ -250,7 +250,8 @@ constexpr Option failure_table[] = {
     {"events", "", "FILE", Kind::file, own,
      "Append a line of JSON to FILE for each event of the job: round, restart, node lost, verdict",
      SETTING(spec.events_file, parse_non_empty(v))},
-    {"report", "", "FILE", Kind::file, own, "Write how every worker of every attempt ended to FILE, as JSON",
+    {"report", "", "FILE", Kind::file, own,
+     "Write how every worker of every attempt ended to FILE, as JSON; as JUnit's XML if its name ends in .xml",
      SETTING(spec.report_file, parse_non_empty(v))},
 };
 
@@ -299,6 +300,10 @@ constexpr Option launcher_table[] = {
     {"color", "", "WHEN", Kind::choice, own,
      "Colour ddrun's own lines: auto (on a terminal, unless NO_COLOR is set), always or never",
      WORDS(color, "auto always never")},
+    {"ci", "", "WHERE", Kind::choice, own,
+     "Fold the output and mark the failure as github or gitlab show it; auto: where GITHUB_ACTIONS or GITLAB_CI is "
+     "true",
+     CHOICE(ci, "auto github gitlab none")},
     {"event-log-handler", "", "WHERE", Kind::choice, pet,
      "console: one JSON object per event of a worker's life, on stderr",
      SETTING(spec.event_log_handler, parse_event_handler(v)), "null console"},

@@ -29,6 +29,7 @@ struct Draft {
   bool use_env = false;
   std::string numa_binding;
   std::string env_detect = "auto";  ///< one of cluster::detect_words
+  std::string ci = "auto";
 };
 
 // The one table of options. Parsing, variables, the config file, --help, completions and `config show` all read it, so

@@ -405,7 +405,7 @@ Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix) {
   plan.console = true;
   auto out = open_pipe(worker, StreamId::out, plan);
   if (!out) return tl::unexpected(out.error());
-  auto err = open_pipe(worker, StreamId::err, plan);
+  auto err = lanes_[0] == lanes_[1] ? duplicate(out->get()) : open_pipe(worker, StreamId::err, plan);
   if (!err) return tl::unexpected(err.error());
   return ChildStreams{std::move(*out), std::move(*err)};
 }

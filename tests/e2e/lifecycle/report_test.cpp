@@ -332,3 +332,32 @@ TEST_CASE("The time limit is said once, with what had become of each rank") {
   CHECK(count(outcome.err, "limit") == 1);
   CHECK(has(outcome.err, "  workers: ranks 0,2 stopped by ddrun; rank 1 had finished\n"));
 }
+
+TEST_CASE("GitHub shows the failure, folds the output and gets a table") {
+  const TemporaryDirectory dir;
+  const std::string script = dir.file("train.py", "raise ValueError('100% wrong')\n");
+  RunOptions options;
+  options.env = {{"GITHUB_ACTIONS", "true"}, {"GITHUB_WORKSPACE", dir.path()}, {"GITHUB_STEP_SUMMARY", dir.file("s")}};
+  const auto outcome = finish(command({"-n", "2", "--report=" + dir.file("r.xml"), script}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 1);
+  CHECK(outcome.out.empty());
+  const std::size_t begin = outcome.err.find("::group::"), raised = outcome.err.find("Traceback"),
+                    end = outcome.err.find("\n::endgroup::\n"), report = outcome.err.find("ddrun: error: "),
+                    mark = outcome.err.find("\n::error file=train.py,line=1,title=");
+  CHECK((begin < raised && raised < end && end < report && report < mark));
+  CHECK(mark != std::string::npos);
+  CHECK(count(outcome.err, "::error ") == 1);
+  CHECK(has(read_file(dir.file("s")), "| Outcome | rank "));
+  CHECK(has(read_file(dir.file("r.xml")), "<failure message=\"ValueError: 100% wrong\""));
+
+  // Switched off; nested; and a summary that cannot be written costs a line.
+  Words off = command({"--ci=none", "true"});
+  CHECK(finish(off, options).err.empty());
+  const auto nested = finish(command({DDRUN_TEST_DDRUN, "true"}), options);
+  CHECK(count(nested.err, "::group::") == 1);
+  options.env[2].second = "/none/s";
+  const auto unwritable = finish(command({"true"}), options);
+  CHECK(unwritable.code() == 0);
+  CHECK(count(unwritable.err, "ddrun: warning: cannot write GITHUB_STEP_SUMMARY=/none/s: ") == 1);
+}

@@ -74,6 +74,8 @@ std::vector<std::string> environment_with(const std::vector<std::pair<std::strin
     const std::size_t name_end = std::min(text.find('='), text.size());
     values[text.substr(0, name_end)] = text.substr(name_end);
   }
+  // ddrun shows its jobs there (--ci).
+  for (const char* const service : {"GITHUB_ACTIONS", "GITLAB_CI"}) values.erase(service);
   for (const auto& [name, value] : more) values[name] = '=' + value;
   std::vector<std::string> entries;
   for (const auto& [name, value] : values) entries.push_back(name + value);

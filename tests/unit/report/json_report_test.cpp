@@ -188,10 +188,10 @@ TEST_CASE("the report file is replaced at once and nothing else is left") {
   const TemporaryDirectory dir;
   const std::string path = dir.file("report.json", "old");
   const JobResult result = failed_job(1, 0, Exited{1});
-  REQUIRE(write_json_report(path, result));
+  REQUIRE(write_report(path, json_report(result)));
   CHECK(read_file(path) == json_report(result));
   REQUIRE(::symlink(path.c_str(), (dir.path() + "/link").c_str()) == 0);
-  REQUIRE(write_json_report(dir.path() + "/link", JobResult()));
+  REQUIRE(write_report(dir.path() + "/link", json_report(JobResult())));
   CHECK(std::filesystem::is_symlink(dir.path() + "/link"));
   CHECK(read_file(path) == json_report(JobResult()));
   CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 2);
@@ -199,17 +199,17 @@ TEST_CASE("the report file is replaced at once and nothing else is left") {
 
 TEST_CASE("a report that cannot be written says which file and why") {
   const TemporaryDirectory dir;
-  const auto nowhere = write_json_report("/none/report.json", JobResult());
+  const auto nowhere = write_report("/none/report.json", json_report(JobResult()));
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().code == Errc::unavailable);
   CHECK(nowhere.error().message == "--report: cannot write /none/report.json: No such file or directory");
-  const auto directory = write_json_report(dir.path(), JobResult());
+  const auto directory = write_report(dir.path(), json_report(JobResult()));
   REQUIRE_FALSE(directory);
   CHECK(directory.error().message == "--report: cannot write " + dir.path() + ": Is a directory");
-  const auto full = write_json_report("/dev/full", JobResult());
+  const auto full = write_report("/dev/full", json_report(JobResult()));
   REQUIRE_FALSE(full);
   CHECK(full.error().message == "--report: cannot write /dev/full: No space left on device");
-  CHECK(write_json_report("/dev/null", JobResult()));
+  CHECK(write_report("/dev/null", json_report(JobResult())));
 }
 
 TEST_CASE("the report of a job on several machines has the workers of all of them, by rank") {

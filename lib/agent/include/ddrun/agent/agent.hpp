@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "ddrun/agent/ci.hpp"
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
 #include "ddrun/process/guard.hpp"
@@ -18,6 +19,9 @@ struct JobHooks {
   /// Called once, with the same that run_job returns, when nothing of the job is left here. On several machines the
   /// coordinator waits until it has returned on the others, so that of files with one name its machine's is the last.
   std::function<void(const JobResult&)> on_result;
+
+  /// Folds the output on stderr (ci.hpp), where this agent's report is the job's.
+  CiFold fold;
 
   // For a job on several machines.
   /// Instead of looking for one (rendezvous::find_or_make_secret).

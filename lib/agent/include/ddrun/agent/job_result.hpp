@@ -142,6 +142,7 @@ struct JobResult {
   std::vector<AttemptResult> attempts;  ///< in order; of very many only the first and the last
   std::uint64_t attempts_left_out = 0;  ///< that stood between those
   int node_count = 1;
+  bool is_whole_job = true;              ///< one machine, or the coordinator's: what it says is the job's
   std::optional<JobCause> cause;         ///< several machines only
   std::vector<NodeAttempt> other_nodes;  ///< for the report of the whole job
   /// Bytes that could not be written to log files (disk full …) and the first error; 0 if none.

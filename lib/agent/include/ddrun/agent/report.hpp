@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "ddrun/agent/job_result.hpp"
 #include "ddrun/base/result.hpp"
@@ -17,10 +16,9 @@ namespace ddrun::agent {
 /// there stays and keeps its meaning as long as "schema_version" is the same.
 [[nodiscard]] std::string json_report(const JobResult& result);
 
-/// Writes it so that a reader never sees half of it. Fails with `unavailable` and names the file.
-[[nodiscard]] Result<void> write_json_report(const std::string& path, const JobResult& result);
-/// The same with a report that another agent of the job has made.
-[[nodiscard]] Result<void> write_json_report(const std::string& path, std::string_view json);
+/// Writes what json_report() gave so that a reader never sees half of it, as JUnit's XML (ci.hpp) where `path` ends in
+/// ".xml". Fails with `unavailable` and names the file.
+[[nodiscard]] Result<void> write_report(const std::string& path, const std::string& json);
 
 /// For before the job begins: a job of days must not lose its report to a mistyped path. Fails with `invalid_argument`
 /// or `unavailable` if a report could not be written there.

@@ -31,6 +31,7 @@ struct Launch {
   std::vector<std::string> warnings;  ///< to be said, once `messages` are set; one line each
   cluster::Given given;               ///< which options the user set, and where
   std::string env_detect = "auto";    ///< one of cluster::detect_words
+  std::string ci = "auto";            ///< see agent/ci.hpp
   bool json = false;                  ///< of `ddrun env`
 };
 

@@ -1,0 +1,283 @@
+#include <fcntl.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ddrun/agent/ci.hpp"
+#include "ddrun/base/bytes.hpp"
+#include "ddrun/base/duration.hpp"
+#include "ddrun/base/messages.hpp"
+#include "ddrun/base/result.hpp"
+#include "ddrun/base/text.hpp"
+#include "ddrun/base/unique_fd.hpp"
+#include "evidence.hpp"
+#include "reported.hpp"
+
+namespace ddrun::agent {
+
+// ---- what the report says
+
+std::string reported_text(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+const Json* failed_worker(const Json& attempt) {
+  Json rank = attempt["first_failed_rank"];
+  if (attempt["cause"].is_object()) rank = attempt["cause"]["rank"];
+  for (const Json& worker : attempt["workers"]) {
+    const bool by_itself = !worker.value("success", false) && !worker.value("stopped_by_ddrun", false);
+    if (rank.is_null() ? by_itself : worker.value("rank", -1) == rank) return &worker;
+  }
+  return nullptr;
+}
+
+const Json* cause_of(const Json& report) {
+  const Json& cause = report["cause"];
+  if (cause.is_object()) {
+    for (const char* key : {"failed_first", "worker"}) {
+      if (cause[key].is_object()) return &cause[key];
+    }
+    return nullptr;
+  }
+  return report["attempts"].empty() ? nullptr : failed_worker(report["attempts"].back());
+}
+
+std::string ending_of(const Json& worker) {
+  const std::string rank = concat("rank ", worker.value("rank", -1));
+  if (worker.value("stopped_by_ddrun", false)) return rank + " failed first";
+  return concat(rank, worker["signal"].is_object() ? " was " : " ", reported_text(worker, "ended_how"));
+}
+
+std::string outcome_of(const Json& report) {
+  const std::string verdict = reported_text(report, "verdict");
+  if (verdict == "success") {
+    return report.value("output_complete", true) ? "all workers succeeded"
+                                                 : "all workers succeeded, but the output is incomplete";
+  }
+  const Json* const worker = cause_of(report);
+  if (verdict == "worker_failed" && worker != nullptr) return ending_of(*worker);
+  if (report["cause"].is_object()) return plain_line(reported_text(report["cause"], "why"));
+  if (const std::string message = reported_text(report, "message"); !message.empty()) return plain_line(message);
+  if (verdict == "timed_out") {
+    const std::chrono::duration<double> limit(report["timeout_s"].is_number() ? report["timeout_s"].get<double>() : 0);
+    return concat("stopped after ", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(limit)),
+                  ", the limit set with --timeout");
+  }
+  if (report["signal"].is_object()) return "stopped by " + reported_text(report["signal"], "name");
+  return verdict == "worker_failed" ? "the workers failed" : "ddrun could not do its work";
+}
+
+std::string reason_of(const Json& worker) {
+  const auto end = worker_from_json(one_line(worker));
+  if (!end) return {};
+  std::vector<std::string> lines = reason_lines(*end);
+  if (!end->why.empty()) lines.push_back(plain_line(end->why));
+  for (std::string& line : lines) line = cut_line(std::move(line), 500);
+  return join(lines, "\n");
+}
+
+// ---- GitHub and GitLab
+
+namespace {
+
+/// As actions/toolkit does it.
+std::string escaped(std::string_view text, bool property) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '%' || c == '\r' || c == '\n' || (property && (c == ':' || c == ','))) {
+      result += '%';
+      result += "0123456789ABCDEF"[static_cast<unsigned char>(c) >> 4U];
+      result += "0123456789ABCDEF"[static_cast<unsigned char>(c) & 15U];
+    } else {
+      result += c;
+    }
+  }
+  return result;
+}
+
+struct Frame {
+  std::string file;  ///< relative to the workspace
+  long long line = 0;
+};
+
+/// `path` relative to `folder`; empty if it is not below it, or in an installed package.
+std::string below(const std::filesystem::path& folder, const std::filesystem::path& path) {
+  const std::string relative = path.lexically_normal().lexically_relative(folder.lexically_normal()).string();
+  if (relative.empty() || relative == "." || relative.starts_with("..")) return {};
+  for (const char* const part : {"site-packages/", "dist-packages/", "lib/python3", "lib64/python3"}) {
+    if (relative.find(part) != std::string::npos) return {};
+  }
+  return relative;
+}
+
+std::string in_workspace(const std::string& file, const std::string& workspace) {
+  if (file.empty() || file.front() == '<' || workspace.empty()) return {};
+  std::error_code failed;
+  const std::filesystem::path path = std::filesystem::current_path(failed) / file;
+  if (file.front() != '/' && ::access(path.c_str(), F_OK) != 0) return {};
+  std::filesystem::path folder = workspace;
+  if (!folder.has_filename()) folder = folder.parent_path();
+  if (std::string found = below(folder, path); !found.empty()) return found;
+  // Python names files by the real path of its directory.
+  return below(std::filesystem::weakly_canonical(folder, failed), std::filesystem::weakly_canonical(path, failed));
+}
+
+/// The innermost frame of the user's own code: the last one of a traceback; of faulthandler's, the first one of the
+/// thread that failed.
+std::optional<Frame> user_frame(const std::vector<std::string>& trace, const std::string& workspace) {
+  std::optional<Frame> found;
+  bool innermost_first = false;
+  for (const std::string& line : trace) {
+    if (line.starts_with("Thread 0x") && innermost_first) break;
+    if (line.starts_with("Current thread ")) {
+      innermost_first = true;
+      found.reset();
+    }
+    const std::size_t at = line.find("File \"");
+    if (at == std::string::npos || line.find_first_not_of(" |+-") != at) continue;
+    const std::size_t end = line.find("\", line ", at);
+    if (end == std::string::npos || (innermost_first && found)) continue;
+    const std::size_t digits = end + 8;
+    const auto number =
+        parse_integer(line.substr(digits, line.find_first_not_of("0123456789", digits) - digits), 1, 1'000'000'000);
+    const std::string file = in_workspace(line.substr(at + 6, end - at - 6), workspace);
+    if (number && !file.empty()) found = Frame{file, *number};
+  }
+  return found;
+}
+
+std::optional<Frame> place_of(const Json& worker, const std::string& workspace) {
+  const auto end = worker_from_json(one_line(worker));
+  if (!end) return std::nullopt;
+  std::optional<Frame> frame;
+  if (end->last_words) frame = user_frame(end->last_words->text, workspace);
+  if (!frame && end->error) frame = user_frame(split(end->error->traceback, '\n'), workspace);
+  return frame;
+}
+
+/// For a cell of a table.
+std::string markdown(std::string_view text, std::size_t columns = 1000) {
+  std::string cell;
+  for (const char c : cut_line(std::string(text), columns)) {
+    if (c == '\n' || c == '\r') {
+      cell += ' ';
+      continue;
+    }
+    if (std::string_view("\\`*_[]<>#|~&$").find(c) != std::string_view::npos) cell += '\\';
+    cell += c;
+  }
+  return cell;
+}
+
+/// "1 exited with code 3; 0,2-3 stopped by ddrun"
+std::string fates_of(const Json& attempt) {
+  constexpr std::size_t most = 8;
+  std::map<std::string, std::vector<int>> ranks;
+  for (const Json& worker : attempt["workers"]) {
+    const bool stopped = worker.value("stopped_by_ddrun", false) && !worker.value("success", false);
+    ranks[stopped ? "stopped by ddrun" : reported_text(worker, "ended_how")].push_back(worker.value("rank", -1));
+  }
+  std::vector<std::string> parts;
+  for (const auto& [fate, of] : ranks) {
+    if (parts.size() < most) parts.push_back(concat(cut_line(fold_ranks(of), 200), " ", fate));
+  }
+  if (ranks.size() > most) parts.emplace_back("...");
+  return join(parts, "; ");
+}
+
+}  // namespace
+
+CiService find_ci(std::string_view asked, const Environment& environment) {
+  if (asked == "github") return CiService::github;
+  if (asked == "gitlab") return CiService::gitlab;
+  if (asked != "auto") return CiService::none;
+  CiService found = CiService::none;
+  if (environment.get("GITHUB_ACTIONS") == "true") found = CiService::github;
+  else if (environment.get("GITLAB_CI") == "true") found = CiService::gitlab;
+  return found != CiService::none && environment.has("DDRUN_ROUND") ? CiService::none : found;
+}
+
+std::string_view ci_word(CiService service) {
+  return service == CiService::github ? "github" : service == CiService::gitlab ? "gitlab" : "none";
+}
+
+CiFold ci_fold(CiService service, std::string_view program) {
+  const std::string title = concat("ddrun: output of ", cut_line(plain_line(program), 200));
+  // A single worker's last line, which may have no end, is not seen by ddrun.
+  if (service == CiService::github) return {concat("::group::", escaped(title, false), "\n"), "\n::endgroup::\n"};
+  if (service != CiService::gitlab) return {};
+  const long long now = ::time(nullptr);
+  const std::string name = concat("ddrun_", now, "_", ::getpid());
+  return {concat("\033[0Ksection_start:", now, ":", name, "[collapsed=true]\r\033[0K", title, "\n"),
+          concat("\n\033[0Ksection_end:", now, ":", name, "\r\033[0K\n")};
+}
+
+std::string without_commands(std::string text) {
+  if (text.find("::") == std::string::npos && text.find("##[") == std::string::npos) return text;
+  std::array<std::byte, 16> random{};
+  if (!fill_random(random)) return text;
+  const std::string token = in_hex(random);
+  return concat("::stop-commands::", token, "\n", text, "::", token, "::\n");
+}
+
+std::string github_annotation(const std::string& json, const std::string& workspace) {
+  const Json report = Json::parse(json, nullptr, false);
+  if (!report.is_object() || report.value("exit_code", 0) == 0 ||
+      reported_text(report, "verdict") == "stopped_by_signal")
+    return {};
+  const Json* const worker = cause_of(report);
+  const std::string outcome = cut_line(outcome_of(report), 500);
+  std::string message = worker != nullptr ? reason_of(*worker) : "";
+  if (message.empty()) message = outcome;
+  std::string properties;
+  if (const auto frame = worker != nullptr ? place_of(*worker, workspace) : std::nullopt) {
+    properties = concat("file=", escaped(frame->file, true), ",line=", frame->line, ",");
+  }
+  const std::string title = concat(cut_line(plain_line(reported_text(report, "program")), 200), ": ", outcome);
+  return concat("::error ", properties, "title=", escaped(title, true), "::", escaped(message, false), "\n");
+}
+
+std::string github_summary(const std::string& json) {
+  const Json report = Json::parse(json, nullptr, false);
+  if (!report.is_object()) return {};
+  const Json* const worker = report.value("exit_code", 0) != 0 ? cause_of(report) : nullptr;
+  const Json& attempts = report["attempts"];
+  std::string table =
+      concat("| ddrun | ", markdown(plain_line(reported_text(report, "program")), 200), " |\n|---|---|\n");
+  const auto row = [&](const char* name, const std::string& value) {
+    if (!value.empty()) table += concat("| ", name, " | ", markdown(value), " |\n");
+  };
+  row("Outcome", concat(outcome_of(report), " (exit status ", report.value("exit_code", 0), ")"));
+  row("Workers", concat(report.value("world_size", 0), " on ", counted(report.value("node_count", 1), "machine")));
+  row("Restarts",
+      concat(attempts.empty() ? 0 : attempts.back().value("attempt", 0), " of ", report.value("max_restarts", 0)));
+  row("Time", format_duration(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                  std::chrono::duration<double>(report.value("ran_s", 0.0)))));
+  if (worker != nullptr) row("Cause", concat(ending_of(*worker), ": ", reason_of(*worker)));
+  if (!attempts.empty()) row("Ranks", fates_of(attempts.back()));
+  return table + "\n";
+}
+
+void show_in_github(const std::string& json) {
+  say_text(github_annotation(json, std::string(variable("GITHUB_WORKSPACE").value_or(""))));
+  const std::string path(variable("GITHUB_STEP_SUMMARY").value_or(""));
+  if (path.empty()) return;
+  const std::string text = github_summary(json);
+  // Not blocking: a FIFO without a reader is an error.
+  UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666));
+  if (file && write_all(file.get(), text.data(), text.size())) return;
+  say(Level::warning,
+      fail_errno(Errc::unavailable, concat("cannot write GITHUB_STEP_SUMMARY=", path), errno).value().message);
+}
+
+}  // namespace ddrun::agent
