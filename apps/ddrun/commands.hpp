@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -133,6 +134,10 @@ struct ClusterPlace {
 /// Looks at this process's environment and fills in `launch` what the user did not say. `started_pid` is the process
 /// that was started as ddrun. Does not block, costs nothing worth mentioning where no scheduler is.
 [[nodiscard]] Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid);
+
+/// Says that this machine has GPUs for more than the one worker it gets because nothing was said of their number.
+/// `most`: GPUs that the scheduler gives.
+void note_unused_gpus(const cli::Launch& launch, int most = std::numeric_limits<int>::max());
 
 // A job on hosts that are reached through ssh (hosts.cpp). Both return the program's exit code.
 

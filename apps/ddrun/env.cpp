@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,6 +55,16 @@ Result<cluster::Detected> detect_place(const cli::Launch& launch, pid_t started_
 }
 
 }  // namespace
+
+void note_unused_gpus(const cli::Launch& launch, int most) {
+  const LaunchSpec& spec = launch.spec;
+  const bool one = spec.nproc.kind == NprocSpec::Kind::count && spec.nproc.count == 1;
+  if (!one || launch.given.contains("nproc-per-node") || spec.rendezvous.node_rank.value_or(0) != 0) return;
+  if (::getenv("DDRUN_ROUND") != nullptr) return;  // the outer ddrun has given this one its share
+  const int gpus = std::min(most, topology::count_gpus(topology::GpuVariables::from_environment()));
+  if (gpus < 2) return;
+  say(Level::notice, concat("1 worker is started, ", gpus, " GPUs are visible: --nproc-per-node=gpu uses all"));
+}
 
 Result<ClusterPlace> find_place(cli::Launch& launch, pid_t started_pid) {
   auto detected = detect_place(launch, started_pid);

@@ -228,6 +228,7 @@ int run_part(const remote::Bootstrap& part, const remote::Home& home, const cli:
   if (!launch) return say_failure(launch.error(), exit_codes::launcher_failed);
   set_message_settings(launch->messages);
   if (auto there = go_to(part); !there) return say_failure(there.error(), exit_codes::launcher_failed);
+  if (!part.slots) note_unused_gpus(*launch);
   return run(*launch, context, part, home);
 }
 

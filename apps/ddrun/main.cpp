@@ -178,6 +178,9 @@ int agent_main(std::string_view started_as, const std::vector<std::string>& argu
   if (const auto& script = place->completion.start_agents; script && !launch.spec.dry_run) {
     return start_agents(launch.spec, *script, arguments, context, starter);
   }
+  const auto& gpus = place->detected.gpus;
+  if (gpus) note_unused_gpus(launch, gpus->value);
+  else note_unused_gpus(launch);
   return launch.spec.dry_run ? dry_run(launch.spec) : run(launch, context);
 }
 

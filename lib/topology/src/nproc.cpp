@@ -119,6 +119,13 @@ Gpus find_gpus(const GpuVariables& variables, const SystemRoots& roots) {
           "/sys/class/kfd) that may be used"};
 }
 
+int count_gpus(const GpuVariables& variables, const SystemRoots& roots) {
+  const auto is_there = [](const std::string& path) { return ::access(path.c_str(), F_OK) == 0; };
+  const bool driver = is_there(roots.dev + "/nvidiactl") || is_there(roots.proc + "/driver/nvidia/gpus") ||
+                      is_there(roots.dev + "/kfd");
+  return driver ? find_gpus(variables, roots).count : 0;
+}
+
 Result<int> resolve_nproc(const NprocSpec& nproc, const CpuSet& allowed, const Gpus& gpus) {
   using Kind = NprocSpec::Kind;
   if (nproc.kind == Kind::count) {

@@ -37,6 +37,13 @@ TEST_CASE("NVIDIA devices are counted by the driver's files") {
   CHECK(find_gpus({}, roots).count == 4);  // device files are not made yet
 }
 
+TEST_CASE("GPUs are counted only where a driver is") {
+  const TemporaryDirectory dir;
+  CHECK(count_gpus({}, four_nvidia(dir)) == 4);
+  CHECK(count_gpus({"2", {}, {}}, roots_of(dir)) == 1);
+  CHECK(count_gpus({}, {"/none", "/none", "/none"}) == 0);
+}
+
 TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   const TemporaryDirectory dir;
   const SystemRoots roots = four_nvidia(dir);

@@ -28,6 +28,9 @@ struct Gpus {
 /// NVIDIA by the driver's files in /proc and /dev, AMD by /sys/class/kfd.
 [[nodiscard]] Gpus find_gpus(const GpuVariables& variables, const SystemRoots& roots = {});
 
+/// find_gpus(), where a driver is: three paths are looked at, and no directory read, where there is none.
+[[nodiscard]] int count_gpus(const GpuVariables& variables, const SystemRoots& roots = {});
+
 /// The number of workers that --nproc-per-node means here: the number given, CPUs that may be used (`cpu`), GPUs that
 /// may be seen (`gpu`), or GPUs if there are any and else CPUs (`auto`). Always at least 1.
 /// Fails with `invalid_argument` when GPUs were asked for and there is none.
