@@ -1,11 +1,16 @@
 #include "preparation.hpp"
 
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <cstdint>
+
 #include "ddrun/agent/report.hpp"
+#include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
@@ -105,6 +110,19 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
   return {};
 }
 
+/// NCCL and the processes of data loaders pass data through it; a container has 64 MiB if nothing else is said.
+void note_small_shm(const LaunchSpec& spec, int workers) {
+  constexpr std::uint64_t enough = 1ULL << 30U;
+  struct statfs shm {};
+  if (workers < 2 || spec.rendezvous.node_rank.value_or(0) != 0) return;
+  if (::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC) return;
+  const std::uint64_t size = static_cast<std::uint64_t>(shm.f_blocks) * static_cast<std::uint64_t>(shm.f_bsize);
+  if (size == 0 || size >= enough) return;  // 0: without a limit
+  if (topology::count_gpus(topology::GpuVariables::from_environment()) == 0) return;
+  say(Level::notice, concat("/dev/shm has ", format_size(size),
+                            "; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host"));
+}
+
 /// Each worker of an MPI program that is not told otherwise is rank 0 of 1: a wrong result, and no failure.
 void warn_of_mpi(const LaunchSpec& spec, const Preparation& prepared) {
   const RendezvousSpec& rendezvous = spec.rendezvous;
@@ -138,6 +156,7 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   if (!count) return tl::unexpected(count.error());
   prepared.local_world_size = *count;
   warn_of_mpi(spec, prepared);
+  note_small_shm(spec, prepared.local_world_size);
 
   if (spec.bind != BindMode::none || spec.report_bindings) {
     auto allowed = topology::allowed_cpus();
