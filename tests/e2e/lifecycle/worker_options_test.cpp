@@ -58,3 +58,25 @@ TEST_CASE("Workers are bound to CPUs and this is told") {
   // On one CPU there is nothing to share out.
   if (::system("test $(nproc) -ge 2") == 0) CHECK(cpus(first) != cpus(second));
 }
+
+TEST_CASE("GPUs that are not used, and a small /dev/shm, are said once and not with -q") {
+  const TemporaryDirectory dir;
+  const std::string devices =
+      "mount -t tmpfs none " + dir.path() + " && cd " + dir.path() +
+      " && for one in null urandom; do touch $one && mount --bind /dev/$one $one || exit 99; done && ln -s "
+      "/proc/self/fd fd"
+      " && touch nvidiactl nvidia0 nvidia1 && mkdir shm && mount -t tmpfs -o size=64m none shm && mount --rbind . /dev"
+      " || exit 99; unset CUDA_VISIBLE_DEVICES; cd /; exec \"$@\"";
+  const auto said = [&](const Words& words) {
+    Words argv{"/usr/bin/unshare", "-rm", "/bin/sh", "-c", devices, "sh"};
+    for (const auto& word : command(words)) argv.push_back(word);
+    const auto outcome = finish(argv);
+    if (outcome.code() != 0) skip("no devices of its own here: " + outcome.err);
+    return outcome.err;
+  };
+  CHECK(said({"true"}) == "ddrun: 1 worker is started, 2 GPUs are visible: --nproc-per-node=gpu uses all\n");
+  CHECK(said({"-n", "1", "true"}).empty());
+  CHECK(said({"-q", "-n", "2", "true"}).empty());
+  CHECK(said({"-n", "2", "true"}) ==
+        "ddrun: /dev/shm has 64 MiB; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host\n");
+}
