@@ -68,8 +68,9 @@ void Takedown::start_grace(Milliseconds grace) {
     }
     dispatch_(event::GraceExpired{});
   });
-  // A worker may need what it has started to end in order, and may wait for it in vain.
-  look_for_strays_at(Clock::now() + grace / 2);
+  // A worker may wait in vain for what has left its group. Late, as one that is a launcher signals its own processes,
+  // and a second signal may mean "at once" to them.
+  look_for_strays_at(Clock::now() + grace * 3 / 4);
 }
 
 void Takedown::look_for_strays_at(Deadline time) {

@@ -32,6 +32,9 @@ constexpr std::size_t spawn_batch = 32;
 /// As /proc/PID/comm has it. It removes PyTorch's shared memory 2 s after its last client has ended, and ends; SIGTERM,
 /// which it does not handle, would leave all of it.
 constexpr std::string_view torch_shm_manager = "torch_shm_manag";
+/// Sweeper and agent of a worker that is ddrun: its guard has got the signal, and another would be taken for a
+/// repetition.
+constexpr std::string_view inner_sweeper = "job-sweeper";
 bool lives(pid_t group) { return ::kill(-group, 0) == 0 || errno == EPERM; }
 
 }  // namespace
@@ -225,13 +228,15 @@ void WorkerGroup::kill_everything() {
 }
 
 void WorkerGroup::stop_strays(Strays& told) {
+  const std::string own_name = process::process_name(::getpid());
   std::set<pid_t> groups;
   for (const Worker& worker : workers_) {
     if (worker.child || worker.left_group) groups.insert(worker.end.pid);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
     if (info.state == 'Z' || groups.count(info.group) != 0 || !told.emplace(info.pid, info.born).second) continue;
-    if (process::process_name(info.pid) == torch_shm_manager) continue;
+    const std::string name = process::process_name(info.pid);
+    if (name == torch_shm_manager || name == inner_sweeper || name == own_name) continue;
     process::signal_descendant(info, SIGTERM);
     process::signal_descendant(info, SIGCONT);
   }
