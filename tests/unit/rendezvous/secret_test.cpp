@@ -204,7 +204,7 @@ TEST_CASE("A secret is read alike from a file and a variable, whatever an editor
   const TemporaryDirectory dir;
   const std::string text(16, 'k');
   CHECK(found(from_file(private_file(dir, "0", text)), {}) == text);
-  for (const std::string around : {text + "\n", text + "\r\n\n", "\xef\xbb\xbf" + text + "\n", " " + text + "\t"}) {
+  for (const std::string& around : {text + "\n", text + "\r\n\n", "\xef\xbb\xbf" + text + "\n", " " + text + "\t"}) {
     CHECK(found(from_file(private_file(dir, std::to_string(around.size()), around)), {}) == text);
     CHECK(found({}, {{"DDRUN_SECRET", around}}) == text);
   }
