@@ -30,6 +30,7 @@
 #include "ddrun/process/signals.hpp"
 #include "ddrun/topology/cpus.hpp"
 #include "ddrun/worker_env/worker_environment.hpp"
+#include "death_reason.hpp"
 #include "event_log.hpp"
 #include "group_machine.hpp"
 #include "host_command.hpp"
@@ -400,6 +401,9 @@ void Agent::worker_ended(const process::ChildEnd& end) {
   told.stopped_by_ddrun = takedown_->was_cause_of(told.status);
   say(Level::info, concat("rank ", told.rank, " (pid ", told.pid, ") ", describe(told.status), " after ",
                           format_duration(told.ran)));
+  if (!told.success && !told.stopped_by_ddrun) {
+    told.shm = describe_shm(told.status, output_->stderr_tail(worker->local_rank, 50));
+  }
   events_->worker_ended(told);
   if (machine_->verdict() == Verdict::launcher_failed) record_.worker_ended_late(told);
   dispatch(event::WorkerEnded{worker->local_rank, told.status});

@@ -1,8 +1,10 @@
 #include "death_reason.hpp"
 
 #include <glob.h>
+#include <linux/magic.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -164,6 +166,21 @@ std::string DeathReasons::explain(const DeadWorker& worker) {
                           out_of_memory(false)));
   }
   return {};
+}
+
+std::string describe_shm(const ExitStatus& status, const std::vector<logs::TailLine>& last_lines) {
+  const auto* signaled = std::get_if<Signaled>(&status);
+  const bool asks = (signaled != nullptr && signaled->signal == SIGBUS) ||
+                    std::any_of(last_lines.begin(), last_lines.end(), [](const logs::TailLine& line) {
+                      const auto has = [&](std::string_view words) { return line.text.find(words) != std::string::npos; };
+                      return has("unhandled system error") || has("No space left") || has("Bus error");
+                    });
+  struct statfs shm {};
+  if (!asks || ::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC || shm.f_blocks == 0) return {};
+  const auto bytes = [&](fsblkcnt_t blocks) {
+    return format_size(static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(shm.f_bsize));
+  };
+  return concat("/dev/shm: ", bytes(shm.f_blocks - shm.f_bfree), " of ", bytes(shm.f_blocks), " are used");
 }
 
 }  // namespace ddrun::agent

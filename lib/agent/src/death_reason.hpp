@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/logs/tail_buffer.hpp"
 #include "ddrun/topology/cgroup.hpp"
 
 namespace ddrun::agent {
@@ -53,5 +54,9 @@ class DeathReasons {
 
 /// Where the core dump of `worker` is, in words; empty if it cannot be found.
 [[nodiscard]] std::string core_dump_location(const DeadWorker& worker, const topology::SystemRoots& roots = {});
+
+/// "/dev/shm: 63.9 MiB of 64 MiB are used" for a worker whose end or last lines may mean that it was full (SIGBUS,
+/// "unhandled system error", "No space left"); else empty, and nothing is looked at. Does not block.
+[[nodiscard]] std::string describe_shm(const ExitStatus& status, const std::vector<logs::TailLine>& last_lines);
 
 }  // namespace ddrun::agent

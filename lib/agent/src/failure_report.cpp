@@ -208,6 +208,7 @@ void add_cause(Lines& lines, const WorkerEnd& worker) {
   if (const std::string text = why(worker); !text.empty()) lines.sentence("why", text);
   if (worker.error) lines.block("message", message_lines(*worker.error));
   if (const std::string text = known_meaning(worker); !text.empty()) lines.sentence("note", text);
+  if (!worker.shm.empty()) lines.sentence("note", worker.shm);
   lines.block("stderr", last_words(worker));
   const bool traced = worker.last_words && worker.last_words->text.size() > 1;
   if (worker.error && !traced) lines.block("trace", trace_lines(split(trim(worker.error->traceback), '\n')));

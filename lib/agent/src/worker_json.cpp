@@ -43,6 +43,7 @@ Json worker_json(const WorkerEnd& worker) {
   json["success"] = worker.success;
   json["stopped_by_ddrun"] = worker.stopped_by_ddrun && !worker.still_runs;
   json["why"] = text_or_null(worker.why);
+  json["shm"] = text_or_null(worker.shm);
   json["started"] = utc(worker.started);
   json["ended"] = worker.still_runs ? Json(nullptr) : utc(worker.ended);
   json["ran_s"] = seconds(worker.ran);
@@ -137,6 +138,7 @@ std::optional<WorkerEnd> read_worker(const Json& json) {
     worker.status = Exited{number_of(json, "exit_code", 1)};
   }
   worker.why = text_of(json, "why");
+  worker.shm = text_of(json, "shm");
   worker.ran = std::chrono::nanoseconds(static_cast<long long>(number_of(json, "ran_s", 0.0) * 1e9));
   worker.use.max_rss_kib = number_of(json, "max_rss_kib", 0L);
   const auto error = json.find("error");

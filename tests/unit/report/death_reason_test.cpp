@@ -1,6 +1,8 @@
 #include "death_reason.hpp"
 
+#include <linux/magic.h>
 #include <signal.h>
+#include <sys/vfs.h>
 
 #include "ddrun/test/catch.hpp"
 #include "ddrun/test/files.hpp"
@@ -173,4 +175,20 @@ TEST_CASE("an old core file is not taken for this one") {
   DeadWorker worker = dead(Signaled{SIGSEGV, true}, dir.path() + "/cwd");
   worker.started = std::chrono::system_clock::now() + std::chrono::hours(1);
   CHECK(core_dump_location(worker, roots_of(dir)).empty());
+}
+
+TEST_CASE("how full /dev/shm is stands with failures whose words may mean that") {
+  struct statfs shm {};
+  const bool is_tmpfs = ::statfs("/dev/shm", &shm) == 0 && shm.f_type == TMPFS_MAGIC && shm.f_blocks > 0;
+  const auto about = [](const ExitStatus& status, const char* line) {
+    logs::TailLine last;
+    last.text = line;
+    return describe_shm(status, {last});
+  };
+  CHECK(about(Exited{1}, "ValueError: no").empty());
+  for (const std::string& text :
+       {about(Exited{1}, "OSError: [Errno 28] No space left on device"),
+        about(Exited{1}, "NCCL error: unhandled system error"), about(Signaled{SIGBUS}, "")}) {
+    CHECK(text.starts_with("/dev/shm: ") == is_tmpfs);
+  }
 }

@@ -91,6 +91,8 @@ TEST_CASE("the report has every fact of the result under its key") {
   "console_bytes_lost": 0,
   "console_error": null,
   "output_complete": true,
+  "before": null,
+  "after": null,
   "attempts_left_out": 0,
   "attempts": [
     {
@@ -118,6 +120,7 @@ TEST_CASE("the report has every fact of the result under its key") {
           "success": false,
           "stopped_by_ddrun": false,
           "why": "core file: /data/core.4701",
+          "shm": null,
           "started": "2026-11-21T01:11:13.123Z",
           "ended": "2026-11-21T01:11:25.423Z",
           "ran_s": 12.3,
@@ -199,10 +202,10 @@ TEST_CASE("the report file is replaced at once and nothing else is left") {
 
 TEST_CASE("a report that cannot be written says which file and why") {
   const TemporaryDirectory dir;
-  const auto nowhere = write_report("/none/report.json", json_report(JobResult()));
+  const auto nowhere = write_report("/dev/null/report.json", json_report(JobResult()));
   REQUIRE_FALSE(nowhere);
   CHECK(nowhere.error().code == Errc::unavailable);
-  CHECK(nowhere.error().message == "--report: cannot write /none/report.json: No such file or directory");
+  CHECK(nowhere.error().message == "--report: cannot write /dev/null/report.json: Not a directory");
   const auto directory = write_report(dir.path(), json_report(JobResult()));
   REQUIRE_FALSE(directory);
   CHECK(directory.error().message == "--report: cannot write " + dir.path() + ": Is a directory");

@@ -59,6 +59,7 @@ struct WorkerEnd {
   std::chrono::nanoseconds ran{0};
   ResourceUse use;
   std::string why;  ///< the reason behind the status where it can be known ("out of memory: …"); else empty
+  std::string shm;  ///< how full /dev/shm was then, where its end or last lines ask for it; else empty
   std::optional<WorkerError> error;
   std::optional<LastWords> last_words;   ///< on stderr
   std::vector<std::string> stderr_tail;  ///< its last lines on stderr, oldest first
