@@ -26,12 +26,14 @@ class Interfaces(JobTest):
         self.assertIn("src 10.78.0.2", self.tell(h2, f"ip route get {h1.address}"))
         jobs = {"h1": self.ddrun(h1, verbs=["count", "sum", "report", self.reports, "await", self.go_file]),
                 "h2": self.ddrun(h2, f"--local-addr={h2.address}",
-                                 verbs=["count", "sum", "report", self.reports, "await", self.go_file])}
+                                 verbs=["count", "sum", "env", "GLOO_SOCKET_IFNAME", "report", self.reports,
+                                        "await", self.go_file])}
         self.wait_for_attempt(0, range(4))
         self.assertIn(h2.address + ":", self.tell(h1, "ss -Htn state established ( sport = :29400 )"), "the agent")
         self.go()
         self.assertEqual([job.wait(60) for job in jobs.values()], [0, 0], self.said())
         self.assertNotIn("not the address of a node", jobs["h1"].err)
+        self.assertIn("GLOO_SOCKET_IFNAME=eth1", jobs["h2"].out, "the one that leads to MASTER_ADDR")
 
     def test_machines_that_meet_by_link_local_addresses(self):
         h1, h2 = self.bed.hosts

@@ -36,6 +36,7 @@
 #include "host_command.hpp"
 #include "job_member.hpp"
 #include "job_record.hpp"
+#include "network_interface.hpp"
 #include "preparation.hpp"
 #include "takedown.hpp"
 #include "watchdog.hpp"
@@ -267,6 +268,7 @@ Result<void> Agent::open_rendezvous() {
   options.hooks = &hooks_;
   options.on_lease_program = [shared = shared_.shared](pid_t pid) { shared->helper_pid = pid; };
   options.kill_workers = process::kill_workers_beside;
+  options.on_signal = [this](int signal) { group_->signal(signal); };
   options.with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
                                         [this](const Event& event) { dispatch(event); });
@@ -281,8 +283,11 @@ void Agent::signal_arrived(const process::SignalMessage& message) {
   if (signal == SIGCONT) hold_readers();
   if (spec_.stop.ending_signals.count(signal) == 0) {
     if (signal == SIGWINCH) output_->screen_resized();
-    say(Level::info, concat("passing ", signal_name(signal), " to the workers"));
-    group_->signal(signal);
+    const bool to_all = spec_.rendezvous.signals_to_all && (signal == SIGUSR1 || signal == SIGUSR2);
+    say(Level::info,
+        concat("passing ", signal_name(signal), to_all ? " to the workers of all machines" : " to the workers"));
+    if (to_all) member_->pass_signal(signal);
+    else group_->signal(signal);
     return;
   }
   const State state = machine_->state();
@@ -445,6 +450,11 @@ Result<void> Agent::start_workers(int attempt) {
   if (watchdog_) {
     if (auto renewed = watchdog_->renew()) facts.timer_file = watchdog_->path();
     else say(Level::warning, concat(renewed.error().message, "; attempt ", attempt, " has no watchdog timers"));
+  }
+  facts.network = interface_variables(spec_, ranks.master_addr, prepared_.full_host);
+  if (!facts.network.empty()) {
+    say(Level::info, concat("network interface for workers: ", facts.network.front().second, " (",
+                            facts.network.front().first, ")"));
   }
   facts.error_file = [this](int local_rank) { return output_->error_file(local_rank); };
   auto environment = worker_env::WorkerEnvironment::prepare(spec_, ranks, prepared_.parent, facts);

@@ -87,6 +87,7 @@ rendezvous::RendezvousListener JobMember::listener() {
   listener.node_report = [this](const rendezvous::NodeReport& report) { options_.record->node_reported(report); };
   listener.event = [this](const std::string& line) { options_.events->write_line(line); };
   listener.notice = [](const std::string& text) { say(Level::notice, text); };
+  listener.signal = options_.on_signal;
   return listener;
 }
 

@@ -28,6 +28,7 @@ class JobMember {
     std::string version;
     JobHooks* hooks = nullptr;
     bool with_store = true;
+    std::function<void(int)> on_signal;           ///< for the workers of this machine
     std::function<void(pid_t)> on_lease_program;  ///< see rendezvous.hpp, as the next
     std::function<bool()> kill_workers;
   };
@@ -54,6 +55,7 @@ class JobMember {
   void tell(const action::TellLeave& leave);
   void tell(const action::TellAbort& abort);
   void abandon(const std::string& why);
+  void pass_signal(int signal) { rendezvous_->pass_signal(signal); }
   void stand_still(bool still) { rendezvous_->stand_still(still); }
   void async_close(std::function<void()> done) { rendezvous_->async_close(std::move(done)); }
 

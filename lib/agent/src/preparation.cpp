@@ -15,6 +15,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
 #include "ddrun/worker_env/program_path.hpp"
+#include "network_interface.hpp"
 
 namespace ddrun::agent {
 
@@ -149,6 +150,9 @@ Result<Preparation> prepare(const LaunchSpec& spec, const char* const* environme
   prepared.directory = *directory;
   if (auto found = find_or_assume(spec, prepared); !found) return tl::unexpected(found.error());
 
+  if (const std::string& interface = spec.rendezvous.interface; !interface.empty()) {
+    if (auto there = check_interface(interface); !there) return tl::unexpected(there.error());
+  }
   if (spec.report_file) {
     if (auto writable = check_report_file(*spec.report_file); !writable) return tl::unexpected(writable.error());
   }

@@ -202,19 +202,37 @@ std::string IpAddress::text() const {
   return text;
 }
 
-std::vector<IpAddress> own_addresses() {
-  std::vector<IpAddress> addresses;
+namespace {
+
+/// Calls `visit` with each interface's name and address.
+template <class Visit>
+void for_each_address(Visit visit) {
   ifaddrs* interfaces = nullptr;
-  if (::getifaddrs(&interfaces) != 0) return addresses;
+  if (::getifaddrs(&interfaces) != 0) return;
   for (const ifaddrs* entry = interfaces; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     sockaddr_storage storage{};
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
     std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (const auto address = IpAddress::of(storage)) addresses.push_back(*address);
+    if (const auto address = IpAddress::of(storage)) visit(entry->ifa_name, *address);
   }
   ::freeifaddrs(interfaces);
+}
+
+}  // namespace
+
+std::string interface_with(const IpAddress& address) {
+  std::string found;
+  for_each_address([&](const char* name, const IpAddress& one) {
+    if (found.empty() && one == address) found = name;
+  });
+  return found;
+}
+
+std::vector<IpAddress> own_addresses() {
+  std::vector<IpAddress> addresses;
+  for_each_address([&](const char* /*name*/, const IpAddress& one) { addresses.push_back(one); });
   std::sort(addresses.begin(), addresses.end());
   addresses.erase(std::unique(addresses.begin(), addresses.end()), addresses.end());
   return addresses;

@@ -381,6 +381,14 @@ constexpr Option several_table[] = {
      "The job's secret, the same on all machines; without it $DDRUN_SECRET, or ~/.config/ddrun/secret, which the first "
      "agent makes",
      SETTING(spec.rendezvous.secret_file, parse_non_empty(v))},
+    {"interface", "", "NAME", Kind::text, own,
+     "The network interface for Gloo, NCCL and UCX. Unset: for Gloo the one that leads to MASTER_ADDR, where this "
+     "host's "
+     "name does not",
+     SETTING(spec.rendezvous.interface, text(v))},
+    {"signals-to-all", "", "", Kind::flag, own,
+     "Pass SIGUSR1 and SIGUSR2 that any agent gets to the workers of all machines",
+     SETTING(spec.rendezvous.signals_to_all, parse_bool(v))},
     {"insecure", "", "", Kind::flag, own, "No secret: whoever reaches the coordinator's port may join the job",
      SETTING(spec.rendezvous.insecure, parse_bool(v))},
 };

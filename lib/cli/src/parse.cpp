@@ -25,10 +25,10 @@ MessageSettings message_settings_of(const Draft& draft, const Environment& envir
 }
 
 /// Decided here for all hosts, or of no use there.
-constexpr std::array<std::string_view, 17> kept_here{
+constexpr std::array<std::string_view, 18> kept_here{
     "ci",          "dry-run",   "color",      "hosts",         "hostfile",     "ssh",
     "export",      "node-rank", "standalone", "rdzv-endpoint", "rdzv-backend", "rdzv-lease",
-    "secret-file", "insecure",  "env-detect", "nnodes",        "master-port"};
+    "secret-file", "insecure",  "env-detect", "nnodes",        "master-port",  "signals-to-all"};
 
 /// A command line that means the same as all that was given here by whatever way (typed, variables, a file), but for
 /// what concerns this machine alone: "--name=value"…, "--", the program and its arguments. For a ddrun that is started

@@ -38,6 +38,8 @@ void fields(auto& walk, Is<Abort> auto& abort) { walk(abort.kind, abort.exit_cod
 void fields(auto& walk, Is<Pong> auto& pong) { walk(pong.number, pong.stalled_ms, pong.heard); }
 void fields(auto& walk, Is<Resume> auto& resume) { walk(resume.session, resume.heard); }
 
+void fields(auto& walk, Is<PassSignal> auto& pass) { walk(pass.round, pass.signal); }
+
 void fields(auto& walk, Is<Welcome> auto& welcome) {
   walk(welcome.coordinator_host, welcome.heartbeat_ms, welcome.heartbeat_misses, welcome.job_id, welcome.session,
        welcome.term);
@@ -121,9 +123,10 @@ struct ReadFields {
 constexpr std::uint8_t first_from_agent = join_type;
 constexpr std::uint8_t first_from_coordinator = 65;
 constexpr const char* agent_names[] = {"JOIN",  "OPENED", "FAILED", "SUCCEEDED", "STOPPED",
-                                       "LEAVE", "ABORT",  "PONG",   "RESUME"};
-constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED",     "WAITING", "OPEN",  "START",   "STOP",
-                                             "VERDICT", "NODE_REPORT", "PING",    "EVENT", "RESUMED", "NOTICE"};
+                                       "LEAVE", "ABORT",  "PONG",   "RESUME",    "PASS_SIGNAL"};
+constexpr const char* coordinator_names[] = {"WELCOME", "REFUSED", "WAITING",     "OPEN", "START",
+                                             "STOP",    "VERDICT", "NODE_REPORT", "PING", "EVENT",
+                                             "RESUMED", "NOTICE",  "PASS_SIGNAL"};
 template <class Message, class Of, std::size_t index = 0>
 constexpr std::size_t place_in() {
   if constexpr (std::same_as<std::variant_alternative_t<index, Of>, Message>) return index;

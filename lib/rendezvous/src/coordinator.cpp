@@ -170,6 +170,7 @@ class Coordinator::State {
   void on(Member& member, const Stopped& message);
   void on(Member& member, const Leave& message);
   void on(Member& member, const Abort& message);
+  void on(Member& member, const PassSignal& message);
   void note_stall(Member& member, Milliseconds stalled);
   [[nodiscard]] std::string stall_text(const Member& member) const;
   [[nodiscard]] bool is_stalled(const Member& member) const;
@@ -769,6 +770,15 @@ void Coordinator::State::check_finished() {
   VerdictMessage verdict;
   verdict.why = "all workers have ended well";
   end(std::move(verdict));
+}
+
+void Coordinator::State::on(Member& member, const PassSignal& message) {
+  const bool may_pass = message.signal == SIGUSR1 || message.signal == SIGUSR2;
+  if (phase_ != Phase::running || message.round != memory_.round || !member.in_round || !may_pass) return;
+  for (const LinkId link : round_links_) {
+    const Member* other = members_.find(link);
+    if (other != nullptr && !other->finished()) out_.send(link, message);
+  }
 }
 
 void Coordinator::State::on(Member& member, const Leave& message) {

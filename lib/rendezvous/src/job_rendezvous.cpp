@@ -67,6 +67,7 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   }
   void stopped(const Stopped& stopped) override;
   void leave(const Leave& why) override;
+  void pass_signal(int signal) override { send(PassSignal{started_, signal}); }
   void abort(const Abort& why) override;
   void abandon(const std::string& why) override;
   void stand_still(bool /*still*/) override {}  // the others' time goes on
@@ -122,6 +123,9 @@ class JobRendezvous final : public Rendezvous, public std::enable_shared_from_th
   void on(const Resumed&) {}  // is the link's, too
   void on(const EventLine& event) { listener_.event(event.json); }
   void on(const Notice& notice) { listener_.notice(notice.text); }
+  void on(const PassSignal& pass) {
+    if (pass.round == started_) listener_.signal(pass.signal);
+  }
 
   /// For a sentence about what happened while this node was no member.
   [[nodiscard]] const char* outside() const {

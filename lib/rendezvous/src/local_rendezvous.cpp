@@ -108,6 +108,7 @@ class LocalRendezvous final : public Rendezvous {
   void succeeded() override { say(Succeeded{round_}); }
   void stopped(const Stopped& stopped) override { say(stopped); }
   void leave(const Leave& why) override { say(why); }
+  void pass_signal(int signal) override { listener_.signal(signal); }
   void abort(const Abort& why) override {
     if (abort_.empty()) abort_ = why.what;
     say(why);

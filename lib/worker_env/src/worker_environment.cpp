@@ -204,6 +204,9 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
   if (unset("OMP_NUM_THREADS") && ranks.local_world_size > 1) ours.emplace_back("OMP_NUM_THREADS", "1");
   // Through a pipe Python would keep back up to 8 KiB, and lose it when the worker is killed.
   if (unset("PYTHONUNBUFFERED")) ours.emplace_back("PYTHONUNBUFFERED", "1");
+  for (const auto& [name, value] : facts.network) {
+    if (unset(name)) ours.emplace_back(name, value);
+  }
   if (!facts.attempt_dir.empty()) ours.emplace_back("DDRUN_ATTEMPT_DIR", facts.attempt_dir);
   if (!facts.timer_file.empty()) ours.emplace_back("TORCHELASTIC_TIMER_FILE", facts.timer_file);
   if (!facts.job_tag.empty()) ours.emplace_back("DDRUN_JOB_TAG", facts.job_tag);

@@ -160,6 +160,18 @@ TEST_CASE("An agent beyond MAX is a spare: used when one is lost, and else ends 
   }
 }
 
+TEST_CASE("With --signals-to-all a signal to one agent reaches the workers of all, once") {
+  Agents agents({"--nnodes=2", "--signals-to-all"});
+  start_two(agents, {"tell", "USR1", "print", "up", "heard", "1", "print", "saved"});
+  REQUIRE(agents[1].signal(agents[1].pid(), SIGUSR1));
+  for (const auto& outcome : agents.finish()) {
+    INFO(outcome.err);
+    CHECK(outcome.code() == 0);
+    CHECK(count(outcome.out, "got USR1") == 1);
+    CHECK(has(outcome.out, "saved"));
+  }
+}
+
 TEST_CASE("Where the machines share the report's file, it is the one about all of them") {
   for (int repeat = 0; repeat < 3; ++repeat) {
     const TemporaryDirectory directory;

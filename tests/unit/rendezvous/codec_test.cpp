@@ -147,7 +147,7 @@ TEST_CASE("values that mean nothing are refused") {
   CHECK(coordinator(70, "0100000000000000 01 00000000 00000000"));
   CHECK_FALSE(coordinator(70, "0100000000000000 02 00000000 00000000"));  // neither true nor false
   CHECK_FALSE(agent(0, ""));
-  CHECK_FALSE(agent(10, "00000000"));
+  CHECK_FALSE(agent(11, "00000000"));
   CHECK_FALSE(agent(73, "00000000"));  // the coordinator's
   CHECK_FALSE(coordinator(8, "00000000"));
   CHECK_FALSE(coordinator(77, "00000000"));

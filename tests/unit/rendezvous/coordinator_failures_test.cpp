@@ -445,6 +445,21 @@ TEST_CASE("two machines are never one: their failures are counted apart, and the
   }
 }
 
+TEST_CASE("a signal for all goes to the members of the round that runs, and none that would end the job") {
+  ScriptedJob job(2, 2);
+  const LinkId a = job.joins("a");
+  const LinkId b = job.joins("b");
+  const LinkId spare = job.joins("c");
+  job.opens();
+  const Round round = job.next<Start>(a).round;
+  for (const PassSignal wrong : {PassSignal{round, SIGTERM}, PassSignal{round + 1, SIGUSR1}}) job.says(a, wrong);
+  job.says(spare, PassSignal{round, SIGUSR1});
+  CHECK_FALSE(job.has<PassSignal>(b));
+  job.says(a, PassSignal{round, SIGUSR1});
+  for (const LinkId link : {a, b}) CHECK(job.next<PassSignal>(link).signal == SIGUSR1);
+  CHECK_FALSE(job.has<PassSignal>(spare));
+}
+
 TEST_CASE("a label is the short name unless another member has it") {
   ScriptedJob job(3, 3);
   const LinkId a = job.joins("n1.cluster.net");

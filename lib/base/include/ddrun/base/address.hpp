@@ -83,5 +83,7 @@ class IpAddress {
 /// Those of all interfaces of this machine that are up, in order and without doubles; empty if the system does not
 /// tell. Looks at interfaces only and does not wait.
 [[nodiscard]] std::vector<IpAddress> own_addresses();
+/// The name of the interface that is up and has this address; empty if none has.
+[[nodiscard]] std::string interface_with(const IpAddress& address);
 
 }  // namespace ddrun

@@ -101,7 +101,13 @@ struct Resume {  ///< the first message of a new connection, in place of Join: a
   std::uint64_t heard = 0;
   bool operator==(const Resume&) const = default;
 };
-using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong, Resume>;
+/// For the workers of all machines, from the agent that got it and from the coordinator to each member of the round.
+struct PassSignal {
+  Round round = 0;
+  std::int32_t signal = 0;  ///< SIGUSR1 or SIGUSR2
+  bool operator==(const PassSignal&) const = default;
+};
+using FromAgent = std::variant<Join, Opened, Failed, Succeeded, Stopped, Leave, Abort, Pong, Resume, PassSignal>;
 
 // From the coordinator.
 struct Welcome {
@@ -201,6 +207,6 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 using FromCoordinator = std::variant<Welcome, Refused, Waiting, Open, Start, Stop, VerdictMessage, NodeReport, Ping,
-                                     EventLine, Resumed, Notice>;
+                                     EventLine, Resumed, Notice, PassSignal>;
 
 }  // namespace ddrun::rendezvous

@@ -26,6 +26,7 @@ struct RendezvousListener {
   std::function<void(const NodeReport&)> node_report;
   std::function<void(const std::string&)> event;   ///< a line of JSON
   std::function<void(const std::string&)> notice;  ///< for people, while they wait
+  std::function<void(int)> signal;                 ///< for the workers of the present round: pass_signal()
 };
 
 struct RendezvousOptions {
@@ -80,6 +81,9 @@ class Rendezvous {
   virtual void stopped(const Stopped& stopped) = 0;
   virtual void leave(const Leave& why) = 0;
   virtual void abort(const Abort& why) = 0;
+
+  /// SIGUSR1 or SIGUSR2 for the workers of all machines, those here among them: each agent's listener hears of it.
+  virtual void pass_signal(int signal) = 0;
 
   /// The agent cannot go on and says no more: on several machines this breaks the connection, and for the others this
   /// node is lost.

@@ -145,6 +145,7 @@ struct RendezvousSpec {
   std::optional<std::string> master_addr;
   std::optional<int> master_port;  ///< unset: a free port
   std::optional<std::string> local_addr;
+  std::string interface;                        ///< for Gloo, NCCL and UCX; empty: not given
   std::uint64_t store_max_memory = 4ULL << 30;  ///< of the worker store, bytes; 0 for no limit
 
   // Several machines only.
@@ -165,6 +166,7 @@ struct RendezvousSpec {
   std::string lease;              ///< a command that decides who runs the coordinator; empty: none is given
   Milliseconds lease_ttl{5'000};  ///< whole seconds
   int coordinator_port = 0;       ///< with a lease; 0: any
+  bool signals_to_all = false;    ///< SIGUSR1 and SIGUSR2 reach the workers of all machines
 
   [[nodiscard]] bool several_machines() const { return max_nodes > 1 && !standalone; }
   /// What --rdzv-conf says of `key`; nothing where it does not.

@@ -21,7 +21,8 @@ struct WorkerFacts {
   /// empty, as with torchrun and no log files.
   std::function<std::string(int local_rank)> error_file;
   std::string timer_file;  ///< TORCHELASTIC_TIMER_FILE; empty: what was inherited stays
-  std::string job_tag;     ///< DDRUN_JOB_TAG: the same for every process of this job
+  std::vector<std::pair<std::string, std::string>> network;  ///< NAME and VALUE, for names that are not set
+  std::string job_tag;                                       ///< DDRUN_JOB_TAG: the same for every process of this job
 };
 
 /// Whether the workers' store is the agent's (TORCHELASTIC_USE_AGENT_STORE=True). False only where the user asked

@@ -32,6 +32,7 @@ inline std::vector<rendezvous::FromAgent> messages_of_agent() {
       Abort{AbortKind::skewed, 124, "rank 3 still runs"},
       Pong{4'000'000'000, 33'000, 1'000'000'000'000},
       Resume{"17.a1b2", 12},
+      PassSignal{5, 10},
   };
 }
 
@@ -67,6 +68,7 @@ inline std::vector<rendezvous::FromCoordinator> messages_of_coordinator() {
       EventLine{R"({"event":"joined"})"},
       Resumed{12},
       Notice{"node7 waits for a disk"},
+      PassSignal{5, 10},
   };
 }
 
