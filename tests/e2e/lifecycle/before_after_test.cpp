@@ -10,7 +10,7 @@ using namespace ddrun::test;
 
 // --before and --after: one command on a machine before the first workers, and one after the last.
 
-TEST_CASE("--before runs once before the workers, --after behind them with the report") {
+TEST_CASE("A --before runs once before the workers, --after behind them with the report") {
   const TemporaryDirectory dir;
   const std::string log = dir.path() + "/log";
   const std::string report = dir.path() + "/report.json";

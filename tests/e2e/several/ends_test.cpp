@@ -9,9 +9,13 @@
 using namespace ddrun::test;
 
 TEST_CASE("A --before that fails on one of two machines ends the job on both, with its code") {
+  const TemporaryDirectory directory;
+  const std::string there = directory.path() + "/there";
   Agents agents({"--nnodes=2", "--rdzv-id=before", "--max-restarts=3"});
-  agents.start({"--node-rank=0", "--before=echo $GROUP_RANK of $GROUP_WORLD_SIZE"}, {"print", "up", "pause"});
-  agents.start({"--node-rank=1", "--before=exit 7"}, {"print", "up", "pause"});
+  agents.start({"--node-rank=0", "--before=echo $GROUP_RANK of $GROUP_WORLD_SIZE; touch " + there},
+               {"print", "up", "pause"});
+  agents.start({"--node-rank=1", "--before=until [ -e " + there + " ]; do sleep 0.01; done; exit 7"},
+               {"print", "up", "pause"});
   const auto outcomes = agents.finish();
   INFO(shown(outcomes));
   for (const auto& outcome : outcomes) {
