@@ -170,11 +170,12 @@ std::string DeathReasons::explain(const DeadWorker& worker) {
 
 std::string describe_shm(const ExitStatus& status, const std::vector<logs::TailLine>& last_lines) {
   const auto* signaled = std::get_if<Signaled>(&status);
-  const bool asks = (signaled != nullptr && signaled->signal == SIGBUS) ||
-                    std::any_of(last_lines.begin(), last_lines.end(), [](const logs::TailLine& line) {
-                      const auto has = [&](std::string_view words) { return line.text.find(words) != std::string::npos; };
-                      return has("unhandled system error") || has("No space left") || has("Bus error");
-                    });
+  const bool asks =
+      (signaled != nullptr && signaled->signal == SIGBUS) ||
+      std::any_of(last_lines.begin(), last_lines.end(), [](const logs::TailLine& line) {
+        const auto has = [&](std::string_view words) { return line.text.find(words) != std::string::npos; };
+        return has("unhandled system error") || has("No space left") || has("Bus error");
+      });
   struct statfs shm {};
   if (!asks || ::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC || shm.f_blocks == 0) return {};
   const auto bytes = [&](fsblkcnt_t blocks) {

@@ -767,7 +767,7 @@ class Head {
   void write_report() {
     if (!options_.on_report) return;
     if (!report_complete_) {
-      say(Level::warning, concat("--report: nothing is written, as host ", hosts_[0].what.name, " has not sent it"));
+      say(Level::warning, concat("no report is written, as host ", hosts_[0].what.name, " has not sent it"));
     } else if (auto written = options_.on_report(report_); !written) {
       say_error(written.error().message);
       if (exit_code() == 0) failure_ = true;

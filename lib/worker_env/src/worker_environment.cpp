@@ -224,7 +224,8 @@ Result<WorkerEnvironment> WorkerEnvironment::prepare(const LaunchSpec& spec, con
                                             "DDRUN_ETCD_USER",
                                             "DDRUN_STARTED_BY_SRUN",
                                             "DDRUN_BEFORE",
-                                            "DDRUN_AFTER"};
+                                            "DDRUN_AFTER",
+                                            "DDRUN_CI"};
   replaced.insert(replaced.end(), places_of_this_job.begin(), places_of_this_job.end());
   if (spec.virtual_local_rank) replaced.emplace_back(cuda_devices);
   if (result.hip_) replaced.emplace_back(hip_devices);

@@ -101,8 +101,8 @@ TEST_CASE("An error file that the report has said whole is not left behind witho
   options.env = {{"TMPDIR", dir.path()}};
   const Words failing{"rank", "1", "fail-file", "ValueError: lr is negative", "exit", "1", ";", "forever"};
   const std::string report = dir.file("report.json");
-  const auto outcome = finish(
-      job({"-n", "2", "--max-restarts=2", "--same-cause=0", "--report=" + report}, failing), options);
+  const auto outcome =
+      finish(job({"-n", "2", "--max-restarts=2", "--same-cause=0", "--report=" + report}, failing), options);
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 1);
   CHECK(has(outcome.err, "  message: ValueError: lr is negative\n"));

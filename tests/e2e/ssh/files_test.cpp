@@ -131,7 +131,7 @@ TEST_CASE("Without the first host there is no report and the old one stays") {
   const auto outcome = run.wait();
   DDRUN_SHOW(outcome);
   CHECK(outcome.code() == 125);
-  CHECK(has(outcome.err, "--report: nothing is written, as host one has not sent it"));
+  CHECK(has(outcome.err, "no report is written, as host one has not sent it"));
   CHECK(read_file(file) == "old");
   CHECK(run.all_gone());
   CHECK(hosts.all_gone());
