@@ -51,9 +51,6 @@ namespace asio = boost::asio;
 /// How long the console may take nothing when a process of ours was killed, or the user has lost patience.
 constexpr std::chrono::seconds hurried_end{1};
 
-/// So often what reads from the terminal is looked for, only after Ctrl-Z and `bg`: no event tells of a read.
-constexpr Milliseconds background_interval{100};
-
 /// Room for this many is made at once: for ourselves, and for each worker's pipes, files, pidfd and connections to the
 /// store.
 constexpr std::size_t own_descriptors = 64;

@@ -8,14 +8,11 @@
 #include "ddrun/base/messages.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/process/process_tree.hpp"
+#include "takedown.hpp"
 
 namespace ddrun::agent {
 
 namespace {
-
-constexpr Milliseconds resweep{50};
-/// A process that survives SIGKILL for this long hangs in the kernel.
-constexpr std::chrono::seconds kill_limit{10};
 
 void signal_all(int number) {
   for (const auto& info : process::workers_and_their_descendants()) {

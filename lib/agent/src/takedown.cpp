@@ -16,10 +16,6 @@ namespace ddrun::agent {
 
 namespace {
 
-/// While killing, what was missed is looked for again after this time.
-constexpr Milliseconds resweep{50};
-/// A process that survives SIGKILL for this long hangs in the kernel.
-constexpr std::chrono::seconds kill_limit{10};
 /// A process that keeps ddrun for longer, though all workers have ended, is named.
 constexpr std::chrono::seconds naming_time{1};
 constexpr std::size_t most_named = 5;

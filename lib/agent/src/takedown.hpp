@@ -15,6 +15,11 @@
 
 namespace ddrun::agent {
 
+/// While killing, what was missed is looked for again after this time.
+inline constexpr Milliseconds resweep{50};
+/// A process that survives SIGKILL for this long hangs in the kernel.
+inline constexpr std::chrono::seconds kill_limit{10};
+
 /// Takes the group down, as GroupMachine says: sends signals, counts the grace time, kills, and finds out when nothing
 /// is left. Remembers what was sent, to tell who has ended by itself.
 class Takedown {

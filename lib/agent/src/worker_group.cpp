@@ -297,8 +297,6 @@ constexpr std::size_t most_backlog = std::size_t{16} << 20U;
 constexpr std::size_t most_at_once = std::size_t{64} << 10U;
 /// So long the others may wait for the slowest before they are told of it.
 constexpr std::chrono::seconds slow{5};
-/// So often it is looked whether the terminal, which has input, is ours again.
-constexpr std::chrono::milliseconds background_interval{100};
 
 }  // namespace
 

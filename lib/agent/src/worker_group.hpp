@@ -29,6 +29,10 @@
 
 namespace ddrun::agent {
 
+/// After Ctrl-Z and `bg`, reads of the terminal, and its return to this job, are looked for so often: no event tells of
+/// them.
+inline constexpr std::chrono::milliseconds background_interval{100};
+
 /// --stdin=all: copies ddrun's stdin to every worker, each at its own pace: the fastest may be 16 MiB ahead of the
 /// slowest. Then it has to wait, and if that lasts the slowest are named. A worker that closes its stdin or ends takes
 /// no part any more. What was read in one attempt is not read again in the next.
