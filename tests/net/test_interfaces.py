@@ -24,6 +24,9 @@ class Interfaces(JobTest):
         self.tell(h2, f"ip route add {h1.address}/32 dev eth0 src 10.78.0.2")
         self.tell(h1, f"ip route add 10.78.0.2/32 via {h2.address}")
         self.assertIn("src 10.78.0.2", self.tell(h2, f"ip route get {h1.address}"))
+        # A name that the hosts file does not have.
+        self.tell(h2, "hostname elsewhere")
+        self.addCleanup(self.tell, h2, "hostname h2")
         jobs = {"h1": self.ddrun(h1, verbs=["count", "sum", "report", self.reports, "await", self.go_file]),
                 "h2": self.ddrun(h2, f"--local-addr={h2.address}",
                                  verbs=["count", "sum", "env", "GLOO_SOCKET_IFNAME", "report", self.reports,

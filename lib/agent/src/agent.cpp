@@ -526,7 +526,7 @@ Result<void> Agent::start_command(std::string_view name, const std::string& comm
   std::string label;
   if (spec_.log.label != Label::none) {
     const bool with_host = spec_.rendezvous.several_machines() || spec_.log.label == Label::host;
-    label = concat("[", with_host ? prepared_.hostname + ":" : "", name, "] ");
+    label = concat("[", with_host ? member_->ranks().host + ":" : "", name, "] ");
   }
   if (!command_) {
     command_ = std::make_unique<HostCommand>(io_.get_executor(), *launcher_, watcher_, *output_, spec_.stop.grace);
@@ -547,7 +547,7 @@ void Agent::before_ended(int attempt, CommandEnd end) {
   told = end;
   if (machine_->spawn_is_pointless()) return dispatch(event::Spawned{});  // no worker was: it is taken down at once
   if (end.status != ExitStatus(Exited{0})) {
-    return dispatch(event::SpawnFailed{concat("--before failed on ", prepared_.hostname, ": ", describe(end.status)),
+    return dispatch(event::SpawnFailed{concat("--before failed on ", record_.result().host, ": ", describe(end.status)),
                                        shell_code(end.status)});
   }
   before_is_done_ = true;
@@ -595,7 +595,7 @@ void Agent::after_ended(const CommandEnd& end, const std::string& private_report
   result.after = end;
   if (end.status != ExitStatus(Exited{0})) {
     const bool stopped = !after_stopped_by_.empty();
-    const std::string what = concat("--after ", stopped ? "was stopped on " : "failed on ", prepared_.hostname, ": ",
+    const std::string what = concat("--after ", stopped ? "was stopped on " : "failed on ", result.host, ": ",
                                     stopped ? after_stopped_by_ : describe(end.status));
     if (exit_code(result) != 0) {
       say(Level::warning, what);
