@@ -1,10 +1,8 @@
 #include "death_reason.hpp"
 
 #include <glob.h>
-#include <linux/magic.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -176,12 +174,9 @@ std::string describe_shm(const ExitStatus& status, const std::vector<logs::TailL
         const auto has = [&](std::string_view words) { return line.text.find(words) != std::string::npos; };
         return has("unhandled system error") || has("No space left") || has("Bus error");
       });
-  struct statfs shm {};
-  if (!asks || ::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC || shm.f_blocks == 0) return {};
-  const auto bytes = [&](fsblkcnt_t blocks) {
-    return format_size(static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(shm.f_bsize));
-  };
-  return concat("/dev/shm: ", bytes(shm.f_blocks - shm.f_bfree), " of ", bytes(shm.f_blocks), " are used");
+  const auto shm = asks ? shm_space() : std::nullopt;
+  return shm ? concat("/dev/shm: ", format_size(shm->used), " of ", format_size(shm->size), " are used")
+             : std::string();
 }
 
 }  // namespace ddrun::agent

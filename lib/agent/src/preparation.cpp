@@ -1,10 +1,8 @@
 #include "preparation.hpp"
 
 #include <errno.h>
-#include <linux/magic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -12,6 +10,7 @@
 #include "ddrun/agent/report.hpp"
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/messages.hpp"
+#include "ddrun/base/proc.hpp"
 #include "ddrun/base/text.hpp"
 #include "ddrun/topology/nproc.hpp"
 #include "ddrun/worker_env/program_path.hpp"
@@ -114,13 +113,11 @@ Result<void> find_or_assume(const LaunchSpec& spec, Preparation& prepared) {
 /// NCCL and the processes of data loaders pass data through it; a container has 64 MiB if nothing else is said.
 void note_small_shm(const LaunchSpec& spec, int workers) {
   constexpr std::uint64_t enough = 1ULL << 30U;
-  struct statfs shm {};
   if (workers < 2 || spec.rendezvous.node_rank.value_or(0) != 0) return;
-  if (::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC) return;
-  const std::uint64_t size = static_cast<std::uint64_t>(shm.f_blocks) * static_cast<std::uint64_t>(shm.f_bsize);
-  if (size == 0 || size >= enough) return;  // 0: without a limit
+  const auto shm = shm_space();
+  if (!shm || shm->size >= enough) return;
   if (topology::count_gpus(topology::GpuVariables::from_environment()) == 0) return;
-  say(Level::notice, concat("/dev/shm has ", format_size(size),
+  say(Level::notice, concat("/dev/shm has ", format_size(shm->size),
                             "; NCCL and DataLoader workers need more: docker run --shm-size=8g, or --ipc=host"));
 }
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <array>
@@ -54,6 +56,13 @@ std::optional<std::int64_t> read_keyed_number(const std::string& path, std::stri
   return std::nullopt;
 }
 
+std::optional<ShmSpace> shm_space() {
+  struct statfs shm {};
+  if (::statfs("/dev/shm", &shm) != 0 || shm.f_type != TMPFS_MAGIC || shm.f_blocks == 0) return std::nullopt;
+  const auto block = static_cast<std::uint64_t>(shm.f_bsize);
+  return ShmSpace{shm.f_blocks * block, (shm.f_blocks - shm.f_bfree) * block};
+}
+
 std::optional<ProcessStat> read_process_stat(pid_t pid) {
   const std::string text = read_small_file(concat("/proc/", pid, "/stat")).value_or("");
   // The name may hold blanks and brackets: what follows its last ')' is regular.
@@ -62,8 +71,8 @@ std::optional<ProcessStat> read_process_stat(pid_t pid) {
   ProcessStat stat;
   unsigned long long born = 0;
   if (std::sscanf(text.c_str() + name_end + 1,
-                  " %c %d %d %d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &stat.state,
-                  &stat.parent, &stat.group, &stat.session, &born) != 5) {
+                  " %c %d %d %d %*d %d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &stat.state,
+                  &stat.parent, &stat.group, &stat.session, &stat.foreground, &born) != 6) {
     return std::nullopt;
   }
   stat.born = born;

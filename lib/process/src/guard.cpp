@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -253,13 +252,8 @@ void SharedState::undo_terminal_changes() {
 }
 
 bool job_is_in_background() {
-  const std::string text = read_small_file(concat("/proc/", started_process, "/stat")).value_or("");
-  pid_t group = 0;
-  pid_t foreground = 0;
-  const std::size_t name_end = text.rfind(')');
-  return name_end != std::string::npos &&
-         ::sscanf(text.c_str() + name_end + 1, " %*c %*d %d %*d %*d %d", &group, &foreground) == 2 && foreground > 0 &&
-         foreground != group;
+  const auto stat = read_process_stat(started_process);
+  return stat && stat->foreground > 0 && stat->foreground != stat->group;
 }
 
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {

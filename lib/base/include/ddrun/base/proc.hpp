@@ -19,6 +19,15 @@ namespace ddrun {
 /// The number after `key` in a file of lines "key number", such as memory.events or /proc/vmstat.
 [[nodiscard]] std::optional<std::int64_t> read_keyed_number(const std::string& path, std::string_view key);
 
+/// In bytes.
+struct ShmSpace {
+  std::uint64_t size = 0;
+  std::uint64_t used = 0;
+};
+
+/// Of /dev/shm; nothing where that is no tmpfs or has no limit. Does not block.
+[[nodiscard]] std::optional<ShmSpace> shm_space();
+
 // What /proc says of processes.
 
 /// From /proc/PID/stat, see proc(5).
@@ -27,6 +36,7 @@ struct ProcessStat {
   pid_t parent = 0;
   pid_t group = 0;
   pid_t session = 0;
+  pid_t foreground = 0;    ///< the group that its terminal belongs to now; -1: it has no terminal
   std::uint64_t born = 0;  ///< clock ticks since the machine's start: no two processes have both this and the id
 };
 
