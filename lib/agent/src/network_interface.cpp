@@ -16,14 +16,13 @@ namespace {
 
 /// By a line "10.0.0.7 name alias" Gloo finds an address of this machine that others can reach.
 bool is_in_hosts_file(const std::string& name) {
-  const std::vector<IpAddress> own = own_addresses();
   for (const std::string& line : split(read_small_file("/etc/hosts").value_or(""), '\n')) {
     std::string text = line.substr(0, line.find('#'));
     std::replace(text.begin(), text.end(), '\t', ' ');
     std::vector<std::string> words = split(trim(text), ' ');
     const auto address = IpAddress::parse(words.front());
     if (std::find(words.begin() + 1, words.end(), name) != words.end() && address && !address->is_loopback() &&
-        std::find(own.begin(), own.end(), *address) != own.end()) {
+        !interface_with(*address).empty()) {
       return true;
     }
   }
