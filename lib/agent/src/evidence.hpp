@@ -18,7 +18,7 @@ namespace ddrun::agent {
 
 /// Finds out which worker of `attempt` failed first by its own evidence: its end, its error file, its last traceback or
 /// fatal message. The first to end is often a victim, whose peer raised before and is still tearing down. A worker that
-/// ddrun stopped is the cause only where no worker ended by itself for a reason of its own. Sets
+/// ddrun stopped is the cause only where no worker ended by itself with its own reason. Sets
 /// `attempt.cause` and `attempt.cause_sign`; leaves them empty if no worker failed.
 ///
 /// `stopped_at`: when ddrun had read what workers had written by the time it began to stop them. What came later is no

@@ -382,9 +382,8 @@ constexpr Option several_table[] = {
      "agent makes",
      SETTING(spec.rendezvous.secret_file, parse_non_empty(v))},
     {"interface", "", "NAME", Kind::text, own,
-     "The network interface for Gloo, NCCL and UCX. Unset: for Gloo the one that leads to MASTER_ADDR, where this "
-     "host's "
-     "name does not",
+     "The network interface for Gloo, NCCL and UCX. Unset: for Gloo the one that leads to MASTER_ADDR, where "
+     "this host's name does not",
      SETTING(spec.rendezvous.interface, text(v))},
     {"signals-to-all", "", "", Kind::flag, own,
      "Pass SIGUSR1 and SIGUSR2 that any agent gets to the workers of all machines",

@@ -41,7 +41,7 @@ namespace ddrun::rendezvous {
 /// What nodes tell about the failure of a worker in STOPPED, gathered while a round is being stopped. The node where a
 /// worker ended badly first is the cause. Where that one's workers only complain of others, and another node has a
 /// worker that failed of its own accord, both are told; so where the cause is a worker that was only stopped, and
-/// another node's ended by itself for a reason of its own. JSON as in PROTOCOL.md, section 3; what is none is passed on
+/// another node's ended by itself with its own reason. JSON as in PROTOCOL.md, section 3; what is none is passed on
 /// unread.
 class CauseDetails {
  public:

@@ -78,8 +78,8 @@ struct SharedState {
   /// A program that the agent talks to: it is to hear that the agent is gone, and to end by itself, before it is
   /// killed; 0: none.
   std::atomic<pid_t> helper_pid{0};
-  /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty,
-  /// else named.
+  /// A directory that the agent made for this job alone; removed behind a killed agent if it is empty, else
+  /// named.
   char private_directory[512] = {};
 
   /// For the agent, once it takes signals as events: which end the job, and how long an orderly end may take.

@@ -31,11 +31,10 @@ struct PythonChoice {
 };
 
 /// The Python that runs scripts and modules: `$PYTHON_EXEC`, else that of the virtual environment that ddrun was
-/// started from (`started_as` is in its bin, see start_path()), else that of the active one (`$VIRTUAL_ENV/bin/python`,
-/// or
-/// `$CONDA_PREFIX/bin/python` where that bin is the first in PATH), else python3 from PATH.
-/// What the user set but is not there is an error, never skipped: another Python would be a surprise.
-/// Fails like find_program().
+/// started from (`started_as` is in its bin, see start_path()), else that of the active one:
+/// `$CONDA_PREFIX/bin/python` where that bin is the first in PATH, or `$VIRTUAL_ENV/bin/python`; else python3 from
+/// PATH. What the user set but is not there is an error, never skipped: another Python would be a surprise. Fails like
+/// find_program().
 [[nodiscard]] Result<PythonChoice> choose_python(const Environment& environment, const std::string& cwd,
                                                  std::string_view started_as = {});
 
