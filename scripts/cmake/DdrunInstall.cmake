@@ -29,9 +29,17 @@ install(FILES "${completion_dir}/ddrun.fish" COMPONENT programs
 
 install(FILES docs/ddrun.1 docs/ddrun-allreduce.1 docs/ddrun-etcd.1 COMPONENT programs DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
 # In the folders of the source tree, so that links between pages, and to what they name, lead somewhere.
-install(FILES README.md CHANGELOG.md CONTRIBUTING.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE NOTICE COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING
-  PATTERN "*.md" PATTERN examples EXCLUDE)
+  PATTERN "*.md" PATTERN "licenses/*" PATTERN examples EXCLUDE)
+# Debian looks for this name in each package.
+file(READ LICENSE license)
+file(READ NOTICE notice)
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/package/copyright" @ONLY CONTENT
+  "SPDX-License-Identifier: BSD-3-Clause\n\n@license@\n@notice@")
+install(FILES "${CMAKE_BINARY_DIR}/package/copyright" COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${CMAKE_BINARY_DIR}/package/copyright" COMPONENT development
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/doc/libddrun-dev")
 install(DIRECTORY configs COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 foreach(module IN ITEMS lease rendezvous)
   install(FILES lib/${module}/PROTOCOL.md COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/lib/${module}")
@@ -84,6 +92,8 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libddrun-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS libexpected-dev)
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_RESOURCE_FILE_LICENSE "${CMAKE_CURRENT_SOURCE_DIR}/LICENSE")
+set(CPACK_RPM_PACKAGE_LICENSE "BSD-3-Clause")
 set(CPACK_PACKAGE_DIRECTORY "${CMAKE_BINARY_DIR}/packages")
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
