@@ -138,11 +138,21 @@ class Words(unittest.TestCase):
         self.assertGreater(tried, 5)
 
     def test_every_module_has_its_line(self):
-        """README's table of places."""
-        text = (ROOT / "README.md").read_text(encoding="utf-8")
+        """The source map of the architecture's page."""
+        text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
         for module in ROOT.glob("lib/*/"):
             with self.subTest(module=module.name):
                 self.assertIn(f"| `lib/{module.name}/` |", text)
+
+    def test_figures(self):
+        """README's table of figures repeats what docs/benchmarks.md says."""
+        table = (ROOT / "README.md").read_text(encoding="utf-8").split("## Why\n\n")[1].split("\n\n")[0]
+        figures = re.findall(r"\b[0-9.]+ (?:s|ms|MB)\b", table)
+        self.assertGreater(len(figures), 7)
+        benchmarks = (ROOT / "docs/benchmarks.md").read_text(encoding="utf-8")
+        for figure in figures:
+            with self.subTest(figure=figure):
+                self.assertRegex(benchmarks, rf"(?<![0-9.]){re.escape(figure)}\b")
 
     def test_presets(self):
         """The table of presets in CONTRIBUTING.md."""
