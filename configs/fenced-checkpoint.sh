@@ -11,7 +11,7 @@
 # DDRUN_ROUND rises with each round and never falls, but begins at 1 each time that ddrun is started, and nothing else that
 # a worker is given tells two runs apart. So what counts is the run and then the round. Beside the checkpoint lies a note of
 # the newest. Rank 0 writes the note before it reads the checkpoint, which only a newer round may, and looks at it each
-# time before it writes one, both under a lock: from the first on, whoever is of an earlier run or round finds another note,
+# time before it writes one, both under a lock: from the first on, a process of an earlier run or round finds another note,
 # and ends with status 3. So does a run whose number is not greater than that of the last: --no-restart-on=3 ends it there.
 #
 # The lock has to hold on all machines: flock does on NFS (4, or 3 with lockd), GPFS and CephFS, on Lustre if it is mounted

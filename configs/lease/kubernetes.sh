@@ -29,7 +29,7 @@ ask() {
 }
 # field NAME: a text or number in the answer. That of a managed field has another name.
 field() { printf %s "$answer" | sed -n 's|.*"'"$1"'": *"\{0,1\}\([^",}]*\).*|\1|p'; }
-# In hundredths of a second since the machine's start: no clock that anybody sets.
+# In hundredths of a second since the machine's start: a clock that cannot be set.
 now() {
   read -r up _ </proc/uptime
   echo "${up%.*}${up#*.}"

@@ -7,7 +7,7 @@ set(commit "")
 if(EXISTS "${SOURCE_DIR}/.git")
   find_program(git git)
   if(git)
-    # Whoever builds may not be who checked out (a container, root); reading the commit's name is harmless.
+    # The building user may not own the checkout (a container, root); reading the commit's name is harmless.
     execute_process(COMMAND "${git}" --no-optional-locks -c safe.directory=* -C "${SOURCE_DIR}" describe --always --dirty=+changes
         --exclude=* --abbrev=12
       OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

@@ -61,7 +61,7 @@ foreach(file IN ITEMS toml_version.h impl/version.h impl/version.hpp)
   endif()
 endforeach()
 
-# The tests only. What `scripts/setup` has not installed is left out, unless somebody asked for it.
+# The tests only. What `scripts/setup` has not installed is left out, unless DDRUN_BUILD_TESTS=ON asks for it.
 if(DDRUN_BUILD_TESTS)
   find_package(Catch2 QUIET)
   find_program(DDRUN_PYTHON python3)

@@ -146,4 +146,4 @@ function(ddrun_test name)
     PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABEL}_full" SKIP_REGULAR_EXPRESSION "SKIPPED:")
 endfunction()
 
-include(DdrunBuildInfo) # ddrun::build_info, for whoever prints the version
+include(DdrunBuildInfo) # ddrun::build_info, for programs that print the version

@@ -2,7 +2,7 @@
 # A small Debian in a folder, to build and test with its packages. Needs common.sh and packages.sh.
 #
 # It is kept for the next time, in DDRUN_DEBIAN_DIR or else in /var/tmp, about 1.5 GB each. Nothing stays mounted: mounts
-# are made in a mount namespace that goes away with the last process in it, whoever kills it.
+# are made in a mount namespace that goes away with the last process in it, however that ends.
 
 debian_tree=/src/ddrun # inside
 declare -A debian_names=([bookworm]='Debian 12' [trixie]='Debian 13')

@@ -66,7 +66,7 @@ missing_packages() {
   done
 }
 
-# Nothing is removed for it: headers of another Boost may be somebody's.
+# Nothing is removed for it: other programs may need headers of another Boost.
 _apt_get_install() {
   as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends \
     --no-remove "$@"
@@ -102,7 +102,7 @@ install_packages() {
       "Run as root: apt-get install --no-install-recommends ${missing[*]}"
     # It asks for its password here, where that can be seen.
     sudo -v || die "installing packages needs root, and sudo refused" \
-      "Have somebody run: apt-get install --no-install-recommends ${missing[*]}"
+      "Ask an administrator to run: apt-get install --no-install-recommends ${missing[*]}"
   fi
   step "Installing packages for $what" "install-${what// /-}" _apt_install "${missing[@]}"
 }

@@ -2,7 +2,7 @@
 # N "hosts" on one machine, each with its own network, host name, processes, /dev/shm, /etc/hosts, home and clock.
 #
 #   hosts.sh run [N]          make h1 … hN (default 3), all joined by one switch, until it is killed
-#   hosts.sh cut HOST         its wire is pulled: everything to and from it vanishes, and nobody is told
+#   hosts.sh cut HOST         its wire is pulled: packets are dropped without an error
 #   hosts.sh heal HOST        the wire is back
 #   hosts.sh deaf HOST        it can send but hears nothing (mute: it hears but what it sends vanishes)
 #   hosts.sh loss HOST PCT    so many packets in a hundred to it and from it are lost; 0 none

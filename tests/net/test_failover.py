@@ -11,7 +11,7 @@ from netcase import main
 
 AWAY = float(os.environ.get("DDRUN_NET_ETCD_AWAY", "20"))
 TTL = 5
-# Where another one leads at once: nobody could wait for this one to be over.
+# Another coordinator leads at once, before a test could wait for this one's end.
 LONG_LEASE = "--lease-ttl=300"
 
 

@@ -20,7 +20,7 @@ class Interfaces(JobTest):
         self.tell(h2, "ip addr add 10.78.0.2/24 dev eth1")
         self.tell(h2, "ip link set eth1 up")
         self.tell(h2, "ip link set far1 up")
-        # What begins on h2 comes to h1 from there, unless it asks for another address, as the agent is told to.
+        # What begins on h2 comes to h1 from there, unless it binds another address, as the agent's option says.
         self.tell(h2, f"ip route add {h1.address}/32 dev eth0 src 10.78.0.2")
         self.tell(h1, f"ip route add 10.78.0.2/32 via {h2.address}")
         self.assertIn("src 10.78.0.2", self.tell(h2, f"ip route get {h1.address}"))

@@ -43,7 +43,7 @@ class Kills(JobTest):
         print(f"{KILLS} kills, seed {SEED}", flush=True)
         for number in range(KILLS):
             def started():
-                # Whoever has ended is started again, as a service manager would; the coordinator's end is everybody's.
+                # An agent that has ended is started again, as a service manager would; the coordinator's end ends all.
                 for host in self.bed.hosts:
                     job = jobs.get(host.name)
                     if job is None or job.ended():

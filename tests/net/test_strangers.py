@@ -6,7 +6,7 @@ import re
 from jobs import JobTest
 from netcase import main
 
-# What comes back when somebody asks the store for a key.
+# The answer to a stranger's GET at the store.
 ASK = """
 import socket, struct, sys
 try:

@@ -33,7 +33,7 @@ NOT_COMPARED = {"DDRUN_TEST_RUN", "PROBE_DIR", "PWD", "LC_CTYPE"}
 
 
 def free_port():
-    """One that the kernel gives to nobody who asks for any."""
+    """A port outside the kernel's ephemeral range."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as listener:
@@ -186,7 +186,7 @@ class Run:
                 continue
             plain = self.plain(name)
             if plain.startswith("tmp/"):
-                # Where logs are that nobody named a place for: each has its own way to call the folder.
+                # Default log folders: each launcher names them differently.
                 plain = re.sub(r"^tmp/\w+_RANDOM", "tmp/FOLDER", plain)
             plain = re.sub(r"([^/]+)_[a-zA-Z0-9_]{8}(?=$|/attempt_)", r"\1_RANDOM", plain) \
                 if "/attempt_" in plain or path.is_dir() else plain

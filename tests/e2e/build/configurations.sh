@@ -22,7 +22,7 @@ grep -q 'tests: left out, as Catch2 is not installed (scripts/setup --tests)' "$
 targets without | grep '^ddrun_program:' >/dev/null || fail "without Catch2 there is no ddrun"
 ! targets without | grep 'ddrun_test_' >/dev/null || fail "without Catch2 there are tests"
 
-# Who asks for them is told what to do.
+# Asking for them is an error that says what to do.
 ! configure wanted -DCMAKE_DISABLE_FIND_PACKAGE_Catch2=ON -DDDRUN_BUILD_TESTS=ON || fail "tests can be configured without Catch2"
 tr '\n' ' ' <"$dir/wanted.txt" | tr -s ' ' | grep -q 'the tests need Catch2, not installed here.*scripts/setup --tests' ||
   { cat "$dir/wanted.txt"; fail "the message does not say what to install"; }

@@ -81,7 +81,7 @@ says() { # STATUS REGEX COMMAND…
 }
 says 2 '^store-client: WORLD_SIZE is not set: start this program with ddrun$' \
   env -u RANK -u WORLD_SIZE -u MASTER_ADDR -u MASTER_PORT "$worker"
-# Port 1 is nobody's; the deadline ends the attempts.
+# No server listens on port 1; the deadline ends the attempts.
 says 1 '^store-client: rank 0: .*127\.0\.0\.1:1' \
   env RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 "$worker" 300ms
 

@@ -76,7 +76,7 @@ TEST_CASE("USR1 USR2 CONT TSTP and WINCH are passed through and the job goes on"
   for (const auto& signal : signals) verbs.insert(verbs.end(), {"tell", signal.second});
   verbs.insert(verbs.end(), {"print", "ready", "forever"});
   RunOptions options;
-  // Without a shell that could continue it, Ctrl-Z stops nobody.
+  // Without a shell that could continue the job, Ctrl-Z stops no process.
   options.own_group = false;
   options.in_child = [] { ::setsid(); };
   Run run(job({"-n", "2"}, verbs), options);
@@ -161,7 +161,7 @@ TEST_CASE("A signal that comes while the report is written loses neither report 
   const std::string report = dir.file("report");
   REQUIRE(::mkfifo(report.c_str(), 0600) == 0);
   Run run(job({"--report=" + report}, {"print", "over", "exit", "3"}));
-  // Nobody reads it until the signal is there.
+  // It is not read until the signal is pending.
   REQUIRE(run.wait_for_out("over\n"));
   REQUIRE(wait_until([&] { return descendants_of(run.pid()).size() == 2; }));
   run.signal(SIGTERM);

@@ -201,7 +201,7 @@ TEST_CASE("A worker can write to its controlling terminal, also when it has clos
   Run run(command({"-n", "2", "/bin/sh", "-c",
                    "exec >/dev/null 2>&1; sleep 0.1; echo asks >/dev/tty; read answer </dev/tty && exit 9; exit 0"}),
           on.options);
-  CHECK(run.wait().code() == 0);  // neither hung up nor kept waiting for somebody who types
+  CHECK(run.wait().code() == 0);  // neither hung up nor blocked on terminal input
   CHECK(run.all_gone());
   INFO(on.screen());
   CHECK(count(on.screen(), "] asks\r\n") == 2);

@@ -25,7 +25,7 @@ if rank == 1:
     sys.exit(0)
 """
 
-# The others do not end by themselves: with one that fails nobody waits for them.
+# The others do not end by themselves: a test with a rank that fails does not wait for them.
 FAILS = """
 import os, time
 def load():

@@ -95,7 +95,7 @@ TEST_CASE("Agents of one machine whose port was taken when they began run the co
   REQUIRE(other.wait_for_out("up"));
   Agents agents({"--nnodes=2"}, port);
   for (int i = 0; i < 2; ++i) agents.start({}, {"exit", "0"});
-  // Mostly that nobody listens, or that the other agent hung up, which tries for both addresses just then.
+  // Mostly connection refused, or that the other agent hung up, which tries both addresses at that moment.
   for (int i = 0; i < 2; ++i) REQUIRE(agents[i].wait_for_err("; trying for "));
   other.signal(SIGKILL);
   const auto outcomes = agents.finish();

@@ -29,7 +29,7 @@ def say(text):
 
 
 def with_state(change):
-    """What `change` says of the state, which it may change, while nobody else can."""
+    """What `change` says of the state, which it may change, under the lock."""
     with open(path + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

@@ -100,7 +100,7 @@ TEST_CASE("Every machine ends with the first failure's status and names it") {
     CHECK(outcome.code() == 41);
     CHECK(has(outcome.err, "error: rank 2 exited with code 41"));
   }
-  // The coordinator's machine has not seen the worker's output: it is told there.
+  // The coordinator's machine has not seen the worker's output: its report quotes it.
   CHECK(has(outcomes[0].err, "stderr:  it is broken"));
 }
 

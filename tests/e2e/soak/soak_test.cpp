@@ -40,7 +40,7 @@ std::uint64_t setting(const char* variable, std::uint64_t otherwise) {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-/// Connects to ports of the loopback as long as it lives and says what nobody understands.
+/// Connects to ports of the loopback as long as it lives and sends garbage.
 class Strangers {
  public:
   explicit Strangers(std::uint64_t seed) : thread_([this, seed] { run(Random(seed)); }) {}
@@ -79,7 +79,7 @@ class Strangers {
   std::thread thread_;
 };
 
-/// "[rank] line N of rank R xxx": counts them by rank; what is torn, or out of order, is told.
+/// "[rank] line N of rank R xxx": counts them by rank; reports torn lines and lines out of order.
 class Lines {
  public:
   void read(const std::string& text) {
@@ -195,7 +195,7 @@ class Scene {
     Run first(argv("--node-rank=0"), options);
     Run second(argv("--node-rank=1"), options);
     strangers_.visit(port);
-    // Both are read at the same time: an agent whose output nobody reads keeps the other one waiting.
+    // Both are read at the same time: an agent whose output is not read keeps the other one waiting.
     auto other = std::async(std::launch::async, [&] { return judge(second, 0, false); });
     const std::string problem = judge(first, 0, false);
     const std::string of_other = other.get();

@@ -115,7 +115,7 @@ TEST_CASE("Whichever of the hosts processes is killed nothing is left") {
     processes = living.size();
     if (victim >= living.size()) break;
     ::kill(living[victim], SIGKILL);
-    // A stray may be missed by nobody: then the job goes on.
+    // A stray may go unnoticed: then the job goes on.
     if (!wait_until([&] { return run.living().empty(); }, std::chrono::seconds(2))) run.signal(SIGTERM);
     const auto outcome = run.wait(std::chrono::seconds(90));
     DDRUN_SHOW(outcome);
@@ -140,7 +140,7 @@ TEST_CASE("A ddrun that is killed while it is copied leaves no copy") {
 TEST_CASE("A copied ddrun that is killed leaves no copy") {
   SshHosts hosts;
   const std::string scratch = hosts.add_bare();
-  // All that the host has is killed below: what was started after a look at it would be left to nobody.
+  // All that the host has is killed below: a process started after the listing would be left running.
   Run run(hosts.unseen(hosts.shell("bare", {}, "sleep 1000 & echo up; wait")));
   REQUIRE(run.wait_for_out("up\n"));
   // A process in the middle of its exec has no environment to be known by.

@@ -60,7 +60,7 @@ class SshHosts {
         "\nUsePAM no\nStrictModes no\nPermitRootLogin yes\nPidFile none\n"
         "PasswordAuthentication no\nLogLevel ERROR\nUseDNS no\nMaxStartups 200:30:400\n" +
         settings + "\nSetEnv HOME=" + directory_.file("home") + " " + mark_ + " " + variables_[name] + "\n";
-    // The port is free when it is looked for; somebody may be quicker.
+    // The port is free when it is chosen; another process may bind it first.
     for (int attempt = 0; attempt < 5; ++attempt) {
       const int port = free_port();
       write_file(directory_.file(name + ".sshd"),

@@ -22,7 +22,7 @@ def stay(scope, client):
 
 
 timer.configure(timer.FileTimerClient(path))
-with open(path, "wb", buffering=0) as fifo:  # what is no timer is nobody's harm
+with open(path, "wb", buffering=0) as fifo:  # a message that is no timer is ignored
     fifo.write(b"garbage\n{}\n" + b"x" * 20000 + b"\n")
     # Nor is the number of a process that is not ours to end.
     fifo.write(b'{"version": 1, "pid": %d, "scope_id": "not ours", "expiration_time": 1, "signal": 9}\n'

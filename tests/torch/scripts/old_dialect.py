@@ -64,7 +64,7 @@ def exercise(connect):
         "wait in vain": fails(lambda: connect().wait(["none"], timedelta(milliseconds=200))),
         "others go on": text(connect().get("n")),
     }
-    # A wait that was given up is answered late; nobody else may get that answer.
+    # A wait that was given up is answered late; no other request may get that answer.
     late = connect()
     result["late"] = [fails(lambda: late.wait(["late"], timedelta(milliseconds=100))), other.set("late", "1"),
                       text(connect().get("late")), text(other.get("n"))]

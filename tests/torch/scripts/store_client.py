@@ -209,7 +209,7 @@ def refused(record, connect):
 
 
 def exercise(connect):
-    """`connect` opens one more connection to a server that nobody else uses."""
+    """`connect` opens one more connection to a server without other clients."""
     record, store, other = Recorder(), connect(), connect()
     values(record, store)
     timeouts(record, connect)
