@@ -53,6 +53,6 @@ gpu_tests() {
     _gpu_check "every collective of 2 ranks on one GPU" env CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1 \
       "$dir/ddrun" --nproc-per-node=2 "$worker" "${everything[@]}"
   else
-    count skip "GPU: every collective of 2 ranks on one GPU" "that needs NCCL 2.30 (docs/nccl.md)"
+    count skip "GPU: every collective of 2 ranks on one GPU" "that needs NCCL 2.30 (docs/allreduce.md)"
   fi
 }

@@ -94,7 +94,7 @@ def gpu_allreduce(bench, note, one_rank=ONE_RANK, several=SEVERAL):
     for ranks in (2, 4, 8):
         def side(count=ranks):
             if version < SHARING_NCCL:
-                raise Skip(f"NCCL {version[0]}.{version[1]} does not let ranks share a GPU, 2.30 does (docs/nccl.md)")
+                raise Skip(f"NCCL {version[0]}.{version[1]} does not let ranks share a GPU, 2.30 does (docs/allreduce.md)")
             return [gpu.run(count, sizes) for sizes in several]
         shared, trouble = in_turn({"several": (rounds, side)}, lambda text, count=ranks: note(f"{count} ranks {text}"))
         if trouble:
