@@ -46,7 +46,7 @@ foreach(module IN ITEMS lease rendezvous)
 endforeach()
 install(PROGRAMS scripts/each-host COMPONENT programs DESTINATION "${CMAKE_INSTALL_DOCDIR}/scripts")
 
-# find_package(ddrun) and ddrun::store for programs in C++ (docs/cpp-workers.md). Of ddrun::base only those headers that
+# find_package(ddrun) and ddrun::store for programs in C++ (docs/store.md). Of ddrun::base only those headers that
 # the store's own include; tests/e2e/build/example_project.sh notices one too few or too many.
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/ddrun")
 target_compile_features(ddrun_base INTERFACE cxx_std_20)

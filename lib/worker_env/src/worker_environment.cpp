@@ -307,7 +307,7 @@ namespace {
 /// What torchrun's --run-path does to a script, in Python without PyTorch: an exception goes into the error file as
 /// from
 /// @record, and a worker that has come to its end waits until all of its machine have, so that none tears down what the
-/// others still use. They count themselves at a barrier of the agent's store (docs/store-protocol.md).
+/// others still use. They count themselves at a barrier of the agent's store (docs/store.md).
 constexpr std::string_view run_path =
     R"(import faulthandler, json, os, pkgutil, runpy, socket, struct, sys, time, traceback
 

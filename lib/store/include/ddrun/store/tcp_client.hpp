@@ -19,7 +19,7 @@ inline constexpr std::size_t max_key_size = 8191;  ///< bytes
 inline constexpr std::size_t max_value_size = 8 * 1024 * 1024;
 inline constexpr std::size_t max_keys_per_call = 131072;
 
-/// A client of a store server that speaks PyTorch's TCPStore protocol (docs/store-protocol.md): ours, or PyTorch's own.
+/// A client of a store server that speaks PyTorch's TCPStore protocol (docs/store.md): ours, or PyTorch's own.
 /// Keys and values are any bytes. Puts "/" in front of keys as PyTorch does, so both see the same ones.
 ///
 /// Every call may block, until `deadline` at the longest, and up to five seconds more to withdraw from a server that

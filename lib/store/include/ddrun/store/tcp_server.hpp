@@ -42,11 +42,11 @@ struct TcpServerStats {
   std::uint64_t strangers = 0;         ///< connections ended because of where they came from; not in `accepted`
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
-  /// Requests carried out, by the names of docs/store-protocol.md; without those that are 0.
+  /// Requests carried out, by the names of docs/store.md; without those that are 0.
   std::vector<std::pair<std::string, std::uint64_t>> requests;
 };
 
-/// The worker store: serves PyTorch's TCPStore protocol, both of its dialects (docs/store-protocol.md), on one thread
+/// The worker store: serves PyTorch's TCPStore protocol, both of its dialects (docs/store.md), on one thread
 /// of its own. It never looks up a name.
 ///
 /// The thread blocks all signals, wakes up only for its clients, and is called "ddrun-store". Memory per client is
