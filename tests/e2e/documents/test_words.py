@@ -25,7 +25,6 @@ ETCD = str(pathlib.Path(DDRUN).parent / "ddrun-etcd")
 FOREIGN = {
     "benchmarks.md": {"tag-output", "tag", "line-buffer", "bidir"},
     "coming-from-torchrun.md": {"local-rank", "num-processes"},
-    "nccl.md": {"preset"},
     "schedulers.md": {"kill-on-bad-exit"},
 }
 OTHER_PROGRAMS = re.compile(
@@ -138,11 +137,17 @@ class Words(unittest.TestCase):
         self.assertGreater(tried, 5)
 
     def test_every_module_has_its_line(self):
-        """The source map of the architecture's page."""
+        """The source map of docs/architecture.md, and the files in it."""
         text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
         for module in ROOT.glob("lib/*/"):
             with self.subTest(module=module.name):
                 self.assertIn(f"| `lib/{module.name}/` |", text)
+        rows = re.findall(r"^\| `(lib/\w+)/` \| [^|]* \| (`[^|]*`) \|$", text, re.MULTILINE)
+        self.assertGreater(len(rows), 5)
+        for folder, files in rows:
+            for name in re.findall(r"`([^`]+)`", files):
+                with self.subTest(folder=folder, name=name):
+                    self.assertTrue(list((ROOT / folder).rglob(name)))
 
     def test_figures(self):
         """README's table of figures repeats what docs/benchmarks.md says."""
@@ -197,7 +202,7 @@ class Words(unittest.TestCase):
 
 
 class WorkersInCpp(unittest.TestCase):
-    page = ROOT / "docs/cpp-workers.md"
+    page = ROOT / "docs/store.md"
 
     def test_the_lines_of_cpp_compile(self):
         compiler = shutil.which("c++")
