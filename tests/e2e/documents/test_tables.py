@@ -21,7 +21,7 @@ ALLREDUCE = str(pathlib.Path(DDRUN).parent / "ddrun-allreduce")
 
 
 class ExitCodes(unittest.TestCase):
-    """docs/exit-codes.md, row by row."""
+    """The exit codes of docs/options.md, row by row."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ddrun-codes-"))
@@ -38,7 +38,8 @@ class ExitCodes(unittest.TestCase):
         self.ends(code, *options, "sh", "-c", script, **variables)
 
     def test_every_row(self):
-        rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs/exit-codes.md").read_text(encoding="utf-8"), re.MULTILINE)
+        text = (ROOT / "docs/options.md").read_text(encoding="utf-8").split("## Exit codes")[1]
+        rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", text, re.MULTILINE)
         played = {"0": self.success, "1 to 255": self.own_code, "128 + N": self.signals, "2": self.usage, "124": self.limits,
                   "125": self.itself, "126": self.not_executable, "127": self.not_found}
         self.assertEqual([row for row in rows if row not in ("Code", "---")], list(played))
@@ -121,7 +122,7 @@ class ExitCodes(unittest.TestCase):
 
 
 class Environment(unittest.TestCase):
-    """docs/environment.md, table by table."""
+    """docs/environment.md, list by list."""
     page = (ROOT / "docs/environment.md").read_text(encoding="utf-8")
 
     def section(self, title):
@@ -137,16 +138,16 @@ class Environment(unittest.TestCase):
     def test_every_variable_is_there(self):
         seen = self.workers_see("--seed=1", "--virtual-local-rank", "--interface=lo", TORCHELASTIC_ENABLE_FILE_TIMER=1,
                                 HIP_VISIBLE_DEVICES="0")
-        tables = self.section("As torchrun sets it") + self.section("Ours")
-        named = {name for row in re.findall(r"^\| (`[^|]*) \|", tables, re.MULTILINE) for name in re.findall(r"`([A-Z_]+)`", row)}
+        lists = self.section("As torchrun sets it") + self.section("ddrun's own")
+        named = {name for entry in re.findall(r"^\* (`[^:]*):", lists, re.MULTILINE) for name in re.findall(r"`([A-Z_]+)`", entry)}
         self.assertGreater(len(named), 20)
         # Those that the page makes depend on something else.
         self.assertEqual(named - set(seen) - {"OMP_NUM_THREADS", "DDRUN_ATTEMPT_DIR"}, set())
 
     def test_what_is_taken_out(self):
-        named = re.findall(r"`([A-Za-z_]+)`", self.section("Taken out").split("What says something")[0])
+        named = re.findall(r"`([A-Z][A-Za-z0-9_]+)`", self.section("Taken out").split("Variables about the job")[0])
         self.assertGreater(len(named), 20)
-        given = {name + "X" if name.endswith("_") else name: "1" for name in named if name not in ("srun", "mpirun")}
+        given = {name + "X" if name.endswith("_") else name: "1" for name in named}
         stay = {"SLURM_JOB_ID": "1", "SLURM_NODEID": "0"}
         self.assertEqual(set(self.workers_see("--env-detect=none", **given, **stay)) & {*given, *stay}, set(stay))
         self.assertLessEqual(set(given), set(self.workers_see("--env-detect=none", "--keep-scheduler-env", **given)))

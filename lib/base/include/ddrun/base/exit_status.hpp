@@ -36,7 +36,7 @@ using ExitStatus = std::variant<Exited, Signaled>;
 /// What a shell would see: the code, or 128 + signal.
 [[nodiscard]] int shell_code(const ExitStatus& status);
 
-/// ddrun's own exit codes. docs/exit-codes.md is this table for users.
+/// ddrun's own exit codes. docs/options.md has this table for users.
 ///
 ///     0         all workers ended with a success code
 ///     1 … 255   the code of the worker that failed first, as it is
