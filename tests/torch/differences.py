@@ -1,11 +1,11 @@
-"""Which differences between ddrun and torchrun are intended: each rule is a row of docs/differences-from-torchrun.md,
-named there by a comment `<!-- id: … -->`. A rule states exactly what both sides must look like, so that it hides nothing
+"""Which differences between ddrun and torchrun are intended: each rule is an entry of docs/coming-from-torchrun.md, named
+there by a comment `<!-- id: … -->`. A rule states exactly what both sides must look like, so that it hides nothing
 else."""
 
 import pathlib
 import re
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/differences-from-torchrun.md"
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/coming-from-torchrun.md"
 NOTHING = None  # an entry that one side does not have
 RULES = []
 
@@ -20,7 +20,8 @@ def rule(row, what, one_sided=False):
 
 
 def rows_of_the_document():
-    return re.findall(r"^\|.*<!-- id: ([a-z0-9-]+) -->.*\|$", DOCUMENT.read_text(encoding="utf-8"), re.M)
+    entries = re.findall(r"^\* [^\n]*(?:\n  [^\n]*)*", DOCUMENT.read_text(encoding="utf-8"), re.M)
+    return [row for entry in entries for row in re.findall(r"<!-- id: ([a-z0-9-]+) -->", entry)]
 
 
 def compare(line, ours, theirs):

@@ -1,5 +1,5 @@
-"""Every line of command_lines.py under ddrun and under torchrun: what workers see and what comes out is the same, or a
-row of docs/differences-from-torchrun.md says how it differs. DDRUN_TEST_LINES=REGEX runs only the lines that match,
+"""Every line of command_lines.py under ddrun and under torchrun: what workers see and what comes out is the same, or an
+entry of docs/coming-from-torchrun.md says how it differs. DDRUN_TEST_LINES=REGEX runs only the lines that match,
 DDRUN_TEST_LINES_STEP=N each Nth one."""
 
 import concurrent.futures
