@@ -188,7 +188,7 @@ class Report(unittest.TestCase):
     def test_every_key(self):
         """The keys of --report that docs/debugging.md lists are those that are written."""
         page = (ROOT / "docs/debugging.md").read_text(encoding="utf-8").split("## The report as JSON")[1]
-        listed = [re.findall(r"`([a-z_.\[\]]+)`", row) for row in re.findall(r"^\| (`[^|]*) \|", page, re.MULTILINE)]
+        listed = [re.findall(r"`([a-z_.\[\]]+)`", entry) for entry in re.findall(r"^\* (`[^:\n]*)", page, re.MULTILINE)]
         listed = [name for names in listed for name in names]
         split = listed.index("rank")
         job, worker = set(listed[:split]), set(listed[split:])
