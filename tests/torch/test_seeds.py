@@ -1,7 +1,7 @@
-"""Streams of random numbers from DDRUN_SEED: reproducible, and different for each rank. With the documents' examples."""
+"""Streams of random numbers from DDRUN_SEED: reproducible, and different for each rank; in Python with the page's example."""
 import shutil
 
-from harness import TorchTest, main, run, run_ddrun
+from harness import TorchTest, main, run, run_ddrun, script
 from documents import write_files
 
 FAIL_ONCE = """
@@ -35,10 +35,11 @@ class Seeds(TorchTest):
         compiler = shutil.which("c++")
         if not compiler:
             self.skipTest("there is no c++ in PATH")
-        write_files("python-workers.md", self.tmp)
         program = self.tmp / "seeds"
-        self.assert_success(run([compiler, "-o", program, self.tmp / "seeds.cpp"]))
+        self.assert_success(run([compiler, "-o", program, script("seeds.cpp")]))
         first = self.check(program)
+        self.assertEqual(first["[0]"], "2576493707698874361")
+        self.assertEqual(first["[1]"], "11572511668999661906")
         self.assertFalse(set(first.values()) & set(self.streams(3, 43, program).values()))
         # The same after a restart.
         again = self.streams(3, 42, "sh", "-c", FAIL_ONCE, "sh", program, options=["--max-restarts=1"])
