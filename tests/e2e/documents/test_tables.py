@@ -152,6 +152,12 @@ class Environment(unittest.TestCase):
         self.assertEqual(set(self.workers_see("--env-detect=none", **given, **stay)) & {*given, *stay}, set(stay))
         self.assertLessEqual(set(given), set(self.workers_see("--env-detect=none", "--keep-scheduler-env", **given)))
 
+    def test_where_error_files_are_without_logs(self):
+        """As docs/output.md says."""
+        result = run([DDRUN, "sh", "-c", "echo $TORCHELASTIC_ERROR_FILE"], env={"TMPDIR": None})
+        folder = "/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp"
+        self.assertRegex(result.out, rf"^{folder}/ddrun_[a-z0-9]{{8}}/error_0_0\.json\n$")
+
     def test_seeds(self):
         rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", self.section("DDRUN_SEED"), re.MULTILINE)
         self.assertTrue(rows)
