@@ -1,10 +1,17 @@
-"""The tables of docs/when-things-go-wrong.md: what each failure does, says, ends with, and how long that takes."""
+"""What docs/several-machines.md and docs/ssh.md say of each failure, below "When something fails": what it does, the message,
+the exit status, and how long that takes.
+
+    **Group.** ... Status: 125.             what holds for the items below, up to the next paragraph
+    * A fault: an effect. Message: `h2 … was lost`. Status: 1. Within: 3 s. <!-- id: one another -->
+"""
 
 import dataclasses
 import pathlib
 import re
 
-DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs/when-things-go-wrong.md"
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("several-machines.md", "ssh.md")
+HEADING = "## When something fails"
 
 
 @dataclasses.dataclass
@@ -22,7 +29,7 @@ class Row:
 
     @property
     def seconds(self):
-        """The seconds in `within`, 0 for "at once" and the like."""
+        """The seconds in `within`, 0 if there are none."""
         return sum(float(number) for number in re.findall(r"([\d.]+) s\b", self.within))
 
 
@@ -30,16 +37,38 @@ def _pattern(text):
     return ".*".join(re.escape(part.strip()) for part in text.split("…"))
 
 
+def _fields(text):
+    """{label: text} of what "Message: ...", "Status: ..." and "Within: ..." say."""
+    fields = dict(re.findall(r"\b(Status|Within): (.+?)\.(?= |$)", text))
+    if message := re.search(r"\bMessage: ((?:`[^`]+`(?:, )?)+)\.", text):
+        fields["Message"] = message[1]
+    return fields
+
+
+def _blocks(page):
+    """The paragraphs and items below the heading, each as one line."""
+    text = (DOCS / page).read_text(encoding="utf-8").split(f"\n{HEADING}\n")[1].split("\n## ")[0]
+    return [" ".join(block.split()) for block in re.split(r"\n\n|\n(?=\* )", text) if block.strip()]
+
+
 def read():
     rows = {}
-    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
-        found = re.search(r"<!-- id: ([a-z0-9-]+) -->", line)
-        if not found:
-            continue
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) != 5 or found[1] in rows:
-            raise AssertionError(f"{DOCUMENT.name}: {line}")
-        rows[found[1]] = Row(found[1], [_pattern(text) for text in re.findall(r"`([^`]+)`", cells[2])], cells[3], cells[4])
+    for page in PAGES:
+        group = {}
+        for block in _blocks(page):
+            if not block.startswith("* "):
+                group = _fields(block)
+                continue
+            ids = re.fullmatch(r"\* ([^<]+) <!-- id: ([a-z0-9 -]+) -->", block)
+            said = set(re.findall(r"\b(Message|Status|Within): ", block))
+            if not ids or said != set(_fields(ids[1])):
+                raise AssertionError(f"{page}: {block}")
+            fields = {"Message": "", "Status": "", "Within": "", **group, **_fields(ids[1])}
+            for name in ids[2].split():
+                if name in rows:
+                    raise AssertionError(f"{page}: there are two of {name}")
+                rows[name] = Row(name, [_pattern(text) for text in re.findall(r"`([^`]+)`", fields["Message"])],
+                                 fields["Status"], fields["Within"])
     return rows
 
 

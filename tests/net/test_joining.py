@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Coming and going"."""
+"""docs/several-machines.md, "Joining and leaving"."""
 
 from jobs import INTERRUPT, JobTest
 from netcase import main, wait_until

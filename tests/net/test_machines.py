@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Agents and machines"."""
+"""docs/several-machines.md, "When something fails": agents and machines."""
 
 import datetime
 import json

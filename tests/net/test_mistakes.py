@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Mistakes"."""
+"""docs/several-machines.md, "Mistakes"."""
 
 import os
 import pathlib

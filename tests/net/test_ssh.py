@@ -1,4 +1,4 @@
-"""docs/ssh.md and docs/when-things-go-wrong.md, "Over ssh": one ddrun on h4 starts the job on the other hosts."""
+"""docs/ssh.md: one ddrun on h4 starts the job on the other hosts."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Agents and machines": a disk or a terminal that takes nothing for a while."""
+"""docs/several-machines.md, "No effect": a disk or a terminal that takes nothing for a while."""
 
 import os
 import pty

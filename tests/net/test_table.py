@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md and the tests agree about which rows there are."""
+"""docs/several-machines.md, docs/ssh.md and the tests agree about which failures there are."""
 
 import re
 import unittest

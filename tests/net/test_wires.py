@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Wires"."""
+"""docs/several-machines.md, "When something fails": links."""
 
 import time
 

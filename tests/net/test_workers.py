@@ -1,4 +1,4 @@
-"""docs/when-things-go-wrong.md, "Workers"."""
+"""docs/several-machines.md, "Workers"."""
 
 import bed as beds
 from jobs import JobTest
