@@ -138,7 +138,7 @@ int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std
   starting.stdin_usable = context.stdin_usable;
   starting.ending_signals = spec.stop.ending_signals;
   starting.begin_to_listen = [&](std::chrono::milliseconds margin) {
-    context.shared->agent_begins_to_listen(spec.stop.ending_signals, spec.stop.grace + margin);
+    context.shared->begin_signal_handling(spec.stop.ending_signals, spec.stop.grace + margin);
   };
   starting.guard_messages = context.guard_messages.get();
   starting.hear = [&context](bool& gone) -> std::optional<cluster::SignalHeard> {
@@ -148,8 +148,8 @@ int start_agents(const LaunchSpec& spec, const cluster::SlurmScript& script, std
     if (n != static_cast<ssize_t>(sizeof message)) return std::nullopt;
     return cluster::SignalHeard{message.signal, message.sender, message.at_once};
   };
-  starting.sweeper_life = context.sweeper_life.get();
-  starting.repetition_pause = process::Insistence::pause;
+  starting.sweeper_liveness = context.sweeper_liveness.get();
+  starting.repetition_pause = process::RepeatedSignal::duplicate_window;
   return starter.run(script, starting);
 }
 

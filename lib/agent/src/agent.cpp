@@ -164,7 +164,7 @@ class Agent {
   std::unique_ptr<process::Launcher> launcher_;
   process::JobCgroup job_cgroup_;
   process::ChildWatcher watcher_;
-  process::SignalsHeard signals_;
+  process::SignalReceiver signals_;
   Alarm time_limit_;
   Alarm skew_;
   std::unique_ptr<logs::Output> output_;
@@ -264,7 +264,7 @@ Result<void> Agent::open_rendezvous() {
   options.version = version_;
   options.hooks = &hooks_;
   options.on_lease_program = [shared = shared_.shared](pid_t pid) { shared->helper_pid = pid; };
-  options.kill_workers = process::kill_workers_beside;
+  options.kill_workers = process::kill_workers_without_reaping;
   options.on_signal = [this](int signal) { group_->signal(signal); };
   options.with_store = worker_env::uses_agent_store(spec_, prepared_.parent);
   member_ = std::make_unique<JobMember>(io_.get_executor(), std::move(options),
@@ -331,7 +331,7 @@ void Agent::suspend(bool still) {
   takedown_->stand_still(still);
   member_->stand_still(still);
   if (watchdog_) watchdog_->stand_still(still);
-  shared_.shared->agent_is_suspended(still);
+  shared_.shared->set_suspended(still);
 }
 
 void Agent::signal_held(int number) const {
@@ -625,7 +625,7 @@ void Agent::carry_out(const action::CloseOutput&) {
     all_well = all_well && worker.end.success;
     if (worker.child) still_running.insert(worker.end.rank);
   }
-  if (!all_well) shared_.shared->undo_terminal_changes();
+  if (!all_well) shared_.shared->request_terminal_restore();
   output_->async_end_attempt([this] { output_closed(); }, std::move(still_running));
 }
 

@@ -62,7 +62,7 @@ void HostCommand::take_end(const process::ChildEnd& end) {
 
 void HostCommand::check_gone() {
   if (!is_running() || child_ || gone_) return;
-  if (spawner_.anyone_left()) stop(SIGTERM);
+  if (spawner_.has_processes()) stop(SIGTERM);
   else finish();
 }
 

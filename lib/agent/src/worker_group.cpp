@@ -131,7 +131,7 @@ Result<void> WorkerGroup::confirm(int lane_number) {
 
 Result<void> WorkerGroup::confirm_all() {
   Result<void> first;
-  for (int lane = 0; lane < process::Spawner::lanes; ++lane) {
+  for (int lane = 0; lane < process::Spawner::slots; ++lane) {
     auto confirmed = confirm(lane);
     if (!confirmed && first) first = confirmed;
   }
@@ -163,7 +163,7 @@ Result<void> WorkerGroup::spawn_all(const RankAssignment& ranks, const worker_en
       failure = confirm_all();
       if (!failure || pause()) break;
     }
-    const int lane = static_cast<int>(i % process::Spawner::lanes);
+    const int lane = static_cast<int>(i % process::Spawner::slots);
     failure = confirm(lane);
     if (failure) failure = begin(lane, workers_[i], ranks, environment);
   }
@@ -234,7 +234,7 @@ void WorkerGroup::stop_strays(Strays& told) {
     if (worker.child || worker.left_group) groups.insert(worker.end.pid);
   }
   for (const auto& info : process::workers_and_their_descendants()) {
-    if (info.state == 'Z' || groups.count(info.group) != 0 || !told.emplace(info.pid, info.born).second) continue;
+    if (info.state == 'Z' || groups.count(info.group) != 0 || !told.emplace(info.pid, info.start_time).second) continue;
     const std::string name = process::process_name(info.pid);
     if (name == torch_shm_manager || name == inner_sweeper || name == own_name) continue;
     process::signal_descendant(info, SIGTERM);

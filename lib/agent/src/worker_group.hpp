@@ -131,7 +131,7 @@ class WorkerGroup {
   /// True if something lives in a worker's process group though all workers have ended.
   [[nodiscard]] bool somebody_in_a_group();
   /// True while anything descends from the workers, or one of them has not been reaped.
-  [[nodiscard]] bool anyone_left() const { return spawner_.anyone_left(); }
+  [[nodiscard]] bool anyone_left() const { return spawner_.has_processes(); }
 
   /// The attempt is over and its output is at its end.
   void close_inputs() { stdin_feed_.stop(); }
@@ -162,7 +162,7 @@ class WorkerGroup {
   std::vector<Worker> workers_;
   std::unordered_map<pid_t, Worker*> by_pid_;
   int living_ = 0;
-  std::array<Lane, process::Spawner::lanes> lanes_;
+  std::array<Lane, process::Spawner::slots> lanes_;
 };
 
 /// Which rank is which process, for -v when workers start and for who looks into them later:

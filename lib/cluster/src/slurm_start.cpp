@@ -203,7 +203,7 @@ class SlurmStarter : public AgentStarter {
   /// Until srun has ended: its wait status.
   int watch() {
     std::array<pollfd, 3> waiting{
-        {{ends_.get(), POLLIN, 0}, {starting_->guard_messages, POLLIN, 0}, {starting_->sweeper_life, POLLIN, 0}}};
+        {{ends_.get(), POLLIN, 0}, {starting_->guard_messages, POLLIN, 0}, {starting_->sweeper_liveness, POLLIN, 0}}};
     while (true) {
       int status = 0;
       if (::waitpid(srun_, &status, WNOHANG) == srun_) return status;

@@ -42,12 +42,12 @@ void ChildWatcher::watch(pid_t pid, int pidfd) {
 void ChildWatcher::wait_for_pidfds() {
   epoll_.async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& ec) {
     if (ec) return;
-    take_pidfd_events();
+    process_pidfd_events();
     wait_for_pidfds();
   });
 }
 
-void ChildWatcher::take_pidfd_events() {
+void ChildWatcher::process_pidfd_events() {
   epoll_event events[64];
   while (true) {
     const int count = ::epoll_wait(epoll_.native_handle(), events, 64, 0);
@@ -60,7 +60,7 @@ void ChildWatcher::take_pidfd_events() {
 void ChildWatcher::reap(pid_t first) {
   // Pidfds become ready in the order in which children end; waitid() finds the oldest child first. What failed first
   // is to be reported first.
-  if (epoll_.is_open()) take_pidfd_events();
+  if (epoll_.is_open()) process_pidfd_events();
   if (first > 0) reap_one(first);
   bool orphans = false;
   while (true) {
@@ -78,7 +78,7 @@ void ChildWatcher::reap(pid_t first) {
       continue;
     }
     // It has ended since we looked at the pidfds, and another one perhaps before it.
-    if (found->second >= 0) take_pidfd_events();
+    if (found->second >= 0) process_pidfd_events();
     reap_one(info.si_pid);
   }
   if (orphans && on_orphan_) on_orphan_();

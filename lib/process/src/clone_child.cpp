@@ -66,7 +66,7 @@ long clone3_child(clone_args& arguments, int (*function)(void*), void* argument)
 long clone_child(const ChildClone& child, int (*function)(void*), void* argument) {
   if (child.cgroup < 0) {
     const int pid = __clone(function, child.stack + child.stack_bytes, static_cast<int>(child.flags), argument,
-                            child.pidfd, nullptr, child.alive_in_memory);
+                            child.pidfd, nullptr, child.child_tid);
     return pid < 0 ? -errno : pid;
   }
   const auto address = [](const void* pointer) {
@@ -76,7 +76,7 @@ long clone_child(const ChildClone& child, int (*function)(void*), void* argument
   arguments.flags = (child.flags & ~0xffU) | CLONE_INTO_CGROUP;
   arguments.exit_signal = child.flags & 0xffU;
   arguments.pidfd = address(child.pidfd);
-  arguments.child_tid = address(child.alive_in_memory);
+  arguments.child_tid = address(child.child_tid);
   arguments.stack = address(child.stack);
   arguments.stack_size = child.stack_bytes;
   arguments.cgroup = static_cast<__u64>(child.cgroup);

@@ -36,7 +36,7 @@ void open_missing_standard_streams() {
 }
 
 /// A job in the background must leave the terminal to the shell.
-bool stdin_is_ours() {
+bool is_stdin_usable() {
   if (::isatty(STDIN_FILENO) == 0) return true;
   const pid_t foreground = ::tcgetpgrp(STDIN_FILENO);
   return foreground < 0 || foreground == ::getpgrp();
@@ -44,11 +44,11 @@ bool stdin_is_ours() {
 
 pid_t started_process = 0;
 
-bool told_by_parent(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_pid == ::getppid(); }
+bool forwarded_by_parent(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_pid == ::getppid(); }
 
 /// Of a signal that was sent to us, or that our parent has passed on with its sender; 0 for the kernel.
 pid_t sender_of(const siginfo_t& info) {
-  if (told_by_parent(info)) return info.si_value.sival_int;
+  if (forwarded_by_parent(info)) return info.si_value.sival_int;
   return info.si_code <= 0 ? info.si_pid : 0;
 }
 
@@ -57,14 +57,14 @@ bool may_stop() { return ::getpid() != 1 && !own_group_is_orphaned(); }
 
 /// The process that the user started, where the guard is a child of it: passes all signals on, and ends as the guard
 /// does. What else it has for children was there before ddrun, and none of its business.
-class Doorman {
+class SignalProxy {
  public:
-  Doorman(pid_t guard, const TerminalState& terminal) : guard_(guard), terminal_(terminal) {}
+  SignalProxy(pid_t guard, const TerminalState& terminal) : guard_(guard), terminal_(terminal) {}
 
   [[noreturn]] void run() const {
     const sigset_t set = handled_signals();
     while (true) {
-      follow_guard();
+      reap_guard();
       siginfo_t info{};
       const int signal = ::sigwaitinfo(&set, &info);
       if (signal < 0 || signal == SIGCHLD) continue;
@@ -77,7 +77,7 @@ class Doorman {
   }
 
  private:
-  void follow_guard() const {
+  void reap_guard() const {
     int status = 0;
     pid_t pid;
     while ((pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0 || (pid < 0 && errno == EINTR)) {
@@ -99,11 +99,11 @@ class Doorman {
 /// Children that we have already are those of the program that became ddrun by exec: a script's background processes.
 /// The guard ends whatever descends from it, so it must not be their parent, nor adopt what they leave. It becomes a
 /// child of this process then, with a session of its own, so that it hears each signal once.
-void leave_earlier_children(const TerminalState& terminal) {
-  if (!any_child_left()) return;
+void isolate_from_existing_children(const TerminalState& terminal) {
+  if (!has_children()) return;
   const pid_t before = ::getpid();
   const pid_t guard = ::fork();
-  if (guard > 0) Doorman(guard, terminal).run();
+  if (guard > 0) SignalProxy(guard, terminal).run();
   if (guard < 0) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
     ::_exit(exit_codes::launcher_failed);
@@ -114,7 +114,7 @@ void leave_earlier_children(const TerminalState& terminal) {
 }
 
 /// The agent has so long to stop the workers before the guard stops without it.
-constexpr timespec suspend_limit{1, 0};
+constexpr timespec suspend_timeout{1, 0};
 
 /// The guard's loop: sleeps until a signal comes. (It wakes once by itself, when it has become clear that the job takes
 /// longer than giving back memory.)
@@ -135,7 +135,7 @@ class Guard {
       if (stop_wanted_ && shared_.suspended) stop();
       if (shared_.terminal_left_changed.exchange(false)) terminal_.restore(true);
       siginfo_t info{};
-      const timespec* const limit = stop_wanted_ ? &suspend_limit : settled ? nullptr : &settling_time;
+      const timespec* const limit = stop_wanted_ ? &suspend_timeout : settled ? nullptr : &settle_time;
       const int signal = limit != nullptr ? ::sigtimedwait(&set, &info, limit) : ::sigwaitinfo(&set, &info);
       if (signal < 0 && errno == EAGAIN) {
         if (stop_wanted_) {
@@ -147,22 +147,23 @@ class Guard {
       }
       if (signal < 0 || signal == SIGCHLD) continue;
       // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
-      const bool heard = shared_.agent_listens;
+      const bool handled = shared_.agent_handles_signals;
       const bool ends_job = (shared_.ending_signals.load() & signal_bit(signal)) != 0;
       SignalMessage message{signal, sender_of(info), false};
       if (ends_job) {
-        message.at_once = message.sender == at_once_mark || insistence_.is_meant(signal, message.sender, Clock::now());
+        message.at_once =
+            message.sender == at_once_mark || repeated_signal_.forces_kill(signal, message.sender, Clock::now());
       }
-      if (signal == SIGTSTP && !ends_job && (told_by_parent(info) || may_stop())) {
+      if (signal == SIGTSTP && !ends_job && (forwarded_by_parent(info) || may_stop())) {
         message.signal = SIGSTOP;
         stop_wanted_ = true;
       }
       if (signal == SIGCONT) stop_wanted_ = false;
       [[maybe_unused]] ssize_t n = ::write(to_agent_.get(), &message, sizeof message);
-      if (stop_wanted_ && !heard) stop();
+      if (stop_wanted_ && !handled) stop();
       if (!ends_job) continue;
-      heard_ |= signal_bit(signal);
-      const EndingMessage ending{static_cast<unsigned char>(heard ? 0 : signal), message.at_once};
+      received_ |= signal_bit(signal);
+      const EndingMessage ending{static_cast<unsigned char>(handled ? 0 : signal), message.at_once};
       n = ::write(to_sweeper_.get(), &ending, sizeof ending);
       if (!sweeper_is_gone_) ::kill(sweeper_, SIGCONT);  // it may have been stopped
     }
@@ -179,7 +180,7 @@ class Guard {
     if (::sigismember(&pending, SIGCONT) != 0) return;
     const bool unchanged = terminal_.is_unchanged();
     ::raise(SIGSTOP);
-    terminal_.saved_again(unchanged);
+    terminal_.save_again(unchanged);
   }
 
   /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
@@ -187,7 +188,7 @@ class Guard {
   [[nodiscard]] int signal_of(int exit_code) const {
     const int signal = exit_code - exit_codes::signal_base;
     const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
-    return signal > 0 && signal < NSIG && !stops && (heard_ & signal_bit(signal)) != 0 ? signal : 0;
+    return signal > 0 && signal < NSIG && !stops && (received_ & signal_bit(signal)) != 0 ? signal : 0;
   }
 
   /// True when all is over. If the sweeper was killed, the agent becomes a child of ours, and what it says counts.
@@ -221,9 +222,9 @@ class Guard {
   UniqueFd to_sweeper_;
   SharedState& shared_;
   TerminalState& terminal_;
-  Insistence insistence_;
-  std::uint64_t heard_ = 0;   ///< signals that end the job, as bits
-  bool stop_wanted_ = false;  ///< as soon as the agent has stopped the workers
+  RepeatedSignal repeated_signal_;
+  std::uint64_t received_ = 0;  ///< signals that end the job, as bits
+  bool stop_wanted_ = false;    ///< as soon as the agent has stopped the workers
   int exit_code_ = exit_codes::launcher_failed;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
@@ -231,25 +232,27 @@ class Guard {
 
 }  // namespace
 
-void SharedState::agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace) {
+void SharedState::begin_signal_handling(const std::set<int>& signals, Milliseconds grace) {
   grace_ms = static_cast<long>(grace.count());
   std::uint64_t ending = 0;
-  for (const int signal : which_end) ending |= signal_bit(signal);
+  for (const int signal : signals) ending |= signal_bit(signal);
   ending_signals = ending;
-  agent_has_listened = true;
-  agent_listens = true;
+  agent_ever_handled_signals = true;
+  agent_handles_signals = true;
 }
 
-void SharedState::agent_is_suspended(bool now_suspended) {
+void SharedState::set_suspended(bool now_suspended) {
   suspended = now_suspended;
-  if (now_suspended) ::kill(guard_pid, SIGCHLD);
+  if (now_suspended) wake_guard();
 }
 
-void SharedState::undo_terminal_changes() {
+void SharedState::request_terminal_restore() {
   if (!has_terminal) return;
   terminal_left_changed = true;
-  ::kill(guard_pid, SIGCHLD);
+  wake_guard();
 }
+
+void SharedState::wake_guard() const { ::kill(guard_pid, SIGCHLD); }
 
 bool job_is_in_background() {
   const auto stat = read_process_stat(started_process);
@@ -265,11 +268,11 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   ::signal(SIGCHLD, SIG_DFL);
   block_handled_signals();
   AgentContext context;
-  context.stdin_usable = stdin_is_ours();
+  context.stdin_usable = is_stdin_usable();
   started_process = ::getpid();
   TerminalState terminal;
   terminal.save();
-  leave_earlier_children(terminal);
+  isolate_from_existing_children(terminal);
 
   void* page = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto agent_pipe = make_pipe(O_NONBLOCK);
@@ -306,9 +309,9 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   JobCgroup cgroup{shared->cgroup};
   if (!cgroup.remove()) cgroup.kill();
   // What the sweeper could not kill has become ours too: no need to wait as long again.
-  const auto patience = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
-  const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + patience);
-  cgroup.remove_soon();  // only now is it empty
+  const auto timeout = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
+  const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
+  cgroup.remove_with_retry();  // only now is it empty
   terminal.restore(end.code != exit_codes::success || shared->terminal_left_changed);
   const bool left =
       shared->private_directory[0] != '\0' && ::rmdir(shared->private_directory) != 0 && errno == ENOTEMPTY;

@@ -34,7 +34,7 @@ bool is_cgroup2(const char* path) {
 }
 
 /// Where cgroup2 is mounted, empty if nowhere. ("… - cgroup2 source options", the mount point is the fifth field.)
-std::string mount_point() {
+std::string cgroup2_mount_point() {
   // Where it is nearly always; the whole list of mounts can be long.
   for (const char* usual : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
     if (is_cgroup2(usual)) return usual;
@@ -49,7 +49,7 @@ std::string mount_point() {
 }
 
 /// Our own path within it, from the line "0::/…".
-std::string own_path() {
+std::string own_cgroup_path() {
   const std::string groups = read_small_file("/proc/self/cgroup").value_or("");
   std::size_t at = groups.rfind("0::", 0) == 0 ? 0 : groups.find("\n0::");
   if (at == std::string::npos) return {};
@@ -57,7 +57,7 @@ std::string own_path() {
   return groups.substr(at, groups.find('\n', at) - at);
 }
 
-bool marked_delegated(const std::string& directory) {
+bool is_marked_delegated(const std::string& directory) {
   for (const char* name : {"user.delegate", "trusted.delegate"}) {
     char value[2] = {};
     if (::getxattr(directory.c_str(), name, value, sizeof value) > 0 && value[0] == '1') return true;
@@ -70,13 +70,13 @@ bool write_to(const std::string& path, const char* text) {
   return fd && write_all(fd.get(), text, ::strlen(text));
 }
 
-__attribute__((no_sanitize("address", "thread", "undefined"))) int leave(void*) {
+__attribute__((no_sanitize("address", "thread", "undefined"))) int exit_child(void*) {
   while (true) raw_syscall(SYS_exit_group, 0);
 }
 
 /// False where the kernel cannot do it, and where it kills the child: it does if the cgroup that we are in has been
 /// killed before (see JobCgroup::kill).
-bool can_be_born_in(const JobCgroup& group) {
+bool can_clone_into(const JobCgroup& group) {
   const UniqueFd directory = group.open_directory();
   if (!directory) return false;
   alignas(16) char stack[4096];
@@ -85,7 +85,7 @@ bool can_be_born_in(const JobCgroup& group) {
   child.stack = stack;
   child.stack_bytes = sizeof stack;
   child.cgroup = directory.get();
-  const long pid = clone_child(child, leave, nullptr);
+  const long pid = clone_child(child, exit_child, nullptr);
   if (pid < 0) return false;
   int status = -1;
   while (::waitpid(static_cast<pid_t>(pid), &status, 0) < 0 && errno == EINTR) {
@@ -99,14 +99,14 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
   JobCgroup group;
   path[0] = '\0';
   if (::getenv("DDRUN_NO_CGROUP") != nullptr) return group;
-  const std::string own = own_path();
+  const std::string own = own_cgroup_path();
   if (own.empty()) return group;
-  const std::string mount = mount_point();
+  const std::string mount = cgroup2_mount_point();
   if (mount.empty()) return group;
   const std::string directory = own == "/" ? mount : mount + own;
   if (::access(directory.c_str(), W_OK) != 0 || ::access((directory + "/cgroup.procs").c_str(), W_OK) != 0)
     return group;
-  if (::geteuid() == 0 && own != "/" && !marked_delegated(directory)) return group;
+  if (::geteuid() == 0 && own != "/" && !is_marked_delegated(directory)) return group;
   const std::string wanted = directory + "/ddrun-" + std::to_string(::getpid());
   if (wanted.size() >= size) return group;
   ::memcpy(path, wanted.c_str(), wanted.size() + 1);
@@ -115,7 +115,7 @@ JobCgroup JobCgroup::create_if_delegated(char* path, std::size_t size) {
     return group;
   }
   group.path_ = wanted;
-  if (!can_be_born_in(group)) group.remove();
+  if (!can_clone_into(group)) group.remove();
   return group;
 }
 
@@ -141,7 +141,7 @@ bool JobCgroup::remove() {
   return path_.empty();
 }
 
-bool JobCgroup::remove_soon() {
+bool JobCgroup::remove_with_retry() {
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
   while (!remove()) {
     if (errno != EBUSY || std::chrono::steady_clock::now() >= give_up) return false;
@@ -151,7 +151,7 @@ bool JobCgroup::remove_soon() {
   return true;
 }
 
-JobCgroup provide_job_cgroup(SharedState& shared) {
+JobCgroup create_job_cgroup(SharedState& shared) {
   JobCgroup group = JobCgroup::create_if_delegated(shared.cgroup, sizeof shared.cgroup);
   shared.cgroup_decided = 1;
   ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAKE, 1, nullptr, nullptr, 0);
@@ -160,10 +160,10 @@ JobCgroup provide_job_cgroup(SharedState& shared) {
 
 JobCgroup await_job_cgroup(SharedState& shared) {
   static_assert(sizeof shared.cgroup_decided == sizeof(int) && std::atomic<int>::is_always_lock_free);
-  const timespec patience{1, 0};
-  // Any other end of the wait than a change, a signal or the end of our patience would be a second look for nothing.
+  const timespec timeout{1, 0};
+  // Any other end of the wait than a change, a signal or the end of our timeout would be a second look for nothing.
   if (shared.cgroup_decided == 0) {
-    ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAIT, 0, &patience, nullptr, 0);
+    ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAIT, 0, &timeout, nullptr, 0);
   }
   return shared.cgroup_decided == 0 ? JobCgroup() : JobCgroup(shared.cgroup);
 }

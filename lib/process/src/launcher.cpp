@@ -39,7 +39,7 @@ const char* describe(SpawnStep step) {
   switch (step) {
     case SpawnStep::none: return "start";
     case SpawnStep::session: return "make a session for it";
-    case SpawnStep::parent_death: return "tie its life to ours";
+    case SpawnStep::parent_death: return "set its parent-death signal";
     case SpawnStep::affinity: return "bind it to its CPUs";
     case SpawnStep::limits: return "restore its descriptor limit";
     case SpawnStep::descriptors: return "close our descriptors in it";
@@ -54,7 +54,7 @@ const char* describe(SpawnStep step) {
 struct ChildStart {
   SpawnPlan plan;
   pid_t parent;
-  int slots[3];             ///< descriptors parked low for 0, 1, 2; -1: keep ours
+  int standard_fds[3];      ///< descriptors parked low for 0, 1, 2; -1: keep ours
   unsigned first_unused;    ///< descriptors from here on are not for the child
   bool shared_descriptors;  ///< cloned with CLONE_FILES: unshare before anything is changed
   bool has_close_range;
@@ -65,8 +65,9 @@ struct ChildStart {
   int error = 0;
 };
 
-[[noreturn]] __attribute__((no_sanitize("address", "thread", "undefined"))) void give_up(ChildStart& start,
-                                                                                         SpawnStep step, long result) {
+[[noreturn]] __attribute__((no_sanitize("address", "thread", "undefined"))) void exit_with_error(ChildStart& start,
+                                                                                                 SpawnStep step,
+                                                                                                 long result) {
   start.failed_step = step;
   start.error = static_cast<int>(-result);
   while (true) raw_syscall(SYS_exit_group, 127);
@@ -82,7 +83,7 @@ struct KernelSigaction {
 
 /// Makes a terminal the controlling one, with no process in its foreground. That takes a group which is in this session
 /// and then is no more: the kernel also takes the pid of a process that leads no group.
-__attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline void be_controlled_by(
+__attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline void set_controlling_terminal(
     int terminal) {
   if (raw_syscall(SYS_ioctl, terminal, TIOCSCTTY, 0) < 0) return;
   // As vfork: it runs on our stack while we wait. No signal tells of its end.
@@ -112,49 +113,49 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
   }
 
   // Own session and process group: Ctrl-C reaches only ddrun, and a signal to the group reaches what the worker starts.
-  if ((result = raw_syscall(SYS_setsid)) < 0) give_up(start, SpawnStep::session, result);
+  if ((result = raw_syscall(SYS_setsid)) < 0) exit_with_error(start, SpawnStep::session, result);
 
   // It dies with the agent. The agent may be gone already: then no process is left to send that signal.
   if ((result = raw_syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL)) < 0) {
-    give_up(start, SpawnStep::parent_death, result);
+    exit_with_error(start, SpawnStep::parent_death, result);
   }
   if (raw_syscall(SYS_getppid) != start.parent) raw_syscall(SYS_exit_group, 127);
 
   if (plan.cpu_mask != nullptr &&
       (result = raw_syscall(SYS_sched_setaffinity, 0, plan.cpu_mask_bytes, plan.cpu_mask)) < 0) {
-    give_up(start, SpawnStep::affinity, result);
+    exit_with_error(start, SpawnStep::affinity, result);
   }
   if (start.descriptor_limit != nullptr &&
       (result = raw_syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, start.descriptor_limit, nullptr)) < 0) {
-    give_up(start, SpawnStep::limits, result);
+    exit_with_error(start, SpawnStep::limits, result);
   }
 
   // Leave the shared descriptor table and take along only its low end. An ordinary clone would copy all of it, with two
   // pipes for each worker that is there already: quadratic in the number of workers.
   if (start.shared_descriptors &&
       (result = raw_syscall(SYS_close_range, start.first_unused, ~0U, CLOSE_RANGE_UNSHARE)) < 0) {
-    give_up(start, SpawnStep::descriptors, result);
+    exit_with_error(start, SpawnStep::descriptors, result);
   }
 
   if (plan.directory != nullptr && (result = raw_syscall(SYS_chdir, plan.directory)) < 0) {
-    give_up(start, SpawnStep::directory, result);
+    exit_with_error(start, SpawnStep::directory, result);
   }
 
   for (int fd = 0; fd < 3; ++fd) {
-    if (start.slots[fd] >= 0 && (result = raw_syscall(SYS_dup3, start.slots[fd], fd, 0)) < 0) {
-      give_up(start, SpawnStep::standard_streams, result);
+    if (start.standard_fds[fd] >= 0 && (result = raw_syscall(SYS_dup3, start.standard_fds[fd], fd, 0)) < 0) {
+      exit_with_error(start, SpawnStep::standard_streams, result);
     }
   }
-  if (plan.controlling_terminal >= 0) be_controlled_by(plan.controlling_terminal);
+  if (plan.controlling_terminal >= 0) set_controlling_terminal(plan.controlling_terminal);
   // Without close_range everything from 3 up is close-on-exec (the launcher saw to that).
   if (start.has_close_range && (result = raw_syscall(SYS_close_range, 3U, ~0U, 0U)) < 0) {
-    give_up(start, SpawnStep::descriptors, result);
+    exit_with_error(start, SpawnStep::descriptors, result);
   }
 
   const unsigned long no_signals = 0;
   raw_syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, nullptr, sizeof no_signals);
   result = raw_syscall(SYS_execve, plan.program, plan.argv, plan.environment);
-  give_up(start, SpawnStep::exec, result);
+  exit_with_error(start, SpawnStep::exec, result);
 }
 
 // ---- the parent's side
@@ -203,15 +204,15 @@ Error exec_error(const SpawnPlan& plan, const ChildStart& start) {
 
 }  // namespace
 
-struct Launcher::Lane {
-  UniqueFd slots[3];  ///< parked low, so that a child can take them along and leave the rest
+struct Launcher::Slot {
+  UniqueFd parked_fds[3];  ///< parked low, so that a child can take them along and leave the rest
   char* stack = nullptr;
   ChildStart start{};
   pid_t pid = 0;
   int pidfd = -1;
   bool asked_pidfd = false;
   /// Not 0 until the child has left our memory, by exec or exit; the kernel clears it and wakes who waits for it.
-  int in_our_memory = 0;
+  int shares_memory = 0;
 };
 
 Launcher::Launcher() = default;
@@ -221,19 +222,19 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
   launcher.null_ = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!launcher.null_) return fail_errno(Errc::unavailable, "cannot open /dev/null", errno);
   void* stacks =
-      ::mmap(nullptr, stack_bytes * lanes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+      ::mmap(nullptr, stack_bytes * slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
   if (stacks == MAP_FAILED) return fail_errno(Errc::unavailable, "cannot allocate stacks for new processes", errno);
   launcher.stacks_ = static_cast<char*>(stacks);
-  for (int number = 0; number < lanes; ++number) {
-    auto lane = std::make_unique<Lane>();
-    lane->stack = launcher.stacks_ + stack_bytes * static_cast<std::size_t>(number);
-    for (auto& slot : lane->slots) {
+  for (int number = 0; number < slots; ++number) {
+    auto slot = std::make_unique<Slot>();
+    slot->stack = launcher.stacks_ + stack_bytes * static_cast<std::size_t>(number);
+    for (auto& parked_fd : slot->parked_fds) {
       auto copy = duplicate(launcher.null_.get());
       if (!copy) return tl::unexpected(copy.error());
-      slot = std::move(*copy);
-      launcher.first_unused_ = std::max(launcher.first_unused_, static_cast<unsigned>(slot.get()) + 1);
+      parked_fd = std::move(*copy);
+      launcher.first_unused_ = std::max(launcher.first_unused_, static_cast<unsigned>(parked_fd.get()) + 1);
     }
-    launcher.lanes_.push_back(std::move(lane));
+    launcher.slots_.push_back(std::move(slot));
   }
   // An empty range asks whether the call is there. (With CLOSE_RANGE_UNSHARE, as old as the call itself, this very
   // thread would leave the table that it shares with the other threads.)
@@ -247,7 +248,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
 Launcher::Launcher(Launcher&& other) noexcept
     : null_(std::move(other.null_)),
       cgroup_(std::move(other.cgroup_)),
-      lanes_(std::move(other.lanes_)),
+      slots_(std::move(other.slots_)),
       first_unused_(other.first_unused_),
       has_close_range_(other.has_close_range_),
       has_pidfd_(other.has_pidfd_),
@@ -256,23 +257,23 @@ Launcher::Launcher(Launcher&& other) noexcept
       child_descriptor_limit_(other.child_descriptor_limit_) {}
 
 Launcher::~Launcher() {
-  if (stacks_ != nullptr) ::munmap(stacks_, stack_bytes * lanes);
+  if (stacks_ != nullptr) ::munmap(stacks_, stack_bytes * slots);
 }
 
 Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
-  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
-  ChildStart& start = lane.start;
+  Slot& slot = *slots_[static_cast<std::size_t>(number)];
+  ChildStart& start = slot.start;
   start = ChildStart{};
   start.plan = plan;
   start.parent = ::getpid();
   const int wanted[3] = {plan.standard_in, plan.standard_out, plan.standard_err};
   for (int i = 0; i < 3; ++i) {
-    start.slots[i] = -1;
+    start.standard_fds[i] = -1;
     if (wanted[i] < 0) continue;
-    if (::dup3(wanted[i], lane.slots[i].get(), O_CLOEXEC) < 0) {
+    if (::dup3(wanted[i], slot.parked_fds[i].get(), O_CLOEXEC) < 0) {
       return fail_errno(Errc::unavailable, "cannot hand a descriptor to a new process", errno);
     }
-    start.slots[i] = lane.slots[i].get();
+    start.standard_fds[i] = slot.parked_fds[i].get();
   }
   start.first_unused = first_unused_;
   start.shared_descriptors = has_close_range_;
@@ -284,23 +285,23 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  lane.pidfd = -1;
-  lane.in_our_memory = 1;
+  slot.pidfd = -1;
+  slot.shares_memory = 1;
   const int flags = CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
-  lane.asked_pidfd = has_pidfd_ && plan.want_pidfd;
-  long result = clone_into(lane, flags | (lane.asked_pidfd ? CLONE_PIDFD : 0));
-  if (lane.asked_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
+  slot.asked_pidfd = has_pidfd_ && plan.want_pidfd;
+  long result = clone_into(slot, flags | (slot.asked_pidfd ? CLONE_PIDFD : 0));
+  if (slot.asked_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
     // A sandbox that knows no pidfd. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
     has_pidfd_ = false;
-    lane.asked_pidfd = false;
-    result = clone_into(lane, flags);
+    slot.asked_pidfd = false;
+    result = clone_into(slot, flags);
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  lane.pid = static_cast<pid_t>(result);
+  slot.pid = static_cast<pid_t>(result);
   if (result >= 0) return {};
   const int error = static_cast<int>(-result);
 
-  unpark(number);
+  release_fds(number);
   auto failure = fail_errno(Errc::unavailable, concat("cannot start ", plan.program), error);
   if (error == EAGAIN) {
     failure.value().message += " (the limit of processes is reached: see 'ulimit -u' and pids.max)";
@@ -308,47 +309,47 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   return failure;
 }
 
-long Launcher::clone_into(Lane& lane, int flags) {
+long Launcher::clone_into(Slot& slot, int flags) {
   ChildClone child;
   child.flags = static_cast<unsigned>(flags);
-  child.stack = lane.stack;
+  child.stack = slot.stack;
   child.stack_bytes = stack_bytes;
-  child.pidfd = &lane.pidfd;
-  child.alive_in_memory = &lane.in_our_memory;
+  child.pidfd = &slot.pidfd;
+  child.child_tid = &slot.shares_memory;
   child.cgroup = cgroup_.get();
-  long result = clone_child(child, run_child, &lane.start);
+  long result = clone_child(child, run_child, &slot.start);
   // A sandbox or a kernel before 5.7 that cannot do it, or a cgroup that is gone or may hold no process.
   if (result < 0 && cgroup_ && result != -EAGAIN && result != -ENOMEM) {
     cgroup_.reset();
     child.cgroup = -1;
-    result = clone_child(child, run_child, &lane.start);
+    result = clone_child(child, run_child, &slot.start);
   }
   return result;
 }
 
-void Launcher::unpark(int number) {
-  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
+void Launcher::release_fds(int number) {
+  Slot& slot = *slots_[static_cast<std::size_t>(number)];
   // What stays parked would keep the other end from ever seeing end-of-file.
   for (int i = 0; i < 3; ++i) {
-    if (lane.start.slots[i] >= 0) ::dup3(null_.get(), lane.slots[i].get(), O_CLOEXEC);
+    if (slot.start.standard_fds[i] >= 0) ::dup3(null_.get(), slot.parked_fds[i].get(), O_CLOEXEC);
   }
 }
 
 Result<Spawned> Launcher::confirm(int number) {
-  Lane& lane = *lanes_[static_cast<std::size_t>(number)];
-  while (__atomic_load_n(&lane.in_our_memory, __ATOMIC_ACQUIRE) != 0) {
+  Slot& slot = *slots_[static_cast<std::size_t>(number)];
+  while (__atomic_load_n(&slot.shares_memory, __ATOMIC_ACQUIRE) != 0) {
     // Not FUTEX_PRIVATE_FLAG: the kernel wakes without it.
-    ::syscall(SYS_futex, &lane.in_our_memory, FUTEX_WAIT, 1, nullptr, nullptr, 0);
+    ::syscall(SYS_futex, &slot.shares_memory, FUTEX_WAIT, 1, nullptr, nullptr, 0);
   }
-  unpark(number);
-  UniqueFd pidfd(lane.pidfd);
-  if (lane.start.failed_step != SpawnStep::none) {
-    while (::waitpid(lane.pid, nullptr, 0) < 0 && errno == EINTR) {
+  release_fds(number);
+  UniqueFd pidfd(slot.pidfd);
+  if (slot.start.failed_step != SpawnStep::none) {
+    while (::waitpid(slot.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    return tl::unexpected(exec_error(lane.start.plan, lane.start));
+    return tl::unexpected(exec_error(slot.start.plan, slot.start));
   }
-  if (!pidfd && lane.asked_pidfd) has_pidfd_ = false;
-  return Spawned{lane.pid, std::move(pidfd)};
+  if (!pidfd && slot.asked_pidfd) has_pidfd_ = false;
+  return Spawned{slot.pid, std::move(pidfd)};
 }
 
 Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
@@ -357,8 +358,8 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
 }
 
 /// Helpers of this process are nobody's workers.
-bool Launcher::anyone_left() const {
-  if (!any_child_left()) return false;
+bool Launcher::has_processes() const {
+  if (!has_children()) return false;
   return helper::running_helpers().empty() || !workers_and_their_descendants().empty();
 }
 

@@ -44,7 +44,7 @@ std::vector<ProcessInfo> all_processes() {
 }
 
 /// Nothing if /proc cannot be read.
-std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::vector<pid_t>& spared) {
+std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::vector<pid_t>& excluded) {
   const auto all = all_processes();
   if (all.empty()) return std::nullopt;
   std::unordered_multimap<pid_t, ProcessInfo> children;
@@ -52,7 +52,7 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::
   std::vector<ProcessInfo> found;
   std::vector<pid_t> frontier{root};
   std::unordered_set<pid_t> seen{root};
-  seen.insert(spared.begin(), spared.end());
+  seen.insert(excluded.begin(), excluded.end());
   while (!frontier.empty()) {
     std::vector<pid_t> next;
     for (const pid_t parent : frontier) {
@@ -70,8 +70,8 @@ std::optional<std::vector<ProcessInfo>> find_descendants(pid_t root, const std::
 
 }  // namespace
 
-std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& spared) {
-  return find_descendants(root, spared).value_or(std::vector<ProcessInfo>());
+std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& excluded) {
+  return find_descendants(root, excluded).value_or(std::vector<ProcessInfo>());
 }
 
 std::vector<ProcessInfo> workers_and_their_descendants() { return descendants(::getpid(), helper::running_helpers()); }
@@ -83,14 +83,14 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   if (!held && errno == ESRCH) return false;
   const auto now = read_process_stat(info.pid);
   // One whose parent has ended meanwhile has come to us.
-  if (!now || now->born != info.born || (now->parent != info.parent && now->parent != self)) {
+  if (!now || now->born != info.start_time || (now->parent != info.parent && now->parent != self)) {
     return false;
   }
   if (held) return ::syscall(SYS_pidfd_send_signal, held.get(), signal, nullptr, 0) == 0;
   return ::kill(info.pid, signal) == 0;
 }
 
-bool kill_workers_beside() {
+bool kill_workers_without_reaping() {
   bool any = false;
   for (const ProcessInfo& info : workers_and_their_descendants()) {
     if (info.state != 'Z' && signal_descendant(info, SIGKILL)) any = true;
@@ -111,7 +111,7 @@ bool own_group_is_orphaned() {
   });
 }
 
-bool any_child_left() {
+bool has_children() {
   siginfo_t info{};
   return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 || errno != ECHILD;
 }
@@ -138,9 +138,9 @@ bool waits_for_terminal(pid_t pid, const std::string& thread, dev_t terminal) {
   // As readline waits. The set is written when the call returns.
   fd_set set;
   FD_ZERO(&set);
-  iovec ours{&set, (first + 7) / 8};
-  iovec theirs{reinterpret_cast<void*>(second), ours.iov_len};  // NOLINT: an address of the other process
-  if (::process_vm_readv(pid, &ours, 1, &theirs, 1, 0) <= 0) return false;
+  iovec local{&set, (first + 7) / 8};
+  iovec remote{reinterpret_cast<void*>(second), local.iov_len};  // NOLINT: an address of the other process
+  if (::process_vm_readv(pid, &local, 1, &remote, 1, 0) <= 0) return false;
   for (unsigned long fd = 0; fd < first; ++fd) {
     if (FD_ISSET(fd, &set) && is_terminal(fd)) return true;
   }
@@ -167,7 +167,7 @@ std::vector<ProcessInfo> readers_of_terminal(dev_t terminal) {
 
 std::string process_name(pid_t pid) { return read_small_file(concat("/proc/", pid, "/comm")).value_or(""); }
 
-std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up, pid_t spared) {
+std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up, pid_t excluded) {
   sigset_t child_signal;
   ::sigemptyset(&child_signal);
   ::sigaddset(&child_signal, SIGCHLD);
@@ -182,8 +182,8 @@ std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_
       left = 0;
       break;
     }
-    auto all = find_descendants(::getpid(), {spared});
-    if (all && all->empty() && spared != 0) {
+    auto all = find_descendants(::getpid(), {excluded});
+    if (all && all->empty() && excluded != 0) {
       left = 0;
       break;
     }

@@ -42,13 +42,13 @@ namespace {
 /// After an ending signal that was meant twice, or after its grace time when the guard is dead, the agent has this
 /// long: more than it waits itself for processes that SIGKILL does not end at once, such as one whose GPU memory is
 /// being freed.
-constexpr auto agent_margin = std::chrono::seconds(15);
-constexpr auto sweep_limit = std::chrono::seconds(10);
+constexpr auto agent_timeout = std::chrono::seconds(15);
+constexpr auto sweep_timeout = std::chrono::seconds(10);
 /// For the agent's helper to do what it does at the end: to give back a lease takes a message to another machine.
-constexpr std::chrono::milliseconds helper_limit{2'000};
+constexpr std::chrono::milliseconds helper_timeout{2'000};
 
 /// `pkill ddrun` and `pkill -f` look at these two.
-void take_own_name(int argc, char** argv, pid_t guard) {
+void set_process_name(int argc, char** argv, pid_t guard) {
   ::prctl(PR_SET_NAME, "job-sweeper");
   if (argc < 1) return;
   char* const begin = argv[0];
@@ -78,12 +78,12 @@ class Sweeper {
   }
 
   /// The signal that ended an agent which was not listening; 0 if none did.
-  [[nodiscard]] int ended_by() const { return ended_by_; }
+  [[nodiscard]] int ending_signal() const { return ending_signal_; }
 
  private:
   void wait_for_event() {
     pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {guard_pipe_.get(), POLLIN, 0}};
-    int timeout = settled_ ? -1 : static_cast<int>(settling_time.tv_nsec / 1'000'000);
+    int timeout = settled_ ? -1 : static_cast<int>(settle_time.tv_nsec / 1'000'000);
     if (kill_at_) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*kill_at_ - Clock::now()).count();
       timeout = static_cast<int>(std::clamp<long long>(left + 1, 100, 60'000));
@@ -104,9 +104,10 @@ class Sweeper {
     EndingMessage message;
     const ssize_t n = ::read(guard_pipe_.get(), &message, sizeof message);
     if (n < 0) return;
-    const bool unheard = n == 0 ? !shared_.agent_listens && !shared_.agent_has_listened : message.unheard != 0;
-    if (unheard) {
-      ended_by_ = n == 0 ? SIGHUP : message.unheard;
+    const bool unhandled =
+        n == 0 ? !shared_.agent_handles_signals && !shared_.agent_ever_handled_signals : message.unhandled != 0;
+    if (unhandled) {
+      ending_signal_ = n == 0 ? SIGHUP : message.unhandled;
       ::kill(agent_, SIGKILL);
     }
     // Whatever comes next, a stopped agent must hear of it.
@@ -114,13 +115,14 @@ class Sweeper {
     if (n == 0) {
       // The agent sees the same end-of-file and stops in order; if it does not, it is killed after its grace time.
       guard_pipe_.reset();
-      arm(std::chrono::milliseconds(shared_.agent_listens ? shared_.grace_ms.load() : 0) + agent_margin);
+      arm_kill_timer(std::chrono::milliseconds(shared_.agent_handles_signals ? shared_.grace_ms.load() : 0) +
+                     agent_timeout);
     } else if (message.at_once) {
-      arm(agent_margin);
+      arm_kill_timer(agent_timeout);
     }
   }
 
-  void arm(std::chrono::milliseconds from_now) {
+  void arm_kill_timer(std::chrono::milliseconds from_now) {
     const auto at = Clock::now() + from_now;
     if (!kill_at_ || at < *kill_at_) kill_at_ = at;
   }
@@ -130,22 +132,22 @@ class Sweeper {
   UniqueFd signals_;
   SharedState& shared_;
   bool settled_ = false;
-  int ended_by_ = 0;
+  int ending_signal_ = 0;
   std::optional<Clock::time_point> kill_at_;
 };
 
 /// Of a child; in vain if it has not ended by then, or was waited for already.
-void wait_for_end(pid_t child, Clock::time_point limit) {
+void wait_for_child(pid_t child, Clock::time_point limit) {
   const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   while (Clock::now() < limit && ::waitpid(child, nullptr, WNOHANG) == 0) {
     pollfd waited{end.get(), POLLIN, 0};
     // Without pidfds it is looked at now and then.
-    ::poll(&waited, end ? 1 : 0, end ? static_cast<int>(helper_limit.count()) : 10);
+    ::poll(&waited, end ? 1 : 0, end ? static_cast<int>(helper_timeout.count()) : 10);
   }
 }
 
 /// True if no process is left that could write into this pipe.
-bool is_at_its_end(int pipe) {
+bool has_no_writer(int pipe) {
   pollfd end{pipe, POLLIN, 0};
   return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
@@ -158,9 +160,9 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   SharedState& shared = *context.shared;
   shared.sweeper_pid = ::getpid();
 
-  auto life = make_pipe();
-  if (!life) {
-    say_error(life.error().message);
+  auto alive_pipe = make_pipe();
+  if (!alive_pipe) {
+    say_error(alive_pipe.error().message);
     return exit_codes::launcher_failed;
   }
   const pid_t agent = ::fork();
@@ -170,22 +172,23 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   }
   if (agent == 0) {
     guard_pipe.reset();
-    life->write.reset();
-    const int sweeper_life = life->read.get();
+    alive_pipe->write.reset();
+    const int sweeper_liveness = alive_pipe->read.get();
     const int guard_messages = context.guard_messages.get();
-    context.sweeper_life = std::move(life->read);
+    context.sweeper_liveness = std::move(alive_pipe->read);
     ::setsid();
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     shared.agent_pid = ::getpid();
     const int code = agent_main(context);
-    if (!any_child_left()) {
+    if (!has_children()) {
       // Taking a process apart takes the kernel a while. The three of us end at the same time, not one after the other.
       shared.agent_code = code;
       shared.agent_done = true;
       if (::getppid() == shared.sweeper_pid) ::kill(shared.sweeper_pid, SIGCHLD);
       // Each of the other two removes the cgroup; where one is dead the other may be about to die. (Who is our parent
       // says less than the pipes: a dying process stays it for a moment after it has closed everything.)
-      if (is_at_its_end(sweeper_life) || is_at_its_end(guard_messages)) JobCgroup(shared.cgroup).remove_soon();
+      if (has_no_writer(sweeper_liveness) || has_no_writer(guard_messages))
+        JobCgroup(shared.cgroup).remove_with_retry();
     }
     // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
     ::_exit(code);
@@ -193,10 +196,10 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   shared.agent_pid = agent;
   ::setsid();  // not before: a new session can be a new group for the scheduler, and the agent needs none of that
   // While the agent gets ready: it needs the cgroup for its first worker, not before.
-  JobCgroup cgroup = provide_job_cgroup(shared);
-  life->read.reset();
+  JobCgroup cgroup = create_job_cgroup(shared);
+  alive_pipe->read.reset();
   context.guard_messages.reset();
-  take_own_name(argc, argv, shared.guard_pid);
+  set_process_name(argc, argv, shared.guard_pid);
 
   const sigset_t set = handled_signals();
   UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -207,22 +210,22 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
   }
   Sweeper sweeper(agent, std::move(guard_pipe), std::move(signals), shared);
   const int status = sweeper.wait_for_agent();
-  const bool ended_early = sweeper.ended_by() != 0 && WIFSIGNALED(status);
+  const bool ended_early = sweeper.ending_signal() != 0 && WIFSIGNALED(status);
   if (WIFSIGNALED(status) && !ended_early) shared.agent_killed_by = WTERMSIG(status);
   if (!shared.agent_done) {
     cgroup.kill();
-    auto left = kill_all_descendants(Clock::now() + sweep_limit, shared.helper_pid);
+    auto left = kill_all_descendants(Clock::now() + sweep_timeout, shared.helper_pid);
     if (shared.helper_pid != 0) {
-      wait_for_end(shared.helper_pid, Clock::now() + helper_limit);
-      left = kill_all_descendants(Clock::now() + sweep_limit);
+      wait_for_child(shared.helper_pid, Clock::now() + helper_timeout);
+      left = kill_all_descendants(Clock::now() + sweep_timeout);
     }
     shared.unkillable = left ? static_cast<int>(*left) : -1;
-    cgroup.remove_soon();
+    cgroup.remove_with_retry();
   }
   if (cgroup.remove()) shared.cgroup[0] = '\0';
   const bool gone = shared.private_directory[0] == '\0' || ::rmdir(shared.private_directory) == 0;
   if (gone || shared.agent_killed_by == 0) shared.private_directory[0] = '\0';
-  if (ended_early) return exit_codes::signal_base + sweeper.ended_by();
+  if (ended_early) return exit_codes::signal_base + sweeper.ending_signal();
   return WIFSIGNALED(status) ? exit_codes::launcher_failed : WEXITSTATUS(status);
 }
 

@@ -16,7 +16,7 @@ class TerminalState {
   /// as stty does: `settings_too` is for one that did not.
   void restore(bool settings_too) const;
   /// After a stop, during which the shell had the terminal: saves it anew if it was as saved before.
-  void saved_again(bool was_unchanged) {
+  void save_again(bool was_unchanged) {
     if (was_unchanged && in_foreground(terminal_)) save();
   }
 

@@ -554,7 +554,7 @@ class Head {
     } else if (const auto left = patience_.expiry() - std::chrono::steady_clock::now(); patience_.cancel() > 0) {
       patience_left_ = std::chrono::ceil<std::chrono::milliseconds>(left);
     }
-    context_.shared->agent_is_suspended(still);
+    context_.shared->set_suspended(still);
   }
 
   /// In order; a second time: at once.
@@ -809,7 +809,7 @@ class Head {
   boost::asio::io_context io_{1};
   std::unique_ptr<process::Launcher> launcher_;
   process::ChildWatcher watcher_;
-  process::SignalsHeard signals_;
+  process::SignalReceiver signals_;
   bool suspended_ = false;
   std::optional<std::chrono::milliseconds> patience_left_;  ///< while suspended
   HeadOutput output_;

@@ -53,7 +53,7 @@ TEST_CASE("children that ended while nobody looked are told in the order of thei
   }
   watcher.reap();
   CHECK(told == killed);
-  CHECK_FALSE(any_child_left());
+  CHECK_FALSE(has_children());
 }
 
 TEST_CASE("only signals that end the job are counted towards killing the agent") {
@@ -64,8 +64,8 @@ TEST_CASE("only signals that end the job are counted towards killing the agent")
     char* argv[] = {name, nullptr};
     end_program(run_guarded(1, argv, [](AgentContext& context) {
       context.shared->ending_signals = signal_bit(SIGTERM);
-      context.shared->agent_has_listened = true;
-      context.shared->agent_listens = true;
+      context.shared->agent_ever_handled_signals = true;
+      context.shared->agent_handles_signals = true;
       sigset_t wake;
       ::sigemptyset(&wake);
       ::sigaddset(&wake, SIGCONT);

@@ -74,7 +74,7 @@ TEST_CASE("lines go both ways, and a program's end is told with its status and i
   talk.with->hang_up();
   CHECK(talk.end() == "sh exited with code 3: two");
   CHECK(talk.lines == std::vector<std::string>{"you said hello world", "you said a", "you said b", "bye"});
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
 }
 
 TEST_CASE("what a program leaves behind goes with it, though it holds its stdout") {
@@ -100,7 +100,7 @@ TEST_CASE("a program that reads nothing, or has closed its stdout, is ended") {
 TEST_CASE("one that is dropped is killed, also at a line of its own, and tells nothing more") {
   Talk talk("echo one; sleep 1000");
   talk.with.reset();
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
   CHECK_FALSE(talk.run_until([&] { return talk.io.poll(), talk.io.stopped(); }) == false);
   CHECK(talk.lines.empty());
   CHECK_FALSE(talk.why);

@@ -51,7 +51,7 @@ TEST_CASE("what a helper prints is read, to its end and with its status") {
   CHECK(copied->succeeded());
   CHECK(copied->out == much);
   CHECK(helper::run({"cat"}, generous)->out.empty());
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
 }
 
 TEST_CASE("a helper starts as from a shell, whatever this process ignores and blocks") {
@@ -79,7 +79,7 @@ TEST_CASE("a helper that cannot be started is an error that says why") {
   const auto text = helper::run({directory.file("text", "no program")}, generous);
   REQUIRE_FALSE(text);
   CHECK(text.error().code == Errc::unavailable);
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
 }
 
 TEST_CASE("a helper that takes too long is killed") {
@@ -90,7 +90,7 @@ TEST_CASE("a helper that takes too long is killed") {
   REQUIRE_FALSE(late);
   CHECK(late.error().code == Errc::timeout);
   CHECK(late.error().message == "sleep did not end within 50 ms");
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
 }
 
 TEST_CASE("a helper that prints too much is ended, and what it printed before is there") {
@@ -101,7 +101,7 @@ TEST_CASE("a helper that prints too much is ended, and what it printed before is
   CHECK((signaled != nullptr && signaled->signal == SIGXFSZ));
   CHECK(cut->out.size() == 10'000);
   CHECK(cut->out.starts_with("y\ny\n"));
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
 }
 
 TEST_CASE("a helper runs while its caller goes on, and is gone when the caller drops it") {
@@ -127,9 +127,9 @@ TEST_CASE("a helper runs while its caller goes on, and is gone when the caller d
   run = helper::start(context.get_executor(), {"sleep", "1000"}, generous, [&](const auto&) { ++called; });
   context.restart();
   context.poll();
-  CHECK(process::any_child_left());
+  CHECK(process::has_children());
   run.reset();
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
   context.run();  // nothing is waited for any more
   CHECK(called == 2);
 }
@@ -153,7 +153,7 @@ TEST_CASE("a helper's end that the watcher of all children meets first is told a
   }
   watcher.reap();
   CHECK(orphans == 1);
-  CHECK_FALSE(process::any_child_left());
+  CHECK_FALSE(process::has_children());
   CHECK_FALSE(said);
   context.run();
   REQUIRE((said && *said));

@@ -68,7 +68,7 @@ int leave(int code) {
 /// An agent that starts a worker with a stray, writes the pids of agent and sweeper, and waits for the end of its
 /// guard.
 int agent_with_worker(AgentContext& context, const std::string& directory) {
-  context.shared->agent_listens = true;
+  context.shared->agent_handles_signals = true;
   if (::fork() == 0) {
     ::setsid();
     const std::string ready = directory + "/ready";
@@ -80,7 +80,7 @@ int agent_with_worker(AgentContext& context, const std::string& directory) {
   test::write_file(name + ".new", std::to_string(::getpid()) + " " + std::to_string(::getppid()));
   ::rename((name + ".new").c_str(), name.c_str());
   while (true) {
-    pollfd fds[2] = {{context.guard_messages.get(), POLLIN, 0}, {context.sweeper_life.get(), POLLIN, 0}};
+    pollfd fds[2] = {{context.guard_messages.get(), POLLIN, 0}, {context.sweeper_liveness.get(), POLLIN, 0}};
     ::poll(fds, 2, -1);
     SignalMessage message;
     const ssize_t n = ::read(context.guard_messages.get(), &message, sizeof message);

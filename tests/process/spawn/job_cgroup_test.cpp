@@ -169,7 +169,7 @@ TEST_CASE("whoever asks before the cgroup is there waits for it") {
   SharedState shared;
   std::string found = "nothing";
   std::thread agent([&] { found = await_job_cgroup(shared).path(); });
-  JobCgroup group = provide_job_cgroup(shared);
+  JobCgroup group = create_job_cgroup(shared);
   agent.join();
   CHECK(found == group.path());
   CHECK(group.path() == shared.cgroup);

@@ -73,14 +73,14 @@ TEST_CASE("ends are reported with status and usage, with and without pidfd") {
   CHECK(fixture.ends[killed].status == ExitStatus(Signaled{SIGKILL, false}));
   CHECK(fixture.ends[nine].use.ru_maxrss > 30 * 1024);
   CHECK(fixture.ends[nine].use.ru_utime.tv_usec + fixture.ends[nine].use.ru_stime.tv_usec > 10'000);
-  CHECK_FALSE(any_child_left());
+  CHECK_FALSE(has_children());
 }
 
 TEST_CASE("an orphan is adopted and reaped") {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   Fixture fixture(true);
   fixture.spawn({"stray", "exit", "0", ";", "exit", "0"});
-  REQUIRE(fixture.run_until([&] { return fixture.ends.size() == 1 && !any_child_left(); }));
+  REQUIRE(fixture.run_until([&] { return fixture.ends.size() == 1 && !has_children(); }));
   CHECK(fixture.orphans >= 1);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("hundreds at once are all seen") {
   fixture.children.reserve(300);
   for (int i = 0; i < 300; ++i) fixture.spawn({"exit", std::to_string(i % 256)});
   REQUIRE(fixture.run_until([&] { return fixture.ends.size() == 300; }));
-  CHECK_FALSE(any_child_left());
+  CHECK_FALSE(has_children());
 }
 
 TEST_CASE("the first end is told first, with and without pidfd") {

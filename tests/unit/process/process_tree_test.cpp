@@ -90,25 +90,25 @@ TEST_CASE("all descendants are found and parents stand before their children") {
 
 TEST_CASE("who is spared is no descendant, nor what descends from it, and outlives the others") {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const pid_t spared = ::fork();
-  if (spared == 0) {
+  const pid_t excluded = ::fork();
+  if (excluded == 0) {
     if (::fork() >= 0) ::pause();
     ::_exit(0);
   }
-  REQUIRE(test::wait_until([&] { return descendants(spared).size() == 1; }));
+  REQUIRE(test::wait_until([&] { return descendants(excluded).size() == 1; }));
   const pid_t child = ::fork();
   if (child == 0) {
     ::pause();
     ::_exit(0);
   }
-  const auto all = descendants(::getpid(), {spared});
+  const auto all = descendants(::getpid(), {excluded});
   REQUIRE(all.size() == 1);
   CHECK(all[0].pid == child);
-  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s, spared) == 0);
+  CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s, excluded) == 0);
   CHECK(find(descendants(::getpid()), child) == nullptr);
   CHECK(descendants(::getpid()).size() == 2);
   CHECK(kill_all_descendants(std::chrono::steady_clock::now() + 20s) == 0);
-  CHECK_FALSE(any_child_left());
+  CHECK_FALSE(has_children());
 }
 
 TEST_CASE("a zombie is told as one") {
@@ -147,7 +147,7 @@ TEST_CASE("only the process that was found is signalled, not a later one of its 
   REQUIRE(found != all.end());
   const ProcessInfo grandchild = *found;
   ProcessInfo earlier = grandchild;
-  earlier.born -= 1;
+  earlier.start_time -= 1;
   CHECK_FALSE(signal_descendant(earlier, SIGKILL));
   ProcessInfo elsewhere = grandchild;
   elsewhere.parent = 1;

@@ -34,7 +34,7 @@ struct Starting {
   int guard_messages = -1;  ///< readable when hear() has something to say
   /// Nothing where it was no whole message; `gone`: the guard is.
   std::function<std::optional<SignalHeard>(bool& gone)> hear;
-  int sweeper_life = -1;  ///< readable when the sweeper is gone: the agents are to end
+  int sweeper_liveness = -1;  ///< readable when the sweeper is gone: the agents are to end
   /// An agent takes a signal for a repetition if so much time lies before it.
   std::chrono::milliseconds repetition_pause{};
 };

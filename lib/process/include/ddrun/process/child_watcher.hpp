@@ -45,7 +45,7 @@ class ChildWatcher {
 
  private:
   void wait_for_pidfds();
-  void take_pidfd_events();
+  void process_pidfd_events();
   void reap_one(pid_t pid);
 
   boost::asio::posix::stream_descriptor epoll_;

@@ -33,7 +33,7 @@ namespace ddrun::process {
 struct SignalMessage {
   int signal = 0;        ///< SIGSTOP: the guard was told to stop (Ctrl-Z), and does when the agent is `suspended`
   pid_t sender = 0;      ///< 0: the kernel, as for Ctrl-C
-  bool at_once = false;  ///< it ends the job and is meant as a repetition: see Insistence
+  bool at_once = false;  ///< it ends the job and is meant as a repetition: see RepeatedSignal
 };
 
 /// What a parent of the guard that knows ddrun gives to sigqueue() with a signal: the sender that it heard it from, or
@@ -55,8 +55,8 @@ struct SharedState {
                                             signal_bit(SIGQUIT)};
   /// True while the agent takes signals as events. Before (options, --help, checks of the machine) and after (the last
   /// report, on a console that may be stuck) it has nothing to stop in order: the first ending signal ends it.
-  std::atomic<bool> agent_listens{false};
-  std::atomic<bool> agent_has_listened{false};
+  std::atomic<bool> agent_handles_signals{false};
+  std::atomic<bool> agent_ever_handled_signals{false};
   /// All that the agent has to stop stands still. It sends the guard SIGCHLD then, so that this one looks.
   std::atomic<bool> suspended{false};
   /// The guard knows how the terminal was, as no worker had changed it.
@@ -83,18 +83,22 @@ struct SharedState {
   char private_directory[512] = {};
 
   /// For the agent, once it takes signals as events: which end the job, and how long an orderly end may take.
-  void agent_begins_to_listen(const std::set<int>& which_end, Milliseconds grace);
+  void begin_signal_handling(const std::set<int>& signals, Milliseconds grace);
   /// For the agent: what SIGSTOP or SIGCONT has asked for is done.
-  void agent_is_suspended(bool now_suspended);
+  void set_suspended(bool now_suspended);
   /// For the agent: an attempt is over, and not all of it ended by itself and well. Where ddrun has a terminal the
   /// guard restores its settings.
-  void undo_terminal_changes();
+  void request_terminal_restore();
+
+ private:
+  /// The guard looks at this page at each SIGCHLD.
+  void wake_guard() const;
 };
 
 /// The agent's view of the other two.
 struct AgentContext {
-  UniqueFd guard_messages;  ///< non-blocking; SignalMessage records; end-of-file: the guard is dead
-  UniqueFd sweeper_life;    ///< end-of-file: the sweeper is dead
+  UniqueFd guard_messages;    ///< non-blocking; SignalMessage records; end-of-file: the guard is dead
+  UniqueFd sweeper_liveness;  ///< end-of-file: the sweeper is dead
   /// False if stdin is a terminal that belongs to another job of the shell: a worker must not read from it.
   bool stdin_usable = true;
   SharedState* shared = nullptr;

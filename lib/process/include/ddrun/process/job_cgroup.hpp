@@ -39,7 +39,7 @@ class JobCgroup {
   bool remove();
   /// The same for the last process that can: tries again while it is busy, for a fifth of a second at most. Linux
   /// 6.18 counts a process as there until its last turn on a CPU, which may come after its parent has waited for it.
-  bool remove_soon();
+  bool remove_with_retry();
 
  private:
   std::string path_;
@@ -47,7 +47,7 @@ class JobCgroup {
 };
 
 /// For the sweeper: makes the job's cgroup and tells the agent.
-JobCgroup provide_job_cgroup(SharedState& shared);
+JobCgroup create_job_cgroup(SharedState& shared);
 /// For the agent: the job's cgroup once the sweeper has made it, or decided that there is none. Blocks until then, for
 /// a second at most (the sweeper may have been stopped); then there is none.
 [[nodiscard]] JobCgroup await_job_cgroup(SharedState& shared);

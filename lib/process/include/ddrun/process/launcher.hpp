@@ -16,7 +16,7 @@ namespace ddrun::process {
 /// Starts processes: each leads a session and process group of its own, has an empty signal mask, default
 /// dispositions, exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
 ///
-/// Several can be on their way at once, each in a lane of its own: on a busy machine a new session waits for its turn
+/// Several can be on their way at once, each in a slot of its own: on a busy machine a new session waits for its turn
 /// (the scheduler gives each a group, see autogroup in sched(7)), and on an idle one the next is prepared on one CPU
 /// while the last executes on another.
 ///
@@ -37,25 +37,25 @@ class Launcher final : public Spawner {
   /// Children are born in this cgroup (its directory); empty: in ours. Where the kernel refuses, they are born in ours.
   void set_child_cgroup(UniqueFd directory) { cgroup_ = std::move(directory); }
 
-  Result<void> begin(int lane, const SpawnPlan& plan) override;
-  Result<Spawned> confirm(int lane) override;
+  Result<void> begin(int slot, const SpawnPlan& plan) override;
+  Result<Spawned> confirm(int slot) override;
   /// Both, one after the other.
   Result<Spawned> spawn(const SpawnPlan& plan);
 
   [[nodiscard]] bool has_pidfd() const override { return has_pidfd_; }
   /// While this process, which adopts what its children leave, has any child.
-  [[nodiscard]] bool anyone_left() const override;
+  [[nodiscard]] bool has_processes() const override;
 
  private:
-  struct Lane;
+  struct Slot;
   Launcher();
-  void unpark(int lane);
+  void release_fds(int slot);
 
-  long clone_into(Lane& lane, int flags);
+  long clone_into(Slot& slot, int flags);
 
   UniqueFd null_;
   UniqueFd cgroup_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Slot>> slots_;
   unsigned first_unused_ = 0;
   bool has_close_range_ = false;
   bool has_pidfd_ = false;

@@ -49,32 +49,32 @@ void block_handled_signals();
 /// Tells a person who repeats a signal that ends the job, and so means "at once", from the programs that ask once but
 /// send two: GNU timeout (to the process and to its group), a closed terminal (SIGHUP from the shell and from the
 /// kernel), systemd (SIGTERM, then SIGHUP). This rule is here and nowhere else; guard, sweeper and agent follow it.
-class Insistence {
+class RepeatedSignal {
  public:
   /// Programs that send a signal twice do so within this time.
-  static constexpr std::chrono::seconds pause{1};
+  static constexpr std::chrono::seconds duplicate_window{1};
 
   /// To be told each ending signal as it comes; `sender`: 0 if the kernel sent it. True if it repeats an earlier one by
-  /// intention: both came from the terminal's keys, or both are the same signal and `pause` lies between the first and
-  /// this one. SIGHUP is never repeated by a person.
-  bool is_meant(int signal, pid_t sender, Clock::time_point now) {
+  /// intention: both came from the terminal's keys, or both are the same signal and `duplicate_window` lies between the
+  /// first and this one. SIGHUP is never repeated by a person.
+  bool forces_kill(int signal, pid_t sender, Clock::time_point now) {
     const bool key = sender == 0 && (signal == SIGINT || signal == SIGQUIT);
-    const bool second_key = key && std::exchange(key_seen_, key_seen_ || key);
+    const bool second_key = key && std::exchange(key_pressed_, key_pressed_ || key);
     Clock::time_point& first = first_[static_cast<std::size_t>(signal)];
     const bool known = first != Clock::time_point{};
     if (!known) first = now;
-    return second_key || (known && signal != SIGHUP && now - first >= pause);
+    return second_key || (known && signal != SIGHUP && now - first >= duplicate_window);
   }
 
  private:
-  bool key_seen_ = false;
+  bool key_pressed_ = false;
   std::array<Clock::time_point, NSIG> first_{};  ///< the epoch: has not come
 };
 
-/// What reaches the agent process from outside of the job: signals, on whichever way they come, and the death of guard
-/// or sweeper. Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the same
-/// one, and it is told once.
-class SignalsHeard {
+/// What reaches the agent process from outside of the job: signals, on whichever route they come, and the death of
+/// guard or sweeper. Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the
+/// same one, and it is told once.
+class SignalReceiver {
  public:
   struct Listener {
     /// One that ends the job may come again without meaning anything: see SignalMessage::at_once.
@@ -82,11 +82,11 @@ class SignalsHeard {
     /// SIGCHLD, for this child and perhaps others that have ended after it.
     std::function<void(pid_t first)> child_ended;
     /// `who`: "guard" or "sweeper"; it was killed.
-    std::function<void(const char* who, pid_t pid)> parent_lost;
+    std::function<void(const char* name, pid_t pid)> parent_lost;
   };
 
   /// `context` is borrowed; its descriptors are taken. The listener is called on the executor.
-  SignalsHeard(boost::asio::any_io_executor executor, AgentContext& context, Listener listener);
+  SignalReceiver(boost::asio::any_io_executor executor, AgentContext& context, Listener listener);
 
   /// From now on all that comes is told, and guard and sweeper know that the agent listens: which signals end the job,
   /// and how long an orderly end may take. The sources must have been blocked before: see SignalSource. Fails with
@@ -96,25 +96,25 @@ class SignalsHeard {
   void close();
 
  private:
-  /// The way on which a signal came: from the guard, from the sweeper, or straight to us.
-  enum class Way { guard, sweeper, own };
-  void own_signal(const SignalEvent& event);
+  /// The route on which a signal came: from the guard, from the sweeper, or straight to us.
+  enum class Route { guard, sweeper, direct };
+  void on_direct_signal(const SignalEvent& event);
   void read_guard_messages();
-  void read_sweeper_life();
-  void arrived(SignalMessage message, Way way);
-  bool is_echo(int signal, Way way);
+  void watch_sweeper();
+  void on_arrival(SignalMessage message, Route route);
+  bool is_duplicate(int signal, Route route);
 
   AgentContext& context_;
   Listener listener_;
-  SignalSource own_;
+  SignalSource direct_signals_;
   boost::asio::posix::stream_descriptor guard_messages_;
-  boost::asio::posix::stream_descriptor sweeper_life_;
-  struct Heard {
+  boost::asio::posix::stream_descriptor sweeper_liveness_;
+  struct LastArrival {
     Clock::time_point at;
-    std::set<Way> ways;
+    std::set<Route> routes;
   };
-  std::map<int, Heard> heard_;  ///< by signal
-  std::map<Way, Insistence> insistence_;
+  std::map<int, LastArrival> last_arrivals_;  ///< by signal
+  std::map<Route, RepeatedSignal> repeated_signals_;
 };
 
 }  // namespace ddrun::process

@@ -42,22 +42,22 @@ struct Spawned {
 class Spawner {
  public:
   /// How many starts can be unconfirmed at once.
-  static constexpr int lanes = 8;
+  static constexpr int slots = 8;
 
   virtual ~Spawner() = default;
 
-  /// Begins a start in a lane that is free. The descriptors of `plan` may be closed afterwards; what it points to must
-  /// stay until confirm(). Fails with `unavailable` if not even a process can be made; then the lane is free.
-  virtual Result<void> begin(int lane, const SpawnPlan& plan) = 0;
-  /// Waits until the program of this lane is being executed, or has failed to be; the lane is free then. Errors name
+  /// Begins a start in a slot that is free. The descriptors of `plan` may be closed afterwards; what it points to must
+  /// stay until confirm(). Fails with `unavailable` if not even a process can be made; then the slot is free.
+  virtual Result<void> begin(int slot, const SpawnPlan& plan) = 0;
+  /// Waits until the program of this slot is being executed, or has failed to be; the slot is free then. Errors name
   /// the step that failed (`not_found`, `not_executable` for exec, else `unavailable`); that child has been reaped.
   /// Until this has returned, no other code may reap the child.
-  virtual Result<Spawned> confirm(int lane) = 0;
+  virtual Result<Spawned> confirm(int slot) = 0;
 
   /// Whether what it starts comes with a pidfd, if one is wanted.
   [[nodiscard]] virtual bool has_pidfd() const = 0;
   /// True while anything that it has started, or that descends from that, is there, dead or alive.
-  [[nodiscard]] virtual bool anyone_left() const = 0;
+  [[nodiscard]] virtual bool has_processes() const = 0;
 };
 
 }  // namespace ddrun::process
