@@ -41,7 +41,7 @@ class PatientMessages {
   explicit PatientMessages(const asio::any_io_executor& executor)
       : console_(std::make_shared<logs::Console>(executor, STDERR_FILENO, warnings_high)) {
     set_message_sink([console = console_](std::string_view line) {
-      if (console->crowded()) return;
+      if (console->has_back_pressure()) return;
       console->add_text(line);
       console->flush();
     });

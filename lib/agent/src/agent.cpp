@@ -102,7 +102,7 @@ class Agent {
   void parent_lost(const char* who, pid_t pid);
   void time_is_up();
   /// From now on the console is waited for only while it takes something.
-  void hurry() { output_->hurry(hurried_end); }
+  void hurry() { output_->set_flush_timeout(hurried_end); }
   void signal_arrived_late(const std::string& what, bool at_once);
 
   void dispatch(const Event& event);
@@ -373,7 +373,7 @@ void Agent::parent_lost(const char* who, pid_t pid) {
 /// Nothing is left but output that has not been taken.
 void Agent::signal_arrived_late(const std::string& what, bool at_once) {
   if (machine_->state() == State::finished && output_->is_flushed()) return io_.stop();
-  if (at_once) return output_->give_up();
+  if (at_once) return output_->abort_flush();
   say(Level::notice, concat(what, ": ending as soon as nobody reads the output for ", format_duration(hurried_end),
                             ", or at once if you repeat it"));
   hurry();

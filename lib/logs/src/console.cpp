@@ -20,7 +20,7 @@
 
 namespace ddrun::logs {
 
-void ByteQueue::make_room(std::size_t count) {
+void ByteQueue::grow(std::size_t count) {
   const std::size_t used = size();
   if (used + count <= capacity_ && begin_ >= capacity_ / 2) {
     std::memmove(bytes_.get(), bytes_.get() + begin_, used);
@@ -40,8 +40,8 @@ namespace {
 /// From this many queued bytes on there is no point in collecting more before writing.
 constexpr std::size_t flush_size = std::size_t{64} << 10U;
 /// A terminal reports room when it can take at least this much.
-constexpr std::size_t terminal_portion = 128;
-constexpr std::size_t pipe_portion = 4096;
+constexpr std::size_t terminal_write_size = 128;
+constexpr std::size_t pipe_write_size = 4096;
 
 constexpr std::string_view erase_to_end_of_line = "\033[K";
 constexpr std::string_view show_cursor = "\033[?25h";
@@ -61,7 +61,7 @@ Console::Console(boost::asio::any_io_executor executor, int fd, std::size_t high
 
 Console::~Console() = default;
 
-bool Console::same_place(int fd, int other) {
+bool Console::same_file(int fd, int other) {
   struct stat a {};
   struct stat b {};
   if (fd == other) return true;
@@ -91,17 +91,17 @@ void Console::choose_access() {
     access_ = Access::own;
     return;
   }
-  access_ = Access::cautious;
-  cautious_size_ = S_ISFIFO(info.st_mode) ? pipe_portion : terminal_portion;
+  access_ = Access::polled;
+  max_polled_write_ = S_ISFIFO(info.st_mode) ? pipe_write_size : terminal_write_size;
 }
 
 void Console::add_text(std::string_view text) {
   if (gone_) return count_lost(text.size());
-  leave_line_of_others(nullptr);
+  end_line_of_other_writer(nullptr);
   queue_.append(text);
 }
 
-void Console::leave_screen_of_others(const void* writer) {
+void Console::reset_screen_of_other_writer(const void* writer) {
   if (line_owner_ == writer) return;
   if (screen_->styled) queue_.append("\033[m");
   if (screen_->below > 0) {
@@ -111,8 +111,8 @@ void Console::leave_screen_of_others(const void* writer) {
   *screen_ = {.hidden = screen_->hidden};
 }
 
-void Console::leave_line_of_others(const void* writer) {
-  if (terminal_) leave_screen_of_others(writer);
+void Console::end_line_of_other_writer(const void* writer) {
+  if (terminal_) reset_screen_of_other_writer(writer);
   if (cursor_ == Cursor::line_start || line_owner_ == writer) return;
   if (cursor_ == Cursor::in_line) queue_.append("\n");
   else if (can_erase_) queue_.append(erase_to_end_of_line);  // a progress bar stood here
@@ -125,14 +125,14 @@ void Console::add_to_terminal(const void* writer, std::string_view prefix, const
     screen_->hidden = false;
     return queue_.append(show_cursor);
   }
-  leave_line_of_others(writer);
-  const bool here = piece.continues && cursor_ != Cursor::line_start;
+  end_line_of_other_writer(writer);
+  const bool continues_here = piece.continues && cursor_ != Cursor::line_start;
   // The line has been ended for others already, and no more of it has come.
-  if (piece.continues && !here && piece.text.empty()) return;
-  if (!here) queue_.append(prefix);
-  for_screen_.clear();
-  add_for_screen(for_screen_, piece.text, prefix, *screen_);
-  queue_.append(for_screen_);
+  if (piece.continues && !continues_here && piece.text.empty()) return;
+  if (!continues_here) queue_.append(prefix);
+  filtered_.clear();
+  append_filtered(filtered_, piece.text, prefix, *screen_);
+  queue_.append(filtered_);
   line_owner_ = writer;
   if (piece.end == PieceEnd::cut) {
     queue_.append("\n");
@@ -145,9 +145,9 @@ void Console::add_to_terminal(const void* writer, std::string_view prefix, const
   else cursor_ = piece.end == PieceEnd::open ? Cursor::in_line : Cursor::line_start;
 }
 
-void Console::flush_soon() {
+void Console::schedule_flush() {
   if (queue_.empty()) return;
-  was_crowded_ = was_crowded_ || crowded();
+  had_back_pressure_ = had_back_pressure_ || has_back_pressure();
   if (waiting_) return;
   if (queue_.size() >= flush_size) return flush();
   if (flush_posted_) return;
@@ -163,7 +163,7 @@ long Console::write_some(const char* data, std::size_t size) const {
     case Access::own: return ::write(own_fd_.get(), data, size);
     case Access::direct: return ::write(fd_, data, size);
     case Access::socket: return ::send(fd_, data, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-    case Access::cautious: break;
+    case Access::polled: break;
   }
   struct pollfd ready {
     fd_, POLLOUT, 0
@@ -172,21 +172,21 @@ long Console::write_some(const char* data, std::size_t size) const {
     errno = EAGAIN;
     return -1;
   }
-  return ::write(fd_, data, std::min(size, cautious_size_));
+  return ::write(fd_, data, std::min(size, max_polled_write_));
 }
 
 void Console::flush() {
   if (waiting_ || closed_) return;
-  if (!write_queued()) wait_for_room();
-  tell_room();
+  if (!write_queued()) wait_until_writable();
+  notify_drained();
 }
 
 bool Console::write_queued() {
   while (!queue_.empty() && !gone_) {
     const long written = write_some(queue_.data(), queue_.size());
     if (written > 0) {
-      torn_ = queue_.data()[written - 1] != '\n';
-      taken_ += static_cast<std::uint64_t>(written);
+      mid_line_ = queue_.data()[written - 1] != '\n';
+      written_ += static_cast<std::uint64_t>(written);
       queue_.consume(static_cast<std::size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
       return false;
@@ -197,7 +197,7 @@ bool Console::write_queued() {
   return true;
 }
 
-void Console::wait_for_room() {
+void Console::wait_until_writable() {
   struct epoll_event event {};
   event.events = EPOLLOUT | EPOLLONESHOT;
   const int target = own_fd_ ? own_fd_.get() : fd_;
@@ -223,19 +223,19 @@ void Console::write_failed(int err) {
   queue_.consume(queue_.size());
   // On a full disk there may be room again for what comes next; all else means that the reader is gone.
   gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
-  reader_left_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
+  reader_closed_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
 }
 
-void Console::tell_room() {
+void Console::notify_drained() {
   const bool room = queue_.size() <= high_ / 4;
-  if (!on_room_ || !(queue_.empty() || (was_crowded_ && room))) return;
-  if (room) was_crowded_ = false;
-  on_room_();
+  if (!on_drained_ || !(queue_.empty() || (had_back_pressure_ && room))) return;
+  if (room) had_back_pressure_ = false;
+  on_drained_();
 }
 
 void Console::close() {
   if (std::exchange(closed_, true)) return;
-  on_room_ = nullptr;
+  on_drained_ = nullptr;
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;

@@ -20,8 +20,8 @@ namespace ddrun::logs {
 namespace {
 
 /// A line may go over a file's limit by this much rather than be torn.
-constexpr std::size_t line_grace = 4096;
-constexpr std::chrono::seconds retry_pause{1};
+constexpr std::size_t max_line_overrun = 4096;
+constexpr std::chrono::seconds retry_delay{1};
 
 /// 0 or an errno: EEXIST if there is a file `to` already, which stays as it is.
 int rename_to_new(const std::string& from, const std::string& to) {
@@ -63,47 +63,47 @@ bool LogFile::open() {
 
 void LogFile::write(std::string_view bytes) {
   if (failing_) {
-    if (Clock::now() < retry_at_) return lose(bytes);
+    if (Clock::now() < retry_at_) return count_lost(bytes);
     // Go on with a whole line: half of one would be taken for something that the worker wrote.
     if (!lost_whole_lines_) {
       const std::size_t newline = bytes.find('\n');
       const std::size_t rest = newline == std::string_view::npos ? bytes.size() : newline + 1;
-      lose(bytes.substr(0, rest));
+      count_lost(bytes.substr(0, rest));
       bytes.remove_prefix(rest);
       if (bytes.empty()) return;
     }
     failing_ = false;
-    if (!fd_ && !open()) return lose(bytes);
+    if (!fd_ && !open()) return count_lost(bytes);
     if (!at_line_start_) {
       const std::uint64_t lost = lost_;
-      put("\n");
+      append("\n");
       lost_ = lost;  // this byte was not the worker's
     }
   } else if (!fd_ && !open()) {
-    return lose(bytes);
+    return count_lost(bytes);
   }
   while (!bytes.empty()) {
-    if (failing_) return lose(bytes);
-    const std::size_t count = fitting(bytes);
+    if (failing_) return count_lost(bytes);
+    const std::size_t count = fitting_size(bytes);
     if (count == 0) {
       rotate();
       continue;
     }
-    put(bytes.substr(0, count));
+    append(bytes.substr(0, count));
     bytes.remove_prefix(count);
   }
 }
 
 /// How much of `bytes` still belongs in this file; 0: it is full.
-std::size_t LogFile::fitting(std::string_view bytes) const {
+std::size_t LogFile::fitting_size(std::string_view bytes) const {
   if (rotate_bytes_ == 0 || size_ + bytes.size() <= rotate_bytes_) return bytes.size();
   const std::size_t room = size_ < rotate_bytes_ ? static_cast<std::size_t>(rotate_bytes_ - size_) : 0;
   const std::size_t last_end = bytes.substr(0, room).rfind('\n');
   if (last_end != std::string_view::npos) return last_end + 1;
   if (at_line_start_ && size_ > 0) return 0;
   // In the middle of a line: a little more than the limit rather than a torn line, but not without end.
-  const std::uint64_t most = rotate_bytes_ + line_grace;
-  const std::string_view rest = bytes.substr(0, size_ < most ? static_cast<std::size_t>(most - size_) : 0);
+  const std::uint64_t max_size = rotate_bytes_ + max_line_overrun;
+  const std::string_view rest = bytes.substr(0, size_ < max_size ? static_cast<std::size_t>(max_size - size_) : 0);
   const std::size_t end = rest.find('\n');
   return end != std::string_view::npos ? end + 1 : rest.size();
 }
@@ -124,13 +124,13 @@ void LogFile::rotate() {
   open();
 }
 
-void LogFile::put(std::string_view bytes) {
+void LogFile::append(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0) {
       if (errno == EINTR) continue;
       failed(errno);
-      return lose(bytes);
+      return count_lost(bytes);
     }
     const auto count = static_cast<std::size_t>(written);
     size_ += count;
@@ -142,29 +142,30 @@ void LogFile::put(std::string_view bytes) {
 void LogFile::failed(int err) {
   if (first_error_.empty()) first_error_ = concat("cannot write ", path_, ": ", std::strerror(err));
   failing_ = true;
-  retry_at_ = Clock::now() + retry_pause;
+  retry_at_ = Clock::now() + retry_delay;
 }
 
-void LogFile::lose(std::string_view bytes) {
+void LogFile::count_lost(std::string_view bytes) {
   if (bytes.empty()) return;
   lost_ += bytes.size();
   lost_whole_lines_ = bytes.back() == '\n';
 }
 
-StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size, StreamPlaces places) {
+StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
+                       StreamTargets targets) {
   const auto has = [&](const StreamSelection& selection) {
     const Streams streams = selection.of(local_rank);
     return stream == StreamId::out ? has_out(streams) : has_err(streams);
   };
   const auto& filters = stream == StreamId::out ? log.duplicate_stdout_filters : log.duplicate_stderr_filters;
   const bool listed = !log.local_ranks_filter || log.local_ranks_filter->contains(local_rank);
-  const bool redirected = has(log.redirects) && !places.lost;
+  const bool redirected = has(log.redirects) && !targets.unavailable;
 
   StreamPlan plan;
   plan.teed = has(log.tee);
-  plan.file = places.files && (redirected || plan.teed);
+  plan.file = targets.files && (redirected || plan.teed);
   plan.console = listed && (plan.teed || !redirected);
-  plan.duplicate = places.files && !filters.empty();
+  plan.duplicate = targets.files && !filters.empty();
 
   const bool decorated = local_world_size > 1 || plan.teed || log.timestamps || !log.line_prefix_template.empty() ||
                          (log.label != Label::automatic && log.label != Label::none);
@@ -179,11 +180,12 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   switch (log.pty) {
     case PtyUse::never: break;
     case PtyUse::automatic:
-      plan.pty = piped && plan.console && places.terminal && local_world_size <= most_workers_with_ptys;
+      plan.pty = piped && plan.console && targets.terminal && local_world_size <= max_workers_with_ptys;
       break;
     case PtyUse::always:
       // A single worker that shares ddrun's terminal has one.
-      plan.pty = plan.kind != StreamPlan::Kind::discard && !(plan.kind == StreamPlan::Kind::inherit && places.terminal);
+      plan.pty =
+          plan.kind != StreamPlan::Kind::discard && !(plan.kind == StreamPlan::Kind::inherit && targets.terminal);
       if (plan.pty) plan.kind = StreamPlan::Kind::piped;
       break;
   }
@@ -211,11 +213,11 @@ Errc code_for(int err) { return err == ENOTDIR || err == ENAMETOOLONG ? Errc::in
 /// A new directory that only this user can enter, `parent`/`prefix`_<8 random>.
 Result<std::string> make_private_dir(const std::string& parent, std::string_view prefix,
                                      const std::function<void(const std::string&)>& announce = {}) {
-  for (int tries = 0;; ++tries) {
+  for (int attempts = 0;; ++attempts) {
     std::string path = concat(parent, '/', prefix, '_', random_name());
     if (announce) announce(path);
     if (::mkdir(path.c_str(), 0700) == 0) return path;
-    if (errno != EEXIST || tries == 100) {
+    if (errno != EEXIST || attempts == 100) {
       return fail_errno(code_for(errno), concat("cannot make a directory in the log directory ", parent), errno);
     }
   }
@@ -227,9 +229,9 @@ Result<void> make_dirs(const std::string& path) {
     const std::string part = path.substr(0, slash);
     if (part.empty() || ::mkdir(part.c_str(), 0777) == 0 || errno == EEXIST) continue;
     const int err = errno;
-    struct stat there {};
+    struct stat info {};
     // A directory that exists may answer EROFS or EACCES instead of EEXIST.
-    if (::stat(part.c_str(), &there) == 0 && S_ISDIR(there.st_mode)) continue;
+    if (::stat(part.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) continue;
     return fail_errno(code_for(err), concat("cannot make the log directory ", path), err);
   }
   return {};
@@ -239,8 +241,8 @@ Result<void> make_dirs(const std::string& path) {
 Result<void> make_own_dir(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return {};
   const int err = errno;
-  struct stat there {};
-  if (::lstat(path.c_str(), &there) == 0 && S_ISDIR(there.st_mode) && there.st_uid == ::geteuid()) return {};
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid()) return {};
   return fail_errno(code_for(err), concat("cannot make ", path), err);
 }
 
@@ -254,10 +256,10 @@ const char* name_of(StreamId stream) { return stream == StreamId::out ? "stdout.
 }  // namespace
 
 LogLayout::LogLayout(const LogSpec& log, std::string_view run_id) : run_id_(run_id) {
-  allowed_ = log.dir != "/dev/null";
-  if (!allowed_) return;
-  if (log.dir) given_root_ = *log.dir;
-  while (given_root_.size() > 1 && given_root_.back() == '/') given_root_.pop_back();
+  files_allowed_ = log.dir != "/dev/null";
+  if (!files_allowed_) return;
+  if (log.dir) requested_root_ = *log.dir;
+  while (requested_root_.size() > 1 && requested_root_.back() == '/') requested_root_.pop_back();
   wanted_ = log.dir.has_value() || log.redirects.any() || log.tee.any() || !log.duplicate_stdout_filters.empty() ||
             !log.duplicate_stderr_filters.empty();
   for (char& c : run_id_) {
@@ -266,7 +268,7 @@ LogLayout::LogLayout(const LogSpec& log, std::string_view run_id) : run_id_(run_
 }
 
 Result<void> LogLayout::make_root(const Announce& announce) {
-  if (given_root_.empty()) {
+  if (requested_root_.empty()) {
     std::string base = temporary_root();
     // A place for error files alone is empty as a rule and gone with the job: memory is faster to make and remove it in
     // than a disk, and that is a tenth of a short job's time.
@@ -280,23 +282,23 @@ Result<void> LogLayout::make_root(const Announce& announce) {
     root_ = *made;
     return {};
   }
-  struct stat there {};
-  if (::stat(given_root_.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) {
-    return fail(Errc::invalid_argument, concat("--log-dir: ", given_root_, " is not a directory"));
+  struct stat info {};
+  if (::stat(requested_root_.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) {
+    return fail(Errc::invalid_argument, concat("--log-dir: ", requested_root_, " is not a directory"));
   }
-  if (auto made = make_dirs(given_root_); !made) return made;
-  if (::access(given_root_.c_str(), W_OK | X_OK) != 0) {
-    return fail_errno(Errc::unavailable, concat("--log-dir: cannot write in ", given_root_), errno);
+  if (auto made = make_dirs(requested_root_); !made) return made;
+  if (::access(requested_root_.c_str(), W_OK | X_OK) != 0) {
+    return fail_errno(Errc::unavailable, concat("--log-dir: cannot write in ", requested_root_), errno);
   }
   // The workers get these paths, and may have another working directory.
-  char* absolute = ::realpath(given_root_.c_str(), nullptr);
-  root_ = absolute != nullptr ? absolute : given_root_;
+  char* absolute = ::realpath(requested_root_.c_str(), nullptr);
+  root_ = absolute != nullptr ? absolute : requested_root_;
   std::free(absolute);
   return {};
 }
 
 Result<void> LogLayout::prepare(const Announce& announce) {
-  if (!allowed_) return {};
+  if (!files_allowed_) return {};
   if (auto made = make_root(announce); !made) {
     // Without log files only the error file has no place then, and that is no reason not to start.
     if (!wanted_) return {};
@@ -310,7 +312,7 @@ Result<void> LogLayout::prepare(const Announce& announce) {
 }
 
 Result<void> LogLayout::restore() const {
-  auto made = given_root_.empty() ? make_own_dir(root_) : make_dirs(root_);
+  auto made = requested_root_.empty() ? make_own_dir(root_) : make_dirs(root_);
   // $TMPDIR itself may be gone.
   if (!made && made.error().cause.value() == ENOENT && make_dirs(root_.substr(0, root_.rfind('/')))) {
     made = make_own_dir(root_);
@@ -322,21 +324,21 @@ Result<void> LogLayout::begin_attempt(int attempt, const std::vector<int>& local
   attempt_ = attempt;
   Result<void> made = wanted_ ? make_attempt(local_ranks) : Result<void>{};
   const bool missing = !made && made.error().cause.value() == ENOENT;
-  if (std::exchange(began_, true) && !root_.empty() && (missing || !wanted_)) {
+  if (std::exchange(has_begun_, true) && !root_.empty() && (missing || !wanted_)) {
     made = restore();
     if (made && wanted_) made = make_attempt(local_ranks);
   }
-  lost_ = !made && !disk_is_full(made.error().cause.value());
-  if (lost_) attempt_dir_.clear();
+  unavailable_ = !made && !disk_is_full(made.error().cause.value());
+  if (unavailable_) attempt_dir_.clear();
   return made;
 }
 
 Result<void> LogLayout::make_attempt(const std::vector<int>& local_ranks) {
   const std::string plain = concat(run_dir_, "/attempt_", attempt_);
   attempt_dir_ = plain;
-  for (int turn = 2; ::mkdir(attempt_dir_.c_str(), 0777) != 0; ++turn) {
+  for (int number = 2; ::mkdir(attempt_dir_.c_str(), 0777) != 0; ++number) {
     if (errno != EEXIST) return fail_errno(code_for(errno), concat("cannot make ", attempt_dir_), errno);
-    attempt_dir_ = concat(plain, '.', turn);
+    attempt_dir_ = concat(plain, '.', number);
   }
   for (const int local_rank : local_ranks) {
     const std::string dir = concat(attempt_dir_, '/', local_rank);
@@ -355,7 +357,7 @@ std::string LogLayout::filtered_log(StreamId stream) const {
 
 std::string LogLayout::error_file(int local_rank) const {
   if (!attempt_dir_.empty()) return concat(attempt_dir_, '/', local_rank, "/error.json");
-  return root_.empty() || lost_ ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
+  return root_.empty() || unavailable_ ? "" : concat(root_, "/error_", attempt_, '_', local_rank, ".json");
 }
 
 void LogLayout::remove_error_files() const {

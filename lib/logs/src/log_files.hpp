@@ -40,11 +40,11 @@ class LogFile {
   [[nodiscard]] const std::string& rotation_error() const { return rotation_error_; }
 
  private:
-  [[nodiscard]] std::size_t fitting(std::string_view bytes) const;
+  [[nodiscard]] std::size_t fitting_size(std::string_view bytes) const;
   void rotate();
-  void put(std::string_view bytes);
+  void append(std::string_view bytes);
   void failed(int err);
-  void lose(std::string_view bytes);
+  void count_lost(std::string_view bytes);
 
   std::string path_;
   std::uint64_t rotate_bytes_;
@@ -80,19 +80,19 @@ struct StreamPlan {
 };
 
 /// Where a stream could go.
-struct StreamPlaces {
-  bool files = true;      ///< log files are wanted at all (--log-dir=/dev/null: no) and have their directory
-  bool lost = false;      ///< their directory could not be had: what was redirected is shown
-  bool terminal = false;  ///< the console of this stream is a terminal
+struct StreamTargets {
+  bool files = true;         ///< log files are wanted at all (--log-dir=/dev/null: no) and have their directory
+  bool unavailable = false;  ///< their directory could not be had: what was redirected is shown
+  bool terminal = false;     ///< the console of this stream is a terminal
 };
 
 /// With PtyUse::automatic so many workers of a machine have pseudo-terminals, and in larger groups none. Two of them
 /// take about 0.25 ms to make, the system has 4,096 (kernel.pty.max), and no user watches the progress bars of
 /// hundreds.
-constexpr int most_workers_with_ptys = 64;
+constexpr int max_workers_with_ptys = 64;
 
 [[nodiscard]] StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
-                                     StreamPlaces places);
+                                     StreamTargets targets);
 
 /// Where files are, in torchrun's layout, and the making of the directories.
 ///
@@ -106,11 +106,11 @@ class LogLayout {
   LogLayout(const LogSpec& log, std::string_view run_id);
 
   /// Whether log files can be written: false for --log-dir=/dev/null.
-  [[nodiscard]] bool files_allowed() const { return allowed_; }
+  [[nodiscard]] bool files_allowed() const { return files_allowed_; }
   /// Whether files were wanted, and this attempt cannot have them.
-  [[nodiscard]] bool lost() const { return wanted_ && lost_; }
+  [[nodiscard]] bool files_unavailable() const { return wanted_ && unavailable_; }
   /// Whether there is an attempt directory.
-  [[nodiscard]] bool has_attempts() const { return wanted_ && !lost_; }
+  [[nodiscard]] bool has_attempts() const { return wanted_ && !unavailable_; }
 
   using Announce = std::function<void(const std::string& path)>;
   /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. A root that is for error
@@ -140,12 +140,12 @@ class LogLayout {
   [[nodiscard]] Result<void> make_root(const Announce& announce);
   [[nodiscard]] Result<void> make_attempt(const std::vector<int>& local_ranks);
 
-  std::string given_root_;  ///< --log-dir
+  std::string requested_root_;  ///< --log-dir
   std::string run_id_;
-  bool allowed_ = true;
+  bool files_allowed_ = true;
   bool wanted_ = false;
-  bool began_ = false;
-  bool lost_ = false;  ///< the present attempt has no directory
+  bool has_begun_ = false;
+  bool unavailable_ = false;  ///< the present attempt has no directory
   std::string root_;
   std::string run_dir_;
   std::string attempt_dir_;

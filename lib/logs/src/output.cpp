@@ -28,9 +28,9 @@ namespace ddrun::logs {
 struct WorkerStream;
 
 /// A console and the streams that wait until it has room.
-struct Lane {
+struct ConsoleSink {
   std::shared_ptr<Console> console;
-  std::vector<std::shared_ptr<WorkerStream>> held_back;
+  std::vector<std::shared_ptr<WorkerStream>> paused;
 };
 
 /// Copies lines that contain one of the filters to a file that all workers of the attempt share.
@@ -45,23 +45,23 @@ struct Duplicate {
 struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   static constexpr std::size_t unbounded = SIZE_MAX;
 
-  UniqueFd pipe;         ///< empty once it is at its end
-  Lane* lane = nullptr;  ///< nullptr: not shown
+  UniqueFd pipe;                ///< empty once it is at its end
+  ConsoleSink* sink = nullptr;  ///< nullptr: not shown
   std::string prefix;
   LineAssembler lines;
   std::unique_ptr<LogFile> file;
   std::unique_ptr<Duplicate> duplicate;
   std::unique_ptr<TailBuffer> tail;
   LastWrite last;
-  bool held_back = false;
-  bool pty = false;        ///< `pipe` is a pseudo-terminal's master
-  bool has_ended = false;  ///< the worker: no process is left for closing a pseudo-terminal to hang up
-  bool silent = false;     ///< no process has the pseudo-terminal open at present
-  bool in_quiet_list = false;
-  std::size_t held = 0;  ///< bytes of its unfinished lines, as counted in the total
+  bool paused = false;
+  bool pty = false;            ///< `pipe` is a pseudo-terminal's master
+  bool worker_exited = false;  ///< the worker: no process is left for closing a pseudo-terminal to hang up
+  bool has_no_writer = false;  ///< no process has the pseudo-terminal open at present
+  bool in_idle_streams = false;
+  std::size_t partial_bytes = 0;  ///< bytes of its unfinished lines, as counted in the total
   int rank = 0;
-  std::size_t rest = unbounded;  ///< so much is still read from it, then it is closed
-  Deadline quiet_at{};
+  std::size_t unread_limit = unbounded;  ///< so much is still read from it, then it is closed
+  Deadline idle_at{};
 };
 
 /// The end of a file that the worker writes, as far as it was read.
@@ -88,8 +88,8 @@ class Output::Impl {
   [[nodiscard]] int descriptors_of(int local_rank) const;
   void async_end_attempt(std::function<void()> done, std::set<int> still_running);
   void async_flush(std::function<void()> done) { add_waiter(false, std::move(done)); }
-  void hurry(Milliseconds patience);
-  void give_up();
+  void set_flush_timeout(Milliseconds timeout);
+  void abort_flush();
   bool close();
   void read_file_tails();
   [[nodiscard]] std::vector<TailLine> stderr_tail(int local_rank, std::size_t lines) const;
@@ -130,11 +130,11 @@ class Output::Impl {
   [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
   [[nodiscard]] std::string prefix_of(const Worker& worker, bool teed) const;
-  void forget_pipes();
-  void forget_attempt();
+  void close_pipes();
+  void reset_attempt();
   void add_waiter(bool for_attempt, std::function<void()> done);
   [[nodiscard]] bool consoles_done() const;
-  [[nodiscard]] std::uint64_t taken_bytes() const;
+  [[nodiscard]] std::uint64_t written_bytes() const;
   void watch_progress();
   void check_waiters();
   void finish(Waiter waiter);
@@ -143,61 +143,61 @@ class Output::Impl {
   void readable(WorkerStream& stream);
   enum class ReadResult { data, nothing, end };
   ReadResult read_once(WorkerStream& stream, std::size_t& count);
-  void take(WorkerStream& stream, std::string_view chunk);
-  void show(WorkerStream& stream, std::string_view chunk);
+  void process_chunk(WorkerStream& stream, std::string_view chunk);
+  void write_to_console(WorkerStream& stream, std::string_view chunk);
   void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
   void write_file(LogFile& file, std::string_view chunk);
   /// True if all that was there when it began has been read.
   bool drain_stream(WorkerStream& stream);
-  void at_end(WorkerStream& stream);
+  void on_end_of_stream(WorkerStream& stream);
   /// Its worker has: from here on the end of its terminal is the end of the stream.
-  void ended(WorkerStream& stream);
+  void on_worker_exit(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
-  void give_up(WorkerStream& stream);
-  void count_held(WorkerStream& stream);
-  void break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix);
-  void close_when_read(WorkerStream& stream, std::size_t rest);
-  void say_who_is_held_open();
-  void say_if_reader_left();
-  void console_has_room();
-  void expect_quiet(WorkerStream& stream);
-  void arm_quiet_timer(Deadline at);
-  void show_quiet_lines();
-  [[nodiscard]] std::string_view stamped(const WorkerStream& stream);
-  void say_first_loss(const std::string& error);
+  void discard_rest(WorkerStream& stream);
+  void update_partial_bytes(WorkerStream& stream);
+  void break_line_over_limit(WorkerStream& stream, std::string_view prefix);
+  void close_after_bytes(WorkerStream& stream, std::size_t rest);
+  void warn_leaked_pipes();
+  void notify_reader_closed();
+  void resume_paused_streams();
+  void schedule_idle_flush(WorkerStream& stream);
+  void arm_idle_timer(Deadline at);
+  void flush_idle_lines();
+  [[nodiscard]] std::string_view time_and_prefix(const WorkerStream& stream);
+  void warn_first_loss(const std::string& error);
   /// At its start a job that cannot have its files is refused.
-  [[nodiscard]] bool may_lack_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
+  [[nodiscard]] bool may_continue_without_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
 
   boost::asio::any_io_executor executor_;
   OutputOptions options_;
   ReadySet pipes_;
-  std::array<Lane, 2> lane_storage_;
-  std::array<Lane*, 2> lanes_{};  ///< by StreamId; both the same if both consoles are the same place
+  std::array<ConsoleSink, 2> sink_storage_;
+  std::array<ConsoleSink*, 2> sinks_{};  ///< by StreamId; both the same if both consoles are the same place
   std::vector<Worker> workers_;
   std::vector<int> index_of_local_rank_;
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
   int attempts_begun_ = 0;
-  bool stopping_ = false;      ///< what the workers of this attempt write, they write because they are stopped
-  bool ptys_refused_ = false;  ///< the system has none, and that was said
+  bool is_stopping_ = false;       ///< what the workers of this attempt write, they write because they are stopped
+  bool ptys_unavailable_ = false;  ///< the system has none, and that was said
   std::size_t open_streams_ = 0;
-  std::size_t held_ = 0;  ///< bytes of all streams' unfinished lines
-  bool said_reader_left_ = false;
+  std::size_t partial_bytes_ = 0;  ///< bytes of all streams' unfinished lines
+  bool notified_reader_closed_ = false;
   std::set<int> still_running_;
-  std::vector<int> held_open_;  ///< ranks whose pipes a process holds that is not of the job
+  std::vector<int> leaked_ranks_;  ///< ranks whose pipes a process holds that is not of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
   std::string scratch_lines_;
-  std::vector<std::shared_ptr<WorkerStream>> quiet_list_;
-  boost::asio::steady_timer quiet_timer_;
-  bool quiet_timer_armed_ = false;
+  std::vector<std::shared_ptr<WorkerStream>> idle_streams_;
+  boost::asio::steady_timer idle_timer_;
+  bool idle_timer_armed_ = false;
   std::vector<Waiter> waiters_;
-  std::optional<Milliseconds> patience_;  ///< with consoles that take nothing
-  bool gave_up_ = false;
-  boost::asio::steady_timer patience_timer_;
+  std::optional<Milliseconds> flush_timeout_;  ///< with consoles that take nothing
+  bool flush_aborted_ = false;
+  boost::asio::steady_timer flush_timer_;
   std::uint64_t earlier_losses_ = 0;
   std::uint64_t lines_shown_ = 0;
   std::string first_file_error_;
-  bool said_rotation_error_ = false;
+  bool warned_rotation_error_ = false;
   bool shut_down_ = false;
   std::weak_ptr<Impl> self_;
   friend class Output;
@@ -208,9 +208,9 @@ class Output::Impl {
 namespace {
 
 /// Descriptors that ddrun needs beside those of its workers' output.
-constexpr rlim_t descriptors_besides = 64;
+constexpr rlim_t base_descriptors = 64;
 
-bool descriptors_are_out(int err) { return err == EMFILE || err == ENFILE; }
+bool is_out_of_descriptors(int err) { return err == EMFILE || err == ENFILE; }
 std::size_t index_of(StreamId id) { return id == StreamId::out ? 0 : 1; }
 
 }  // namespace
@@ -220,14 +220,14 @@ Output::Impl::Impl(boost::asio::any_io_executor executor, OutputOptions options)
       executor_(std::move(executor)),
       options_(std::move(options)),
       pipes_(executor_, [this](void* stream) { readable(*static_cast<WorkerStream*>(stream)); }),
-      quiet_timer_(executor_),
-      patience_timer_(executor_) {
-  lanes_ = {&lane_storage_[0], &lane_storage_[1]};
-  lane_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
-  if (Console::same_place(options_.console_out, options_.console_err)) lanes_[1] = lanes_[0];
-  else lane_storage_[1].console = std::make_shared<Console>(executor_, options_.console_err, options_.queue_high);
-  for (Lane& lane : lane_storage_) {
-    if (lane.console) lane.console->on_room([this] { console_has_room(); });
+      idle_timer_(executor_),
+      flush_timer_(executor_) {
+  sinks_ = {&sink_storage_[0], &sink_storage_[1]};
+  sink_storage_[0].console = std::make_shared<Console>(executor_, options_.console_out, options_.queue_high);
+  if (Console::same_file(options_.console_out, options_.console_err)) sinks_[1] = sinks_[0];
+  else sink_storage_[1].console = std::make_shared<Console>(executor_, options_.console_err, options_.queue_high);
+  for (ConsoleSink& sink : sink_storage_) {
+    if (sink.console) sink.console->on_drained([this] { resume_paused_streams(); });
   }
 }
 
@@ -239,13 +239,13 @@ void Output::Impl::shut_down() {
 
 bool Output::Impl::close() {
   waiters_.clear();
-  forget_attempt();
-  quiet_timer_.cancel();
-  patience_timer_.cancel();
-  for (Lane& lane : lane_storage_) {
-    if (lane.console) lane.console->close();
+  reset_attempt();
+  idle_timer_.cancel();
+  flush_timer_.cancel();
+  for (ConsoleSink& sink : sink_storage_) {
+    if (sink.console) sink.console->close();
   }
-  return lanes_[1]->console->in_torn_line();
+  return sinks_[1]->console->ends_mid_line();
 }
 
 Result<void> Output::Impl::prepare() {
@@ -261,8 +261,8 @@ Result<void> Output::Impl::prepare() {
 }
 
 Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerIdentity>& identities) {
-  forget_attempt();
-  stopping_ = false;
+  reset_attempt();
+  is_stopping_ = false;
   std::vector<int> local_ranks;
   for (const WorkerIdentity& identity : identities) {
     const auto index = static_cast<std::size_t>(identity.local_rank);
@@ -276,10 +276,11 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
     // A job that has begun does not die of its logs. On a full disk they will have a hole.
     if (first) return made;
     if (disk_is_full(made.error().cause.value())) {
-      say_first_loss(made.error().message);
+      warn_first_loss(made.error().message);
     } else {
-      say(Level::warning, concat(made.error().message, "; attempt ", attempt,
-                                 layout.lost() ? " has no log files, and all output is shown" : " has no error files"));
+      say(Level::warning,
+          concat(made.error().message, "; attempt ", attempt,
+                 layout.files_unavailable() ? " has no log files, and all output is shown" : " has no error files"));
     }
   }
   for (const StreamId id : {StreamId::out, StreamId::err}) {
@@ -288,31 +289,31 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
     if (filters.empty() || !layout.has_attempts()) continue;
     auto& log = filtered_logs_[index_of(id)];
     log = std::make_unique<LogFile>(layout.filtered_log(id), options_.log.rotate_bytes, &layout);
-    if (!log->open() && !may_lack_file(errno)) return fail(Errc::unavailable, log->first_error());
+    if (!log->open() && !may_continue_without_file(errno)) return fail(Errc::unavailable, log->first_error());
   }
   return {};
 }
 
 /// As at the end of a job that is cut short: what is in the pipes goes to files, and to consoles as far as there is
 /// room.
-void Output::Impl::forget_pipes() {
+void Output::Impl::close_pipes() {
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
       if (!stream) continue;
       drain_stream(*stream);
-      give_up(*stream);
+      discard_rest(*stream);
     }
   }
 }
 
-void Output::Impl::forget_attempt() {
-  forget_pipes();
+void Output::Impl::reset_attempt() {
+  close_pipes();
   for (auto& log : filtered_logs_) {
     if (log) earlier_losses_ += log->lost_bytes();
     log.reset();
   }
-  for (Lane& lane : lane_storage_) lane.held_back.clear();
-  quiet_list_.clear();
+  for (ConsoleSink& sink : sink_storage_) sink.paused.clear();
+  idle_streams_.clear();
   workers_.clear();
   index_of_local_rank_.clear();
 }
@@ -324,11 +325,11 @@ const Output::Impl::Worker* Output::Impl::find(int local_rank) const {
 }
 
 StreamPlan Output::Impl::plan_of(StreamId id, int local_rank) const {
-  StreamPlaces places;
-  places.files = layout.files_allowed() && !layout.lost();
-  places.lost = layout.lost();
-  places.terminal = lanes_[index_of(id)]->console->is_terminal();
-  return plan_stream(options_.log, id, local_rank, options_.local_world_size, places);
+  StreamTargets targets;
+  targets.files = layout.files_allowed() && !layout.files_unavailable();
+  targets.unavailable = layout.files_unavailable();
+  targets.terminal = sinks_[index_of(id)]->console->is_terminal();
+  return plan_stream(options_.log, id, local_rank, options_.local_world_size, targets);
 }
 
 std::string Output::Impl::log_of(StreamId id, int local_rank) const {
@@ -341,7 +342,7 @@ bool Output::Impl::shares_stream(int local_rank) const {
     return plan.kind == StreamPlan::Kind::piped && plan.console && !plan.file && !plan.duplicate &&
            plan.teed == out.teed;
   };
-  return lanes_[0] == lanes_[1] && shown_alone(out) && shown_alone(plan_of(StreamId::err, local_rank));
+  return sinks_[0] == sinks_[1] && shown_alone(out) && shown_alone(plan_of(StreamId::err, local_rank));
 }
 
 int Output::Impl::descriptors_of(int local_rank) const {
@@ -367,7 +368,7 @@ std::string Output::Impl::prefix_of(const Worker& worker, bool teed) const {
 Error Output::Impl::too_many_descriptors(const std::string& what, int err) const {
   struct rlimit limit {};
   ::getrlimit(RLIMIT_NOFILE, &limit);
-  rlim_t needed = descriptors_besides;
+  rlim_t needed = base_descriptors;
   for (const Worker& worker : workers_) needed += static_cast<rlim_t>(descriptors_of(worker.identity.local_rank));
   std::string message = concat("cannot open ", what, ": ");
   if (err == ENFILE) {
@@ -398,14 +399,14 @@ Result<ChildStreams> Output::Impl::open_streams(int local_rank) {
 }
 
 Result<ChildStreams> Output::Impl::open_extra_streams(std::string prefix) {
-  forget_attempt();
+  reset_attempt();
   Worker& worker = workers_.emplace_back(Worker{{0, 0, std::move(prefix)}, {}, {}});
   StreamPlan plan;
   plan.kind = StreamPlan::Kind::piped;
   plan.console = true;
   auto out = open_pipe(worker, StreamId::out, plan);
   if (!out) return tl::unexpected(out.error());
-  auto err = lanes_[0] == lanes_[1] ? duplicate(out->get()) : open_pipe(worker, StreamId::err, plan);
+  auto err = sinks_[0] == sinks_[1] ? duplicate(out->get()) : open_pipe(worker, StreamId::err, plan);
   if (!err) return tl::unexpected(err.error());
   return ChildStreams{std::move(*out), std::move(*err)};
 }
@@ -418,10 +419,10 @@ Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
   const std::string path = file ? layout.stream_log(id, worker.identity.local_rank) : "/dev/null";
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (file ? O_APPEND | O_CREAT : 0), 0666));
   if (fd) return fd;
-  if (descriptors_are_out(errno)) return tl::unexpected<Error>(too_many_descriptors(path, errno));
+  if (is_out_of_descriptors(errno)) return tl::unexpected<Error>(too_many_descriptors(path, errno));
   // No place for the file (or for its directory, before). Through a pipe the worker can run, and the file is tried
   // again as long as something is written to it.
-  if (file && (may_lack_file(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
+  if (file && (may_continue_without_file(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
   return fail_errno(Errc::unavailable, concat("cannot open ", path), errno);
 }
 
@@ -432,20 +433,20 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
     stream->file = std::make_unique<LogFile>(layout.stream_log(id, local_rank), options_.log.rotate_bytes, &layout);
     if (!stream->file->open()) {
       const int err = errno;
-      if (descriptors_are_out(err)) return tl::unexpected<Error>(too_many_descriptors(stream->file->path(), err));
-      if (!may_lack_file(err)) return fail(Errc::unavailable, stream->file->first_error());
-      say_first_loss(stream->file->first_error());
+      if (is_out_of_descriptors(err)) return tl::unexpected<Error>(too_many_descriptors(stream->file->path(), err));
+      if (!may_continue_without_file(err)) return fail(Errc::unavailable, stream->file->first_error());
+      warn_first_loss(stream->file->first_error());
     }
   }
   auto pipe = make_ends(worker, id, plan, stream->pty);
   if (!pipe) {
     const int err = pipe.error().cause.value();
-    if (!descriptors_are_out(err)) return tl::unexpected<Error>(pipe.error());
+    if (!is_out_of_descriptors(err)) return tl::unexpected<Error>(pipe.error());
     return tl::unexpected<Error>(too_many_descriptors(concat("a pipe for local rank ", local_rank), err));
   }
   if (auto watched = pipes_.add(pipe->read.get(), stream.get()); !watched) return tl::unexpected(watched.error());
   stream->pipe = std::move(pipe->read);
-  if (plan.console) stream->lane = lanes_[index_of(id)];
+  if (plan.console) stream->sink = sinks_[index_of(id)];
   if (plan.console || plan.duplicate) stream->prefix = prefix_of(worker, plan.teed);
   if (plan.duplicate && filtered_logs_[index_of(id)]) {
     const auto& filters =
@@ -460,15 +461,15 @@ Result<UniqueFd> Output::Impl::open_pipe(Worker& worker, StreamId id, const Stre
 }
 
 Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty) {
-  pty = plan.pty && !ptys_refused_;
+  pty = plan.pty && !ptys_unavailable_;
   if (pty) {
     auto made = PseudoTerminal::open(screen_of(worker, id, plan.teed));
     if (made) return Pipe{std::move(made->master), std::move(made->slave)};
-    if (options_.log.pty == PtyUse::always || descriptors_are_out(made.error().cause.value())) {
+    if (options_.log.pty == PtyUse::always || is_out_of_descriptors(made.error().cause.value())) {
       return tl::unexpected<Error>(made.error());
     }
     pty = false;
-    ptys_refused_ = true;
+    ptys_unavailable_ = true;
     say(Level::notice, concat(made.error().message, "; workers get pipes"));
   }
   auto pipe = make_pipe();
@@ -481,7 +482,7 @@ ScreenSize Output::Impl::screen_of(const Worker& worker, StreamId id, bool teed)
   const int console = id == StreamId::out ? options_.console_out : options_.console_err;
   std::size_t width = screen_width(prefix_of(worker, teed));
   if (options_.log.timestamps) width += time_stamp({}).size();
-  return screen_size(console).less(width);
+  return screen_size(console).without_prefix(width);
 }
 
 void Output::Impl::screen_resized() {
@@ -495,56 +496,56 @@ void Output::Impl::screen_resized() {
 }
 
 bool Output::Impl::consoles_done() const {
-  return std::all_of(lane_storage_.begin(), lane_storage_.end(),
-                     [](const Lane& lane) { return !lane.console || lane.console->queued() == 0; });
+  return std::all_of(sink_storage_.begin(), sink_storage_.end(),
+                     [](const ConsoleSink& sink) { return !sink.console || sink.console->queued() == 0; });
 }
 
-std::uint64_t Output::Impl::taken_bytes() const {
+std::uint64_t Output::Impl::written_bytes() const {
   std::uint64_t total = 0;
-  for (const Lane& lane : lane_storage_) {
-    if (lane.console) total += lane.console->taken_bytes();
+  for (const ConsoleSink& sink : sink_storage_) {
+    if (sink.console) total += sink.console->written_bytes();
   }
   return total;
 }
 
 void Output::Impl::add_waiter(bool for_attempt, std::function<void()> done) {
   waiters_.push_back({for_attempt, std::move(done)});
-  for (Lane& lane : lane_storage_) {
-    if (lane.console) lane.console->flush();
+  for (ConsoleSink& sink : sink_storage_) {
+    if (sink.console) sink.console->flush();
   }
   check_waiters();
   if (waiters_.empty()) return;
-  if (gave_up_) return give_up();
-  if (patience_) watch_progress();
+  if (flush_aborted_) return abort_flush();
+  if (flush_timeout_) watch_progress();
 }
 
-void Output::Impl::hurry(Milliseconds patience) {
-  if (std::exchange(patience_, patience) || waiters_.empty()) return;
+void Output::Impl::set_flush_timeout(Milliseconds timeout) {
+  if (std::exchange(flush_timeout_, timeout) || waiters_.empty()) return;
   watch_progress();
 }
 
 /// A reader that makes progress is waited for, however slow it is.
 void Output::Impl::watch_progress() {
-  patience_timer_.expires_after(*patience_);
-  patience_timer_.async_wait([this, self = self_, before = taken_bytes()](const boost::system::error_code& cancelled) {
+  flush_timer_.expires_after(*flush_timeout_);
+  flush_timer_.async_wait([this, self = self_, before = written_bytes()](const boost::system::error_code& cancelled) {
     const auto alive = self.lock();
     if (cancelled || !alive || shut_down_ || waiters_.empty()) return;
-    if (taken_bytes() == before) give_up();
+    if (written_bytes() == before) abort_flush();
     else watch_progress();
   });
 }
 
-void Output::Impl::give_up() {
-  gave_up_ = true;
-  patience_timer_.cancel();
+void Output::Impl::abort_flush() {
+  flush_aborted_ = true;
+  flush_timer_.cancel();
   const bool for_attempt =
       std::any_of(waiters_.begin(), waiters_.end(), [](const Waiter& waiter) { return waiter.for_attempt; });
-  if (for_attempt) forget_pipes();
+  if (for_attempt) close_pipes();
   for (Waiter& waiter : std::exchange(waiters_, {})) finish(std::move(waiter));
 }
 
 void Output::Impl::check_waiters() {
-  if (open_streams_ == 0) say_who_is_held_open();
+  if (open_streams_ == 0) warn_leaked_pipes();
   if (waiters_.empty() || !consoles_done()) return;
   for (Waiter& waiter : std::exchange(waiters_, {})) {
     if (!waiter.for_attempt || open_streams_ == 0) finish(std::move(waiter));
@@ -565,9 +566,9 @@ void Output::Impl::async_end_attempt(std::function<void()> done, std::set<int> s
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
       if (!stream) continue;
-      ended(*stream);
-      const bool read = !stream->held_back && drain_stream(*stream);
-      if (stream->pipe) close_when_read(*stream, read ? 0 : unread_in(*stream));
+      on_worker_exit(*stream);
+      const bool read = !stream->paused && drain_stream(*stream);
+      if (stream->pipe) close_after_bytes(*stream, read ? 0 : unread_in(*stream));
     }
   }
   add_waiter(true, std::move(done));
@@ -587,8 +588,8 @@ void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == file.read_to) return;
-  constexpr auto most = static_cast<off_t>(TailBuffer::limit);
-  const off_t from = std::max(info.st_size < file.read_to ? 0 : file.read_to, info.st_size - most);
+  constexpr auto max_bytes = static_cast<off_t>(TailBuffer::limit);
+  const off_t from = std::max(info.st_size < file.read_to ? 0 : file.read_to, info.st_size - max_bytes);
   if (from != file.read_to) file.tail.skip();
   std::string text(static_cast<std::size_t>(info.st_size - from), '\0');
   const ssize_t count = ::pread(fd.get(), text.data(), text.size(), from);
@@ -640,15 +641,15 @@ LossReport Output::Impl::losses() const {
   for (const auto& log : filtered_logs_) {
     if (log) report.file_bytes += log->lost_bytes();
   }
-  for (const Lane& lane : lane_storage_) {
-    if (!lane.console) continue;
-    if (lane.console->reader_left()) {
-      report.unwanted_bytes += lane.console->lost_bytes();
+  for (const ConsoleSink& sink : sink_storage_) {
+    if (!sink.console) continue;
+    if (sink.console->reader_closed()) {
+      report.unread_bytes += sink.console->lost_bytes();
       continue;
     }
-    if (lane.console->lost_bytes() == 0) continue;
-    report.console_bytes += lane.console->lost_bytes();
-    if (report.console_error.empty()) report.console_error = lane.console->first_error();
+    if (sink.console->lost_bytes() == 0) continue;
+    report.console_bytes += sink.console->lost_bytes();
+    if (report.console_error.empty()) report.console_error = sink.console->first_error();
   }
   return report;
 }
@@ -677,8 +678,8 @@ void Output::async_end_attempt(std::function<void()> done, std::set<int> still_r
 }
 void Output::async_flush(std::function<void()> done) { impl_->async_flush(std::move(done)); }
 bool Output::is_flushed() const { return impl_->consoles_done(); }
-void Output::hurry(Milliseconds patience) { impl_->hurry(patience); }
-void Output::give_up() { impl_->give_up(); }
+void Output::set_flush_timeout(Milliseconds timeout) { impl_->set_flush_timeout(timeout); }
+void Output::abort_flush() { impl_->abort_flush(); }
 bool Output::close() { return impl_->close(); }
 void Output::read_file_tails() { impl_->read_file_tails(); }
 std::vector<TailLine> Output::stderr_tail(int local_rank, std::size_t lines) const {
@@ -703,11 +704,11 @@ bool Output::remove_if_unused() { return impl_->layout.remove_if_unused(); }
 namespace {
 
 /// One read takes at most this much from one worker, then the others have their turn.
-constexpr std::size_t turn_size = std::size_t{256} << 10U;
+constexpr std::size_t max_read_bytes = std::size_t{256} << 10U;
 /// A drained worker may fill a crowded console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
 /// Unfinished lines of all streams together; whose line makes it more has it broken.
-constexpr std::size_t most_held = std::size_t{32} << 20U;
+constexpr std::size_t max_partial_bytes = std::size_t{32} << 20U;
 
 }  // namespace
 
@@ -718,51 +719,51 @@ std::size_t unread_in(const WorkerStream& stream) {
 }
 
 void Output::Impl::readable(WorkerStream& stream) {
-  if (stream.held_back) return;
-  if (stream.lane != nullptr && stream.lane->console->crowded()) {
+  if (stream.paused) return;
+  if (stream.sink != nullptr && stream.sink->console->has_back_pressure()) {
     // Not reading fills the pipe, and a full pipe makes the worker wait: that is the whole back-pressure.
-    stream.held_back = true;
-    stream.lane->held_back.push_back(stream.shared_from_this());
+    stream.paused = true;
+    stream.sink->paused.push_back(stream.shared_from_this());
     pipes_.pause(stream.pipe.get(), &stream);
     return;
   }
   std::size_t count = 0;
-  if (read_once(stream, count) == ReadResult::end) return at_end(stream);
-  if (stream.rest != WorkerStream::unbounded) {
-    std::size_t rest = stream.rest - std::min(stream.rest, count);
+  if (read_once(stream, count) == ReadResult::end) return on_end_of_stream(stream);
+  if (stream.unread_limit != WorkerStream::unbounded) {
+    std::size_t rest = stream.unread_limit - std::min(stream.unread_limit, count);
     if (stream.pty && drain_stream(stream)) rest = 0;  // it does not tell how much is in it
-    if (stream.pipe) close_when_read(stream, rest);
+    if (stream.pipe) close_after_bytes(stream, rest);
     if (!stream.pipe) return;
   }
-  if (stream.silent) {
-    stream.silent = false;
+  if (stream.has_no_writer) {
+    stream.has_no_writer = false;
     pipes_.resume(stream.pipe.get(), &stream);
   }
-  expect_quiet(stream);
+  schedule_idle_flush(stream);
 }
 
-void Output::Impl::at_end(WorkerStream& stream) {
-  if (!stream.pty || stream.has_ended) return close_stream(stream);
+void Output::Impl::on_end_of_stream(WorkerStream& stream) {
+  if (!stream.pty || stream.worker_exited) return close_stream(stream);
   // The worker lives and has closed what it wrote to. It may be its controlling terminal: closing our end would be a
   // SIGHUP for it. And it may open /dev/tty later, which tells by an edge that there is something again.
-  if (stream.silent) return;
-  stream.silent = true;
-  pipes_.only_changes(stream.pipe.get(), &stream);
+  if (stream.has_no_writer) return;
+  stream.has_no_writer = true;
+  pipes_.watch_edges(stream.pipe.get(), &stream);
 }
 
 /// All processes of the job are gone: `rest` more bytes are read from the pipe, whichever process may hold it still.
-void Output::Impl::close_when_read(WorkerStream& stream, std::size_t rest) {
-  stream.rest = rest;
+void Output::Impl::close_after_bytes(WorkerStream& stream, std::size_t rest) {
+  stream.unread_limit = rest;
   if (rest > 0) return;
   std::size_t count = 0;
   const bool at_end = read_once(stream, count) == ReadResult::end;
-  if (!at_end && still_running_.count(stream.rank) == 0) held_open_.push_back(stream.rank);
+  if (!at_end && still_running_.count(stream.rank) == 0) leaked_ranks_.push_back(stream.rank);
   close_stream(stream);
 }
 
-void Output::Impl::say_who_is_held_open() {
-  if (held_open_.empty()) return;
-  std::vector<int> ranks = std::exchange(held_open_, {});
+void Output::Impl::warn_leaked_pipes() {
+  if (leaked_ranks_.empty()) return;
+  std::vector<int> ranks = std::exchange(leaked_ranks_, {});
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   say(Level::notice,
@@ -771,26 +772,26 @@ void Output::Impl::say_who_is_held_open() {
 }
 
 Output::Impl::ReadResult Output::Impl::read_once(WorkerStream& stream, std::size_t& count) {
-  if (!read_buffer_) read_buffer_.reset(new char[turn_size]);
-  const ssize_t size = ::read(stream.pipe.get(), read_buffer_.get(), turn_size);
+  if (!read_buffer_) read_buffer_.reset(new char[max_read_bytes]);
+  const ssize_t size = ::read(stream.pipe.get(), read_buffer_.get(), max_read_bytes);
   if (size > 0) {
     count = static_cast<std::size_t>(size);
-    take(stream, {read_buffer_.get(), count});
+    process_chunk(stream, {read_buffer_.get(), count});
     return ReadResult::data;
   }
   return size < 0 && (errno == EAGAIN || errno == EINTR) ? ReadResult::nothing : ReadResult::end;
 }
 
-void Output::Impl::take(WorkerStream& stream, std::string_view chunk) {
+void Output::Impl::process_chunk(WorkerStream& stream, std::string_view chunk) {
   if (stream.file) write_file(*stream.file, chunk);
   if (stream.duplicate) copy_matching(stream, chunk, false);
-  if (stream.lane != nullptr) show(stream, chunk);
+  if (stream.sink != nullptr) write_to_console(stream, chunk);
   const LastWrite now{std::chrono::system_clock::now(), pipes_.turns()};
-  if (!stopping_) stream.last = now;
+  if (!is_stopping_) stream.last = now;
   if (stream.tail) stream.tail->add(chunk, now.at, lines_shown_, now.turn);
 }
 
-std::string_view Output::Impl::stamped(const WorkerStream& stream) {
+std::string_view Output::Impl::time_and_prefix(const WorkerStream& stream) {
   if (!options_.log.timestamps) return stream.prefix;
   scratch_prefix_ = time_stamp(std::chrono::system_clock::now());
   scratch_prefix_ += stream.prefix;
@@ -798,30 +799,30 @@ std::string_view Output::Impl::stamped(const WorkerStream& stream) {
 }
 
 void Output::Impl::add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece) {
-  stream.lane->console->add(&stream, prefix, piece);
+  stream.sink->console->add(&stream, prefix, piece);
   if (piece.end == PieceEnd::cut || piece.text.ends_with('\n')) ++lines_shown_;
 }
 
-void Output::Impl::show(WorkerStream& stream, std::string_view chunk) {
-  Console& console = *stream.lane->console;
+void Output::Impl::write_to_console(WorkerStream& stream, std::string_view chunk) {
+  Console& console = *stream.sink->console;
   if (console.gone()) return console.count_lost(chunk.size());
-  const std::string_view prefix = stamped(stream);
+  const std::string_view prefix = time_and_prefix(stream);
   stream.lines.feed(chunk, [&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-  break_line_if_too_much_is_held(stream, prefix);
-  console.flush_soon();
+  break_line_over_limit(stream, prefix);
+  console.schedule_flush();
 }
 
-void Output::Impl::count_held(WorkerStream& stream) {
-  const std::size_t now = stream.lines.held();
-  held_ += now - stream.held;
-  stream.held = now;
+void Output::Impl::update_partial_bytes(WorkerStream& stream) {
+  const std::size_t now = stream.lines.partial_bytes();
+  partial_bytes_ += now - stream.partial_bytes;
+  stream.partial_bytes = now;
 }
 
-void Output::Impl::break_line_if_too_much_is_held(WorkerStream& stream, std::string_view prefix) {
-  count_held(stream);
-  if (held_ <= most_held || stream.held == 0) return;
+void Output::Impl::break_line_over_limit(WorkerStream& stream, std::string_view prefix) {
+  update_partial_bytes(stream);
+  if (partial_bytes_ <= max_partial_bytes || stream.partial_bytes == 0) return;
   stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-  count_held(stream);
+  update_partial_bytes(stream);
 }
 
 void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, bool last) {
@@ -841,13 +842,13 @@ void Output::Impl::copy_matching(WorkerStream& stream, std::string_view chunk, b
 
 void Output::Impl::write_file(LogFile& file, std::string_view chunk) {
   file.write(chunk);
-  if (first_file_error_.empty() && !file.first_error().empty()) say_first_loss(file.first_error());
-  if (!file.rotation_error().empty() && !std::exchange(said_rotation_error_, true)) {
+  if (first_file_error_.empty() && !file.first_error().empty()) warn_first_loss(file.first_error());
+  if (!file.rotation_error().empty() && !std::exchange(warned_rotation_error_, true)) {
     say(Level::warning, concat(file.rotation_error(), "; it grows on instead (said once)"));
   }
 }
 
-void Output::Impl::say_first_loss(const std::string& error) {
+void Output::Impl::warn_first_loss(const std::string& error) {
   if (!first_file_error_.empty()) return;
   first_file_error_ = error;
   say(Level::warning, concat(error, "; the job goes on without what cannot be written (said once)"));
@@ -855,18 +856,18 @@ void Output::Impl::say_first_loss(const std::string& error) {
 
 bool Output::Impl::drain_stream(WorkerStream& stream) {
   if (!stream.pipe) return true;
-  if (stream.lane != nullptr && !stream.file && !stream.duplicate &&
-      stream.lane->console->queued() > options_.queue_high * drain_factor) {
+  if (stream.sink != nullptr && !stream.file && !stream.duplicate &&
+      stream.sink->console->queued() > options_.queue_high * drain_factor) {
     return false;  // its bytes are safe in the pipe until the console has room
   }
   // Only what is there now: a grandchild that goes on writing must not keep us here.
-  const std::size_t there = unread_in(stream);
+  const std::size_t available = unread_in(stream);
   std::size_t total = 0;
   for (bool more = true; more;) {
-    more = total < there;
+    more = total < available;
     std::size_t count = 0;
     const ReadResult result = read_once(stream, count);
-    if (result == ReadResult::end) at_end(stream);
+    if (result == ReadResult::end) on_end_of_stream(stream);
     if (result != ReadResult::data) return true;
     total += count;
   }
@@ -877,7 +878,7 @@ void Output::Impl::drain_worker(const Worker& worker) {
   for (const auto& stream : worker.streams) {
     if (!stream) continue;
     drain_stream(*stream);
-    if (stream->pipe) expect_quiet(*stream);
+    if (stream->pipe) schedule_idle_flush(*stream);
   }
 }
 
@@ -885,19 +886,19 @@ void Output::Impl::drain(int local_rank) {
   const Worker* worker = find(local_rank);
   if (worker == nullptr) return;
   for (const auto& stream : worker->streams) {
-    if (stream) ended(*stream);
+    if (stream) on_worker_exit(*stream);
   }
   drain_worker(*worker);
 }
 
-void Output::Impl::ended(WorkerStream& stream) {
-  stream.has_ended = true;
-  if (std::exchange(stream.silent, false)) pipes_.resume(stream.pipe.get(), &stream);
+void Output::Impl::on_worker_exit(WorkerStream& stream) {
+  stream.worker_exited = true;
+  if (std::exchange(stream.has_no_writer, false)) pipes_.resume(stream.pipe.get(), &stream);
 }
 
 void Output::Impl::drain_all() {
   for (const Worker& worker : workers_) drain_worker(worker);
-  stopping_ = true;
+  is_stopping_ = true;
 }
 
 void Output::Impl::close_stream(WorkerStream& stream) {
@@ -905,50 +906,50 @@ void Output::Impl::close_stream(WorkerStream& stream) {
   pipes_.remove(stream.pipe.get(), &stream);
   stream.pipe.reset();
   if (stream.duplicate) copy_matching(stream, {}, true);
-  if (stream.lane != nullptr && stream.lane->console->gone()) {
-    stream.lane->console->count_lost(stream.lines.held());
-  } else if (stream.lane != nullptr) {
-    Console& console = *stream.lane->console;
-    const std::string_view prefix = stamped(stream);
+  if (stream.sink != nullptr && stream.sink->console->gone()) {
+    stream.sink->console->count_lost(stream.lines.partial_bytes());
+  } else if (stream.sink != nullptr) {
+    Console& console = *stream.sink->console;
+    const std::string_view prefix = time_and_prefix(stream);
     stream.lines.finish([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-    console.flush_soon();
+    console.schedule_flush();
   }
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();
   stream.file.reset();  // its descriptor is wanted for the next attempt
-  held_ -= std::exchange(stream.held, 0);
+  partial_bytes_ -= std::exchange(stream.partial_bytes, 0);
   --open_streams_;
   check_waiters();
 }
 
-void Output::Impl::give_up(WorkerStream& stream) {
+void Output::Impl::discard_rest(WorkerStream& stream) {
   if (!stream.pipe) return;
-  if (stream.lane != nullptr && !stream.pty) stream.lane->console->count_lost(unread_in(stream));
+  if (stream.sink != nullptr && !stream.pty) stream.sink->console->count_lost(unread_in(stream));
   char unread[4096];
   ssize_t size = 0;
   for (std::size_t total = 0; stream.pty && total < PseudoTerminal::capacity; total += static_cast<std::size_t>(size)) {
     size = ::read(stream.pipe.get(), unread, sizeof unread);
     if (size <= 0) break;
-    if (stream.lane != nullptr) stream.lane->console->count_lost(static_cast<std::size_t>(size));
+    if (stream.sink != nullptr) stream.sink->console->count_lost(static_cast<std::size_t>(size));
   }
   close_stream(stream);
 }
 
 /// While workers run on: what they write now is not read.
-void Output::Impl::say_if_reader_left() {
-  const Console& console = *lanes_[0]->console;
-  if (said_reader_left_ || !console.reader_left() || console.is_terminal()) return;
+void Output::Impl::notify_reader_closed() {
+  const Console& console = *sinks_[0]->console;
+  if (notified_reader_closed_ || !console.reader_closed() || console.is_terminal()) return;
   if (open_streams_ == 0 || !waiters_.empty()) return;
-  said_reader_left_ = true;
+  notified_reader_closed_ = true;
   say(Level::notice, "nobody reads standard output any more; the job goes on, and Ctrl-C ends it");
 }
 
-void Output::Impl::console_has_room() {
-  say_if_reader_left();
-  for (Lane& lane : lane_storage_) {
-    if (!lane.console || lane.console->crowded()) continue;
-    for (const auto& stream : std::exchange(lane.held_back, {})) {
-      stream->held_back = false;
-      stream->silent = false;
+void Output::Impl::resume_paused_streams() {
+  notify_reader_closed();
+  for (ConsoleSink& sink : sink_storage_) {
+    if (!sink.console || sink.console->has_back_pressure()) continue;
+    for (const auto& stream : std::exchange(sink.paused, {})) {
+      stream->paused = false;
+      stream->has_no_writer = false;
       if (stream->pipe) pipes_.resume(stream->pipe.get(), stream.get());
     }
   }
@@ -956,7 +957,7 @@ void Output::Impl::console_has_room() {
 }
 
 void Output::Impl::console_line(std::string_view text, StreamId id) {
-  Console& console = *lanes_[id == StreamId::out ? 0 : 1]->console;
+  Console& console = *sinks_[id == StreamId::out ? 0 : 1]->console;
   console.add_text(text);
   lines_shown_ += static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n'));
   console.flush();
@@ -965,55 +966,55 @@ void Output::Impl::console_line(std::string_view text, StreamId id) {
 // A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
 // silence. Elsewhere no user is waiting, and no timer is ever set.
 
-void Output::Impl::expect_quiet(WorkerStream& stream) {
-  if (stream.lane == nullptr || !stream.lane->console->is_terminal() || !stream.lines.holds_partial()) return;
-  if (stream.lines.continues() && !stream.lane->console->gone()) {
+void Output::Impl::schedule_idle_flush(WorkerStream& stream) {
+  if (stream.sink == nullptr || !stream.sink->console->is_terminal() || !stream.lines.has_partial()) return;
+  if (stream.lines.continues() && !stream.sink->console->gone()) {
     // The user types behind a question that stands there already, and readline echoes through us: each key at once.
-    const std::string_view prefix = stamped(stream);
-    stream.lines.show_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
-    return stream.lane->console->flush_soon();
+    const std::string_view prefix = time_and_prefix(stream);
+    stream.lines.flush_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
+    return stream.sink->console->schedule_flush();
   }
-  stream.quiet_at = Clock::now() + options_.quiet;
-  if (!stream.in_quiet_list) {
-    stream.in_quiet_list = true;
-    quiet_list_.push_back(stream.shared_from_this());
+  stream.idle_at = Clock::now() + options_.idle_flush_delay;
+  if (!stream.in_idle_streams) {
+    stream.in_idle_streams = true;
+    idle_streams_.push_back(stream.shared_from_this());
   }
-  if (!quiet_timer_armed_) arm_quiet_timer(stream.quiet_at);
+  if (!idle_timer_armed_) arm_idle_timer(stream.idle_at);
 }
 
-void Output::Impl::arm_quiet_timer(Deadline at) {
-  quiet_timer_armed_ = true;
-  quiet_timer_.expires_at(at);
-  quiet_timer_.async_wait([this, self = self_](const boost::system::error_code& failed) {
+void Output::Impl::arm_idle_timer(Deadline at) {
+  idle_timer_armed_ = true;
+  idle_timer_.expires_at(at);
+  idle_timer_.async_wait([this, self = self_](const boost::system::error_code& failed) {
     const auto alive = self.lock();
     if (failed || !alive || shut_down_) return;
-    quiet_timer_armed_ = false;
-    show_quiet_lines();
+    idle_timer_armed_ = false;
+    flush_idle_lines();
   });
 }
 
-void Output::Impl::show_quiet_lines() {
+void Output::Impl::flush_idle_lines() {
   const Deadline now = Clock::now();
   std::optional<Deadline> next;
-  std::erase_if(quiet_list_, [&](const std::shared_ptr<WorkerStream>& stream) {
-    const bool waits = stream->pipe && stream->lines.holds_partial();
-    if (waits && stream->quiet_at > now) {
-      next = next ? std::min(*next, stream->quiet_at) : stream->quiet_at;
+  std::erase_if(idle_streams_, [&](const std::shared_ptr<WorkerStream>& stream) {
+    const bool waits = stream->pipe && stream->lines.has_partial();
+    if (waits && stream->idle_at > now) {
+      next = next ? std::min(*next, stream->idle_at) : stream->idle_at;
       return false;
     }
-    stream->in_quiet_list = false;
-    Console& console = *stream->lane->console;
+    stream->in_idle_streams = false;
+    Console& console = *stream->sink->console;
     if (waits && !console.gone()) {
-      const std::string_view prefix = stamped(*stream);
-      stream->lines.show_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
-      count_held(*stream);
+      const std::string_view prefix = time_and_prefix(*stream);
+      stream->lines.flush_partial([&](const Piece& piece) { add_to_console(*stream, prefix, piece); });
+      update_partial_bytes(*stream);
     }
     return true;
   });
-  for (Lane& lane : lane_storage_) {
-    if (lane.console) lane.console->flush_soon();
+  for (ConsoleSink& sink : sink_storage_) {
+    if (sink.console) sink.console->schedule_flush();
   }
-  if (next) arm_quiet_timer(*next);
+  if (next) arm_idle_timer(*next);
 }
 
 }  // namespace ddrun::logs

@@ -15,7 +15,7 @@ namespace ddrun::logs {
 
 namespace {
 
-constexpr unsigned short least_columns = 20;
+constexpr unsigned short min_columns = 20;
 
 winsize as_winsize(ScreenSize size) {
   winsize result{};
@@ -24,10 +24,10 @@ winsize as_winsize(ScreenSize size) {
   return result;
 }
 
-unsigned short number_in(const char* variable, unsigned short otherwise) {
+unsigned short number_in(const char* variable, unsigned short fallback) {
   const char* text = std::getenv(variable);
   const long number = text != nullptr ? std::strtol(text, nullptr, 10) : 0;
-  return number > 0 && number < 10'000 ? static_cast<unsigned short>(number) : otherwise;
+  return number > 0 && number < 10'000 ? static_cast<unsigned short>(number) : fallback;
 }
 
 /// The other end, where /dev/pts may be another file system's (a container with a terminal from outside).
@@ -42,16 +42,16 @@ int open_slave(int master) {
 
 }  // namespace
 
-ScreenSize ScreenSize::less(std::size_t prefix) const {
+ScreenSize ScreenSize::without_prefix(std::size_t prefix) const {
   const std::size_t left = columns > prefix ? columns - prefix : 0;
-  return {rows, std::max(least_columns, static_cast<unsigned short>(left))};
+  return {rows, std::max(min_columns, static_cast<unsigned short>(left))};
 }
 
 ScreenSize screen_size(int fd) {
   winsize size{};
   if (::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return {size.ws_row, size.ws_col};
-  const ScreenSize usual;
-  return {number_in("LINES", usual.rows), number_in("COLUMNS", usual.columns)};
+  const ScreenSize defaults;
+  return {number_in("LINES", defaults.rows), number_in("COLUMNS", defaults.columns)};
 }
 
 Result<PseudoTerminal> PseudoTerminal::open(ScreenSize size) {
@@ -73,8 +73,8 @@ Result<PseudoTerminal> PseudoTerminal::open(ScreenSize size) {
 }
 
 void resize(const UniqueFd& master, ScreenSize size) {
-  const winsize told = as_winsize(size);
-  ::ioctl(master.get(), TIOCSWINSZ, &told);
+  const winsize window = as_winsize(size);
+  ::ioctl(master.get(), TIOCSWINSZ, &window);
 }
 
 }  // namespace ddrun::logs

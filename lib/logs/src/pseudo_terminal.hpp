@@ -10,7 +10,7 @@ struct ScreenSize {
   unsigned short rows = 24;
   unsigned short columns = 80;
   /// What is left for a worker whose lines begin with a prefix of so many characters; at least 20 columns.
-  [[nodiscard]] ScreenSize less(std::size_t prefix) const;
+  [[nodiscard]] ScreenSize without_prefix(std::size_t prefix) const;
 };
 
 /// Of the terminal behind `fd`. If it is none, or does not know: what LINES and COLUMNS say, else 24 and 80.

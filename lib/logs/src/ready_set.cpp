@@ -11,7 +11,7 @@ namespace ddrun::logs {
 namespace {
 
 /// So many descriptors have their turn before the event loop looks at other things.
-constexpr int turn = 64;
+constexpr int max_events = 64;
 
 }  // namespace
 
@@ -29,49 +29,49 @@ Result<void> ReadySet::open() {
     ::close(fd);
     return fail_errno(Errc::unavailable, "cannot watch the workers' output", ec.value());
   }
-  events_ = std::make_unique<epoll_event[]>(turn);
+  events_ = std::make_unique<epoll_event[]>(max_events);
   wait();
   return {};
 }
 
-Result<void> ReadySet::add(int fd, void* who) {
+Result<void> ReadySet::add(int fd, void* tag) {
   if (!epoll_.is_open()) {
     if (auto opened = open(); !opened) return opened;
   }
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = who;
+  event.data.ptr = tag;
   if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return fail_errno(Errc::unavailable, "cannot watch a worker's output", errno);
   }
   return {};
 }
 
-void ReadySet::remove(int fd, void* who) {
+void ReadySet::remove(int fd, void* tag) {
   if (!epoll_.is_open()) return;
   ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, fd, nullptr);
-  for (int i = next_; i < taken_; ++i) {
-    if (events_[i].data.ptr == who) events_[i].data.ptr = nullptr;
+  for (int i = next_; i < event_count_; ++i) {
+    if (events_[i].data.ptr == tag) events_[i].data.ptr = nullptr;
   }
 }
 
-void ReadySet::change(int fd, void* who, unsigned events) {
+void ReadySet::change(int fd, void* tag, unsigned events) {
   epoll_event event{};
   event.events = events;
-  event.data.ptr = who;
+  event.data.ptr = tag;
   ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_MOD, fd, &event);
 }
 
 // The end of a pipe is told whether it was asked for or not, but by an edge only once.
-void ReadySet::pause(int fd, void* who) { change(fd, who, EPOLLET); }
+void ReadySet::pause(int fd, void* tag) { change(fd, tag, EPOLLET); }
 
-void ReadySet::resume(int fd, void* who) { change(fd, who, EPOLLIN); }
+void ReadySet::resume(int fd, void* tag) { change(fd, tag, EPOLLIN); }
 
-void ReadySet::only_changes(int fd, void* who) { change(fd, who, EPOLLIN | EPOLLET); }
+void ReadySet::watch_edges(int fd, void* tag) { change(fd, tag, EPOLLIN | EPOLLET); }
 
 void ReadySet::close() {
   *self_ = nullptr;
-  taken_ = 0;
+  event_count_ = 0;
   boost::system::error_code ignored;
   epoll_.close(ignored);
 }
@@ -81,21 +81,21 @@ void ReadySet::wait() {
   epoll_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                     [self = self_](const boost::system::error_code& failed) {
                       if (failed || *self == nullptr) return;
-                      (*self)->take_events();
+                      (*self)->dispatch_events();
                       if (*self != nullptr) (*self)->wait();
                     });
 }
 
-void ReadySet::take_events() {
+void ReadySet::dispatch_events() {
   const auto self = self_;
   ++turns_;
-  taken_ = ::epoll_wait(epoll_.native_handle(), events_.get(), turn, 0);
-  for (next_ = 0; next_ < taken_;) {
-    void* who = events_[next_++].data.ptr;
-    if (who != nullptr) on_ready_(who);
+  event_count_ = ::epoll_wait(epoll_.native_handle(), events_.get(), max_events, 0);
+  for (next_ = 0; next_ < event_count_;) {
+    void* tag = events_[next_++].data.ptr;
+    if (tag != nullptr) on_ready_(tag);
     if (*self == nullptr) return;
   }
-  taken_ = 0;
+  event_count_ = 0;
 }
 
 }  // namespace ddrun::logs

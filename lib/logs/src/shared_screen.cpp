@@ -31,7 +31,7 @@ class Filter {
       const std::size_t plain = std::min(text.find(escape), text.size());
       add_plain(text.substr(0, plain));
       text.remove_prefix(plain);
-      if (!text.empty()) text.remove_prefix(take_escape(text));
+      if (!text.empty()) text.remove_prefix(parse_escape(text));
     }
   }
 
@@ -44,15 +44,15 @@ class Filter {
   }
 
   /// How long the sequence is that `text` begins with; all of it if it is cut off.
-  std::size_t take_escape(std::string_view text) {
+  std::size_t parse_escape(std::string_view text) {
     if (text.size() < 2) return text.size();
     switch (text[1]) {
-      case '[': return take_control(text);
+      case '[': return parse_control(text);
       case ']':
       case 'P':
       case 'X':
       case '^':
-      case '_': return take_string(text);
+      case '_': return parse_string(text);
       case '(': {
         if (text.substr(0, 3) == "\033(B") out_ += "\033(B";  // part of what `tput sgr0` gives
         return std::min<std::size_t>(3, text.size());
@@ -61,7 +61,7 @@ class Filter {
     }
   }
 
-  std::size_t take_string(std::string_view text) {
+  std::size_t parse_string(std::string_view text) {
     const std::size_t bell = text.find('\a');
     const std::size_t terminator = text.find("\033\\", 2);
     if (bell == std::string_view::npos && terminator == std::string_view::npos) return text.size();
@@ -70,15 +70,15 @@ class Filter {
     return size;
   }
 
-  std::size_t take_control(std::string_view text) {
+  std::size_t parse_control(std::string_view text) {
     std::size_t at = 2;
     while (at < text.size() && text[at] >= 0x20 && text[at] < 0x40) ++at;
     if (at == text.size()) return at;
-    pass({text.substr(0, at + 1), text.substr(2, at - 2), text[at]});
+    filter_control({text.substr(0, at + 1), text.substr(2, at - 2), text[at]});
     return at + 1;
   }
 
-  void pass(const ControlSequence& control) {
+  void filter_control(const ControlSequence& control) {
     switch (control.final) {
       case 'm':
         state_.styled = !(control.parameters.empty() || control.parameters == "0");
@@ -139,7 +139,7 @@ class Filter {
 
 }  // namespace
 
-void add_for_screen(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state) {
+void append_filtered(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state) {
   Filter(out, prefix, state).add(text);
 }
 

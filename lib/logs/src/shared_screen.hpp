@@ -22,6 +22,6 @@ struct ScreenState {
 ///  * all others are left out: clearing the screen, absolute positions, scrolling, a second screen, titles, and
 ///  questions
 ///    to the terminal, whose answer would be typed to rank 0. So are sequences that are cut off.
-void add_for_screen(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state);
+void append_filtered(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state);
 
 }  // namespace ddrun::logs

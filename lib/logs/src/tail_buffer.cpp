@@ -4,31 +4,31 @@
 
 namespace ddrun::logs {
 
-void TailBuffer::forget(std::size_t bytes) {
+void TailBuffer::drop_front(std::size_t bytes) {
   if (bytes == 0) return;
   bytes_.erase(0, bytes);
   begin_ += bytes;
-  cut_ = true;
+  is_cut_ = true;
   std::erase_if(marks_, [&](const Mark& mark) { return mark.end <= begin_; });
 }
 
 void TailBuffer::skip() {
-  forget(bytes_.size());
-  cut_ = true;
+  drop_front(bytes_.size());
+  is_cut_ = true;
 }
 
 void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown,
                      std::uint64_t turn) {
   if (chunk.empty()) return;
   if (chunk.size() >= limit) {
-    forget(bytes_.size());
+    drop_front(bytes_.size());
     const std::size_t left_out = chunk.size() - limit;
     begin_ += left_out;
-    cut_ = cut_ || left_out > 0;
+    is_cut_ = is_cut_ || left_out > 0;
     chunk.remove_prefix(left_out);
   } else if (bytes_.size() + chunk.size() > limit + limit / 2) {
     // Moved only every `limit / 2` bytes, so that short lines do not move the whole buffer each time.
-    forget(bytes_.size() - std::min(limit, bytes_.size()));
+    drop_front(bytes_.size() - std::min(limit, bytes_.size()));
   }
   bytes_.append(chunk);
   const std::uint64_t end = begin_ + bytes_.size();
@@ -48,7 +48,7 @@ std::vector<TailLine> TailBuffer::lines(std::size_t count) const {
   while (!text.empty() && lines.size() < count) {
     const std::size_t newline = text.rfind('\n');
     const bool first = newline == std::string_view::npos;
-    if (first && cut_ && !lines.empty()) break;
+    if (first && is_cut_ && !lines.empty()) break;
     std::string_view line = first ? text : text.substr(newline + 1);
     const auto mark = std::lower_bound(marks_.begin(), marks_.end(), begin_ + text.size(),
                                        [](const Mark& one, std::uint64_t end) { return one.end < end; });

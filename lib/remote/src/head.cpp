@@ -355,7 +355,7 @@ class HeadOutput {
   void flush();
   [[nodiscard]] std::size_t queued() const { return out_->queued() + err_->queued(); }
   /// More should not come until some of it is written.
-  [[nodiscard]] bool crowded() const { return out_->crowded() || err_->crowded(); }
+  [[nodiscard]] bool crowded() const { return out_->has_back_pressure() || err_->has_back_pressure(); }
   /// Drops what is still queued. Says what was lost, unless it was because the reader has seen enough.
   [[nodiscard]] std::optional<std::string> close();
 
@@ -372,8 +372,8 @@ constexpr std::size_t console_high = std::size_t{8} << 20U;
 
 HeadOutput::HeadOutput(const boost::asio::any_io_executor& executor, const std::function<void()>& on_room)
     : out_(console_on(executor, STDOUT_FILENO)),
-      err_(logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO)) {
-  for (const auto& console : {out_, err_}) console->on_room(on_room);
+      err_(logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : console_on(executor, STDERR_FILENO)) {
+  for (const auto& console : {out_, err_}) console->on_drained(on_room);
 }
 
 std::shared_ptr<logs::Console> HeadOutput::console_on(const boost::asio::any_io_executor& executor, int fd) {
@@ -406,14 +406,14 @@ void HeadOutput::add(HostLines& host, Stream stream, logs::Piece piece) {
 void HeadOutput::show(HostLines& host, Stream stream, std::string_view bytes) {
   auto& lines = stream == Stream::out ? host.out : host.err;
   lines.feed(bytes, [&](const logs::Piece& piece) { add(host, stream, piece); });
-  (stream == Stream::out ? out_ : err_)->flush_soon();
+  (stream == Stream::out ? out_ : err_)->schedule_flush();
 }
 
 void HeadOutput::finish(HostLines& host) {
   host.out.finish([&](const logs::Piece& piece) { add(host, Stream::out, piece); });
   host.err.finish([&](const logs::Piece& piece) { add(host, Stream::err, piece); });
-  out_->flush_soon();
-  err_->flush_soon();
+  out_->schedule_flush();
+  err_->schedule_flush();
 }
 
 void HeadOutput::flush() {
@@ -426,7 +426,7 @@ std::optional<std::string> HeadOutput::close() {
   out_->close();
   err_->close();
   for (const auto& console : {out_, err_}) {
-    if (console->lost_bytes() > 0 && !console->reader_left()) return console->first_error();
+    if (console->lost_bytes() > 0 && !console->reader_closed()) return console->first_error();
   }
   std::optional<std::string> lost;
   for (const auto& disk : disks_) {
@@ -689,7 +689,7 @@ class Head {
     part.coordinators = coordinators_;
     if (index == 0) part.coordinators = {{all_are_loopback() ? "127.0.0.1" : "0.0.0.0", options_.coordinator_port}};
     part.reads_input = reads_input(index);
-    part.one_console = logs::Console::same_place(STDOUT_FILENO, STDERR_FILENO);
+    part.one_console = logs::Console::same_file(STDOUT_FILENO, STDERR_FILENO);
     WipedString text(options_.secret);
     text += '\n';
     text += to_json(part);

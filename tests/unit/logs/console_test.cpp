@@ -41,7 +41,7 @@ void check_slow_console(int fd, int reader) {
   const int flags = ::fcntl(fd, F_GETFL);
   auto console = std::make_shared<Console>(io.get_executor(), fd, high);
   int room = 0;
-  console->on_room([&] { ++room; });
+  console->on_drained([&] { ++room; });
   std::string all;
   for (int i = 0; all.size() < 2 * high; ++i) {
     const std::string text = "line " + std::to_string(i) + " of a very long story\n";
@@ -143,7 +143,7 @@ TEST_CASE("two descriptors of one pipe are one place and two pipes are not") {
   const Pipe pipe = make_pipe().value();
   const Pipe other = make_pipe().value();
   const UniqueFd copy = duplicate(pipe.write.get()).value();
-  CHECK(Console::same_place(pipe.write.get(), copy.get()));
-  CHECK_FALSE(Console::same_place(pipe.write.get(), other.write.get()));
-  CHECK_FALSE(Console::same_place(pipe.write.get(), 9999));
+  CHECK(Console::same_file(pipe.write.get(), copy.get()));
+  CHECK_FALSE(Console::same_file(pipe.write.get(), other.write.get()));
+  CHECK_FALSE(Console::same_file(pipe.write.get(), 9999));
 }

@@ -29,7 +29,7 @@ struct Recorder {
     };
   }
   void feed(std::string_view chunk) { lines.feed(chunk, writer()); }
-  void show_partial() { lines.show_partial(writer()); }
+  void flush_partial() { lines.flush_partial(writer()); }
   void finish() { lines.finish(writer()); }
 };
 
@@ -54,7 +54,7 @@ TEST_CASE("a carriage return at the end of a chunk waits for a newline that belo
   Recorder r;
   r.feed("50%\r");
   CHECK(r.seen.empty());
-  CHECK(r.lines.holds_partial());
+  CHECK(r.lines.has_partial());
   SECTION("it comes") {
     r.feed("\nnext\n");
     CHECK(r.seen == "50%\r\n|next\n|");
@@ -70,9 +70,9 @@ TEST_CASE("a carriage return at the end of a chunk waits for a newline that belo
 TEST_CASE("a partial line that was shown early goes on without a new beginning") {
   Recorder r;
   r.feed("name? ");
-  r.show_partial();
-  CHECK_FALSE(r.lines.holds_partial());
-  r.show_partial();
+  r.flush_partial();
+  CHECK_FALSE(r.lines.has_partial());
+  r.flush_partial();
   CHECK(r.seen == "name? ~|");
   SECTION("with the rest of the line") {
     r.feed("Bob\nnext\n");
@@ -80,7 +80,7 @@ TEST_CASE("a partial line that was shown early goes on without a new beginning")
   }
   SECTION("in two steps") {
     r.feed("Bo");
-    r.show_partial();
+    r.flush_partial();
     r.feed("b\n");
     CHECK(r.seen == "name? ~|...Bo~|...b\n|");
   }
@@ -93,7 +93,7 @@ TEST_CASE("a partial line that was shown early goes on without a new beginning")
 TEST_CASE("a bar shown early that ended in a carriage return is a line of its own unless a newline follows") {
   Recorder r;
   r.feed("50%\r");
-  r.show_partial();
+  r.flush_partial();
   SECTION("newline") {
     r.feed("\n");
     CHECK(r.seen == "50%\r~|...\n|");
@@ -119,7 +119,7 @@ TEST_CASE("a line over the longest length is cut and ten megabytes are not") {
   REQUIRE(sizes == std::vector<std::size_t>{160 * 65536 + 1});
   for (int i = 0; i < 256; ++i) lines.feed(chunk, emit);
   REQUIRE(sizes.size() == 2);
-  CHECK(sizes[1] == LineAssembler::longest);
+  CHECK(sizes[1] == LineAssembler::max_line_bytes);
   CHECK(ends[1] == PieceEnd::cut);
   lines.finish(emit);
   CHECK(sizes.size() == 2);

@@ -142,7 +142,7 @@ TEST_CASE("progress bars and odd bytes pass with a prefix per piece") {
 }
 
 TEST_CASE("an unfinished line waits for its end where no person is watching") {
-  OutputHarness h(2, [](OutputOptions& options) { options.quiet = Milliseconds(1); });
+  OutputHarness h(2, [](OutputOptions& options) { options.idle_flush_delay = Milliseconds(1); });
   h.start();
   put(h.workers[0].out, "half ");
   h.io.restart();

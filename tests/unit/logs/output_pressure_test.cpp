@@ -96,7 +96,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     CHECK(shown > 0);
   };
   SECTION("in a hurry a console that takes nothing is given up, and all that is lost is counted") {
-    h.output->hurry(std::chrono::milliseconds(20));
+    h.output->set_flush_timeout(std::chrono::milliseconds(20));
     CHECK(h.end());
     check_all_is_accounted_for();
   }
@@ -107,13 +107,13 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     h.io.restart();
     h.io.run_for(std::chrono::milliseconds(20));
     CHECK_FALSE(done);
-    SECTION("with patience") { h.output->hurry(std::chrono::milliseconds(20)); }
-    SECTION("without any") { h.output->give_up(); }
+    SECTION("with patience") { h.output->set_flush_timeout(std::chrono::milliseconds(20)); }
+    SECTION("without any") { h.output->abort_flush(); }
     CHECK(h.run_until([&] { return done; }));
     check_all_is_accounted_for();
   }
   SECTION("a flush in a hurry comes in time") {
-    h.output->hurry(std::chrono::milliseconds(20));
+    h.output->set_flush_timeout(std::chrono::milliseconds(20));
     bool done = false;
     h.output->async_flush([&] { done = true; });
     CHECK(h.run_until([&] { return done; }));
@@ -121,7 +121,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
   SECTION("a reader that makes progress gets everything in the greatest hurry") {
     h.workers.clear();
     bool done = false;
-    h.output->hurry(std::chrono::milliseconds(200));
+    h.output->set_flush_timeout(std::chrono::milliseconds(200));
     h.output->async_end_attempt([&] { done = true; });
     // 64 KiB at a time, long after long: all in all much longer than the patience.
     const Deadline deadline = Clock::now() + std::chrono::seconds(20);
@@ -147,7 +147,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
       for (const auto& worker : h.workers) written += write_until_full(worker.out, line);
       return written > 20'000'000;
     }));
-    CHECK(h.output->losses().unwanted_bytes > 10'000'000);
+    CHECK(h.output->losses().unread_bytes > 10'000'000);
     CHECK(h.output->losses().console_bytes == 0);
   }
 }

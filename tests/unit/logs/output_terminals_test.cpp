@@ -143,9 +143,9 @@ TEST_CASE("a cursor that comes back at a worker's end makes no line") {
 }
 
 TEST_CASE("no terminal is narrower than 20 columns, and a prefix counts in characters") {
-  CHECK(ScreenSize{24, 80}.less(5).columns == 75);
-  CHECK(ScreenSize{24, 30}.less(25).columns == 20);
-  CHECK(ScreenSize{24, 30}.less(100).columns == 20);
+  CHECK(ScreenSize{24, 80}.without_prefix(5).columns == 75);
+  CHECK(ScreenSize{24, 30}.without_prefix(25).columns == 20);
+  CHECK(ScreenSize{24, 30}.without_prefix(100).columns == 20);
   const UniqueFd none(::open("/dev/null", O_RDONLY));
   ::setenv("COLUMNS", "111", 1);
   CHECK(screen_size(none.get()).columns == 111);

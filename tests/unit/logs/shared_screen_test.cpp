@@ -8,7 +8,7 @@ namespace {
 
 std::string shown(std::string_view text, ScreenState state = {}) {
   std::string out;
-  add_for_screen(out, text, "[3] ", state);
+  append_filtered(out, text, "[3] ", state);
   return out;
 }
 
@@ -37,11 +37,11 @@ TEST_CASE("a worker goes up only over its own lines") {
   CHECK(shown("\033[5B", {.below = 2}) == "\033[2B");
   ScreenState state;
   std::string out;
-  add_for_screen(out, "one\ntwo\n", "", state);
+  append_filtered(out, "one\ntwo\n", "", state);
   CHECK(state.above == 2);
-  add_for_screen(out, "\033[2A", "", state);
+  append_filtered(out, "\033[2A", "", state);
   CHECK((state.above == 0 && state.below == 2));
-  add_for_screen(out, "one\n", "", state);
+  append_filtered(out, "one\n", "", state);
   CHECK((state.above == 1 && state.below == 1));
 }
 
@@ -60,8 +60,8 @@ TEST_CASE("what would change others' lines or ask the terminal is left out") {
 TEST_CASE("colours and a cursor that are left behind are known") {
   ScreenState state;
   std::string out;
-  add_for_screen(out, "\033[31mred\033[?25l", "", state);
+  append_filtered(out, "\033[31mred\033[?25l", "", state);
   CHECK((state.styled && state.hidden));
-  add_for_screen(out, "\033[0m\033[?25h", "", state);
+  append_filtered(out, "\033[0m\033[?25h", "", state);
   CHECK_FALSE((state.styled || state.hidden));
 }

@@ -100,16 +100,16 @@ TEST_CASE("a duplicate filter reads the stream whatever else happens with it") {
 }
 
 TEST_CASE("workers get terminals of their own where their console is one") {
-  const StreamPlaces on_terminal{.files = true, .terminal = true};
-  const auto plan = [&](const LogSpec& log, int workers, const StreamPlaces& places) {
-    return plan_stream(log, StreamId::out, 0, workers, places);
+  const StreamTargets on_terminal{.files = true, .terminal = true};
+  const auto plan = [&](const LogSpec& log, int workers, const StreamTargets& targets) {
+    return plan_stream(log, StreamId::out, 0, workers, targets);
   };
   LogSpec log;
   CHECK(plan(log, 2, on_terminal).pty);
   CHECK_FALSE(plan(log, 2, {}).pty);
   CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it has the real one
-  CHECK(plan(log, most_workers_with_ptys, on_terminal).pty);
-  CHECK_FALSE(plan(log, most_workers_with_ptys + 1, on_terminal).pty);
+  CHECK(plan(log, max_workers_with_ptys, on_terminal).pty);
+  CHECK_FALSE(plan(log, max_workers_with_ptys + 1, on_terminal).pty);
   log.tee.everyone = Streams::both;
   CHECK(plan(log, 1, on_terminal).pty);
   log = {};

@@ -25,7 +25,7 @@ struct Piece {
 class LineAssembler {
  public:
   /// A line longer than this is cut.
-  static constexpr std::size_t longest = std::size_t{16} << 20U;
+  static constexpr std::size_t max_line_bytes = std::size_t{16} << 20U;
 
   /// Calls `emit(const Piece&)` for each line that `chunk` completes. The text is valid during the call only.
   template <class Emit>
@@ -33,9 +33,9 @@ class LineAssembler {
     const char* at = chunk.data();
     const char* const end = at + chunk.size();
     if (at == end) return;
-    if (gave_out_cr_) {
+    if (flushed_cr_) {
       // What was given out early ended in '\r'. Only now is it known whether a '\n' belongs to it.
-      gave_out_cr_ = false;
+      flushed_cr_ = false;
       if (*at != '\n') continues_ = false;
     }
     LineEnds ends{at, end};
@@ -44,9 +44,9 @@ class LineAssembler {
       if (at == nullptr) return;
     }
     while (at != end) {
-      const char* const stop = ends.behind_line(at);
+      const char* const stop = ends.end_of_line(at);
       if (stop == nullptr) break;
-      give({at, static_cast<std::size_t>(stop - at)}, PieceEnd::terminated, emit);
+      emit_piece({at, static_cast<std::size_t>(stop - at)}, PieceEnd::terminated, emit);
       at = stop;
     }
     if (at != end) hold(at, end, emit);
@@ -54,26 +54,26 @@ class LineAssembler {
 
   /// The beginning of the present line was given out before.
   [[nodiscard]] bool continues() const { return continues_; }
-  [[nodiscard]] bool holds_partial() const { return !partial_.empty(); }
+  [[nodiscard]] bool has_partial() const { return !partial_.empty(); }
   /// Bytes of the unfinished line that is held.
-  [[nodiscard]] std::size_t held() const { return partial_.size(); }
+  [[nodiscard]] std::size_t partial_bytes() const { return partial_.size(); }
 
   /// Gives out what is held without waiting for the line's end.
   template <class Emit>
-  void show_partial(Emit&& emit) {
+  void flush_partial(Emit&& emit) {
     if (partial_.empty()) return;
-    gave_out_cr_ = partial_.back() == '\r';
-    give(partial_, PieceEnd::open, emit);
+    flushed_cr_ = partial_.back() == '\r';
+    emit_piece(partial_, PieceEnd::open, emit);
     continues_ = true;
-    forget();
+    clear_partial();
   }
 
   /// The stream has ended.
   template <class Emit>
   void finish(Emit&& emit) {
-    if (!partial_.empty() || continues_) give(partial_, PieceEnd::cut, emit);
-    forget();
-    gave_out_cr_ = false;
+    if (!partial_.empty() || continues_) emit_piece(partial_, PieceEnd::cut, emit);
+    clear_partial();
+    flushed_cr_ = false;
   }
 
  private:
@@ -90,7 +90,7 @@ class LineAssembler {
       return found != nullptr ? static_cast<const char*>(found) : end;
     }
     /// Behind the end of the line that starts at `from`; nullptr if that is not known yet.
-    const char* behind_line(const char* from) {
+    const char* end_of_line(const char* from) {
       if (newline < from) newline = search('\n', from);
       if (carriage < from) carriage = search('\r', from);
       if (newline < carriage) return newline + 1;
@@ -100,7 +100,7 @@ class LineAssembler {
   };
 
   template <class Emit>
-  void give(std::string_view text, PieceEnd end, Emit& emit) {
+  void emit_piece(std::string_view text, PieceEnd end, Emit& emit) {
     emit(Piece{text, continues_, end});
     continues_ = false;
   }
@@ -112,35 +112,35 @@ class LineAssembler {
     if (partial_.back() == '\r') {
       if (*at == '\n') ++stop;
     } else {
-      stop = ends.behind_line(at);
+      stop = ends.end_of_line(at);
     }
     if (stop == nullptr) {
       hold(at, end, emit);
       return nullptr;
     }
     partial_.append(at, stop);
-    give(partial_, PieceEnd::terminated, emit);
-    forget();
+    emit_piece(partial_, PieceEnd::terminated, emit);
+    clear_partial();
     return stop;
   }
 
   template <class Emit>
   void hold(const char* at, const char* end, Emit& emit) {
     partial_.append(at, end);
-    if (partial_.size() < longest) return;
-    give(partial_, PieceEnd::cut, emit);
-    forget();
+    if (partial_.size() < max_line_bytes) return;
+    emit_piece(partial_, PieceEnd::cut, emit);
+    clear_partial();
   }
 
-  void forget() {
+  void clear_partial() {
     partial_.clear();
-    // Thousands of streams are idle between lines: none may sit on the memory of its longest one.
+    // Thousands of streams are idle between lines: none may sit on the memory of its max_line_bytes one.
     if (partial_.capacity() > 4096) std::string().swap(partial_);
   }
 
   std::string partial_;
-  bool continues_ = false;    ///< the beginning of the present line was given out
-  bool gave_out_cr_ = false;  ///< and it ended in '\r'
+  bool continues_ = false;   ///< the beginning of the present line was given out
+  bool flushed_cr_ = false;  ///< and it ended in '\r'
 };
 
 }  // namespace ddrun::logs

@@ -34,7 +34,7 @@ struct OutputOptions {
   int console_out = 1;                             ///< borrowed; workers' stdout goes here
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
   std::size_t queue_high = std::size_t{1} << 20U;  ///< bytes a console may wait for before workers are held back
-  Milliseconds quiet{200};                         ///< on a terminal an unfinished line is shown after this silence
+  Milliseconds idle_flush_delay{200};              ///< on a terminal an unfinished line is shown after this silence
   /// Told the path of a private directory just before it is made, so that a process which outlives this one can remove
   /// it.
   std::function<void(const std::string& path)> announce_private_directory;
@@ -56,10 +56,10 @@ struct LastWrite {
 
 /// What could not be written. The job goes on without it.
 struct LossReport {
-  std::uint64_t file_bytes = 0;      ///< missing in log files
-  std::uint64_t console_bytes = 0;   ///< not shown: the disk was full, or the reader was too slow
-  std::string console_error;         ///< why; empty if all is well
-  std::uint64_t unwanted_bytes = 0;  ///< not shown, because the reader has left: that is no loss
+  std::uint64_t file_bytes = 0;     ///< missing in log files
+  std::uint64_t console_bytes = 0;  ///< not shown: the disk was full, or the reader was too slow
+  std::string console_error;        ///< why; empty if all is well
+  std::uint64_t unread_bytes = 0;   ///< not shown, because the reader has left: that is no loss
   std::string first_error;  ///< "cannot write /logs/…/stdout.log: No space left on device"; empty: nothing failed
 };
 
@@ -126,11 +126,11 @@ class Output {
   /// The consoles have taken everything so far.
   [[nodiscard]] bool is_flushed() const;
 
-  /// From now on consoles are waited for only as long as one takes something within `patience`. Without this they are
+  /// From now on consoles are waited for only as long as one takes something within `timeout`. Without this they are
   /// waited for without end.
-  void hurry(Milliseconds patience);
+  void set_flush_timeout(Milliseconds timeout);
   /// They are not waited for any more: what waits is done, and what has not been taken is lost and counted.
-  void give_up();
+  void abort_flush();
 
   /// The job is over: nothing more is shown, and `losses` is complete. True if what the stderr console got last is half
   /// a line.

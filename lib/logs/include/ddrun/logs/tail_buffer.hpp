@@ -42,11 +42,11 @@ class TailBuffer {
     std::uint64_t shown;
     std::uint64_t turn;
   };
-  void forget(std::size_t bytes);
+  void drop_front(std::size_t bytes);
 
   std::string bytes_;
   std::uint64_t begin_ = 0;  ///< of `bytes_` in the stream
-  bool cut_ = false;         ///< there were bytes before these
+  bool is_cut_ = false;      ///< there were bytes before these
   std::vector<Mark> marks_;
 };
 
