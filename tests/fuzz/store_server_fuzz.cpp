@@ -78,13 +78,13 @@ class SessionClient final : public Waiter {
     DDRUN_FUZZ_CHECK(!closed_ || !waiting());
   }
 
-  void keys_exist() override {
+  void on_keys_exist() override {
     DDRUN_FUZZ_CHECK(!closed_);
     received_.push_back(wire::wait_stopped);
   }
-  void key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override {
+  void on_key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override {
     DDRUN_FUZZ_CHECK(!closed_);
-    put_change(received_, change, key, before, now);
+    append_change(received_, change, key, before, now);
   }
 
   ServerState* state_;
@@ -438,7 +438,7 @@ class Program {
     DDRUN_FUZZ_CHECK(state.memory_limit == 0 || state.memory() <= state.memory_limit);
     DDRUN_FUZZ_CHECK(state.memory() == crumbs_->state().memory());
     DDRUN_FUZZ_CHECK(state.refused == crumbs_->state().refused);
-    DDRUN_FUZZ_CHECK(state.trouble == crumbs_->state().trouble);
+    DDRUN_FUZZ_CHECK(state.refusal_reason == crumbs_->state().refusal_reason);
   }
 
   void compare(std::size_t who) const {

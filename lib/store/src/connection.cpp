@@ -13,9 +13,9 @@ namespace ddrun::store {
 namespace {
 
 /// A batch of replies is sent when it has this many bytes, if not earlier by the end of the input.
-constexpr std::size_t full_batch = 1024 * 1024;
+constexpr std::size_t max_reply_batch = 1024 * 1024;
 /// A client that watches keys and does not read what it is told is cut off when so much has gathered.
-constexpr std::size_t most_news = 64 * 1024 * 1024;
+constexpr std::size_t max_unread_bytes = 64 * 1024 * 1024;
 
 }  // namespace
 
@@ -61,7 +61,7 @@ bool Connection::make_room(std::size_t more) {
 bool Connection::refuse(const char* what) {
   ServerState& state = shared_->state;
   ++state.refused;
-  state.trouble =
+  state.refusal_reason =
       concat(what, ", ", pending_.size() + out_.size(), " bytes, for which there is no room: ", state.memory(), " of ",
              state.memory_limit, " bytes are used");
   return false;
@@ -88,20 +88,20 @@ bool Connection::serve(std::string_view input) {
   std::string& replies = shared_->replies;
   for (;;) {
     replies.clear();
-    shared_->served = this;
-    const auto progress = session_.handle(input, replies, full_batch);
-    shared_->served = nullptr;
+    shared_->current = this;
+    const auto progress = session_.handle(input, replies, max_reply_batch);
+    shared_->current = nullptr;
     input.remove_prefix(progress.consumed);
     if (!send_replies(progress.close || progress.paused) || progress.close) return false;
     stopped_early_ = progress.paused;
     if (!progress.paused || has_unsent()) break;
   }
-  keep(input);
-  if (replies.capacity() > 2 * full_batch) std::string().swap(replies);
+  keep_unparsed(input);
+  if (replies.capacity() > 2 * max_reply_batch) std::string().swap(replies);
   return true;
 }
 
-void Connection::keep(std::string_view rest) {
+void Connection::keep_unparsed(std::string_view rest) {
   if (rest.empty()) {
     empty_buffer(pending_);
   } else if (pending_.empty()) {
@@ -119,7 +119,7 @@ bool Connection::send_replies(bool at_once) {
     out_.append(replies);
     return true;
   }
-  if (!at_once && replies.size() <= Outbox::longest) {
+  if (!at_once && replies.size() <= Outbox::max_batched_bytes) {
     Outbox& outbox = shared_->outbox;
     outbox.items.push_back({this, outbox.bytes.size(), replies.size()});
     outbox.bytes.append(replies);
@@ -141,9 +141,10 @@ bool Connection::deliver(std::string_view replies) {
 
 bool Connection::flush() {
   if (out_.empty()) return true;
-  if (deaf_) {
+  if (too_many_unread_) {
     ++shared_->state.refused;
-    shared_->state.trouble = concat("it watches keys and does not read what it is told; ", most_news, " bytes wait");
+    shared_->state.refusal_reason =
+        concat("it watches keys and does not read what it is told; ", max_unread_bytes, " bytes wait");
     return false;
   }
   const ssize_t sent = send_some(std::string_view(out_).substr(out_begin_));
@@ -163,18 +164,18 @@ bool Connection::on_writable() {
 }
 
 /// Where what comes to it unasked is put: behind the replies of its own batch if it is in hand.
-std::string& Connection::to_be_sent() {
-  if (shared_->served == this) return shared_->replies;
+std::string& Connection::output_buffer() {
+  if (shared_->current == this) return shared_->replies;
   shared_->woken.push_back(this);
   return out_;
 }
 
-void Connection::keys_exist() { to_be_sent().push_back(wire::wait_stopped); }
+void Connection::on_keys_exist() { output_buffer().push_back(wire::wait_stopped); }
 
-void Connection::key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
-  deaf_ = out_.size() > most_news;
-  std::string& to = to_be_sent();
-  if (!deaf_) put_change(to, change, key, before, now);
+void Connection::on_key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
+  too_many_unread_ = out_.size() > max_unread_bytes;
+  std::string& to = output_buffer();
+  if (!too_many_unread_) append_change(to, change, key, before, now);
 }
 
 void Connection::leave() {

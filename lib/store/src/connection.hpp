@@ -17,7 +17,7 @@ namespace ddrun::store {
 /// which do not fit into a processor's cache of instructions together: taken by turns, each request costs a tenth more.
 struct Outbox {
   /// Longer batches of replies are sent at once: copying them would cost more than it saves.
-  static constexpr std::size_t longest = 4096;
+  static constexpr std::size_t max_batched_bytes = 4096;
   struct Item {
     class Connection* to;
     std::size_t begin, size;
@@ -38,7 +38,7 @@ struct ServerShared {
   std::unique_ptr<char[]> buffer{new char[buffer_size]};
   std::string replies;                   ///< of the batch in hand, sent as one
   Outbox outbox;                         ///< short batches of this round of events
-  class Connection* served = nullptr;    ///< whose batch is in hand
+  class Connection* current = nullptr;   ///< whose batch is in hand
   std::vector<class Connection*> woken;  ///< their waits have ended; to be flushed after this round of events
 };
 
@@ -70,26 +70,26 @@ class Connection final : public Waiter {
   bool watched_for_out = false;  ///< what the loop waits for: room to send, or else input
 
  private:
-  void keys_exist() override;
-  void key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override;
+  void on_keys_exist() override;
+  void on_key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override;
   [[nodiscard]] bool receive();
   [[nodiscard]] bool serve(std::string_view input);
   [[nodiscard]] bool send_replies(bool at_once);
   ssize_t send_some(std::string_view bytes);
-  void keep(std::string_view rest);
+  void keep_unparsed(std::string_view rest);
   [[nodiscard]] bool make_room(std::size_t more);
   [[nodiscard]] bool within_limits();
   bool refuse(const char* what);
-  [[nodiscard]] std::string& to_be_sent();
+  [[nodiscard]] std::string& output_buffer();
   void leave();
 
   UniqueFd fd_;
   ServerShared* shared_;
   Session session_;
-  bool stopped_early_ = false;  // `pending_` may begin with whole requests
-  bool deaf_ = false;           // has not read its news for too long
-  std::string pending_;         // input not carried out yet
-  std::string out_;             // replies not sent yet, from out_begin_ on
+  bool stopped_early_ = false;    // `pending_` may begin with whole requests
+  bool too_many_unread_ = false;  // has not read its news for too long
+  std::string pending_;           // input not carried out yet
+  std::string out_;               // replies not sent yet, from out_begin_ on
   std::size_t out_begin_ = 0;
   std::size_t buffered_ = 0;  // its part of ServerState::buffered
 };

@@ -62,13 +62,13 @@ KeySpace::~KeySpace() {
 void KeySpace::create(std::string_view key, std::string_view value) {
   keys_.emplace(key, value);
   memory_ += key.size() + value.size() + overhead;
-  if (!watchers_.empty()) tell(KeyChange::created, key, {}, value);
+  if (!watchers_.empty()) notify_watchers(KeyChange::created, key, {}, value);
   wake(waits_, key);
 }
 
 /// A key that exists, and which therefore no client waits for.
 void KeySpace::replace(const std::string& key, std::string& value, std::string_view now) {
-  if (!watchers_.empty()) tell(KeyChange::updated, key, value, now);
+  if (!watchers_.empty()) notify_watchers(KeyChange::updated, key, value, now);
   memory_ += now.size();
   memory_ -= value.size();
   value.assign(now);
@@ -126,7 +126,7 @@ bool KeySpace::append(std::string_view key, std::string_view value, std::size_t 
 bool KeySpace::erase(std::string_view key) {
   const auto it = keys_.find(key);
   if (it == keys_.end()) return false;
-  if (!watchers_.empty()) tell(KeyChange::deleted, key, it->second, {});
+  if (!watchers_.empty()) notify_watchers(KeyChange::deleted, key, it->second, {});
   memory_ -= it->first.size() + it->second.size() + overhead;
   keys_.erase(it);
   return true;
@@ -144,7 +144,7 @@ void KeySpace::push(std::string_view queue, std::string_view element) {
 }
 
 std::optional<std::string> KeySpace::pop(std::string_view queue, Waiter& by) {
-  if (by.granted_ && *by.granted_ == queue) by.granted_.reset();
+  if (by.granted_queue_ && *by.granted_queue_ == queue) by.granted_queue_.reset();
   const auto it = queues_.find(queue);
   if (it == queues_.end()) return std::nullopt;
   std::optional<std::string> element(std::move(it->second.front()));
@@ -167,14 +167,14 @@ bool KeySpace::exists(std::string_view name) const {
 }
 
 void KeySpace::await(std::string_view name, Waiter& waiter) {
-  if (!exists(name)) enlist(waits_, name, waiter);
+  if (!exists(name)) add_wait(waits_, name, waiter);
 }
 
 std::optional<bool> KeySpace::arrive(std::string_view key, std::int64_t members, Waiter& waiter) {
   const auto arrived = add(key, 1);
   if (!arrived) return std::nullopt;
   if (*arrived < members) {
-    enlist(barriers_, key, waiter);
+    add_wait(barriers_, key, waiter);
     return true;
   }
   wake(barriers_, key);
@@ -182,7 +182,7 @@ std::optional<bool> KeySpace::arrive(std::string_view key, std::int64_t members,
 }
 
 /// At the end of the name's list, and at the start of the waiter's.
-void KeySpace::enlist(WaitMap& map, std::string_view key, Waiter& waiter) {
+void KeySpace::add_wait(WaitMap& map, std::string_view key, Waiter& waiter) {
   auto it = map.find(key);
   if (it == map.end()) {
     it = map.emplace(key, nullptr).first;
@@ -213,7 +213,7 @@ void KeySpace::release(WaitNode* node) {
   free_ = node;
 }
 
-void KeySpace::drop_list(WaitMap& map, WaitMap::iterator it) {
+void KeySpace::erase_list(WaitMap& map, WaitMap::iterator it) {
   memory_ -= it->first.size() + overhead;
   map.erase(it);
 }
@@ -228,7 +228,7 @@ void KeySpace::unlink_from_waiter(WaitNode* node) {
 }
 
 /// Out of both of its lists, and out of use.
-void KeySpace::take_out(WaitNode* node) {
+void KeySpace::remove_wait(WaitNode* node) {
   unlink_from_waiter(node);
   WaitNode*& first = node->key->second;
   if (first == node) {
@@ -238,14 +238,14 @@ void KeySpace::take_out(WaitNode* node) {
     node->previous->next = node->next;
     (node->next != nullptr ? node->next : first)->previous = node->previous;
   }
-  if (first == nullptr) drop_list(*node->map, node->map->find(node->key->first));
+  if (first == nullptr) erase_list(*node->map, node->map->find(node->key->first));
   release(node);
 }
 
 void KeySpace::cancel(Waiter& waiter) {
-  while (waiter.first_ != nullptr) take_out(waiter.first_);
-  if (!waiter.granted_) return;
-  const auto queue = std::exchange(waiter.granted_, nullptr);
+  while (waiter.first_ != nullptr) remove_wait(waiter.first_);
+  if (!waiter.granted_queue_) return;
+  const auto queue = std::exchange(waiter.granted_queue_, nullptr);
   if (queue_size(*queue) > 0) wake_one(*queue);
 }
 
@@ -255,12 +255,12 @@ void KeySpace::wake(WaitMap& map, std::string_view key) {
   const auto it = map.find(key);
   if (it == map.end()) return;
   WaitNode* node = it->second;
-  drop_list(map, it);
+  erase_list(map, it);
   while (node != nullptr) {
     Waiter& waiter = *node->waiter;
     unlink_from_waiter(node);
     release(std::exchange(node, node->next));
-    if (!waiter.waiting()) waiter.keys_exist();
+    if (!waiter.waiting()) waiter.on_keys_exist();
   }
 }
 
@@ -270,10 +270,10 @@ void KeySpace::wake_one(std::string_view queue) {
     const auto it = waits_.find(queue);
     if (it == waits_.end()) return;
     Waiter& waiter = *it->second->waiter;
-    take_out(it->second);
+    remove_wait(it->second);
     if (waiter.waiting()) continue;
-    waiter.granted_ = std::make_unique<std::string>(queue);
-    waiter.keys_exist();
+    waiter.granted_queue_ = std::make_unique<std::string>(queue);
+    waiter.on_keys_exist();
     return;
   }
 }
@@ -287,18 +287,18 @@ void KeySpace::watch(std::string_view key, Waiter& watcher) {
   if (std::find(it->second.begin(), it->second.end(), &watcher) != it->second.end()) return;
   it->second.push_back(&watcher);
   memory_ += sizeof(Waiter*);
-  watcher.watches_ = true;
+  watcher.is_watching_ = true;
 }
 
-void KeySpace::tell(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
+void KeySpace::notify_watchers(KeyChange change, std::string_view key, std::string_view before, std::string_view now) {
   const auto it = watchers_.find(key);
   if (it == watchers_.end()) return;
-  for (Waiter* watcher : it->second) watcher->key_changed(change, key, before, now);
+  for (Waiter* watcher : it->second) watcher->on_key_changed(change, key, before, now);
 }
 
 void KeySpace::leave(Waiter& waiter) {
   cancel(waiter);
-  if (!std::exchange(waiter.watches_, false)) return;
+  if (!std::exchange(waiter.is_watching_, false)) return;
   for (auto it = watchers_.begin(); it != watchers_.end();) {
     memory_ -= std::erase(it->second, &waiter) * sizeof(Waiter*);
     if (it->second.empty()) {

@@ -35,14 +35,14 @@ class Waiter {
  private:
   friend class KeySpace;
   /// All keys have come, or all members of the barrier.
-  virtual void keys_exist() = 0;
+  virtual void on_keys_exist() = 0;
   /// A key that it watches has changed. The views end with the call.
-  virtual void key_changed(KeyChange, std::string_view /*key*/, std::string_view /*before*/, std::string_view /*now*/) {
-  }
+  virtual void on_key_changed(KeyChange, std::string_view /*key*/, std::string_view /*before*/,
+                              std::string_view /*now*/) {}
 
-  WaitNode* first_ = nullptr;             // one node per key still missing
-  std::unique_ptr<std::string> granted_;  // the queue whose element ended the wait and was not fetched yet
-  bool watches_ = false;
+  WaitNode* first_ = nullptr;                   // one node per key still missing
+  std::unique_ptr<std::string> granted_queue_;  // the queue whose element ended the wait and was not fetched yet
+  bool is_watching_ = false;
 };
 
 /// The keys, their values, the queues, and who waits for which; knows neither sockets nor threads nor the wire.
@@ -94,11 +94,13 @@ class KeySpace {
   /// Whether the key exists or the queue of that name has an element.
   [[nodiscard]] bool exists(std::string_view name) const;
 
-  /// Has `waiter` wait for `name` too, unless it exists. When the last of its names has come, keys_exist() is called.
+  /// Has `waiter` wait for `name` too, unless it exists. When the last of its names has come, on_keys_exist() is
+  /// called.
   void await(std::string_view name, Waiter& waiter);
 
   /// Counts one arrival at `key`, whose value is the number of them. With this one there are `members`: false, and
-  /// keys_exist() is called for all who wait there. Else `waiter` waits too: true. Nothing if the value is no number.
+  /// on_keys_exist() is called for all who wait there. Else `waiter` waits too: true. Nothing if the value is no
+  /// number.
   [[nodiscard]] std::optional<bool> arrive(std::string_view key, std::int64_t members, Waiter& waiter);
 
   /// Ends the wait without a call. An element that had ended it goes to the next one waiting.
@@ -131,14 +133,14 @@ class KeySpace {
 
   void create(std::string_view key, std::string_view value);
   void replace(const std::string& key, std::string& value, std::string_view now);
-  void tell(KeyChange change, std::string_view key, std::string_view before, std::string_view now);
-  void enlist(WaitMap& map, std::string_view key, Waiter& waiter);
+  void notify_watchers(KeyChange change, std::string_view key, std::string_view before, std::string_view now);
+  void add_wait(WaitMap& map, std::string_view key, Waiter& waiter);
   void wake(WaitMap& map, std::string_view key);
   void wake_one(std::string_view queue);
-  void take_out(WaitNode* node);
+  void remove_wait(WaitNode* node);
   void unlink_from_waiter(WaitNode* node);
   void release(WaitNode* node);
-  void drop_list(WaitMap& map, WaitMap::iterator it);
+  void erase_list(WaitMap& map, WaitMap::iterator it);
 
   boost::unordered_flat_map<std::string, std::string, Hash, std::equal_to<>> keys_;
   std::unordered_map<std::string, std::deque<std::string>, Hash, std::equal_to<>> queues_;  // none is empty

@@ -13,12 +13,12 @@ static_assert(max_value_size == wire::max_value && max_keys_per_call == wire::ma
 
 namespace {
 
-std::string shown(std::string_view key) {
-  constexpr std::size_t enough = 60;
-  std::string text(key.substr(0, enough));
+std::string printable(std::string_view key) {
+  constexpr std::size_t max_shown = 60;
+  std::string text(key.substr(0, max_shown));
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  if (key.size() > enough) text += "...";
+  if (key.size() > max_shown) text += "...";
   return text;
 }
 
@@ -26,14 +26,14 @@ std::string shown(std::string_view key) {
 
 Result<void> check_key(std::string_view key) {
   if (key.size() <= max_key_size) return {};
-  return fail(Errc::invalid_argument, concat("store key '", shown(key), "' has ", key.size(), " bytes; at most ",
+  return fail(Errc::invalid_argument, concat("store key '", printable(key), "' has ", key.size(), " bytes; at most ",
                                              max_key_size, " are allowed"));
 }
 
 Result<void> check_value(std::string_view key, std::string_view value) {
   if (auto ok = check_key(key); !ok) return ok;
   if (value.size() <= max_value_size) return {};
-  return fail(Errc::invalid_argument, concat("the value for store key '", shown(key), "' has ", value.size(),
+  return fail(Errc::invalid_argument, concat("the value for store key '", printable(key), "' has ", value.size(),
                                              " bytes; at most ", max_value_size, " are allowed: split it"));
 }
 
@@ -49,11 +49,11 @@ Result<void> check_keys(std::span<const std::string> keys) {
 }
 
 std::string describe_keys(std::span<const std::string> keys) {
-  constexpr std::size_t enough = 3;
-  if (keys.size() == 1) return concat("key ", shown(keys[0]));
+  constexpr std::size_t max_shown = 3;
+  if (keys.size() == 1) return concat("key ", printable(keys[0]));
   std::string text = "keys ";
-  for (std::size_t i = 0; i < std::min(keys.size(), enough); ++i) text += (i > 0 ? ", " : "") + shown(keys[i]);
-  if (keys.size() > enough) text += concat(" and ", keys.size() - enough, " more");
+  for (std::size_t i = 0; i < std::min(keys.size(), max_shown); ++i) text += (i > 0 ? ", " : "") + printable(keys[i]);
+  if (keys.size() > max_shown) text += concat(" and ", keys.size() - max_shown, " more");
   return text;
 }
 

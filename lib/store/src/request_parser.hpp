@@ -17,7 +17,7 @@ enum class Dialect : std::uint8_t { modern, old };
 /// Which dialect a connection speaks, from its first bytes; nothing while they fit the beginning of the greeting.
 ///
 /// No request of the old dialect begins like the whole greeting: as a SET it would have a key of over a gigabyte.
-[[nodiscard]] std::optional<Dialect> tell_dialect(std::string_view first_bytes);
+[[nodiscard]] std::optional<Dialect> detect_dialect(std::string_view first_bytes);
 
 /// What the first byte of a request means in the dialect.
 [[nodiscard]] inline std::optional<wire::Opcode> opcode_of(Dialect dialect, char byte) {
@@ -74,7 +74,7 @@ class RequestParser {
   enum class Refusal : std::uint8_t { none, unknown_opcode, long_key, long_value, many_keys, long_request };
 
   /// Before the first request; modern unless said otherwise.
-  void speak(Dialect dialect) { dialect_ = dialect; }
+  void set_dialect(Dialect dialect) { dialect_ = dialect; }
 
   [[nodiscard]] Status next(std::string_view input, Request& request, std::size_t& consumed);
 

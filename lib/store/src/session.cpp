@@ -13,7 +13,7 @@ void put_value(std::string& to, const std::string* value) {
   wire::put_bytes(to, value != nullptr ? std::string_view(*value) : std::string_view());
 }
 
-std::string in_words(const Request& request) {
+std::string describe(const Request& request) {
   const std::string key(request.key);
   return concat(opcode_name(request.op), " of ", describe_keys({&key, 1}));
 }
@@ -46,17 +46,17 @@ Session::Progress Session::handle(std::string_view input, std::string& replies, 
 
 /// False while it cannot be told what the client speaks.
 bool Session::begin(std::string_view input) {
-  const auto dialect = tell_dialect(input);
+  const auto dialect = detect_dialect(input);
   if (!dialect) return false;
   dialect_ = *dialect;
-  parser_.speak(dialect_);
+  parser_.set_dialect(dialect_);
   stage_ = dialect_ == Dialect::modern ? Stage::greeting : Stage::open;
   return true;
 }
 
 bool Session::refuse(std::string why) {
   ++state_->refused;
-  state_->trouble = has_asked_ ? std::move(why) : std::string();
+  state_->refusal_reason = has_asked_ ? std::move(why) : std::string();
   return false;
 }
 
@@ -65,7 +65,7 @@ bool Session::refuse_parsed(const Request& request) {
   switch (parser_.refusal()) {
     case Refusal::long_key: return refuse(concat("a key of more than ", wire::max_key, " bytes"));
     case Refusal::long_value:
-      return refuse(concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request),
+      return refuse(concat(request.key.empty() ? std::string(opcode_name(request.op)) : describe(request),
                            " with a value of more than ", wire::max_value, " bytes"));
     case Refusal::many_keys:
       return refuse(concat(opcode_name(request.op), " with more than ", wire::max_keys, " keys"));
@@ -91,7 +91,7 @@ bool Session::has_room(const Request& request, std::size_t size) {
   }
   if (state_->has_room(size)) return true;
   return refuse_for_room(
-      concat(request.key.empty() ? std::string(opcode_name(request.op)) : in_words(request), ", ", size, " bytes,"));
+      concat(request.key.empty() ? std::string(opcode_name(request.op)) : describe(request), ", ", size, " bytes,"));
 }
 
 /// After the client has begun to wait or to watch, which is undone if it goes beyond the limit.
@@ -126,7 +126,7 @@ bool Session::apply(const Request& request, std::size_t size, std::string& repli
     case Opcode::get: put_value(replies, space.find(request.key)); return true;
     case Opcode::add: {
       const auto sum = space.add(request.key, request.delta);
-      if (!sum) return refuse(concat(in_words(request), ", whose value is not a number"));
+      if (!sum) return refuse(concat(describe(request), ", whose value is not a number"));
       wire::put(replies, *sum);
       return true;
     }
@@ -143,7 +143,7 @@ bool Session::apply(const Request& request, std::size_t size, std::string& repli
     case Opcode::delete_key: wire::put(replies, std::int64_t{space.erase(request.key)}); return true;
     case Opcode::append:
       if (space.append(request.key, request.value, wire::max_message)) return true;
-      return refuse(concat(in_words(request), ", whose value would become longer than ", wire::max_message, " bytes"));
+      return refuse(concat(describe(request), ", whose value would become longer than ", wire::max_message, " bytes"));
     case Opcode::multi_get: return multi_get(request, replies);
     case Opcode::multi_set: {
       ItemReader items(request.items);
@@ -197,7 +197,7 @@ bool Session::wait(const Request& request, std::string& replies) {
 bool Session::arrive(const Request& request, std::string& replies) {
   if (waiter_->waiting()) return refuse("a barrier before a wait's end");
   const auto waits = state_->space.arrive(request.key, request.delta, *waiter_);
-  if (!waits) return refuse(concat(in_words(request), ", whose value is not a number"));
+  if (!waits) return refuse(concat(describe(request), ", whose value is not a number"));
   if (*waits) return has_room_for_waits(request);
   replies.push_back(wire::wait_stopped);
   return true;
@@ -231,8 +231,8 @@ bool Session::list_keys(std::string& replies) {
   return true;
 }
 
-void put_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
-                std::string_view now) {
+void append_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
+                   std::string_view now) {
   to.push_back(static_cast<char>(change));
   wire::put_bytes(to, key);
   wire::put_bytes(to, before);

@@ -24,7 +24,7 @@ struct ServerState {
 
   /// Why the last client was refused, in words for the user who runs the server; empty if it was no client of ours at
   /// all.
-  std::string trouble;
+  std::string refusal_reason;
 
   [[nodiscard]] std::size_t memory() const { return space.memory() + buffered; }
   [[nodiscard]] bool has_room(std::size_t more) const { return memory_limit == 0 || memory() + more <= memory_limit; }
@@ -33,7 +33,7 @@ struct ServerState {
 /// The server's side of one client's conversation: bytes in, bytes out, no socket.
 ///
 /// `waiter` stands for this client in the key space: when its keys come, the owner sends wire::wait_stopped; when a key
-/// that it watches changes, it sends what put_change() makes of it.
+/// that it watches changes, it sends what append_change() makes of it.
 class Session {
  public:
   Session(ServerState& state, Waiter& waiter) : state_(&state), waiter_(&waiter) {}
@@ -45,7 +45,7 @@ class Session {
   };
 
   /// Carries out the whole requests at the start of `input` and appends their replies, until these are `enough` bytes.
-  /// When it says `close`, ServerState::trouble says why, unless the peer has never made one sensible request.
+  /// When it says `close`, ServerState::refusal_reason says why, unless the peer has never made one sensible request.
   [[nodiscard]] Progress handle(std::string_view input, std::string& replies, std::size_t enough);
 
   /// Bytes of input below which handle() can do nothing.
@@ -80,6 +80,7 @@ class Session {
 };
 
 /// What a client of the old dialect is sent about a key that it watches.
-void put_change(std::string& to, KeyChange change, std::string_view key, std::string_view before, std::string_view now);
+void append_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
+                   std::string_view now);
 
 }  // namespace ddrun::store

@@ -22,7 +22,7 @@ using wire::Opcode;
 namespace {
 
 /// How long past its deadline a call waits for what a living server answers at once.
-constexpr std::chrono::seconds answer_grace{5};
+constexpr std::chrono::seconds response_grace{5};
 
 /// Whether `fd` became ready by then. Sleeps for -1.
 bool poll_until(int fd, short events, Deadline deadline) {
@@ -90,20 +90,20 @@ class TcpClient::Connection {
   const std::string name;
   bool broken = false;
 
-  Result<void> greet(Deadline deadline) {
+  Result<void> handshake(Deadline deadline) {
     std::string nonce, greeting = request(Opcode::validate);
     wire::put(nonce, static_cast<std::uint32_t>(::getpid()));
     wire::put(greeting, wire::magic);
     if (auto ok = send_by(deadline, greeting + request(Opcode::ping) + nonce); !ok) return ok;
     const auto echo = receive_by(deadline, nonce.size());
     if (!echo) return tl::unexpected(echo.error());
-    if (*echo != nonce) return nonsense("the greeting wrongly; something else may be listening there");
+    if (*echo != nonce) return protocol_error("the greeting wrongly; something else may be listening there");
     return {};
   }
 
   Result<void> send(std::string_view request, Deadline deadline) {
     // One grace for the whole of an answer: a server that trickles it gains no time with each part.
-    answer_end_ = std::max(deadline, Clock::now() + answer_grace);
+    answer_end_ = std::max(deadline, Clock::now() + response_grace);
     return send_by(answer_end_, request).map_error([&](const Error& error) { return lost(error); });
   }
 
@@ -118,7 +118,7 @@ class TcpClient::Connection {
     if (!size) return tl::unexpected(size.error());
     // PyTorch's servers do not limit values; anything beyond this is a sign of being out of step.
     constexpr std::uint64_t most = 4ULL * 1024 * 1024 * 1024;
-    if (*size > most) return nonsense(concat("with a value of ", *size, " bytes"));
+    if (*size > most) return protocol_error(concat("with a value of ", *size, " bytes"));
     return receive_part(*size);
   }
 
@@ -144,25 +144,25 @@ class TcpClient::Connection {
   Result<void> wait(std::span<const std::string> keys, Deadline deadline) {
     if (auto ok = send(request(Opcode::wait, keys), deadline); !ok) return ok;
     const auto answer = receive_by(deadline, 1);
-    if (!answer && answer.error().code == Errc::timeout) return withdraw(keys);
+    if (!answer && answer.error().code == Errc::timeout) return cancel_wait(keys);
     if (!answer) return tl::unexpected(lost(answer.error()));
-    if (answer->front() != wire::wait_stopped) return nonsense(concat(int{answer->front()}, " to a wait"));
+    if (answer->front() != wire::wait_stopped) return protocol_error(concat(int{answer->front()}, " to a wait"));
     return {};
   }
 
-  tl::unexpected<Error> nonsense(const std::string& what) {
+  tl::unexpected<Error> protocol_error(const std::string& what) {
     broken = true;
     return fail(Errc::protocol, concat("the store at ", name, " answered ", what));
   }
 
  private:
-  Result<void> withdraw(std::span<const std::string> keys) {
+  Result<void> cancel_wait(std::span<const std::string> keys) {
     auto answer = ask<char>(request(Opcode::cancel_wait), {});
     // The keys may have come just before the server read the cancel: then both answers are on their way.
     const bool came = answer && *answer == wire::wait_stopped;
     if (came) answer = receive<char>();
     if (!answer) return tl::unexpected(std::move(answer.error()));
-    if (*answer != wire::wait_cancelled) return nonsense(concat(int{*answer}, " to a cancelled wait"));
+    if (*answer != wire::wait_cancelled) return protocol_error(concat(int{*answer}, " to a cancelled wait"));
     if (came) return {};
     return fail(Errc::timeout, concat("timed out waiting for store ", describe_keys(keys)));
   }
@@ -234,29 +234,30 @@ Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, 
   // Short at first, since a server is usually up in a moment; spread, so that thousands do not come in step.
   std::chrono::microseconds pause{1000};
   for (;;) {
-    bool hope = false;
+    bool retryable = false;
     Error reason{Errc::unavailable, "no address", {}};
     for (const auto& server : servers) {
       // One address that swallows everything must not use up the time of the next.
-      const auto attempt = servers.size() == 1 ? deadline : std::min(deadline, Clock::now() + answer_grace);
+      const auto attempt = servers.size() == 1 ? deadline : std::min(deadline, Clock::now() + response_grace);
       auto socket = connect_socket(server, attempt);
       if (!socket) {
         // Nothing listens there yet, or a restart cut it off.
         const int error = socket.error().cause.value();
-        hope = hope || error == ECONNREFUSED || error == ECONNRESET || error == ETIMEDOUT || error == EHOSTUNREACH;
+        retryable =
+            retryable || error == ECONNREFUSED || error == ECONNRESET || error == ETIMEDOUT || error == EHOSTUNREACH;
         reason = std::move(socket.error());
         continue;
       }
       auto connection = std::make_unique<Connection>(std::move(*socket), server);
-      const auto greeted = connection->greet(attempt);
+      const auto greeted = connection->handshake(attempt);
       if (greeted) return std::unique_ptr<TcpClient>(new TcpClient(std::move(connection)));
       if (greeted.error().code == Errc::protocol) return tl::unexpected(greeted.error());
-      hope = true;  // accepted, then cut off or left waiting: it may be starting over
+      retryable = true;  // accepted, then cut off or left waiting: it may be starting over
       reason = greeted.error();
       reason.message = concat("connected, but ", reason.message);
     }
     const auto target = concat("the store at ", servers.front().text());
-    if (!hope) return fail(Errc::unavailable, concat("cannot reach ", target, ": ", reason.message), reason.cause);
+    if (!retryable) return fail(Errc::unavailable, concat("cannot reach ", target, ": ", reason.message), reason.cause);
     const auto next = Clock::now() + pause / 2 + pause * static_cast<int>(random() % 1000) / 1000;
     if (next >= deadline) {
       return fail(Errc::timeout,
@@ -272,7 +273,8 @@ const std::string& TcpClient::server() const { return connection_->name; }
 
 /// Calls `call` with the connection, unless the call's arguments are wrong or the connection was lost before.
 template <class Call>
-std::invoke_result_t<Call, TcpClient::Connection&> TcpClient::take_turn(const Result<void>& arguments, Call call) {
+std::invoke_result_t<Call, TcpClient::Connection&> TcpClient::with_connection(const Result<void>& arguments,
+                                                                              Call call) {
   if (!arguments) return tl::unexpected(arguments.error());
   const std::lock_guard lock(mutex_);
   if (!connection_->broken) return call(*connection_);
@@ -280,12 +282,12 @@ std::invoke_result_t<Call, TcpClient::Connection&> TcpClient::take_turn(const Re
 }
 
 Result<void> TcpClient::set(std::string_view key, std::string_view value, Deadline deadline) {
-  return take_turn(check_value(key, value),
-                   [&](Connection& link) { return link.send(request(Opcode::set, key, value), deadline); });
+  return with_connection(check_value(key, value),
+                         [&](Connection& link) { return link.send(request(Opcode::set, key, value), deadline); });
 }
 
 Result<std::string> TcpClient::get(std::string_view key, Deadline deadline) {
-  return take_turn(check_key(key), [&](Connection& link) {
+  return with_connection(check_key(key), [&](Connection& link) {
     const std::string name(key);
     const auto there = link.wait({&name, 1}, deadline);
     return there.and_then([&] { return link.ask_for_bytes(request(Opcode::get, key), deadline); });
@@ -293,17 +295,17 @@ Result<std::string> TcpClient::get(std::string_view key, Deadline deadline) {
 }
 
 Result<std::int64_t> TcpClient::add(std::string_view key, std::int64_t delta, Deadline deadline) {
-  return take_turn(check_key(key), [&](Connection& link) {
+  return with_connection(check_key(key), [&](Connection& link) {
     return link.ask<std::int64_t>(request(Opcode::add, key, delta), deadline);
   });
 }
 
 Result<void> TcpClient::wait(std::span<const std::string> keys, Deadline deadline) {
-  return take_turn(check_keys(keys), [&](Connection& link) { return link.wait(keys, deadline); });
+  return with_connection(check_keys(keys), [&](Connection& link) { return link.wait(keys, deadline); });
 }
 
 Result<bool> TcpClient::check(std::span<const std::string> keys, Deadline deadline) {
-  return take_turn(check_keys(keys), [&](Connection& link) {
+  return with_connection(check_keys(keys), [&](Connection& link) {
     const auto answer = link.ask<char>(request(Opcode::check, keys), deadline);
     return answer.map([](char ready) { return ready == wire::check_ready; });
   });
@@ -312,27 +314,28 @@ Result<bool> TcpClient::check(std::span<const std::string> keys, Deadline deadli
 Result<std::string> TcpClient::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                                            Deadline deadline) {
   const auto arguments = check_value(key, expected).and_then([&] { return check_value(key, desired); });
-  return take_turn(arguments, [&](Connection& link) {
+  return with_connection(arguments, [&](Connection& link) {
     return link.ask_for_bytes(request(Opcode::compare_set, key, expected, desired), deadline);
   });
 }
 
 Result<bool> TcpClient::delete_key(std::string_view key, Deadline deadline) {
-  return take_turn(check_key(key), [&](Connection& link) {
+  return with_connection(check_key(key), [&](Connection& link) {
     const auto answer = link.ask<std::int64_t>(request(Opcode::delete_key, key), deadline);
     return answer.map([](std::int64_t deleted) { return deleted > 0; });
   });
 }
 
 Result<std::int64_t> TcpClient::num_keys(Deadline deadline) {
-  return take_turn({}, [&](Connection& link) { return link.ask<std::int64_t>(request(Opcode::num_keys), deadline); });
+  return with_connection({},
+                         [&](Connection& link) { return link.ask<std::int64_t>(request(Opcode::num_keys), deadline); });
 }
 
 Result<std::vector<std::string>> TcpClient::list_keys(Deadline deadline) {
-  return take_turn({}, [&](Connection& link) -> Result<std::vector<std::string>> {
+  return with_connection({}, [&](Connection& link) -> Result<std::vector<std::string>> {
     const auto count = link.ask<std::int64_t>(request(Opcode::list_keys), deadline);
     if (!count) return tl::unexpected(count.error());
-    if (*count < 0) return link.nonsense(concat(*count, " as the number of keys"));
+    if (*count < 0) return link.protocol_error(concat(*count, " as the number of keys"));
     auto keys = link.receive_list(static_cast<std::uint64_t>(*count));
     if (!keys) return keys;
     // Keys without it are not of such a client's making, such as PyTorch's "init/".
@@ -344,7 +347,7 @@ Result<std::vector<std::string>> TcpClient::list_keys(Deadline deadline) {
 
 Result<std::vector<std::string>> TcpClient::multi_get(std::span<const std::string> keys, Deadline deadline) {
   if (keys.empty()) return {};
-  return take_turn(check_keys(keys), [&](Connection& link) {
+  return with_connection(check_keys(keys), [&](Connection& link) {
     return link.wait(keys, deadline)
         .and_then([&] { return link.send(request(Opcode::multi_get, keys), deadline); })
         .and_then([&] { return link.receive_list(keys.size()); });

@@ -24,13 +24,13 @@ namespace {
 /// answer, so a short look makes a series of requests much faster.
 constexpr std::chrono::microseconds spin_time{50};
 /// After so many looks in a row for nothing there is no more looking, until requests come close together again.
-constexpr int spins_in_vain = 4;
+constexpr int max_failed_spins = 4;
 
 /// Who may connect.
-class Peers {
+class AllowedPeers {
  public:
-  static Result<Peers> from(const std::vector<std::string>& addresses) {
-    Peers peers;
+  static Result<AllowedPeers> from(const std::vector<std::string>& addresses) {
+    AllowedPeers peers;
     if (addresses.empty()) return peers;
     peers.sorted_ = own_addresses();
     for (const auto& text : addresses) {
@@ -66,7 +66,7 @@ bool has_several_cpus() {
 /// share of one epoll_wait, nothing else; a general event loop adds a system call or two to each.
 class TcpServer::Loop {
  public:
-  Loop(std::vector<Listener> listeners, Peers peers, const TcpServerOptions& options)
+  Loop(std::vector<Listener> listeners, AllowedPeers peers, const TcpServerOptions& options)
       : listeners_(std::move(listeners)), on_refusal_(options.on_refusal), peers_(std::move(peers)) {
     shared_.state.memory_limit = options.max_memory;
   }
@@ -76,7 +76,7 @@ class TcpServer::Loop {
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] std::vector<std::string> addresses() const { return texts_of(listeners_); }
   Result<void> new_round();
-  Result<void> new_round(Peers peers);
+  Result<void> new_round(AllowedPeers peers);
   TcpServerStats stats();
 
  private:
@@ -88,9 +88,9 @@ class TcpServer::Loop {
   void on_event(const epoll_event& event);
   void accept_from(Listener& listener);
   void pause_listening(bool paused);
-  [[nodiscard]] bool is_welcome(const sockaddr_storage& peer);
-  void adopt(UniqueFd fd);
-  void settle(Connection& connection, bool keep);
+  [[nodiscard]] bool is_allowed(const sockaddr_storage& peer);
+  void add_connection(UniqueFd fd);
+  void update_watch(Connection& connection, bool keep);
   void send_outbox();
   void refuse(Connection& connection);
   void close(Connection& connection);
@@ -104,7 +104,7 @@ class TcpServer::Loop {
   EventThread thread_;
 
   // The thread's own.
-  Peers peers_;
+  AllowedPeers peers_;
   std::array<epoll_event, 128> events_;
   ServerShared shared_;
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -112,14 +112,14 @@ class TcpServer::Loop {
   std::size_t peak_connections_ = 0;
   std::size_t peak_memory_ = 0;
   std::uint64_t accepted_ = 0;
-  std::uint64_t strangers_ = 0;
-  std::uint64_t told_ = 0;  // refusals, or not, because there were so many
+  std::uint64_t rejected_peers_ = 0;
+  std::uint64_t reported_refusals_ = 0;  // refusals, or not, because there were so many
   Acceptor acceptor_;
   bool listening_paused_ = false;
   bool stopping_ = false;
   const bool may_spin_ = has_several_cpus();
   bool spinning_ = false;
-  int vain_spins_ = 0;
+  int failed_spins_ = 0;
 };
 
 Result<void> TcpServer::Loop::start() {
@@ -151,7 +151,7 @@ Result<void> TcpServer::Loop::new_round() {
   return outcome;
 }
 
-Result<void> TcpServer::Loop::new_round(Peers peers) {
+Result<void> TcpServer::Loop::new_round(AllowedPeers peers) {
   Result<void> outcome;
   thread_.ask([&] {
     peers_ = std::move(peers);
@@ -176,7 +176,7 @@ TcpServerStats TcpServer::Loop::collect() const {
   stats.peak_connections = peak_connections_;
   stats.accepted = accepted_;
   stats.refused = state.refused;
-  stats.strangers = strangers_;
+  stats.rejected_peers = rejected_peers_;
   stats.bytes_in = shared_.bytes_in;
   stats.bytes_out = shared_.bytes_out;
   for (std::size_t op = 0; op < state.requests.size(); ++op) {
@@ -194,7 +194,7 @@ void TcpServer::Loop::run() {
     // By index: a client that is closed here may wake others, who come at the end.
     for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
       Connection& connection = *shared_.woken[i];
-      if (connection.fd() >= 0) settle(connection, connection.flush());
+      if (connection.fd() >= 0) update_watch(connection, connection.flush());
     }
     shared_.woken.clear();
     closed_.clear();
@@ -208,17 +208,17 @@ int TcpServer::Loop::wait_for_events() {
     const auto end = Clock::now() + spin_time;
     do {
       if (const int count = wait(0); count != 0) {
-        vain_spins_ = 0;
+        failed_spins_ = 0;
         return count;
       }
     } while (Clock::now() < end);
-    spinning_ = ++vain_spins_ < spins_in_vain;
+    spinning_ = ++failed_spins_ < max_failed_spins;
   }
   const auto asleep = Clock::now();
   const int count = wait(-1);
   if (!spinning_ && may_spin_ && Clock::now() - asleep < spin_time) {
     spinning_ = true;
-    vain_spins_ = 0;
+    failed_spins_ = 0;
   }
   return count;
 }
@@ -231,10 +231,10 @@ void TcpServer::Loop::on_event(const epoll_event& event) {
   auto& connection = *reinterpret_cast<Connection*>(static_cast<std::uintptr_t>(token));
   if (connection.fd() < 0) return;  // closed by an earlier event of this batch
   // A reset shows when one reads or writes, so there is nothing to do for EPOLLERR and EPOLLHUP of their own.
-  settle(connection, connection.watched_for_out ? connection.on_writable() : connection.on_readable());
+  update_watch(connection, connection.watched_for_out ? connection.on_writable() : connection.on_readable());
 }
 
-void TcpServer::Loop::settle(Connection& connection, bool keep) {
+void TcpServer::Loop::update_watch(Connection& connection, bool keep) {
   if (!keep) return refuse(connection);
   const bool wants_out = connection.has_unsent();
   if (wants_out == connection.watched_for_out) return;
@@ -247,11 +247,12 @@ void TcpServer::Loop::settle(Connection& connection, bool keep) {
 
 /// Ends a connection that has gone or has to go, and tells why if there is something to tell.
 void TcpServer::Loop::refuse(Connection& connection) {
-  std::string trouble = std::exchange(shared_.state.trouble, {});
-  if (!trouble.empty() && on_refusal_ && worth_telling(++told_)) {
+  std::string refusal_reason = std::exchange(shared_.state.refusal_reason, {});
+  if (!refusal_reason.empty() && on_refusal_ && worth_telling(++reported_refusals_)) {
     const auto peer = peer_socket_address(connection.fd());
-    on_refusal_(concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", trouble,
-                       told_ > all_told ? concat(" (number ", told_, "; not all are shown)") : ""));
+    on_refusal_(
+        concat("the store has cut off its client ", peer ? peer->text() : "(gone)", ": ", refusal_reason,
+               reported_refusals_ > all_told ? concat(" (number ", reported_refusals_, "; not all are shown)") : ""));
   }
   close(connection);
 }
@@ -260,7 +261,7 @@ void TcpServer::Loop::send_outbox() {
   Outbox& outbox = shared_.outbox;
   const std::string_view bytes = outbox.bytes;
   for (const auto& [to, begin, size] : outbox.items) {
-    if (to->fd() >= 0) settle(*to, to->deliver(bytes.substr(begin, size)));
+    if (to->fd() >= 0) update_watch(*to, to->deliver(bytes.substr(begin, size)));
   }
   outbox.items.clear();
   outbox.bytes.clear();
@@ -287,7 +288,7 @@ void TcpServer::Loop::accept_from(Listener& listener) {
     sockaddr_storage peer{};
     switch (acceptor_.next(listener, fd, peer)) {
       case Acceptor::Outcome::accepted:
-        if (is_welcome(peer)) adopt(std::move(fd));
+        if (is_allowed(peer)) add_connection(std::move(fd));
         break;
       case Acceptor::Outcome::turned_away:  // cut off, a client can see that something is wrong
       case Acceptor::Outcome::failed: break;
@@ -297,15 +298,15 @@ void TcpServer::Loop::accept_from(Listener& listener) {
   }
 }
 
-bool TcpServer::Loop::is_welcome(const sockaddr_storage& peer) {
+bool TcpServer::Loop::is_allowed(const sockaddr_storage& peer) {
   if (peers_.all_allowed()) return true;
   const auto address = IpAddress::of(peer);
   if (address && peers_.allow(*address)) return true;
-  ++strangers_;
-  if (on_refusal_ && worth_telling(strangers_)) {
+  ++rejected_peers_;
+  if (on_refusal_ && worth_telling(rejected_peers_)) {
     on_refusal_(concat("the store has cut off a client from ", address ? address->text() : "an unknown address",
                        ", which is not the address of a node of this round",
-                       strangers_ > all_told ? concat(" (number ", strangers_, "; not all are shown)") : ""));
+                       rejected_peers_ > all_told ? concat(" (number ", rejected_peers_, "; not all are shown)") : ""));
   }
   return false;
 }
@@ -318,7 +319,7 @@ void TcpServer::Loop::pause_listening(bool paused) {
   }
 }
 
-void TcpServer::Loop::adopt(UniqueFd fd) {
+void TcpServer::Loop::add_connection(UniqueFd fd) {
   auto connection = std::make_unique<Connection>(std::move(fd), shared_);
   if (!thread_.watch(EPOLL_CTL_ADD, connection->fd(), EPOLLIN, reinterpret_cast<std::uintptr_t>(connection.get())))
     return;
@@ -351,7 +352,7 @@ TcpServer::TcpServer(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 TcpServer::~TcpServer() = default;
 
 Result<std::unique_ptr<TcpServer>> TcpServer::start(const TcpServerOptions& options) {
-  auto peers = Peers::from(options.allowed_peers);
+  auto peers = AllowedPeers::from(options.allowed_peers);
   if (!peers) return tl::unexpected(std::move(peers.error()));
   auto listeners = open_listeners(options.addresses, options.port);
   if (!listeners) return tl::unexpected(std::move(listeners.error()));
@@ -367,7 +368,7 @@ std::vector<std::string> TcpServer::addresses() const { return loop_->addresses(
 Result<void> TcpServer::new_round() { return loop_->new_round(); }
 
 Result<void> TcpServer::new_round(const std::vector<std::string>& allowed_peers) {
-  auto peers = Peers::from(allowed_peers);
+  auto peers = AllowedPeers::from(allowed_peers);
   if (!peers) return tl::unexpected(std::move(peers.error()));
   return loop_->new_round(std::move(*peers));
 }

@@ -106,14 +106,14 @@ TEST_CASE("a client that never reads costs bounded memory and harms nobody") {
   f.check_unharmed();
   const long before = resident_kib();
   {
-    RawClient deaf(f.server->port());
-    REQUIRE(deaf.send(greeting()));
+    RawClient not_reading(f.server->port());
+    REQUIRE(not_reading.send(greeting()));
     std::string requests;
     for (int i = 0; i < 10'000; ++i) requests += unhex("03") + field("/value");
     // 10 GB of replies are asked for, again and again, until the server stops listening to it.
     std::size_t taken = 0;
     for (int i = 0; i < 200; ++i) {
-      const auto now = deaf.send_while_taken(requests, 100ms);
+      const auto now = not_reading.send_while_taken(requests, 100ms);
       taken += now;
       if (now < requests.size()) break;
     }
@@ -147,9 +147,9 @@ TEST_CASE("a client that reads late gets every reply in order") {
 
 TEST_CASE("whoever watches keys and does not read is cut off") {
   Fixture f;
-  RawClient deaf(f.server->port());
-  REQUIRE(deaf.send(unhex("07") + field("/k")));
-  REQUIRE(hex(deaf.receive(1)) == "03");
+  RawClient not_reading(f.server->port());
+  REQUIRE(not_reading.send(unhex("07") + field("/k")));
+  REQUIRE(hex(not_reading.receive(1)) == "03");
   const std::string value(1024 * 1024, 'v');
   const auto accepted = f.server->stats().connections;
   for (int i = 0; i < 400 && f.server->stats().connections == accepted; ++i) {
@@ -211,9 +211,9 @@ TEST_CASE("what the store may take is a limit for all clients together") {
 
 TEST_CASE("an element of a queue granted to one who is cut off goes to the next one waiting") {
   Fixture f;
-  RawClient deaf(f.server->port()), next(f.server->port()), producer(f.server->port());
-  REQUIRE(deaf.send(unhex("07") + field("/k") + unhex("05") + number(1) + field("/q")));
-  REQUIRE(hex(deaf.receive(1)) == "03");
+  RawClient not_reading(f.server->port()), next(f.server->port()), producer(f.server->port());
+  REQUIRE(not_reading.send(unhex("07") + field("/k") + unhex("05") + number(1) + field("/q")));
+  REQUIRE(hex(not_reading.receive(1)) == "03");
   f.check_unharmed();  // and so it waits for the queue now
   REQUIRE(next.send(greeting() + unhex("06") + number(1) + field("/q")));
   f.check_unharmed();

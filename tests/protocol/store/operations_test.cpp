@@ -13,10 +13,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A store on the loopback; `member()` is another client of it.
-class Meeting {
+/// A store on the loopback; `client()` is another client of it.
+class TestStore {
  public:
-  TcpClient& member() {
+  TcpClient& client() {
     clients_.push_back(connected(server_->port()));
     return *clients_.back();
   }
@@ -38,8 +38,8 @@ void must(Result<void> result) {
 }  // namespace
 
 TEST_CASE("a value comes back as it was set") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   const std::string binary("\0\xff\n\r /", 6);
   for (const auto& value : {std::string(), std::string("hi"), binary, std::string(8 * 1024 * 1024, 'x')}) {
     must(store.set("k", value, soon()));
@@ -52,9 +52,9 @@ TEST_CASE("a value comes back as it was set") {
 }
 
 TEST_CASE("each call of a client does at the store what it says") {
-  Meeting meeting;
-  TcpClient& one = meeting.member();
-  TcpClient& two = meeting.member();
+  TestStore test_store;
+  TcpClient& one = test_store.client();
+  TcpClient& two = test_store.client();
   must(one.set("k", "1", soon()));
   CHECK(must(two.get("k", soon())) == "1");
   CHECK(must(two.delete_key("k", soon())));
@@ -76,8 +76,8 @@ TEST_CASE("each call of a client does at the store what it says") {
 }
 
 TEST_CASE("many keys at once keep their order") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   std::vector<std::string> keys;
   std::vector<std::string> values;
   for (int i = 0; i < 3000; ++i) {
@@ -86,7 +86,7 @@ TEST_CASE("many keys at once keep their order") {
   }
   for (std::size_t i = 0; i < keys.size(); ++i) must(store.set(keys[i], values[i], soon()));
   // Another connection may have overtaken the one that set: multi_get waits, so all must be there.
-  CHECK((must(meeting.member().multi_get(keys, soon())) == values));
+  CHECK((must(test_store.client().multi_get(keys, soon())) == values));
   CHECK(must(store.check(keys, soon())));
   CHECK(must(store.num_keys(soon())) == 3000);
   keys.push_back("missing");
@@ -97,9 +97,9 @@ TEST_CASE("many keys at once keep their order") {
 }
 
 TEST_CASE("a get waits for whoever sets the key") {
-  Meeting meeting;
-  TcpClient& waiting = meeting.member();
-  TcpClient& setting = meeting.member();
+  TestStore test_store;
+  TcpClient& waiting = test_store.client();
+  TcpClient& setting = test_store.client();
   Result<std::string> got = fail(Errc::cancelled, "not run");
   std::thread thread([&] { got = waiting.get("late", soon()); });
   std::this_thread::sleep_for(2ms);  // either order must work; this one usually waits
@@ -110,8 +110,8 @@ TEST_CASE("a get waits for whoever sets the key") {
 }
 
 TEST_CASE("a wait that times out names the keys and leaves the store usable") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   must(store.set("there", "", soon()));
   const std::vector<std::string> keys = {"there", "never"};
   for (const auto patience : {0ms, 1ms, 30ms}) {
@@ -127,8 +127,8 @@ TEST_CASE("a wait that times out names the keys and leaves the store usable") {
 }
 
 TEST_CASE("a deadline in the past still finds what is there") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   must(store.set("k", "v", soon()));
   CHECK(must(store.get("k", Deadline{})) == "v");
   CHECK(must(store.add("n", 1, Deadline{})) == 1);
@@ -136,8 +136,8 @@ TEST_CASE("a deadline in the past still finds what is there") {
 }
 
 TEST_CASE("limits are errors of the caller") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   const std::string longest_key(max_key_size, 'k');
   must(store.set(longest_key, "v", soon()));
   CHECK(must(store.get(longest_key, soon())) == "v");
@@ -163,8 +163,8 @@ TEST_CASE("limits are errors of the caller") {
 }
 
 TEST_CASE("one store shared by many threads mixes up no answers") {
-  Meeting meeting;
-  TcpClient& store = meeting.member();
+  TestStore test_store;
+  TcpClient& store = test_store.client();
   std::atomic<int> errors{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 6; ++t) {

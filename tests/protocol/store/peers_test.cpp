@@ -93,10 +93,10 @@ TEST_CASE("only the round's machines and this one are served") {
   CHECK(served(server.port(), "10.9.0.1", "10.9.0.1"));
   CHECK(served(server.port(), "10.9.0.7", "10.9.0.1"));
   const auto before = server.stats();
-  CHECK(before.strangers == 0);
+  CHECK(before.rejected_peers == 0);
   CHECK(told.empty());
   for (int i = 0; i < 100; ++i) CHECK_FALSE(served(server.port(), "10.9.0.2", "10.9.0.1"));
-  CHECK(server.stats().strangers == 100);
+  CHECK(server.stats().rejected_peers == 100);
   CHECK(server.stats().accepted == before.accepted);
   CHECK(served(server.port(), "10.9.0.7", "10.9.0.1"));
   {

@@ -17,7 +17,7 @@ class CountingWaiter final : public Waiter {
   int calls = 0;
 
  private:
-  void keys_exist() override { ++calls; }
+  void on_keys_exist() override { ++calls; }
 };
 
 std::string value(const KeySpace& space, std::string_view key) {

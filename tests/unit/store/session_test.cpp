@@ -38,9 +38,9 @@ class Client final : public Waiter {
   bool closed = false;
 
  private:
-  void keys_exist() override { received.push_back(0); }
-  void key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override {
-    put_change(received, change, key, before, now);
+  void on_keys_exist() override { received.push_back(0); }
+  void on_key_changed(KeyChange change, std::string_view key, std::string_view before, std::string_view now) override {
+    append_change(received, change, key, before, now);
   }
 
   ServerState& state_;
@@ -270,7 +270,7 @@ TEST_CASE("what has no room is refused, and the others go on") {
       greedy.send(unhex("04") + field("/n" + std::to_string(i)) + number(1));
   }
   CHECK(greedy.closed);
-  CHECK(state.trouble.find("no room") != std::string::npos);
+  CHECK(state.refusal_reason.find("no room") != std::string::npos);
   CHECK(state.memory() <= state.memory_limit);
   CHECK(hex(modest.ask(unhex("05") + number(1) + field("/b"))) == "00");
 }
@@ -338,7 +338,7 @@ TEST_CASE("what begins like neither dialect ends at once, and is not worth a wor
   SECTION("almost the greeting, a SET of the old dialect then") { client.send(unhex("00 cef7853d 00000000")); }
   CHECK(client.closed);
   CHECK(client.received.empty());
-  CHECK(state.trouble.empty());
+  CHECK(state.refusal_reason.empty());
   CHECK(state.refused == 1);
 }
 
@@ -371,7 +371,7 @@ TEST_CASE("what exceeds a limit is named") {
     says = "ADD of key /t, whose value is not a number";
   }
   CHECK(client.closed);
-  CHECK(state.trouble.find(says) != std::string::npos);
+  CHECK(state.refusal_reason.find(says) != std::string::npos);
 }
 
 TEST_CASE("an unknown opcode closes after what came before it was answered") {

@@ -81,7 +81,7 @@ class TcpClient {
   class Connection;
   explicit TcpClient(std::unique_ptr<Connection> connection);
   template <class Call>
-  std::invoke_result_t<Call, Connection&> take_turn(const Result<void>& arguments, Call call);
+  std::invoke_result_t<Call, Connection&> with_connection(const Result<void>& arguments, Call call);
 
   std::mutex mutex_;  // for the length of a call
   std::unique_ptr<Connection> connection_;

@@ -39,7 +39,7 @@ struct TcpServerStats {
   std::uint64_t peak_connections = 0;  ///< at the same time
   std::uint64_t accepted = 0;          ///< connections
   std::uint64_t refused = 0;           ///< connections ended because of what they sent
-  std::uint64_t strangers = 0;         ///< connections ended because of where they came from; not in `accepted`
+  std::uint64_t rejected_peers = 0;    ///< connections ended because of where they came from; not in `accepted`
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
   /// Requests carried out, by the names of docs/store.md; without those that are 0.
