@@ -221,7 +221,7 @@ Result<void> Agent::set_up() {
   options.hostname = prepared_.hostname;
   options.local_world_size = prepared_.local_world_size;
   options.announce_private_directory = [shared = shared_.shared](const std::string& path) {
-    if (path.size() < sizeof shared->private_directory) ::strcpy(shared->private_directory, path.c_str());
+    return shared->set_private_directory(path);
   };
   output_ = std::make_unique<logs::Output>(io_.get_executor(), std::move(options));
   if (auto ready = output_->prepare(); !ready) return ready;

@@ -212,10 +212,11 @@ Errc code_for(int err) { return err == ENOTDIR || err == ENAMETOOLONG ? Errc::in
 
 /// A new directory that only this user can enter, `parent`/`prefix`_<8 random>.
 Result<std::string> make_private_dir(const std::string& parent, std::string_view prefix,
-                                     const std::function<void(const std::string&)>& announce = {}) {
+                                     const LogLayout::Announce& announce = {}) {
   for (int attempts = 0;; ++attempts) {
     std::string path = concat(parent, '/', prefix, '_', random_name());
-    if (announce) announce(path);
+    auto announced = announce ? announce(path) : Result<void>();
+    if (!announced) return tl::unexpected(std::move(announced.error()));
     if (::mkdir(path.c_str(), 0700) == 0) return path;
     if (errno != EEXIST || attempts == 100) {
       return fail_errno(code_for(errno), concat("cannot make a directory in the log directory ", parent), errno);
@@ -273,9 +274,16 @@ Result<void> LogLayout::make_root(const Announce& announce) {
     // A place for error files alone is empty as a rule and gone with the job: memory is faster to make and remove it in
     // than a disk, and that is a tenth of a short job's time.
     if (!wanted_ && std::getenv("TMPDIR") == nullptr && ::access("/dev/shm", W_OK | X_OK) == 0) base = "/dev/shm";
-    const Announce announce_unused = wanted_ ? Announce() : announce;
+    Result<void> announced;
+    const auto announce_unused = [&](const std::string& path) {
+      if (!wanted_ && announce) announced = announce(path);
+      return announced;
+    };
     auto made = make_private_dir(base, "ddrun", announce_unused);
+    if (!announced) return fail(announced.error().code, announced.error().message + "; set TMPDIR to a shorter path");
     if (!made && base != "/tmp") made = make_private_dir("/tmp", "ddrun", announce_unused);
+    // Without log files only the error file has no place then: the job starts without.
+    if (!made && !wanted_) return {};
     if (!made) {
       return fail(made.error().code, made.error().message + "; name a better place with --log-dir", made.error().cause);
     }
@@ -299,12 +307,7 @@ Result<void> LogLayout::make_root(const Announce& announce) {
 
 Result<void> LogLayout::prepare(const Announce& announce) {
   if (!files_allowed_) return {};
-  if (auto made = make_root(announce); !made) {
-    // Without log files only the error file has no place then, and that is no reason not to start.
-    if (!wanted_) return {};
-    return made;
-  }
-  if (!wanted_) return {};
+  if (auto made = make_root(announce); !made || !wanted_) return made;
   auto run_dir = make_private_dir(root_, run_id_);
   if (!run_dir) return tl::unexpected<Error>(run_dir.error());
   run_dir_ = *run_dir;

@@ -112,9 +112,10 @@ class LogLayout {
   /// Whether there is an attempt directory.
   [[nodiscard]] bool has_attempts() const { return wanted_ && !unavailable_; }
 
-  using Announce = std::function<void(const std::string& path)>;
+  using Announce = std::function<Result<void>(const std::string& path)>;
   /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. A root that is for error
-  /// files alone, and so is to be removed if it stays empty, is announced before it is made.
+  /// files alone, and so is to be removed if it stays empty, is announced before it is made; an error of `announce` is
+  /// one of this call.
   [[nodiscard]] Result<void> prepare(const Announce& announce = {});
   /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already. Directories
   /// above that are gone are made again. On failure the caller decides whether the job can go on: without files in this

@@ -252,6 +252,16 @@ void SharedState::request_terminal_restore() {
   wake_guard();
 }
 
+Result<void> SharedState::set_private_directory(std::string_view path) {
+  constexpr std::size_t max_bytes = sizeof private_directory - 1;
+  if (path.size() > max_bytes) {
+    return fail(Errc::invalid_argument, concat("the path of the job's private directory has ", path.size(),
+                                               " bytes, at most ", max_bytes, " are possible"));
+  }
+  private_directory[path.copy(private_directory, max_bytes)] = '\0';
+  return {};
+}
+
 void SharedState::wake_guard() const { ::kill(guard_pid, SIGCHLD); }
 
 bool job_is_in_background() {

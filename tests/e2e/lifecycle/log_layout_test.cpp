@@ -58,3 +58,19 @@ TEST_CASE("Where the files are is told at the end to whoever has not said where"
   CHECK(finish(job({"-q", "-n", "2", "-r", "3"}, {"print", "text"}), options).err.empty());
   CHECK(finish(job({"-n", "2", "-r", "3", "--log-dir=" + dir.file("here")}, {"print", "text"}), options).err.empty());
 }
+
+TEST_CASE("A TMPDIR that is too long is an error before any worker starts") {
+  const TemporaryDirectory dir;
+  std::string deep = dir.path();
+  while (deep.size() < 512) deep += "/" + std::string(100, 'd');
+  std::filesystem::create_directories(deep);
+  RunOptions options;
+  options.env = {{"TMPDIR", deep}};
+  const auto outcome = finish(job({"-n", "2"}, {"print", "text"}), options);
+  DDRUN_SHOW(outcome);
+  CHECK(outcome.code() == 2);
+  CHECK(outcome.out.empty());
+  CHECK(outcome.err.starts_with("ddrun: error: the path of the job's private directory has "));
+  CHECK(outcome.err.ends_with(" bytes, at most 511 are possible; set TMPDIR to a shorter path\n"));
+  CHECK(std::filesystem::is_empty(deep));
+}

@@ -104,6 +104,16 @@ TEST_CASE("the private directory is made again with the directory above it") {
   CHECK((fs::status(layout.root()).permissions() & fs::perms::mask) == fs::perms::owner_all);
 }
 
+TEST_CASE("a private directory that cannot be announced is an error and is not made") {
+  TemporaryDir dir;
+  const auto too_long = [](const std::string&) -> Result<void> { return fail(Errc::invalid_argument, "too long"); };
+  const auto result = LogLayout(LogSpec{}, "job").prepare(too_long);
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == Errc::invalid_argument);
+  CHECK(result.error().message == "too long; set TMPDIR to a shorter path");
+  CHECK(fs::is_empty(dir.path()));
+}
+
 TEST_CASE("redirecting without a log directory makes one") {
   TemporaryDir dir;
   LogSpec log;

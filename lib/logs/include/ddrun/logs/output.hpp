@@ -35,9 +35,9 @@ struct OutputOptions {
   int console_err = 2;                             ///< borrowed; workers' stderr and ddrun's own messages go here
   std::size_t queue_high = std::size_t{1} << 20U;  ///< bytes a console may wait for before workers are held back
   Milliseconds idle_flush_delay{200};              ///< on a terminal an unfinished line is shown after this silence
-  /// Told the path of a private directory just before it is made, so that a process which outlives this one can remove
-  /// it.
-  std::function<void(const std::string& path)> announce_private_directory;
+  /// Called with the path of a private directory just before it is made, so that a process which outlives this one can
+  /// remove it. If it fails, prepare() fails with its error.
+  std::function<Result<void>(const std::string& path)> announce_private_directory;
 };
 
 /// What the child gets as stdout and stderr; close both after the spawn (or let this go).

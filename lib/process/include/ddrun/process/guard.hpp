@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <functional>
 #include <set>
+#include <string_view>
 
 #include "ddrun/base/duration.hpp"
 #include "ddrun/base/exit_status.hpp"
+#include "ddrun/base/result.hpp"
 #include "ddrun/base/unique_fd.hpp"
 
 namespace ddrun::process {
@@ -89,6 +91,8 @@ struct SharedState {
   /// For the agent: an attempt is over, and not all of it ended by itself and well. Where ddrun has a terminal the
   /// guard restores its settings.
   void request_terminal_restore();
+  /// For the agent, before it makes the private directory. Fails with `invalid_argument` if the path does not fit.
+  [[nodiscard]] Result<void> set_private_directory(std::string_view path);
 
  private:
   /// The guard looks at this page at each SIGCHLD.

@@ -22,7 +22,7 @@ class JobCgroup {
   /// One that is there; an empty path for none.
   explicit JobCgroup(std::string path) : path_(std::move(path)) {}
   /// Its path is left in `path` (empty if there is none), already when it is being made: a process that outlives a
-  /// sweeper that is killed meanwhile can remove it.
+  /// sweeper that is killed meanwhile can remove it. None is made where its path does not fit in `size` bytes.
   static JobCgroup create_if_delegated(char* path, std::size_t size);
 
   [[nodiscard]] const std::string& path() const { return path_; }
