@@ -33,7 +33,7 @@ void ChildWatcher::watch(pid_t pid, int pidfd) {
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = static_cast<std::uint64_t>(pid);
-    // Where the user's epoll watches are used up, SIGCHLD tells as well.
+    // Without an epoll watch (the user's limit) the exit is reported by SIGCHLD.
     if (::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_ADD, pidfd, &event) != 0) pidfd = -1;
   }
   watched_.insert_or_assign(pid, pidfd);
@@ -58,14 +58,13 @@ void ChildWatcher::process_pidfd_events() {
 }
 
 void ChildWatcher::reap(pid_t first) {
-  // Pidfds become ready in the order in which children end; waitid() finds the oldest child first. What failed first
-  // is to be reported first.
+  // Pidfds first: they become ready in the order of the exits, while waitid() finds the oldest child first.
   if (epoll_.is_open()) process_pidfd_events();
   if (first > 0) reap_one(first);
   bool orphans = false;
   while (true) {
     siginfo_t info{};
-    // Look first: only a watched child's usage is wanted, and its report must come through one place.
+    // WNOWAIT: a watched child is reaped by reap_one(), which also reads its usage.
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
       if (errno == EINTR) continue;
       break;
@@ -77,7 +76,7 @@ void ChildWatcher::reap(pid_t first) {
       orphans = true;
       continue;
     }
-    // It has ended since we looked at the pidfds, and another one perhaps before it.
+    // It has exited since the pidfds were read, and another one perhaps before it.
     if (found->second >= 0) process_pidfd_events();
     reap_one(info.si_pid);
   }
@@ -95,7 +94,7 @@ void ChildWatcher::reap_one(pid_t pid) {
   } while (reaped < 0 && errno == EINTR);
   if (found->second >= 0) ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_DEL, found->second, nullptr);
   if (reaped == 0) {
-    // A debugger's, until that lets go of it: SIGCHLD comes then, while its pidfd stays ready.
+    // A debugger has to reap it first; SIGCHLD follows. Its pidfd stays ready meanwhile and is not watched any more.
     found->second = -1;
     return;
   }

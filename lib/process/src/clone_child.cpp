@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-// The C library's clone() under its other name: sanitizers replace the first by one that takes every new process for a
-// copy of this one, and a child that shares our memory would then work on their state beside us.
+// The C library's clone() under its other name: the sanitizers' clone() assumes a copy of the address space, and would
+// let a child that shares memory change their state.
 // NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" int __clone(int (*function)(void*), void* stack, int flags, void* argument, ...) noexcept;
 
@@ -16,9 +16,8 @@ namespace ddrun::process {
 
 namespace {
 
-/// clone3 with a stack: the C library has no function for it, because the child cannot return from one. It calls
-/// `function` as its first act. Registers other than the result's are those of the parent (clone(2), "raw system
-/// call").
+/// clone3 with a stack. The C library has no function for it, because the child cannot return from one. The child calls
+/// `function` first. Registers other than the result's are those of the parent (clone(2), "raw system call").
 long clone3_child(clone_args& arguments, int (*function)(void*), void* argument) {
 #if defined(__x86_64__)
   long result;

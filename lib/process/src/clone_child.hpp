@@ -8,22 +8,22 @@
 
 namespace ddrun::process {
 
-/// A child that runs in our memory, beside us, on a stack of its own (CLONE_VM without CLONE_VFORK).
+/// A child that shares the parent's memory and runs concurrently on its own stack (CLONE_VM without CLONE_VFORK).
 struct ChildClone {
-  unsigned flags = 0;  ///< of clone(2), with the signal of its end in the lowest byte
+  unsigned flags = 0;  ///< of clone(2), with the exit signal in the lowest byte
   char* stack = nullptr;
   std::size_t stack_bytes = 0;  ///< a multiple of 16
   int* pidfd = nullptr;         ///< set with CLONE_PIDFD
   int* child_tid = nullptr;     ///< cleared by the kernel with CLONE_CHILD_CLEARTID
-  int cgroup = -1;              ///< directory of the cgroup (version 2) to be born in; -1: ours
+  int cgroup = -1;              ///< directory of its cgroup (version 2); -1: that of the caller
 };
 
-/// Runs `function(argument)`, which must not return, in a new process. Gives its id, or minus the error number; -ENOSYS
-/// for a cgroup on a processor for which this is not written.
+/// Runs `function(argument)`, which must not return, in a new process. Returns its pid, or minus the error number;
+/// -ENOSYS for a cgroup on an unsupported architecture. Blocks only with CLONE_VFORK.
 long clone_child(const ChildClone& child, int (*function)(void*), void* argument);
 
-/// A system call that touches neither errno nor anything else of the C library: for a child that runs in its parent's
-/// memory beside it, where errno is one variable for both. Gives the result, or minus the error number.
+/// A system call that uses neither errno nor anything else of the C library, for a child that shares its parent's
+/// memory and thereby its errno. Returns the result, or minus the error number.
 template <class A = long, class B = long, class C = long, class D = long>
 __attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline long raw_syscall(
     long number, A a = A(), B b = B(), C c = C(), D d = D()) {

@@ -27,7 +27,7 @@ void reserve_descriptors(std::size_t count) {
   ::getrlimit(RLIMIT_NOFILE, &now);
   const auto highest = std::min<rlim_t>({count, now.rlim_cur, 1 << 20});
   if (highest == 0) return;
-  // The table never shrinks again.
+  // The table never shrinks, so the descriptor may be closed.
   const int last = ::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, static_cast<int>(highest - 1));
   if (last >= 0) ::close(last);
 }
@@ -35,8 +35,8 @@ void reserve_descriptors(std::size_t count) {
 std::size_t free_descriptors() {
   rlimit now{};
   ::getrlimit(RLIMIT_NOFILE, &now);
-  // Since Linux 6.2 the directory's size is their number; counting them takes a tenth of a millisecond. Those above the
-  // limit are in it too, so it is good enough only while there is plenty of room.
+  // Since Linux 6.2 the directory's size is the number of descriptors; counting them takes 0.1 ms. It includes those
+  // above the limit, so it is a lower bound of the free ones and used only while there are many.
   constexpr rlim_t plenty = 512;
   struct stat info {};
   if (::stat("/proc/self/fd", &info) == 0 && info.st_size > 0) {
@@ -47,7 +47,7 @@ std::size_t free_descriptors() {
   if (dir == nullptr) return errno == EMFILE || errno == ENFILE ? 0 : now.rlim_cur;
   std::size_t used = 0;
   while (const dirent* entry = ::readdir(dir)) {
-    // One above the limit, opened before it was lowered, takes no room below it.
+    // Those above the limit, opened before it was lowered, do not count against it.
     const bool number = entry->d_name[0] != '.';
     if (number && static_cast<rlim_t>(::atoi(entry->d_name)) < now.rlim_cur) ++used;
   }

@@ -26,7 +26,7 @@ namespace ddrun::process {
 
 namespace {
 
-/// Missing standard descriptors would be given to our pipes, and then to the workers as their stdout.
+/// Otherwise pipes would get the numbers of missing standard streams, and workers would inherit them as stdout.
 void open_missing_standard_streams() {
   for (int fd = 0; fd < 3; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
@@ -35,7 +35,7 @@ void open_missing_standard_streams() {
   }
 }
 
-/// A job in the background must leave the terminal to the shell.
+/// False if stdin is a terminal whose foreground group is another one.
 bool is_stdin_usable() {
   if (::isatty(STDIN_FILENO) == 0) return true;
   const pid_t foreground = ::tcgetpgrp(STDIN_FILENO);
@@ -46,17 +46,17 @@ pid_t started_process = 0;
 
 bool forwarded_by_parent(const siginfo_t& info) { return info.si_code == SI_QUEUE && info.si_pid == ::getppid(); }
 
-/// Of a signal that was sent to us, or that our parent has passed on with its sender; 0 for the kernel.
+/// The sender, also of a signal that the parent has forwarded; 0: the kernel.
 pid_t sender_of(const siginfo_t& info) {
   if (forwarded_by_parent(info)) return info.si_value.sival_int;
   return info.si_code <= 0 ? info.si_pid : 0;
 }
 
-/// A process that stops must be sure that another continues it. (Process 1 of a container cannot even stop.)
+/// False if no process could continue this one after a stop. (Process 1 of a container cannot stop at all.)
 bool may_stop() { return ::getpid() != 1 && !own_group_is_orphaned(); }
 
-/// The process that the user started, where the guard is a child of it: passes all signals on, and ends as the guard
-/// does. What else it has for children was there before ddrun, and none of its business.
+/// The process that the user started, where the guard is a child of it: forwards all signals to the guard and exits as
+/// the guard does. Its other children are older than ddrun and are left alone.
 class SignalProxy {
  public:
   SignalProxy(pid_t guard, const TerminalState& terminal) : guard_(guard), terminal_(terminal) {}
@@ -70,7 +70,7 @@ class SignalProxy {
       if (signal < 0 || signal == SIGCHLD) continue;
       sigval sender{};
       sender.sival_int = sender_of(info);
-      // The guard stops for what we queue, and we with it.
+      // The guard stops for a queued SIGTSTP without a check of its own, and this process with it.
       if (signal == SIGTSTP && !may_stop()) ::kill(guard_, signal);
       else ::sigqueue(guard_, signal, sender);
     }
@@ -87,7 +87,7 @@ class SignalProxy {
         continue;
       }
       const int code = shell_code(exit_status_from_wait(status));
-      terminal_.restore(code != exit_codes::success);  // the guard is in another session, and may not
+      terminal_.restore(code != exit_codes::success);  // the guard is in another session and cannot
       end_program({code, WIFSIGNALED(status) ? WTERMSIG(status) : 0});
     }
   }
@@ -96,9 +96,8 @@ class SignalProxy {
   const TerminalState& terminal_;
 };
 
-/// Children that we have already are those of the program that became ddrun by exec: a script's background processes.
-/// The guard ends whatever descends from it, so it must not be their parent, nor adopt what they leave. It becomes a
-/// child of this process then, with a session of its own, so that it hears each signal once.
+/// Existing children belong to the script that became ddrun by exec. As the guard kills all its descendants, it must
+/// neither be their parent nor adopt their orphans: it is forked then. Its new session lets it get each signal once.
 void isolate_from_existing_children(const TerminalState& terminal) {
   if (!has_children()) return;
   const pid_t before = ::getpid();
@@ -108,16 +107,15 @@ void isolate_from_existing_children(const TerminalState& terminal) {
     say_error(concat("cannot start: ", std::error_code(errno, std::generic_category()).message()));
     ::_exit(exit_codes::launcher_failed);
   }
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // who kills the one that was started has killed the guard
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // SIGKILL to the started process must end the job too
   if (::getppid() != before) ::_exit(exit_codes::launcher_failed);
   ::setsid();
 }
 
-/// The agent has so long to stop the workers before the guard stops without it.
+/// After SIGTSTP the guard stops at the latest after this time, even if the agent has not stopped the workers.
 constexpr timespec suspend_timeout{1, 0};
 
-/// The guard's loop: sleeps until a signal comes. (It wakes once by itself, when it has become clear that the job takes
-/// longer than giving back memory.)
+/// The guard's loop: sleeps until a signal comes. (Once, after `settle_time`, it wakes to give back memory.)
 class Guard {
  public:
   Guard(pid_t sweeper, UniqueFd to_agent, UniqueFd to_sweeper, SharedState& shared, TerminalState& terminal)
@@ -146,7 +144,8 @@ class Guard {
         }
       }
       if (signal < 0 || signal == SIGCHLD) continue;
-      // Looked at before the agent is told: a signal that it acts upon must not kill it when it has done so.
+      // Read before the message is written: the agent may close its signal handling in response, and must not be killed
+      // by the sweeper then.
       const bool handled = shared_.agent_handles_signals;
       const bool ends_job = (shared_.ending_signals.load() & signal_bit(signal)) != 0;
       SignalMessage message{signal, sender_of(info), false};
@@ -171,7 +170,7 @@ class Guard {
   }
 
  private:
-  /// Until SIGCONT. One that has come already would be forgotten by the kernel.
+  /// Stops this process until SIGCONT. A pending SIGCONT would be discarded by the stop, so it is checked first.
   void stop() {
     stop_wanted_ = false;
     sigset_t pending;
@@ -183,15 +182,15 @@ class Guard {
     terminal_.save_again(unchanged);
   }
 
-  /// The signal that we have heard and that this exit code tells of; 0 for none. A process can die of it only if it is
-  /// none of those that stop.
+  /// The received signal for which `exit_code` is 128 plus its number; 0: none. Stop signals do not kill a process.
   [[nodiscard]] int signal_of(int exit_code) const {
     const int signal = exit_code - exit_codes::signal_base;
     const bool stops = signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
     return signal > 0 && signal < NSIG && !stops && (received_ & signal_bit(signal)) != 0 ? signal : 0;
   }
 
-  /// True when all is over. If the sweeper was killed, the agent becomes a child of ours, and what it says counts.
+  /// Reaps children; true when agent and sweeper are gone. If the sweeper was killed, the guard adopts the agent and
+  /// uses its exit code.
   bool reap() {
     int status = 0;
     pid_t pid;
@@ -205,11 +204,11 @@ class Guard {
         if (pid == shared_.agent_pid && WIFSIGNALED(status) && !shared_.agent_done)
           shared_.agent_killed_by = WTERMSIG(status);
         if (shared_.agent_done) exit_code_ = shared_.agent_code;
-        // A sweeper does not wait for an agent that is done; the agent has become our child, and is on its way out.
+        // The sweeper does not wait for an agent that is done: the guard has adopted it and reaps it.
         agent_is_gone_ = pid == shared_.agent_pid || !shared_.agent_done;
       }
       if (pid == sweeper_) sweeper_is_gone_ = true;
-      // Without both, what is left is to be killed, not waited for.
+      // Without both the remaining children are killed, not waited for.
       if (agent_is_gone_ && sweeper_is_gone_) return true;
       if (agent_is_gone_ && pid == shared_.agent_pid) return true;
       if (sweeper_is_gone_ && ::kill(shared_.agent_pid, 0) != 0) return true;
@@ -223,8 +222,8 @@ class Guard {
   SharedState& shared_;
   TerminalState& terminal_;
   RepeatedSignal repeated_signal_;
-  std::uint64_t received_ = 0;  ///< signals that end the job, as bits
-  bool stop_wanted_ = false;    ///< as soon as the agent has stopped the workers
+  std::uint64_t received_ = 0;  ///< ending signals received, as bits
+  bool stop_wanted_ = false;    ///< SIGTSTP was received; the guard stops after the workers
   int exit_code_ = exit_codes::launcher_failed;
   bool agent_is_gone_ = false;
   bool sweeper_is_gone_ = false;
@@ -271,10 +270,10 @@ bool job_is_in_background() {
 
 ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentContext&)>& agent_main) {
   open_missing_standard_streams();
-  // Closed pipes and full files are values that writes return.
+  // Closed pipes and full files are reported by write().
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  // The process that started us may ignore it; then no end of a child would ever be told.
+  // Inherited SIG_IGN would make the kernel reap children before their status can be read.
   ::signal(SIGCHLD, SIG_DFL);
   block_handled_signals();
   AgentContext context;
@@ -315,10 +314,10 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
   const ProgramEnd end =
       Guard(sweeper, std::move(agent_pipe->write), std::move(sweeper_pipe->write), *shared, terminal).run();
 
-  // Whatever outlived agent and sweeper has become our child.
+  // Processes that outlived agent and sweeper have been adopted by this one.
   JobCgroup cgroup{shared->cgroup};
   if (!cgroup.remove()) cgroup.kill();
-  // What the sweeper could not kill has become ours too: no need to wait as long again.
+  // The sweeper has already waited for those that it could not kill: wait less.
   const auto timeout = std::chrono::seconds(shared->unkillable != 0 ? 1 : 10);
   const std::optional<std::size_t> unkillable = kill_all_descendants(std::chrono::steady_clock::now() + timeout);
   cgroup.remove_with_retry();  // only now is it empty
@@ -343,7 +342,7 @@ void end_program(const ProgramEnd& end) {
   if (end.by_signal != 0) {
     const rlimit no_core{0, 0};
     ::setrlimit(RLIMIT_CORE, &no_core);
-    ::prctl(PR_SET_DUMPABLE, 0);  // a program that takes core files does not look at the limit
+    ::prctl(PR_SET_DUMPABLE, 0);  // a core_pattern program ignores RLIMIT_CORE
     ::signal(end.by_signal, SIG_DFL);
     sigset_t just_this;
     ::sigemptyset(&just_this);
@@ -351,7 +350,7 @@ void end_program(const ProgramEnd& end) {
     ::sigprocmask(SIG_UNBLOCK, &just_this, nullptr);
     ::raise(end.by_signal);
   }
-  // Nothing is buffered and nothing to be taken apart: the C++ library's own end would only take time.
+  // Nothing is buffered: destructors would only take time.
   ::_exit(end.code);
 }
 

@@ -33,9 +33,9 @@ bool is_cgroup2(const char* path) {
   return ::statfs(path, &info) == 0 && info.f_type == CGROUP2_SUPER_MAGIC;
 }
 
-/// Where cgroup2 is mounted, empty if nowhere. ("… - cgroup2 source options", the mount point is the fifth field.)
+/// Where cgroup2 is mounted, empty if nowhere. In mountinfo, "… - cgroup2 source options", it is the fifth field.
 std::string cgroup2_mount_point() {
-  // Where it is nearly always; the whole list of mounts can be long.
+  // The usual places first: the list of mounts can be long.
   for (const char* usual : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
     if (is_cgroup2(usual)) return usual;
   }
@@ -48,7 +48,7 @@ std::string cgroup2_mount_point() {
   return mounts.substr(at, mounts.find(' ', at) - at);
 }
 
-/// Our own path within it, from the line "0::/…".
+/// This process's path within it, from the line "0::/…" of /proc/self/cgroup.
 std::string own_cgroup_path() {
   const std::string groups = read_small_file("/proc/self/cgroup").value_or("");
   std::size_t at = groups.rfind("0::", 0) == 0 ? 0 : groups.find("\n0::");
@@ -74,7 +74,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int exit_child(vo
   while (true) raw_syscall(SYS_exit_group, 0);
 }
 
-/// False where the kernel cannot do it, and where it kills the child: it does if the cgroup that we are in has been
+/// False where the kernel cannot clone into a cgroup, and where it kills the child because the parent's cgroup has been
 /// killed before (see JobCgroup::kill).
 bool can_clone_into(const JobCgroup& group) {
   const UniqueFd directory = group.open_directory();
@@ -131,7 +131,7 @@ void JobCgroup::kill() {
 
 void JobCgroup::renew() {
   if (path_.empty()) return;
-  // Others may have removed it while it was empty.
+  // Another program may have removed it while it was empty.
   if (std::exchange(killed_, false) && ::rmdir(path_.c_str()) != 0 && errno != ENOENT) return path_.clear();
   if (::mkdir(path_.c_str(), 0755) != 0 && errno != EEXIST) path_.clear();
 }
@@ -161,7 +161,7 @@ JobCgroup create_job_cgroup(SharedState& shared) {
 JobCgroup await_job_cgroup(SharedState& shared) {
   static_assert(sizeof shared.cgroup_decided == sizeof(int) && std::atomic<int>::is_always_lock_free);
   const timespec timeout{1, 0};
-  // Any other end of the wait than a change, a signal or the end of our timeout would be a second look for nothing.
+  // One wait is enough: a spurious wake-up only means a job without a cgroup.
   if (shared.cgroup_decided == 0) {
     ::syscall(SYS_futex, &shared.cgroup_decided, FUTEX_WAIT, 0, &timeout, nullptr, 0);
   }

@@ -30,9 +30,9 @@ namespace ddrun::process {
 
 namespace {
 
-// ---- what a new process does between clone and exec, and in which order
+// ---- between clone and exec, in the child
 
-/// Where a child got to before it failed.
+/// The step at which a child failed.
 enum class SpawnStep { none, session, parent_death, affinity, limits, descriptors, directory, standard_streams, exec };
 
 const char* describe(SpawnStep step) {
@@ -50,15 +50,15 @@ const char* describe(SpawnStep step) {
   return "start";
 }
 
-/// What the child needs to know. It lives in the parent's memory: the child runs there until exec.
+/// Input and result of the child, in the memory that it shares with the parent until exec.
 struct ChildStart {
   SpawnPlan plan;
   pid_t parent;
-  int standard_fds[3];      ///< descriptors parked low for 0, 1, 2; -1: keep ours
-  unsigned first_unused;    ///< descriptors from here on are not for the child
+  int standard_fds[3];      ///< reserved low descriptors that become 0, 1, 2; -1: inherit
+  unsigned first_unused;    ///< descriptors from here on are closed in the child
   bool shared_descriptors;  ///< cloned with CLONE_FILES: unshare before anything is changed
   bool has_close_range;
-  const rlimit* descriptor_limit;  ///< what the user had before we raised ours; null: unchanged
+  const rlimit* descriptor_limit;  ///< the user's, before ddrun raised it; null: unchanged
   const int* reset_signals;        ///< zero-terminated: those not at their default in the parent
   // Result.
   SpawnStep failed_step = SpawnStep::none;
@@ -73,7 +73,7 @@ struct ChildStart {
   while (true) raw_syscall(SYS_exit_group, 127);
 }
 
-/// As the kernel wants it, all zero: the default action.
+/// struct sigaction of the kernel's interface; all zero: the default action.
 struct KernelSigaction {
   void* handler;
   unsigned long flags;
@@ -81,12 +81,12 @@ struct KernelSigaction {
   unsigned long mask;
 };
 
-/// Makes a terminal the controlling one, with no process in its foreground. That takes a group which is in this session
-/// and then is no more: the kernel also takes the pid of a process that leads no group.
+/// Makes a terminal the controlling one, with an empty foreground group: that of a process of this session which has
+/// exited. (The kernel also accepts the pid of a process that leads no group.)
 __attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) inline void set_controlling_terminal(
     int terminal) {
   if (raw_syscall(SYS_ioctl, terminal, TIOCSCTTY, 0) < 0) return;
-  // As vfork: it runs on our stack while we wait. No signal tells of its end.
+  // As vfork: it runs on this stack while the caller waits. No exit signal.
   const long passing = raw_syscall(SYS_clone, CLONE_VM | CLONE_VFORK, 0);
   if (passing == 0) {
     while (true) raw_syscall(SYS_exit, 0);
@@ -98,24 +98,23 @@ __attribute__((always_inline, no_sanitize("address", "thread", "undefined"))) in
   }
 }
 
-/// Runs in the child, on a stack of its own but in the parent's memory and beside it, with all signals blocked. Does
-/// not return. Only raw system calls: no allocation, no locks, no errno, nothing of the C or C++ libraries.
+/// The child, on its own stack but in the parent's memory while the parent runs, with all signals blocked. Does not
+/// return. Only raw system calls: no allocation, no locks, no errno, nothing of the C or C++ libraries.
 __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(void* child_start) {
   ChildStart& start = *static_cast<ChildStart*>(child_start);
   const SpawnPlan& plan = start.plan;
   long result;
 
-  // Signals are all blocked here. Ours that are ignored or handled go back to their defaults; the table is the
-  // child's own (no CLONE_SIGHAND).
+  // Ignored or handled signals go back to their defaults. The table is not shared with the parent (no CLONE_SIGHAND).
   const KernelSigaction by_default{};
   for (const int* signal = start.reset_signals; *signal != 0; ++signal) {
     raw_syscall(SYS_rt_sigaction, *signal, &by_default, nullptr, sizeof by_default.mask);
   }
 
-  // Own session and process group: Ctrl-C reaches only ddrun, and a signal to the group reaches what the worker starts.
+  // New session and process group: Ctrl-C reaches only ddrun, and a signal to the group reaches the worker's children.
   if ((result = raw_syscall(SYS_setsid)) < 0) exit_with_error(start, SpawnStep::session, result);
 
-  // It dies with the agent. The agent may be gone already: then no process is left to send that signal.
+  // It dies with the agent. If the agent is dead already, no such signal will come.
   if ((result = raw_syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL)) < 0) {
     exit_with_error(start, SpawnStep::parent_death, result);
   }
@@ -130,8 +129,8 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
     exit_with_error(start, SpawnStep::limits, result);
   }
 
-  // Leave the shared descriptor table and take along only its low end. An ordinary clone would copy all of it, with two
-  // pipes for each worker that is there already: quadratic in the number of workers.
+  // Unshare the descriptor table and copy only its low end. An ordinary clone would copy all of it, with two pipes for
+  // each worker that runs already: quadratic in the number of workers.
   if (start.shared_descriptors &&
       (result = raw_syscall(SYS_close_range, start.first_unused, ~0U, CLOSE_RANGE_UNSHARE)) < 0) {
     exit_with_error(start, SpawnStep::descriptors, result);
@@ -147,7 +146,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
     }
   }
   if (plan.controlling_terminal >= 0) set_controlling_terminal(plan.controlling_terminal);
-  // Without close_range everything from 3 up is close-on-exec (the launcher saw to that).
+  // Without close_range, mark_all_close_on_exec() has marked everything from 3 up.
   if (start.has_close_range && (result = raw_syscall(SYS_close_range, 3U, ~0U, 0U)) < 0) {
     exit_with_error(start, SpawnStep::descriptors, result);
   }
@@ -158,11 +157,11 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) int run_child(voi
   exit_with_error(start, SpawnStep::exec, result);
 }
 
-// ---- the parent's side
+// ---- the parent
 
 constexpr std::size_t stack_bytes = 32 << 10;
 
-/// Signals whose disposition here is not the default: a child must reset them.
+/// Signals whose disposition is not the default, zero-terminated: a child must reset them.
 std::vector<int> changed_signals() {
   std::vector<int> changed;
   for (int signal = 1; signal < NSIG; ++signal) {
@@ -173,7 +172,7 @@ std::vector<int> changed_signals() {
   return changed;
 }
 
-/// Where close_range is missing, exec has to do the closing.
+/// For kernels without close_range: exec closes the descriptors.
 void mark_all_close_on_exec() {
   DIR* dir = ::opendir("/proc/self/fd");
   if (dir == nullptr) return;
@@ -205,13 +204,13 @@ Error exec_error(const SpawnPlan& plan, const ChildStart& start) {
 }  // namespace
 
 struct Launcher::Slot {
-  UniqueFd parked_fds[3];  ///< parked low, so that a child can take them along and leave the rest
+  UniqueFd parked_fds[3];  ///< reserved low descriptors, which a child copies without the rest of the table
   char* stack = nullptr;
   ChildStart start{};
   pid_t pid = 0;
   int pidfd = -1;
   bool asked_pidfd = false;
-  /// Not 0 until the child has left our memory, by exec or exit; the kernel clears it and wakes who waits for it.
+  /// Not 0 until the child has left the shared memory by exec or exit: the kernel clears it and wakes the futex.
   int shares_memory = 0;
 };
 
@@ -236,8 +235,7 @@ Result<Launcher> Launcher::create(bool allow_pidfd) {
     }
     launcher.slots_.push_back(std::move(slot));
   }
-  // An empty range asks whether the call is there. (With CLOSE_RANGE_UNSHARE, as old as the call itself, this very
-  // thread would leave the table that it shares with the other threads.)
+  // An empty range detects the call. (CLOSE_RANGE_UNSHARE, as old as the call, would unshare this thread's table.)
   launcher.has_close_range_ = ::syscall(SYS_close_range, ~0U, ~0U, 0U) == 0;
   if (!launcher.has_close_range_) mark_all_close_on_exec();
   launcher.has_pidfd_ = allow_pidfd && ::getenv("DDRUN_NO_PIDFD") == nullptr;
@@ -281,7 +279,7 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   start.descriptor_limit = child_descriptor_limit_ ? &*child_descriptor_limit_ : nullptr;
   start.reset_signals = reset_signals_.data();
 
-  // No handler of ours may run in the child, which still lives in our memory.
+  // No signal handler may run in the child, which shares this memory.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -291,7 +289,7 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   slot.asked_pidfd = has_pidfd_ && plan.want_pidfd;
   long result = clone_into(slot, flags | (slot.asked_pidfd ? CLONE_PIDFD : 0));
   if (slot.asked_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
-    // A sandbox that knows no pidfd. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
+    // A sandbox without pidfds. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
     has_pidfd_ = false;
     slot.asked_pidfd = false;
     result = clone_into(slot, flags);
@@ -318,7 +316,7 @@ long Launcher::clone_into(Slot& slot, int flags) {
   child.child_tid = &slot.shares_memory;
   child.cgroup = cgroup_.get();
   long result = clone_child(child, run_child, &slot.start);
-  // A sandbox or a kernel before 5.7 that cannot do it, or a cgroup that is gone or may hold no process.
+  // A sandbox, a kernel before 5.7, or a cgroup that was removed or may hold no process.
   if (result < 0 && cgroup_ && result != -EAGAIN && result != -ENOMEM) {
     cgroup_.reset();
     child.cgroup = -1;
@@ -329,7 +327,7 @@ long Launcher::clone_into(Slot& slot, int flags) {
 
 void Launcher::release_fds(int number) {
   Slot& slot = *slots_[static_cast<std::size_t>(number)];
-  // What stays parked would keep the other end from ever seeing end-of-file.
+  // A copy of a pipe that stays here would keep its reader from seeing end-of-file.
   for (int i = 0; i < 3; ++i) {
     if (slot.start.standard_fds[i] >= 0) ::dup3(null_.get(), slot.parked_fds[i].get(), O_CLOEXEC);
   }
@@ -338,7 +336,7 @@ void Launcher::release_fds(int number) {
 Result<Spawned> Launcher::confirm(int number) {
   Slot& slot = *slots_[static_cast<std::size_t>(number)];
   while (__atomic_load_n(&slot.shares_memory, __ATOMIC_ACQUIRE) != 0) {
-    // Not FUTEX_PRIVATE_FLAG: the kernel wakes without it.
+    // No FUTEX_PRIVATE_FLAG: the kernel's wake is not private.
     ::syscall(SYS_futex, &slot.shares_memory, FUTEX_WAIT, 1, nullptr, nullptr, 0);
   }
   release_fds(number);
@@ -357,7 +355,7 @@ Result<Spawned> Launcher::spawn(const SpawnPlan& plan) {
   return confirm(0);
 }
 
-/// Helpers of this process are nobody's workers.
+/// Helpers of this process are not workers.
 bool Launcher::has_processes() const {
   if (!has_children()) return false;
   return helper::running_helpers().empty() || !workers_and_their_descendants().empty();

@@ -27,7 +27,7 @@ namespace ddrun::process {
 
 namespace {
 
-/// Empty if /proc cannot be read: not even this process is in it then.
+/// Empty if /proc cannot be read.
 std::vector<ProcessInfo> all_processes() {
   std::vector<ProcessInfo> all;
   DIR* dir = ::opendir("/proc");
@@ -82,7 +82,7 @@ bool signal_descendant(const ProcessInfo& info, int signal) {
   const UniqueFd held(static_cast<int>(::syscall(SYS_pidfd_open, info.pid, 0)));
   if (!held && errno == ESRCH) return false;
   const auto now = read_process_stat(info.pid);
-  // One whose parent has ended meanwhile has come to us.
+  // A process whose parent has died meanwhile was adopted by this one.
   if (!now || now->born != info.start_time || (now->parent != info.parent && now->parent != self)) {
     return false;
   }
@@ -135,7 +135,7 @@ bool waits_for_terminal(pid_t pid, const std::string& thread, dev_t terminal) {
   selects = selects || call == SYS_select;
 #endif
   if (!selects || first > FD_SETSIZE) return false;
-  // As readline waits. The set is written when the call returns.
+  // readline waits in select(). The kernel writes the set only when the call returns, so it can be read meanwhile.
   fd_set set;
   FD_ZERO(&set);
   iovec local{&set, (first + 7) / 8};
@@ -196,7 +196,7 @@ std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_
     }
     const auto now = std::chrono::steady_clock::now();
     if (now >= give_up) break;
-    // A death below us ends the wait at once; one below a descendant that is dying too is seen in the next turn.
+    // SIGCHLD of a child ends the wait at once; orphans of a dying descendant are found in the next turn.
     timespec pause{0, 20'000'000};
     ::sigtimedwait(&child_signal, nullptr, &pause);
   }

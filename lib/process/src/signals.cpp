@@ -12,13 +12,13 @@ namespace ddrun::process {
 sigset_t handled_signals() {
   sigset_t set;
   ::sigfillset(&set);
-  // Faults of our own must end us; STOP and KILL cannot be had; the terminal's TTIN and TTOU and the timers are not
-  // meant for workers; a closed pipe is an error value.
+  // Not handled: faults; STOP and KILL, which cannot be; the terminal's TTIN and TTOU and the timers, which are not
+  // meant for workers; PIPE and XFSZ, which write() reports.
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS, SIGKILL, SIGSTOP, SIGPIPE,
                            SIGALRM, SIGVTALRM, SIGPROF, SIGTTIN, SIGTTOU, SIGXCPU, SIGXFSZ}) {
     ::sigdelset(&set, signal);
   }
-  // nohup, and shells that start jobs in the background, ask us to ignore HUP, INT or QUIT: so be it.
+  // nohup, and shells that start jobs in the background, set HUP, INT or QUIT to be ignored.
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT}) {
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) ::sigdelset(&set, signal);
@@ -62,13 +62,13 @@ void SignalSource::wait() {
   });
 }
 
-// ---- the routes on which they come to the agent
+// ---- routes to the agent
 
 namespace {
 
 using boost::asio::posix::stream_descriptor;
 
-/// Within this time the same signal on another route is that one, and not a second and third one.
+/// Within this time the same signal by another route is the same event.
 constexpr std::chrono::seconds max_route_delay{1};
 
 }  // namespace
@@ -109,7 +109,7 @@ void SignalReceiver::read_guard_messages() {
       on_arrival(message, Route::guard);
     }
     if (n == 0) {
-      // A stopped sweeper would stay behind for ever.
+      // A stopped sweeper would never exit.
       if (::getppid() == context_.shared->sweeper_pid) ::kill(::getppid(), SIGCONT);
       listener_.parent_lost("guard", context_.shared->guard_pid);
       return;
@@ -127,7 +127,7 @@ void SignalReceiver::watch_sweeper() {
 void SignalReceiver::on_arrival(SignalMessage message, Route route) {
   const bool ends_job = (context_.shared->ending_signals.load() & signal_bit(message.signal)) != 0;
   if (ends_job && route != Route::guard) {
-    // Each route by itself: what comes on several is one signal, however late the others are.
+    // Counted for each route: copies of one signal by several routes are no repetition, however late they come.
     message.at_once = repeated_signals_[route].forces_kill(message.signal, message.sender, Clock::now());
   }
   if (message.at_once || !is_duplicate(message.signal, route)) listener_.signal(message);

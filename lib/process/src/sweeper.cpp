@@ -23,8 +23,8 @@
 #include "ddrun/process/process_tree.hpp"
 #include "ddrun/process/signals.hpp"
 
-// From the linker: where the program's file begins in memory and where its code ends. All of it is mapped read-only
-// and never written, relocations included, so that dropping it loses nothing.
+// From the linker: the start of the program in memory and the end of its code. All of it is mapped read-only and never
+// written, not even by relocations, so that its pages can be dropped.
 extern "C" const char __executable_start;
 extern "C" const char etext;
 
@@ -39,15 +39,14 @@ void drop_startup_pages() {
 
 namespace {
 
-/// After an ending signal that was meant twice, or after its grace time when the guard is dead, the agent has this
-/// long: more than it waits itself for processes that SIGKILL does not end at once, such as one whose GPU memory is
-/// being freed.
+/// Before the sweeper kills the agent: time after SignalMessage::at_once, or after the grace time when the guard is
+/// dead. Longer than the agent waits for processes that SIGKILL does not end at once, e.g. while GPU memory is freed.
 constexpr auto agent_timeout = std::chrono::seconds(15);
 constexpr auto sweep_timeout = std::chrono::seconds(10);
-/// For the agent's helper to do what it does at the end: to give back a lease takes a message to another machine.
+/// For the agent's helper to exit by itself: to release a lease takes a message to another machine.
 constexpr std::chrono::milliseconds helper_timeout{2'000};
 
-/// `pkill ddrun` and `pkill -f` look at these two.
+/// Sets the name that `pkill` matches, and the arguments that `pkill -f` matches.
 void set_process_name(int argc, char** argv, pid_t guard) {
   ::prctl(PR_SET_NAME, "job-sweeper");
   if (argc < 1) return;
@@ -57,27 +56,26 @@ void set_process_name(int argc, char** argv, pid_t guard) {
   ::snprintf(begin, static_cast<std::size_t>(end - begin), "job-sweeper of %d", static_cast<int>(guard));
 }
 
-/// What the sweeper knows and waits for.
+/// The sweeper's loop while the agent lives.
 class Sweeper {
  public:
   Sweeper(pid_t agent, UniqueFd guard_pipe, UniqueFd signals, SharedState& shared)
       : agent_(agent), guard_pipe_(std::move(guard_pipe)), signals_(std::move(signals)), shared_(shared) {}
 
-  /// Until the agent is gone, or has nothing left to do but go. Gives back its wait status.
+  /// Blocks until the agent is dead, or done and about to exit. Returns its wait status.
   int wait_for_agent() {
     int status = 0;
     while (true) {
       if (shared_.agent_done) return W_EXITCODE(shared_.agent_code, 0);
       const pid_t reaped = ::waitpid(agent_, &status, WNOHANG);
       if (reaped == agent_) return status;
-      if (reaped < 0 && errno != EINTR)
-        return W_EXITCODE(exit_codes::launcher_failed, 0);  // it was waited for elsewhere
+      if (reaped < 0 && errno != EINTR) return W_EXITCODE(exit_codes::launcher_failed, 0);  // no such child
       if (kill_at_ && Clock::now() >= *kill_at_) ::kill(agent_, SIGKILL);
       wait_for_event();
     }
   }
 
-  /// The signal that ended an agent which was not listening; 0 if none did.
+  /// The signal for which an agent that did not handle signals was killed; 0: none.
   [[nodiscard]] int ending_signal() const { return ending_signal_; }
 
  private:
@@ -94,7 +92,7 @@ class Sweeper {
     }
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-      // A signal was aimed at this process: the agent knows what to do.
+      // A signal was sent to the sweeper itself: forward it.
       if (info.ssi_signo != SIGCHLD) ::kill(agent_, static_cast<int>(info.ssi_signo));
     }
     if (guard_pipe_ && fds[1].revents != 0) read_guard_pipe();
@@ -110,10 +108,10 @@ class Sweeper {
       ending_signal_ = n == 0 ? SIGHUP : message.unhandled;
       ::kill(agent_, SIGKILL);
     }
-    // Whatever comes next, a stopped agent must hear of it.
+    // A stopped agent could not react to the message or to the guard's death.
     ::kill(agent_, SIGCONT);
     if (n == 0) {
-      // The agent sees the same end-of-file and stops in order; if it does not, it is killed after its grace time.
+      // The agent sees the same end-of-file and stops the job; if it does not, it is killed after the grace time.
       guard_pipe_.reset();
       arm_kill_timer(std::chrono::milliseconds(shared_.agent_handles_signals ? shared_.grace_ms.load() : 0) +
                      agent_timeout);
@@ -136,17 +134,17 @@ class Sweeper {
   std::optional<Clock::time_point> kill_at_;
 };
 
-/// Of a child; in vain if it has not ended by then, or was waited for already.
+/// Reaps a child; gives up at `limit`, or if it was reaped already.
 void wait_for_child(pid_t child, Clock::time_point limit) {
   const UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   while (Clock::now() < limit && ::waitpid(child, nullptr, WNOHANG) == 0) {
     pollfd waited{end.get(), POLLIN, 0};
-    // Without pidfds it is looked at now and then.
+    // Without pidfds: poll every 10 ms.
     ::poll(&waited, end ? 1 : 0, end ? static_cast<int>(helper_timeout.count()) : 10);
   }
 }
 
-/// True if no process is left that could write into this pipe.
+/// True if the write end of this pipe is closed everywhere.
 bool has_no_writer(int pipe) {
   pollfd end{pipe, POLLIN, 0};
   return ::poll(&end, 1, 0) > 0 && (end.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0;
@@ -181,21 +179,21 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
     shared.agent_pid = ::getpid();
     const int code = agent_main(context);
     if (!has_children()) {
-      // Taking a process apart takes the kernel a while. The three of us end at the same time, not one after the other.
+      // An exit takes the kernel a while: the three processes exit at the same time, not one after the other.
       shared.agent_code = code;
       shared.agent_done = true;
       if (::getppid() == shared.sweeper_pid) ::kill(shared.sweeper_pid, SIGCHLD);
-      // Each of the other two removes the cgroup; where one is dead the other may be about to die. (Who is our parent
-      // says less than the pipes: a dying process stays it for a moment after it has closed everything.)
+      // Guard or sweeper removes the cgroup; if one is dead the other may be dying too. (The pipes say so earlier than
+      // getppid(): a dying process closes its descriptors before its children are adopted.)
       if (has_no_writer(sweeper_liveness) || has_no_writer(guard_messages))
         JobCgroup(shared.cgroup).remove_with_retry();
     }
-    // _exit: what guard and sweeper share with us must be flushed and torn down by none of the three.
+    // _exit: no destructors or buffers that were forked from the guard.
     ::_exit(code);
   }
   shared.agent_pid = agent;
-  ::setsid();  // not before: a new session can be a new group for the scheduler, and the agent needs none of that
-  // While the agent gets ready: it needs the cgroup for its first worker, not before.
+  ::setsid();  // after the fork: a new session can be a new group of the scheduler, which would delay the agent
+  // While the agent gets ready: it needs the cgroup only for its first worker.
   JobCgroup cgroup = create_job_cgroup(shared);
   alive_pipe->read.reset();
   context.guard_messages.reset();
@@ -203,7 +201,7 @@ int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context
 
   const sigset_t set = handled_signals();
   UniqueFd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  // The workers' pipes and the user's terminal must not stay open because of us.
+  // The sweeper must not hold open the user's pipes or terminal.
   if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {
     for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
     ::close(null);

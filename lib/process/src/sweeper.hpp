@@ -9,23 +9,22 @@
 
 namespace ddrun::process {
 
-/// What the guard writes to the sweeper for each signal that ends the job.
+/// The record that the guard writes to the sweeper for each signal that ends the job.
 struct EndingMessage {
-  unsigned char unhandled = 0;  ///< the signal, if the agent does not listen; else 0
-  bool at_once = false;         ///< it is meant as a repetition
+  unsigned char unhandled = 0;  ///< the signal, if the agent does not handle signals; else 0
+  bool at_once = false;         ///< as SignalMessage::at_once
 };
 
-/// The sweeper's whole life. `guard_pipe`: EndingMessage records, end-of-file when the guard is dead.
-/// `messages` goes on to the agent. Returns the exit code that the guard should see.
+/// Forks the agent and runs as sweeper until it may exit. `guard_pipe`: EndingMessage records, end-of-file when the
+/// guard is dead. `context` goes to the agent. Returns the sweeper's exit code.
 int run_sweeper(int argc, char** argv, UniqueFd guard_pipe, AgentContext context,
                 const std::function<int(AgentContext&)>& agent_main);
 
-/// A job that has run for this long is not one whose end comes any moment.
+/// Guard and sweeper call drop_startup_pages() once the job has run for this long: for a short job it does not pay.
 constexpr timespec settle_time{0, 200'000'000};
 
-/// Gives back the pages of the program that this process has mapped so far; those it still needs come back from the
-/// page cache as it touches them. Guard and sweeper call it once the job has run for `settle_time`: starting up runs
-/// through much more of the program than they ever need again, and a short job is over before giving back pays.
+/// Gives back the pages of the program's code that this process has mapped, most of which only the start needs. Pages
+/// that are used again come from the page cache.
 void drop_startup_pages();
 
 }  // namespace ddrun::process

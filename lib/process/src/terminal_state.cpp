@@ -32,7 +32,7 @@ void TerminalState::restore(bool settings_too) const {
     if (::isatty(fd) == 0 || in_foreground(fd)) ::fcntl(fd, F_SETFL, now & ~O_NONBLOCK);
   }
   if (!settings_too || !is_saved() || !in_foreground(terminal_) || is_unchanged()) return;
-  // Should the terminal be given to another group just now, the kernel would stop us.
+  // If the terminal were given to another group in between, SIGTTOU would stop this process.
   sigset_t output_stop;
   sigset_t before;
   ::sigemptyset(&output_stop);

@@ -6,16 +6,16 @@
 
 namespace ddrun::process {
 
-/// What standard input, output and error have in common with the user's shell, and a worker can leave changed: the
-/// terminal's settings, and O_NONBLOCK. Blocks nowhere; what cannot be had or set is left as it is.
+/// State of standard input, output and error that is shared with the user's shell and that a worker can leave changed:
+/// the terminal's settings, and O_NONBLOCK. Does not block; failures are ignored.
 class TerminalState {
  public:
-  /// Remembers both; the settings only while this process's group is the terminal's foreground group.
+  /// Saves both; the settings only if this process's group is the terminal's foreground group.
   void save();
-  /// As saved, unless the terminal is another group's by now. A program that ends well may want its settings to stay,
-  /// as stty does: `settings_too` is for one that did not.
+  /// Restores O_NONBLOCK, and with `settings_too` the settings, unless the terminal belongs to another group now. Only
+  /// after a failure: a program that succeeds may want its settings to stay, as stty does.
   void restore(bool settings_too) const;
-  /// After a stop, during which the shell had the terminal: saves it anew if it was as saved before.
+  /// After a stop, in which the shell may have changed the settings: saves them if they were unchanged before it.
   void save_again(bool was_unchanged) {
     if (was_unchanged && in_foreground(terminal_)) save();
   }

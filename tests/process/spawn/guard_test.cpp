@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Starts `agent` under a guard, in a child of the test; gives the guard's pid.
+/// Starts `agent` under a guard, in a child of the test.
 struct Guarded {
   Guarded(std::function<int(AgentContext&, const std::string&)> agent, const std::string& directory) {
     tag = "DDRUN_TEST_TAG=guard." + std::to_string(::getpid()) + "." +
@@ -53,20 +53,20 @@ struct Guarded {
   std::string tag;
 };
 
-/// Gone, or a zombie that nobody has waited for: not every container has an init that does.
+/// Gone, or a zombie: not every container has an init that reaps orphans.
 bool dead(pid_t pid) {
   const std::string stat = test::read_file("/proc/" + std::to_string(pid) + "/stat");
   return stat.empty() || stat.find(") Z") != std::string::npos;
 }
 
-/// Ends what it started, as the agent does before it leaves.
+/// Kills all descendants, as the agent does before it exits.
 int leave(int code) {
   kill_all_descendants(std::chrono::steady_clock::now() + 10s);
   return code;
 }
 
-/// An agent that starts a worker with a stray, writes the pids of agent and sweeper, and waits for the end of its
-/// guard.
+/// An agent that starts a worker with a stray, writes the pids of agent and sweeper, and waits for SIGTERM or the death
+/// of guard or sweeper.
 int agent_with_worker(AgentContext& context, const std::string& directory) {
   context.shared->agent_handles_signals = true;
   if (::fork() == 0) {
@@ -114,7 +114,7 @@ TEST_CASE("a signal to the guard reaches the agent and nothing is left behind") 
   CHECK(guarded.all_gone());
 }
 
-TEST_CASE("whichever of the three is killed, nothing is left behind") {
+TEST_CASE("one or two of the three are killed and no process is left behind") {
   // 1 guard, 2 sweeper, 4 agent, and every two of them
   const int victims = GENERATE(1, 2, 4, 1 | 2, 1 | 4, 2 | 4);
   CAPTURE(victims);
@@ -132,7 +132,7 @@ TEST_CASE("whichever of the three is killed, nothing is left behind") {
   if ((victims & 1) != 0) CHECK(status == ExitStatus(Signaled{SIGKILL, false}));
 }
 
-TEST_CASE("a killed guard is heard even by a stopped agent") {
+TEST_CASE("a stopped agent reacts to the death of the guard") {
   test::TemporaryDirectory directory;
   Guarded guarded(agent_with_worker, directory.path());
   const Pids pids = wait_for_pids(directory);
@@ -143,7 +143,7 @@ TEST_CASE("a killed guard is heard even by a stopped agent") {
   CHECK(test::wait_until([&] { return dead(pids.sweeper); }));
 }
 
-TEST_CASE("the first ending signal ends an agent that does not listen yet") {
+TEST_CASE("the first ending signal kills an agent that does not handle signals yet") {
   test::TemporaryDirectory directory;
   Guarded guarded(
       [](AgentContext&, const std::string& path) {
@@ -158,7 +158,7 @@ TEST_CASE("the first ending signal ends an agent that does not listen yet") {
   CHECK(guarded.all_gone());
 }
 
-TEST_CASE("pkill by name does not meet the sweeper") {
+TEST_CASE("pkill by name does not match the sweeper") {
   test::TemporaryDirectory directory;
   Guarded guarded(agent_with_worker, directory.path());
   const Pids pids = wait_for_pids(directory);

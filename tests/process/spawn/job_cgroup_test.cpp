@@ -1,4 +1,4 @@
-// The job's own cgroup, where this machine lets us have one.
+// The job's cgroup, where this machine permits one.
 
 #include "ddrun/process/job_cgroup.hpp"
 
@@ -23,7 +23,7 @@ using namespace ddrun::process;
 
 namespace {
 
-/// A cgroup of this process; ends the test as skipped where there can be none.
+/// A cgroup made by this process; skips the test where there can be none.
 struct Group {
   Group() {
     char path[512];
@@ -81,7 +81,7 @@ TEST_CASE("no cgroup is made whose path does not fit") {
   CHECK(none.path().empty());
 }
 
-TEST_CASE("a child is born in the cgroup and its children too") {
+TEST_CASE("a child is cloned into the cgroup and its children stay in it") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   Group job;
@@ -135,12 +135,12 @@ TEST_CASE("after a kill the renewed cgroup takes children again") {
   }
 }
 
-TEST_CASE("a process in a cgroup that has been killed before gets none of its own") {
+TEST_CASE("a process in a cgroup that has been killed before starts children all the same") {
   Group outer;
   outer.group.kill();
-  // Even root takes only what was given.
+  // Root too needs a delegated cgroup.
   ::setxattr(outer.directory.c_str(), "trusted.delegate", "1", 1, 0);
-  // Whether the kernel would kill what is born below is its affair: what is asked here is that nobody dies of it.
+  // The kernel may kill a process that is cloned into a cgroup below; the launcher must not lose a child to that.
   const pid_t child = ::fork();
   if (child == 0) {
     test::write_file(outer.directory + "/cgroup.procs", "0");
@@ -155,7 +155,7 @@ TEST_CASE("a process in a cgroup that has been killed before gets none of its ow
   CHECK(wait_for(child) == ExitStatus(Exited{0}));
 }
 
-TEST_CASE("where no child can be born in the cgroup it is born in ours") {
+TEST_CASE("a child that cannot be cloned into the cgroup stays in the parent's") {
   Group job;
   auto launcher = Launcher::create();
   REQUIRE(launcher);
@@ -165,7 +165,7 @@ TEST_CASE("where no child can be born in the cgroup it is born in ours") {
   CHECK(wait_for(spawn(*launcher, {"exit", "8"})) == ExitStatus(Exited{8}));
 }
 
-TEST_CASE("whoever asks before the cgroup is there waits for it") {
+TEST_CASE("the agent waits until the cgroup is made") {
   SharedState shared;
   std::string found = "nothing";
   std::thread agent([&] { found = await_job_cgroup(shared).path(); });

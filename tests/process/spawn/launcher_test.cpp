@@ -50,8 +50,7 @@ bool no_child_left() { return ::waitpid(-1, nullptr, WNOHANG) < 0 && errno == EC
 
 }  // namespace
 
-TEST_CASE("a child starts from a clean place") {
-  // Everything that must not reach it: blocked and ignored signals, open descriptors.
+TEST_CASE("a child inherits no signal mask, dispositions or descriptors") {
   sigset_t some;
   ::sigemptyset(&some);
   ::sigaddset(&some, SIGTERM);
@@ -71,13 +70,13 @@ TEST_CASE("a child starts from a clean place") {
   CHECK(result.out.find("\nignored\n") != std::string::npos);
   CHECK(result.out.find("\nfds 0 1 2\n") != std::string::npos);
   CHECK(result.out.find("parent " + std::to_string(::getpid()) + "\n") != std::string::npos);
-  // Its own session and group: all three numbers are its pid.
+  // A new session and group: all three numbers are its pid.
   const std::string pid = result.out.substr(4, result.out.find('\n') - 4);
   CHECK(result.out.find("group " + pid + "\nsession " + pid + "\n") != std::string::npos);
   CHECK(no_child_left());
 }
 
-TEST_CASE("a child is controlled by the terminal that it is given, and nobody is in its foreground") {
+TEST_CASE("a child has the terminal as controlling terminal, with an empty foreground group") {
   auto launcher = Launcher::create().value();
   int master = -1;
   int slave = -1;
@@ -88,7 +87,7 @@ TEST_CASE("a child is controlled by the terminal that it is given, and nobody is
   plan.standard_out = far.get();
   plan.controlling_terminal = 1;
   plan.program = "/bin/sh";
-  // What it leaves behind is not hung up by its end. (No trap: SIGHUP would end it.)
+  // Its background child gets no SIGHUP when it exits. (Without a trap SIGHUP would kill that.)
   const test::TemporaryDirectory dir;
   const std::string script = concat("echo hello >/dev/tty; read x </dev/tty || echo refused; ", "(while [ ! -e ",
                                     dir.file("go"), " ]; do sleep 0.02; done; echo still here) &");

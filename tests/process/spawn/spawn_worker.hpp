@@ -9,7 +9,7 @@
 
 namespace ddrun::test {
 
-/// Starts the test worker with these verbs; `plan` says what else is wanted of it.
+/// Starts the test worker with these verbs as arguments, otherwise as in `plan`.
 inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::vector<std::string> words,
                                              process::SpawnPlan plan = {}) {
   words.insert(words.begin(), DDRUN_TEST_WORKER);

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A little agent: spawns test workers and collects how they end.
+/// A minimal agent: spawns test workers and records their exits.
 struct Fixture {
   explicit Fixture(bool pidfd) : launcher(Launcher::create(pidfd).value()) {
     block_handled_signals();
@@ -46,7 +46,7 @@ struct Fixture {
   boost::asio::io_context context;
   Launcher launcher;
   std::map<pid_t, ChildEnd> ends;
-  std::vector<pid_t> order;  ///< as they were told
+  std::vector<pid_t> order;  ///< of the reports
   int orphans = 0;
   ChildWatcher watcher{context.get_executor(),
                        [this](const ChildEnd& end) {
@@ -62,7 +62,7 @@ struct Fixture {
 
 }  // namespace
 
-TEST_CASE("ends are reported with status and usage, with and without pidfd") {
+TEST_CASE("exits are reported with status and usage, with and without pidfd") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   Fixture fixture(pidfd);
@@ -84,7 +84,7 @@ TEST_CASE("an orphan is adopted and reaped") {
   CHECK(fixture.orphans >= 1);
 }
 
-TEST_CASE("hundreds at once are all seen") {
+TEST_CASE("hundreds of simultaneous exits are all reported") {
   const bool pidfd = GENERATE(true, false);
   Fixture fixture(pidfd);
   fixture.children.reserve(300);
@@ -93,7 +93,7 @@ TEST_CASE("hundreds at once are all seen") {
   CHECK_FALSE(has_children());
 }
 
-TEST_CASE("the first end is told first, with and without pidfd") {
+TEST_CASE("the first exit is reported first, with and without pidfd") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   Fixture fixture(pidfd);
@@ -101,7 +101,7 @@ TEST_CASE("the first end is told first, with and without pidfd") {
   const pid_t middle = fixture.spawn({"forever"});
   const pid_t youngest = fixture.spawn({"forever"});
   fixture.context.poll();  // a signal of an earlier end may be pending
-  // Nobody looks while they end one after the other.
+  // They exit one after the other before the watcher reads any event.
   const auto end = [](pid_t pid) {
     ::kill(pid, SIGKILL);
     siginfo_t info{};
@@ -113,7 +113,7 @@ TEST_CASE("the first end is told first, with and without pidfd") {
   if (pidfd) CHECK(fixture.order == std::vector<pid_t>{youngest, middle, oldest});
 }
 
-TEST_CASE("a child that a debugger keeps after its end makes nobody spin and is told in the end") {
+TEST_CASE("a dead child that a debugger holds causes no busy loop and is reported at last") {
   const bool pidfd = GENERATE(true, false);
   CAPTURE(pidfd);
   auto go = make_pipe(0);
@@ -141,7 +141,7 @@ TEST_CASE("a child that a debugger keeps after its end makes nobody spin and is 
   ::kill(child, SIGKILL);
   REQUIRE(test::wait_until(
       [&] { return test::read_file("/proc/" + std::to_string(child) + "/stat").find(") Z") != std::string::npos; }));
-  // What it has to see of this end it sees in a few turns; then nothing is ready.
+  // After a few turns of the loop nothing is ready.
   for (int turn = 0; turn < 100 && fixture.context.poll_one() != 0; ++turn) {
   }
   CHECK(fixture.context.poll_one() == 0);

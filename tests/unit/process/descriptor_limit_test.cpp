@@ -16,7 +16,7 @@ using namespace ddrun::process;
 
 namespace {
 
-/// Puts the limit back at its end.
+/// Restores the limit in its destructor.
 struct LimitKeeper {
   LimitKeeper() { ::getrlimit(RLIMIT_NOFILE, &before); }
   ~LimitKeeper() { ::setrlimit(RLIMIT_NOFILE, &before); }
@@ -37,7 +37,7 @@ void set_soft_limit(rlim_t soft) {
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &lower) == 0);
 }
 
-/// How many descriptors fit into the kernel's table without its being enlarged.
+/// Size of the kernel's descriptor table.
 long table_size() {
   for (const std::string& line : split(read_small_file("/proc/self/status").value_or(""), '\n')) {
     if (line.starts_with("FDSize:")) return ::atol(line.c_str() + 7);
@@ -47,20 +47,20 @@ long table_size() {
 
 }  // namespace
 
-TEST_CASE("room is made for descriptors before they are needed") {
+TEST_CASE("the descriptor table is enlarged in advance") {
   const LimitKeeper keeper;
   raise_descriptor_limit();
   const long before = table_size();
   const auto more = std::min<std::size_t>(4 * static_cast<std::size_t>(before), limit().rlim_cur);
   reserve_descriptors(more);
   CHECK(table_size() >= static_cast<long>(more));
-  // What does not fit into the limit is not reserved, and nothing is left open.
+  // A count above the limit reserves up to the limit, and no descriptor is left open.
   const std::size_t free_before = free_descriptors();
   reserve_descriptors(limit().rlim_cur + 100);
   CHECK(free_descriptors() == free_before);
 }
 
-TEST_CASE("the soft limit is raised to the hard one and the old one given back") {
+TEST_CASE("the soft limit is raised to the hard one and the old one returned") {
   const LimitKeeper keeper;
   set_soft_limit(100);
   const rlimit before = raise_descriptor_limit();

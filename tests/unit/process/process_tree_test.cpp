@@ -1,5 +1,3 @@
-// Who descends from whom.
-
 #include "ddrun/process/process_tree.hpp"
 
 #include <sched.h>
@@ -21,10 +19,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// A family of processes: child, its children, and below the last one of them a grandchild. All sleep in pause().
-class Family {
+/// A tree of processes: a child, its two children, and a child of the second one. All sleep in pause().
+class TestTree {
  public:
-  Family() {
+  TestTree() {
     auto pipe = make_pipe();
     REQUIRE(pipe);
     child = ::fork();
@@ -32,7 +30,7 @@ class Family {
       ::setpgid(0, 0);
       if (::fork() == 0) sleep_for_ever(pipe->write.get());
       if (::fork() == 0) {
-        ::prctl(PR_SET_NAME, "a) b (c) R 1 2");  // brackets and blanks do not confuse the reader of /proc/PID/stat
+        ::prctl(PR_SET_NAME, "a) b (c) R 1 2");  // must not break the parser of /proc/PID/stat
         ::setsid();
         if (::fork() == 0) sleep_for_ever(pipe->write.get());
         sleep_for_ever(pipe->write.get());
@@ -42,13 +40,13 @@ class Family {
     char ready[4];
     for (std::size_t n = 0; n < sizeof ready; ++n) REQUIRE(::read(pipe->read.get(), ready + n, 1) == 1);
   }
-  ~Family() {
+  ~TestTree() {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     kill_all_descendants(std::chrono::steady_clock::now() + 20s);
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
-  Family(const Family&) = delete;
-  Family& operator=(const Family&) = delete;
+  TestTree(const TestTree&) = delete;
+  TestTree& operator=(const TestTree&) = delete;
 
   pid_t child = 0;
 
@@ -66,13 +64,13 @@ const ProcessInfo* find(const std::vector<ProcessInfo>& all, pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("all descendants are found and parents stand before their children") {
-  const Family family;
+TEST_CASE("all descendants are found and parents precede their children") {
+  const TestTree tree;
   const auto all = descendants(::getpid());
   REQUIRE(all.size() == 4);
-  CHECK(all[0].pid == family.child);
+  CHECK(all[0].pid == tree.child);
   CHECK(all[0].parent == ::getpid());
-  CHECK(all[0].group == family.child);
+  CHECK(all[0].group == tree.child);
   CHECK(find(all, ::getpid()) == nullptr);
   for (std::size_t i = 1; i < all.size(); ++i) {
     const ProcessInfo* parent = find(all, all[i].parent);
@@ -81,14 +79,14 @@ TEST_CASE("all descendants are found and parents stand before their children") {
     // Blocked in pause(), or on the way there.
     CHECK((all[i].state == 'S' || all[i].state == 'R'));
   }
-  const auto below = descendants(family.child);
+  const auto below = descendants(tree.child);
   CHECK(below.size() == 3);
-  CHECK(std::count_if(below.begin(), below.end(), [&](const auto& info) { return info.group == family.child; }) == 1);
+  CHECK(std::count_if(below.begin(), below.end(), [&](const auto& info) { return info.group == tree.child; }) == 1);
   CHECK(std::any_of(below.begin(), below.end(),
                     [](const ProcessInfo& info) { return process_name(info.pid) == "a) b (c) R 1 2"; }));
 }
 
-TEST_CASE("who is spared is no descendant, nor what descends from it, and outlives the others") {
+TEST_CASE("an excluded child and its descendants are neither listed nor killed") {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t excluded = ::fork();
   if (excluded == 0) {
@@ -111,7 +109,7 @@ TEST_CASE("who is spared is no descendant, nor what descends from it, and outliv
   CHECK_FALSE(has_children());
 }
 
-TEST_CASE("a zombie is told as one") {
+TEST_CASE("a zombie is listed as one") {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   siginfo_t info{};
@@ -126,11 +124,11 @@ TEST_CASE("a zombie is told as one") {
   CHECK(process_name(child).empty());
 }
 
-TEST_CASE("killing all descendants leaves none and takes no longer than it must") {
+TEST_CASE("killing all descendants leaves none and ends before its time limit") {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const auto start = std::chrono::steady_clock::now();
   {
-    const Family family;
+    const TestTree tree;
     CHECK(kill_all_descendants(start + 20s) == 0);
     CHECK(descendants(::getpid()).empty());
     CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);
@@ -138,12 +136,12 @@ TEST_CASE("killing all descendants leaves none and takes no longer than it must"
   CHECK(std::chrono::steady_clock::now() - start < 10s);
 }
 
-TEST_CASE("only the process that was found is signalled, not a later one of its number") {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // until the family is gone
-  const Family family;
+TEST_CASE("a process that reuses the pid of a found one is not signalled") {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // until the tree is gone
+  const TestTree tree;
   auto all = descendants(::getpid());
   const auto found =
-      std::find_if(all.begin(), all.end(), [&](const ProcessInfo& info) { return info.parent == family.child; });
+      std::find_if(all.begin(), all.end(), [&](const ProcessInfo& info) { return info.parent == tree.child; });
   REQUIRE(found != all.end());
   const ProcessInfo grandchild = *found;
   ProcessInfo earlier = grandchild;
@@ -161,7 +159,7 @@ TEST_CASE("only the process that was found is signalled, not a later one of its 
   }));
 }
 
-TEST_CASE("who is left is not known where /proc cannot be read") {
+TEST_CASE("the number of survivors is unknown where /proc cannot be read") {
   const pid_t child = ::fork();
   if (child == 0) {
     if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||

@@ -16,19 +16,19 @@ const Clock::time_point start = Clock::time_point() + 1h;
 
 }  // namespace
 
-TEST_CASE("Ctrl-C twice is meant, however quick") {
+TEST_CASE("Ctrl-C twice forces a kill, however quick") {
   RepeatedSignal rule;
   CHECK_FALSE(rule.forces_kill(SIGINT, kernel, start));
   CHECK(rule.forces_kill(SIGINT, kernel, start + 10ms));
 }
 
-TEST_CASE("Ctrl-C and then the terminal's other key is meant") {
+TEST_CASE("Ctrl-C and then the terminal's other key forces a kill") {
   RepeatedSignal rule;
   CHECK_FALSE(rule.forces_kill(SIGINT, kernel, start));
   CHECK(rule.forces_kill(SIGQUIT, kernel, start + 10ms));
 }
 
-TEST_CASE("The same signal is meant a second after the first and not before") {
+TEST_CASE("The same signal forces a kill a second after the first and not before") {
   for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1}) {
     RepeatedSignal rule;
     CHECK_FALSE(rule.forces_kill(signal, user_process, start));
@@ -38,7 +38,7 @@ TEST_CASE("The same signal is meant a second after the first and not before") {
   }
 }
 
-TEST_CASE("GNU timeout and systemd are not taken for a person") {
+TEST_CASE("The two signals of GNU timeout and of systemd are one request") {
   RepeatedSignal timeout;
   CHECK_FALSE(timeout.forces_kill(SIGTERM, user_process, start));
   CHECK_FALSE(timeout.forces_kill(SIGTERM, user_process, start));
@@ -48,7 +48,7 @@ TEST_CASE("GNU timeout and systemd are not taken for a person") {
   CHECK_FALSE(systemd.forces_kill(SIGINT, user_process, start + 5s));
 }
 
-TEST_CASE("A hang-up is never meant twice") {
+TEST_CASE("A repeated SIGHUP never forces a kill") {
   RepeatedSignal rule;
   for (const auto after : {0ms, 10ms, 5000ms, 60000ms}) {
     CHECK_FALSE(rule.forces_kill(SIGHUP, kernel, start + after));
@@ -56,7 +56,7 @@ TEST_CASE("A hang-up is never meant twice") {
   }
 }
 
-TEST_CASE("One Ctrl-C after a program's request is a first one") {
+TEST_CASE("Ctrl-C after another signal counts as the first") {
   RepeatedSignal rule;
   CHECK_FALSE(rule.forces_kill(SIGTERM, user_process, start));
   CHECK_FALSE(rule.forces_kill(SIGINT, kernel, start + 5s));

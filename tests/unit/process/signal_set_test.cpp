@@ -1,4 +1,4 @@
-// Which signals ddrun takes, and that it takes them as events.
+// Which signals ddrun handles, and that they arrive as events.
 
 #include <signal.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ struct Ignored {
 
 }  // namespace
 
-TEST_CASE("signals that users and clusters send are handled, our own faults and what cannot be caught are not") {
+TEST_CASE("signals that users and schedulers send are handled, faults and signals that cannot be caught are not") {
   const auto handled = members(handled_signals());
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH, SIGCHLD}) {
     CAPTURE(signal);

@@ -19,28 +19,27 @@ struct ChildEnd {
   rusage use{};
 };
 
-/// Learns of the end of children and reaps them, workers and adopted orphans alike.
+/// Detects the exit of children and reaps them, workers and adopted orphans alike. Used on the executor's thread only;
+/// nothing blocks.
 ///
-/// A watched child's end is seen through its pidfd, all of which sit in one epoll set of our own, so that Asio has one
-/// descriptor to look at, and become ready in the order of the ends. Children without a pidfd, and orphans that this
-/// process adopts as a subreaper, are seen when the owner of SIGCHLD calls reap(). Of those without a pidfd the first
-/// that has ended since the last SIGCHLD is told first, and then the oldest: the kernel keeps no other order.
-/// A helper (ddrun/helper/run.hpp) counts as an orphan here, and its end is told to the one that runs it.
-/// Everything happens on the executor's thread; nothing blocks.
+/// The exit of a watched child is seen through its pidfd. All pidfds are in one epoll set, so that Asio watches one
+/// descriptor, and become ready in the order of the exits. Children without a pidfd, and orphans that this process
+/// adopts as a subreaper, are seen when the owner of SIGCHLD calls reap(). Of those without a pidfd the first that has
+/// exited since the last SIGCHLD is reported first, and then the oldest: the kernel keeps no other order.
+/// A helper (ddrun/helper/run.hpp) counts as an orphan; its status is forwarded to the caller that runs it.
 class ChildWatcher {
  public:
   using OnEnd = std::function<void(const ChildEnd&)>;
 
-  /// `on_end` is called for watched children, `on_orphan` after an adopted one was reaped.
+  /// `on_end` is called once for each watched child, `on_orphan` after adopted ones were reaped.
   ChildWatcher(boost::asio::any_io_executor executor, OnEnd on_end, std::function<void()> on_orphan);
 
-  /// Must be called once before watch().
+  /// Must be called once before watch(). Fails with `unavailable`.
   Result<void> open();
-  /// From now on the end of this child is reported, in the order in which children with a pidfd end. `pidfd` (-1: none)
-  /// must stay open until that report.
+  /// Reports this child's exit. `pidfd` (-1: none) is borrowed and must stay open until then.
   void watch(pid_t pid, int pidfd);
-  /// SIGCHLD has come: reap the children that have ended. `first`: whose end it told of, if known; when SIGCHLD comes
-  /// for several ends at once, that is the first of them.
+  /// Called on SIGCHLD: reaps the children that have exited. `first`: the signal's sender; where one SIGCHLD stands for
+  /// several exits, that is the first of them.
   void reap(pid_t first = 0);
 
  private:

@@ -13,37 +13,36 @@
 
 namespace ddrun::process {
 
-/// Starts processes: each leads a session and process group of its own, has an empty signal mask, default
-/// dispositions, exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
+/// Starts processes. Each leads a new session and process group, has an empty signal mask, default dispositions,
+/// exactly the descriptors 0, 1 and 2, and is killed by the kernel when the thread that started it ends.
 ///
-/// Several can be on their way at once, each in a slot of its own: on a busy machine a new session waits for its turn
-/// (the scheduler gives each a group, see autogroup in sched(7)), and on an idle one the next is prepared on one CPU
-/// while the last executes on another.
+/// Up to `slots` starts overlap: on a busy machine a new session waits for the scheduler (see autogroup in sched(7)),
+/// and on an idle one the next start is prepared on one CPU while the last executes on another.
 ///
-/// One per program, made before any thread is started, used from one thread that lives as long as the workers
-/// (the parent-death signal is tied to the thread).
+/// One per program, made before any thread is started, used from one thread that lives as long as the workers (the
+/// parent-death signal is tied to the thread).
 class Launcher final : public Spawner {
  public:
-  /// Parks a few low descriptors, allocates the children's stacks and asks the kernel once what it can do.
-  /// With `allow_pidfd` false no pidfd is ever asked for (also switched off by DDRUN_NO_PIDFD=1, for tests).
+  /// Reserves a few low descriptors, allocates the children's stacks and detects features of the kernel. Fails with
+  /// `unavailable`. With `allow_pidfd` false no pidfd is requested (also switched off by DDRUN_NO_PIDFD=1, for tests).
   static Result<Launcher> create(bool allow_pidfd = true);
   Launcher(Launcher&&) noexcept;
   Launcher& operator=(Launcher&&) = delete;
   ~Launcher() override;
 
-  /// Children get this RLIMIT_NOFILE instead of ours.
+  /// RLIMIT_NOFILE of the children; default: this process's.
   void set_child_descriptor_limit(const rlimit& limit) { child_descriptor_limit_ = limit; }
 
-  /// Children are born in this cgroup (its directory); empty: in ours. Where the kernel refuses, they are born in ours.
+  /// Directory of the children's cgroup; empty, or where the kernel refuses: that of this process.
   void set_child_cgroup(UniqueFd directory) { cgroup_ = std::move(directory); }
 
   Result<void> begin(int slot, const SpawnPlan& plan) override;
   Result<Spawned> confirm(int slot) override;
-  /// Both, one after the other.
+  /// begin() and confirm() with the first slot.
   Result<Spawned> spawn(const SpawnPlan& plan);
 
   [[nodiscard]] bool has_pidfd() const override { return has_pidfd_; }
-  /// While this process, which adopts what its children leave, has any child.
+  /// As a subreaper adopts orphans: true while this process has any child other than a helper.
   [[nodiscard]] bool has_processes() const override;
 
  private:

@@ -15,48 +15,46 @@ struct ProcessInfo {
   pid_t group = 0;
   char state = '?';  ///< as in /proc/PID/stat: R S D T t Z …
   pid_t session = 0;
-  unsigned long long start_time = 0;  ///< in clock ticks since boot; tells it from a later process of the same number
+  unsigned long long start_time = 0;  ///< in clock ticks since boot; with `pid` it identifies a process
 };
 
-/// All that descend from `root` now, `root` itself left out, parents before their children; and without those in
-/// `excluded` and what descends from them. Reads /proc once; a process that is born meanwhile may be missing, so a
-/// caller that kills has to look again. Zombies are included.
+// All may be called from any thread, and none blocks but where stated.
+
+/// All descendants of `root` without `root`, parents before their children, zombies included; `excluded` ones and their
+/// descendants are left out. Reads /proc once: a process that is forked meanwhile may be missing, so a caller that
+/// kills has to call it again. Empty if /proc cannot be read.
 [[nodiscard]] std::vector<ProcessInfo> descendants(pid_t root, const std::vector<pid_t>& excluded = {});
 
-/// This process's workers and all that they have left: its descendants without its helpers (ddrun/helper/run.hpp) and
-/// what descends from those. Otherwise as descendants().
+/// descendants() of this process without its helpers (ddrun/helper/run.hpp).
 [[nodiscard]] std::vector<ProcessInfo> workers_and_their_descendants();
 
-/// Sends a signal to one of this process's descendants, as they were found a moment ago. Where it is not a child, whose
-/// number stays its own until we have waited for it, it is held by a pidfd and looked at again: its parent may have
-/// waited for it, and the number be another's by now. False if it is gone.
+/// Sends a signal to a descendant of this process that was found a moment ago. The pid of a child is valid until it is
+/// waited for. Any other process is held by a pidfd and its start time compared, as its pid may have been reused. False
+/// if the process is gone.
 bool signal_descendant(const ProcessInfo& info, int signal);
 
-/// SIGKILLs all workers_and_their_descendants() once, and reaps none. True if there was one to kill: one that was born
-/// meanwhile is found by the next call. For any thread, while the one that waits for them cannot.
+/// Sends SIGKILL to all workers_and_their_descendants() once. True if there was one. For use while the thread that
+/// reaps them is blocked.
 bool kill_workers_without_reaping();
 
-/// True if no process is there that could continue this process's group once it has been stopped: no member has a
-/// parent in another group of the session. The kernel then lets SIGTSTP stop none. True as well where /proc does not
-/// tell.
+/// True if this process's group is orphaned in the sense of POSIX: no member has a parent in another group of the
+/// session, and the kernel discards SIGTSTP. True as well where /proc cannot be read.
 [[nodiscard]] bool own_group_is_orphaned();
 
 /// Workers' processes whose stdin is `terminal` and of which a thread waits in read() or select() for input from it,
 /// also while it is stopped. None where the kernel does not show system calls.
 [[nodiscard]] std::vector<ProcessInfo> readers_of_terminal(dev_t terminal);
 
-/// True while this process has any child, dead or alive.
+/// True while this process has any child, zombies included.
 [[nodiscard]] bool has_children();
 
 /// The program's name as the kernel keeps it (15 characters), empty if the process is gone.
 [[nodiscard]] std::string process_name(pid_t pid);
 
-/// SIGKILLs everything that descends from this process and reaps it, again and again until no child is left. Needs
-/// this process to be a child subreaper, else grandchildren slip away. Blocks, at most until `give_up`; what is left
-/// then cannot be killed (uninterruptible in the kernel). Gives back how many are left;
-/// nothing if that cannot be known because /proc cannot be read.
-/// Only for a process whose children are all to die, without any other wait going on. `excluded`, a child, and what
-/// descends from it are left alone; 0: none is.
+/// Sends SIGKILL to all descendants of this process and reaps them, repeatedly until no child is left. This process
+/// must be a child subreaper (else orphaned grandchildren are missed), all its children must be expendable, and no
+/// other thread may wait for one. `excluded`, a child, and its descendants are spared; 0: none. Blocks until `give_up`
+/// at most. Returns the number of processes that are left (state D in the kernel), nothing if /proc cannot be read.
 std::optional<std::size_t> kill_all_descendants(std::chrono::steady_clock::time_point give_up, pid_t excluded = 0);
 
 }  // namespace ddrun::process

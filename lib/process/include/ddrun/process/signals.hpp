@@ -19,18 +19,17 @@
 
 namespace ddrun::process {
 
-/// A signal and who sent it (0 if the kernel did, for example for Ctrl-C).
 struct SignalEvent {
   int signal = 0;
-  pid_t sender = 0;
+  pid_t sender = 0;  ///< 0: the kernel, as for Ctrl-C
 };
 
-/// Signals that ddrun takes as events: all that a user or a cluster sends, SIGCHLD, and none of those that mean a
-/// fault of our own (SEGV, ABRT …) or that the user had told us to ignore (nohup).
+/// Signals that ddrun handles as events: all that a user or a scheduler sends, and SIGCHLD. Not those of faults (SEGV,
+/// ABRT …), nor HUP, INT and QUIT where the caller ignores them (nohup).
 [[nodiscard]] sigset_t handled_signals();
 
-/// Delivers handled_signals() as events on the executor, through a signalfd. They must be blocked in every thread
-/// (block_handled_signals() before any is started).
+/// Delivers handled_signals() as events on the executor, through a signalfd. They must be blocked in every thread:
+/// call block_handled_signals() before the first thread is started. open() fails with `unavailable`.
 class SignalSource {
  public:
   using OnSignal = std::function<void(const SignalEvent&)>;
@@ -46,17 +45,17 @@ class SignalSource {
 
 void block_handled_signals();
 
-/// Tells a person who repeats a signal that ends the job, and so means "at once", from the programs that ask once but
-/// send two: GNU timeout (to the process and to its group), a closed terminal (SIGHUP from the shell and from the
-/// kernel), systemd (SIGTERM, then SIGHUP). This rule is here and nowhere else; guard, sweeper and agent follow it.
+/// Decides whether a repeated ending signal means "kill immediately". A user repeats one to force the end; some
+/// programs send two for one request: GNU timeout (to the process and to its group), a closed terminal (SIGHUP from the
+/// shell and from the kernel), systemd (SIGTERM, then SIGHUP). Guard, sweeper and agent all use this rule.
 class RepeatedSignal {
  public:
-  /// Programs that send a signal twice do so within this time.
+  /// A program that sends a signal twice does so within this time.
   static constexpr std::chrono::seconds duplicate_window{1};
 
-  /// To be told each ending signal as it comes; `sender`: 0 if the kernel sent it. True if it repeats an earlier one by
-  /// intention: both came from the terminal's keys, or both are the same signal and `duplicate_window` lies between the
-  /// first and this one. SIGHUP is never repeated by a person.
+  /// To be called with each ending signal; `sender`: 0 for the kernel. True if both this and an earlier one came from
+  /// the terminal's keys, or if it is the same signal and `duplicate_window` has passed since the first. Never for
+  /// SIGHUP, which no user sends by hand.
   bool forces_kill(int signal, pid_t sender, Clock::time_point now) {
     const bool key = sender == 0 && (signal == SIGINT || signal == SIGQUIT);
     const bool second_key = key && std::exchange(key_pressed_, key_pressed_ || key);
@@ -68,35 +67,33 @@ class RepeatedSignal {
 
  private:
   bool key_pressed_ = false;
-  std::array<Clock::time_point, NSIG> first_{};  ///< the epoch: has not come
+  std::array<Clock::time_point, NSIG> first_{};  ///< the epoch: not received
 };
 
-/// What reaches the agent process from outside of the job: signals, on whichever route they come, and the death of
-/// guard or sweeper. Slurm, systemd and others signal every process of a job: guard, sweeper and agent then hear the
-/// same one, and it is told once.
+/// The agent's input from outside of the job: signals by any route, and the death of guard or sweeper. Slurm, systemd
+/// and others signal every process of a job: the copies by guard, sweeper and agent are reported once.
 class SignalReceiver {
  public:
   struct Listener {
-    /// One that ends the job may come again without meaning anything: see SignalMessage::at_once.
+    /// An ending signal that is repeated without SignalMessage::at_once can be ignored.
     std::function<void(const SignalMessage&)> signal;
-    /// SIGCHLD, for this child and perhaps others that have ended after it.
+    /// SIGCHLD, for this child and perhaps others that have exited after it.
     std::function<void(pid_t first)> child_ended;
-    /// `who`: "guard" or "sweeper"; it was killed.
+    /// `name`: "guard" or "sweeper", which was killed.
     std::function<void(const char* name, pid_t pid)> parent_lost;
   };
 
-  /// `context` is borrowed; its descriptors are taken. The listener is called on the executor.
+  /// `context` is borrowed; open() takes over its descriptors. The listener is called on the executor.
   SignalReceiver(boost::asio::any_io_executor executor, AgentContext& context, Listener listener);
 
-  /// From now on all that comes is told, and guard and sweeper know that the agent listens: which signals end the job,
-  /// and how long an orderly end may take. The sources must have been blocked before: see SignalSource. Fails with
-  /// `unavailable`.
+  /// Begins to report, and publishes in the shared state which signals end the job and how long an orderly end may
+  /// take. The signals must have been blocked before: see SignalSource. Fails with `unavailable`.
   Result<void> open(const std::set<int>& ending_signals, Milliseconds grace);
-  /// Guard and sweeper may know that the agent listens no more.
+  /// Publishes that the agent handles signals no longer.
   void close();
 
  private:
-  /// The route on which a signal came: from the guard, from the sweeper, or straight to us.
+  /// How a signal reached the agent: by the guard, by the sweeper, or sent to the agent itself.
   enum class Route { guard, sweeper, direct };
   void on_direct_signal(const SignalEvent& event);
   void read_guard_messages();

@@ -9,54 +9,52 @@
 
 namespace ddrun::process {
 
-/// Everything a new process is made from. All pointers are borrowed and must live, unchanged, until the launcher has
-/// confirmed the start; nothing behind them is copied, so a caller that starts thousands prepares the common parts
-/// once.
+/// Everything that a new process is made from. All pointers are borrowed and must stay valid and unchanged until
+/// confirm(); nothing is copied, so a caller that starts thousands prepares the common parts once.
 struct SpawnPlan {
   const char* program = nullptr;       ///< path, not searched for
   char* const* argv = nullptr;         ///< null-terminated
   char* const* environment = nullptr;  ///< null-terminated "NAME=VALUE"
-  const char* directory = nullptr;     ///< working directory; null: ours
-  /// Descriptors for 0, 1 and 2; -1: ours. Every other descriptor is closed in the child.
+  const char* directory = nullptr;     ///< working directory; null: the caller's
+  /// Descriptors for 0, 1 and 2; -1: the caller's. Every other descriptor is closed in the child.
   int standard_in = -1;
   int standard_out = -1;
   int standard_err = -1;
   /// 1 or 2: that standard stream, a terminal that controls no session yet, becomes the controlling terminal, so that
-  /// /dev/tty can be opened. -1: none. None of its processes is in the terminal's foreground, and so: the process's end
-  /// is no SIGHUP for what it has started; reading from /dev/tty fails at once with EIO instead of waiting for a user
-  /// to type; and no key and no new size of the terminal is a signal. Where a sandbox forbids it there is none.
+  /// /dev/tty can be opened. -1, or where a sandbox forbids it: none. The terminal's foreground group is empty, so that
+  /// its processes get no SIGHUP when the child ends, no SIGWINCH and no signals of keys, and a read from /dev/tty
+  /// fails with EIO instead of waiting for input.
   int controlling_terminal = -1;
-  const unsigned long* cpu_mask = nullptr;  ///< as for sched_setaffinity; null: ours
+  const unsigned long* cpu_mask = nullptr;  ///< as for sched_setaffinity; null: the caller's
   std::size_t cpu_mask_bytes = 0;
-  bool want_pidfd = true;  ///< false spares a descriptor; its end is then learned from SIGCHLD
+  bool want_pidfd = true;  ///< false saves a descriptor; the exit is then reported by SIGCHLD
 };
 
-/// A process that was just started. `pidfd` is empty where the kernel or a sandbox has none, or none was wanted.
+/// A started process. `pidfd` is empty where the kernel or a sandbox has none, or none was wanted.
 struct Spawned {
   pid_t pid = 0;
   UniqueFd pidfd;
 };
 
-/// Starts workers, several at a time, and knows whether anything is left of them: whose children they are is its own
-/// affair.
+/// Starts workers, several at a time. The interface does not say which process becomes their parent.
 class Spawner {
  public:
-  /// How many starts can be unconfirmed at once.
+  /// How many starts can be unconfirmed at the same time.
   static constexpr int slots = 8;
 
   virtual ~Spawner() = default;
 
-  /// Begins a start in a slot that is free. The descriptors of `plan` may be closed afterwards; what it points to must
-  /// stay until confirm(). Fails with `unavailable` if not even a process can be made; then the slot is free.
+  /// Begins a start in a free slot; does not wait for exec. The descriptors of `plan` may be closed afterwards, its
+  /// pointers must stay valid until confirm(). Fails with `unavailable` if no process can be made; the slot stays free.
   virtual Result<void> begin(int slot, const SpawnPlan& plan) = 0;
-  /// Waits until the program of this slot is being executed, or has failed to be; the slot is free then. Errors name
-  /// the step that failed (`not_found`, `not_executable` for exec, else `unavailable`); that child has been reaped.
+  /// Blocks until the slot's child has executed its program or has failed to; the slot is free then. Errors name the
+  /// step that failed (`not_found` or `not_executable` for exec, else `unavailable`); that child has been reaped.
   /// Until this has returned, no other code may reap the child.
   virtual Result<Spawned> confirm(int slot) = 0;
 
-  /// Whether what it starts comes with a pidfd, if one is wanted.
+  /// Whether started processes come with a pidfd, if one is wanted.
   [[nodiscard]] virtual bool has_pidfd() const = 0;
-  /// True while anything that it has started, or that descends from that, is there, dead or alive.
+  /// True while a started process or a descendant of one exists, zombies included.
   [[nodiscard]] virtual bool has_processes() const = 0;
 };
 
