@@ -37,9 +37,9 @@ void ByteQueue::grow(std::size_t count) {
 
 namespace {
 
-/// From this many queued bytes on there is no point in collecting more before writing.
+/// With this many queued bytes schedule_flush() writes at once.
 constexpr std::size_t flush_size = std::size_t{64} << 10U;
-/// A terminal reports room when it can take at least this much.
+/// After poll() a write of this size does not block.
 constexpr std::size_t terminal_write_size = 128;
 constexpr std::size_t pipe_write_size = 4096;
 
@@ -80,9 +80,9 @@ void Console::choose_access() {
     access_ = Access::direct;
     return;
   }
-  // O_NONBLOCK belongs to the open file, which the user's shell and the workers share with us: setting it there would
-  // break them. Opening the same pipe or terminal again gives one of our own. (Opening a pty's master again would make
-  // a new terminal instead.)
+  // O_NONBLOCK is a flag of the open file description, which the user's shell and the workers share and expect to
+  // block. Opening the same pipe or terminal again gives another one. (For a pty's master it would make a new
+  // terminal.)
   if (!is_pty_master(info)) {
     const std::string path = concat("/proc/self/fd/", fd_);
     own_fd_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -115,19 +115,19 @@ void Console::end_line_of_other_writer(const void* writer) {
   if (terminal_) reset_screen_of_other_writer(writer);
   if (cursor_ == Cursor::line_start || line_owner_ == writer) return;
   if (cursor_ == Cursor::in_line) queue_.append("\n");
-  else if (can_erase_) queue_.append(erase_to_end_of_line);  // a progress bar stood here
+  else if (can_erase_) queue_.append(erase_to_end_of_line);  // of a progress bar
   cursor_ = Cursor::line_start;
 }
 
 void Console::add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece) {
   if (piece.end == PieceEnd::cut && !piece.continues && piece.text == show_cursor) {
-    // The last that a progress bar writes, behind its last line: nothing to see, and so no line.
+    // A progress bar writes this last, behind its last line, so no newline follows.
     screen_->hidden = false;
     return queue_.append(show_cursor);
   }
   end_line_of_other_writer(writer);
   const bool continues_here = piece.continues && cursor_ != Cursor::line_start;
-  // The line has been ended for others already, and no more of it has come.
+  // The line was already ended for another writer, and no more of it has come.
   if (piece.continues && !continues_here && piece.text.empty()) return;
   if (!continues_here) queue_.append(prefix);
   filtered_.clear();
@@ -201,7 +201,7 @@ void Console::wait_until_writable() {
   struct epoll_event event {};
   event.events = EPOLLOUT | EPOLLONESHOT;
   const int target = own_fd_ ? own_fd_.get() : fd_;
-  // The console's own descriptor is not given to Asio, which would switch a shared one to non-blocking.
+  // Asio would set O_NONBLOCK on the console's descriptor, so it watches an epoll set instead.
   if (!watch_.is_open()) {
     UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, target, &event) != 0) return write_failed(errno);
@@ -221,7 +221,7 @@ void Console::write_failed(int err) {
   if (first_error_.empty()) first_error_ = concat("cannot write to the console: ", std::strerror(err));
   count_lost(queue_.size());
   queue_.consume(queue_.size());
-  // On a full disk there may be room again for what comes next; all else means that the reader is gone.
+  // A full disk may have room again later; all other errors are final.
   gone_ = err != ENOSPC && err != EDQUOT && err != EFBIG;
   reader_closed_ = err == EPIPE || err == ECONNRESET || (err == EIO && terminal_);
 }
@@ -239,9 +239,9 @@ void Console::close() {
   boost::system::error_code ignored;
   watch_.close(ignored);
   waiting_ = false;
-  if (screen_ && screen_->hidden && !gone_) queue_.append(show_cursor);  // a worker was ended amid its progress bar
+  if (screen_ && screen_->hidden && !gone_) queue_.append(show_cursor);  // a worker was killed during a progress bar
   if (write_queued()) return;
-  if (first_error_.empty()) first_error_ = "nobody read them in time";
+  if (first_error_.empty()) first_error_ = "not read in time";
   count_lost(queue_.size());
   queue_.consume(queue_.size());
 }

@@ -24,7 +24,7 @@ std::optional<std::string> value_of(std::string_view macro, const PrefixFacts& f
   return std::nullopt;
 }
 
-/// As Python's string.Template: ${name}, $name, and $$ for a dollar. Any other dollar is just one.
+/// As Python's string.Template: ${name}, $name, and $$ for a dollar. Any other dollar stays.
 Result<std::string> expand(std::string_view text, const PrefixFacts& facts) {
   std::string result;
   std::size_t at = 0;
@@ -95,7 +95,7 @@ std::size_t screen_width(std::string_view prefix) {
 
 std::string time_stamp(std::chrono::system_clock::time_point now) {
   const auto since_epoch = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count();
-  // Looking up the time zone costs more than a line of output: once per second is enough.
+  // localtime_r costs more than a line of output, so it is called once per second.
   static thread_local std::time_t known_second = -1;
   static thread_local std::array<char, 16> text{};
   const std::time_t second = since_epoch / 1000;

@@ -9,7 +9,7 @@
 
 namespace ddrun::logs {
 
-/// What a line's prefix can be made of.
+/// Values for a line's prefix.
 struct PrefixFacts {
   std::string_view role;
   std::string_view hostname;
@@ -19,15 +19,14 @@ struct PrefixFacts {
   bool teed = false;  ///< the stream also goes to a file by --tee
 };
 
-/// Fails with `invalid_argument` if the template names something that is not known.
+/// Fails with `invalid_argument` if the template has an unknown name.
 [[nodiscard]] Result<void> check_template(std::string_view text);
 
-/// What stands before each console line of a stream, without the time; may be empty.
-/// A template wins over a label, a label over torchrun's prefix for tee'd streams, that over the number of workers.
+/// The prefix of each console line of a stream, without the time; may be empty. Precedence: template, label, torchrun's
+/// prefix for tee'd streams, rank if there are several workers.
 [[nodiscard]] std::string line_prefix(const LogSpec& log, const PrefixFacts& facts);
 
-/// Columns of a terminal that a prefix takes: one for each character, in UTF-8. (Wide ones take two, and are rare
-/// here.)
+/// Columns of a terminal that a prefix takes: one for each UTF-8 character. (Wide characters are counted as one.)
 [[nodiscard]] std::size_t screen_width(std::string_view prefix);
 
 /// "HH:MM:SS.mmm ", local time.

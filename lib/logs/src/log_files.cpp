@@ -19,7 +19,7 @@ namespace ddrun::logs {
 
 namespace {
 
-/// A line may go over a file's limit by this much rather than be torn.
+/// A file may exceed its limit by this much, so that a line is not cut.
 constexpr std::size_t max_line_overrun = 4096;
 constexpr std::chrono::seconds retry_delay{1};
 
@@ -27,7 +27,7 @@ constexpr std::chrono::seconds retry_delay{1};
 int rename_to_new(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return errno;
-  // Some file systems, such as NFS, do not know how to. A second name is not made over another one either.
+  // Some file systems, such as NFS, lack RENAME_NOREPLACE. link() does not replace an existing file either.
   if (::link(from.c_str(), to.c_str()) != 0) return errno;
   return ::unlink(from.c_str()) == 0 ? 0 : errno;
 }
@@ -41,7 +41,7 @@ bool LogFile::open() {
   const auto try_open = [&] { return ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666); };
   int fd = try_open();
   if (fd < 0 && errno == ENOENT) {
-    // The attempt may have begun while the disk was full, or a cleaner has been here.
+    // The disk was full when the attempt began, or another program has removed the directory.
     if (layout_ == nullptr || layout_->restore()) {
       const std::string worker_dir = path_.substr(0, path_.rfind('/'));
       ::mkdir(worker_dir.substr(0, worker_dir.rfind('/')).c_str(), 0777);
@@ -64,7 +64,7 @@ bool LogFile::open() {
 void LogFile::write(std::string_view bytes) {
   if (failing_) {
     if (Clock::now() < retry_at_) return count_lost(bytes);
-    // Go on with a whole line: half of one would be taken for something that the worker wrote.
+    // Resume with a whole line: a part of one would look like output of the worker.
     if (!lost_whole_lines_) {
       const std::size_t newline = bytes.find('\n');
       const std::size_t rest = newline == std::string_view::npos ? bytes.size() : newline + 1;
@@ -94,14 +94,14 @@ void LogFile::write(std::string_view bytes) {
   }
 }
 
-/// How much of `bytes` still belongs in this file; 0: it is full.
+/// How many of `bytes` go into this file; 0: it is full.
 std::size_t LogFile::fitting_size(std::string_view bytes) const {
   if (rotate_bytes_ == 0 || size_ + bytes.size() <= rotate_bytes_) return bytes.size();
   const std::size_t room = size_ < rotate_bytes_ ? static_cast<std::size_t>(rotate_bytes_ - size_) : 0;
   const std::size_t last_end = bytes.substr(0, room).rfind('\n');
   if (last_end != std::string_view::npos) return last_end + 1;
   if (at_line_start_ && size_ > 0) return 0;
-  // In the middle of a line: a little more than the limit rather than a torn line, but not without end.
+  // In the middle of a line: up to `max_line_overrun` above the limit.
   const std::uint64_t max_size = rotate_bytes_ + max_line_overrun;
   const std::string_view rest = bytes.substr(0, size_ < max_size ? static_cast<std::size_t>(max_size - size_) : 0);
   const std::size_t end = rest.find('\n');
@@ -112,9 +112,9 @@ void LogFile::rotate() {
   int err = EEXIST;
   // Names may be taken, by an earlier run or another program.
   while (err == EEXIST) err = rename_to_new(path_, concat(path_, '.', ++rotated_));
-  // Another program has removed the file: there is nothing to set aside, and a new one is wanted all the more.
+  // ENOENT: another program has removed the file; a new one is made below.
   if (err != 0 && err != ENOENT) {
-    // Better one file that is too big than bytes that are lost.
+    // A file that is too big is better than lost bytes.
     rotation_error_ = concat("cannot set ", path_, " aside: ", std::strerror(err));
     rotate_bytes_ = 0;
     return;
@@ -174,7 +174,7 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
   if (piped) plan.kind = StreamPlan::Kind::piped;
   else if (plan.file) plan.kind = StreamPlan::Kind::direct_file;
   else if (plan.console) plan.kind = StreamPlan::Kind::inherit;
-  // It is not shown, but if the worker fails, its last words are wanted.
+  // A stderr that is not shown is read for the failure report.
   else plan.kind = stream == StreamId::err ? StreamPlan::Kind::piped : StreamPlan::Kind::discard;
 
   switch (log.pty) {
@@ -183,7 +183,7 @@ StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int 
       plan.pty = piped && plan.console && targets.terminal && local_world_size <= max_workers_with_ptys;
       break;
     case PtyUse::always:
-      // A single worker that shares ddrun's terminal has one.
+      // A single worker inherits ddrun's terminal.
       plan.pty =
           plan.kind != StreamPlan::Kind::discard && !(plan.kind == StreamPlan::Kind::inherit && targets.terminal);
       if (plan.pty) plan.kind = StreamPlan::Kind::piped;
@@ -200,7 +200,7 @@ std::string random_name() {
   static constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::array<unsigned char, 8> bytes{};
   if (!fill_random(std::as_writable_bytes(std::span(bytes)))) {
-    // Only uniqueness matters, and mkdir makes sure of that.
+    // The name must only be unique, which mkdir() checks.
     for (auto& byte : bytes) byte = static_cast<unsigned char>(std::rand());
   }
   std::string name;
@@ -238,7 +238,7 @@ Result<void> make_dirs(const std::string& path) {
   return {};
 }
 
-/// A directory of this user; it may be there already.
+/// Makes a directory, or accepts an existing one of this user.
 Result<void> make_own_dir(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) == 0) return {};
   const int err = errno;
@@ -271,8 +271,8 @@ LogLayout::LogLayout(const LogSpec& log, std::string_view run_id) : run_id_(run_
 Result<void> LogLayout::make_root(const Announce& announce) {
   if (requested_root_.empty()) {
     std::string base = temporary_root();
-    // A place for error files alone is empty as a rule and gone with the job: memory is faster to make and remove it in
-    // than a disk, and that is a tenth of a short job's time.
+    // A directory for error files alone is usually empty and removed with the job. In memory that takes a tenth of a
+    // short job's time less than on a disk.
     if (!wanted_ && std::getenv("TMPDIR") == nullptr && ::access("/dev/shm", W_OK | X_OK) == 0) base = "/dev/shm";
     Result<void> announced;
     const auto announce_unused = [&](const std::string& path) {
@@ -316,7 +316,7 @@ Result<void> LogLayout::prepare(const Announce& announce) {
 
 Result<void> LogLayout::restore() const {
   auto made = requested_root_.empty() ? make_own_dir(root_) : make_dirs(root_);
-  // $TMPDIR itself may be gone.
+  // $TMPDIR itself may have been removed.
   if (!made && made.error().cause.value() == ENOENT && make_dirs(root_.substr(0, root_.rfind('/')))) {
     made = make_own_dir(root_);
   }

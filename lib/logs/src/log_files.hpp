@@ -18,14 +18,12 @@ class LogLayout;
 
 [[nodiscard]] inline bool disk_is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
 
-/// A file that grows at its end, and is set aside when it becomes too big: as `name.1` the first time, then as `name.2`
-/// and so on, so that one file is renamed however many there are. What is there already is never overwritten. Writing
-/// never fails for the caller: what does not fit on the disk is counted, and tried again with new bytes after a second.
-/// The file then goes on with a whole line.
+/// A file that is appended to, and renamed when it becomes too big: to `name.1` the first time, then to `name.2` and so
+/// on. Existing files are never overwritten. Writing may block on the disk and never fails for the caller: bytes that
+/// cannot be written are counted as lost. Writing is retried a second later and resumes with a whole line.
 class LogFile {
  public:
-  /// `rotate_bytes` 0: never rotated. Opens nothing yet. `layout`, which outlives this, makes directories again that
-  /// are gone.
+  /// `rotate_bytes` 0: never rotated. Opens nothing yet. `layout` is borrowed and restores removed directories.
   LogFile(std::string path, std::uint64_t rotate_bytes, const LogLayout* layout = nullptr);
 
   /// Opens the file now, making its directory if need be. On failure errno is set and writing will try again.
@@ -36,7 +34,7 @@ class LogFile {
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
   /// "cannot write <path>: <reason>"; empty while nothing has failed.
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
-  /// "cannot set <path> aside: <reason>"; the file then grows on. Empty while that has not failed.
+  /// "cannot set <path> aside: <reason>"; rotation has stopped then. Empty while that has not failed.
   [[nodiscard]] const std::string& rotation_error() const { return rotation_error_; }
 
  private:
@@ -63,67 +61,65 @@ class LogFile {
 
 enum class StreamId { out, err };
 
-/// What happens with one stream of one worker.
+/// The destinations of one stream of one worker.
 struct StreamPlan {
   enum class Kind {
-    inherit,      ///< the worker has ddrun's own descriptor; a terminal stays a terminal
+    inherit,      ///< the worker inherits ddrun's descriptor; a terminal stays a terminal
     discard,      ///< /dev/null
     direct_file,  ///< the worker writes its log file itself
-    piped,        ///< through ddrun, to the places below; a stderr that has none of them keeps its end in memory
+    piped,        ///< through ddrun, to the destinations below; a stderr without one is read for its last lines
   };
   Kind kind = Kind::inherit;
   bool file = false;       ///< has a log file
-  bool console = false;    ///< is shown, by ddrun or by inheriting
+  bool console = false;    ///< goes to the console, by ddrun or inherited
   bool duplicate = false;  ///< lines that match a filter are copied to the attempt's filtered log
   bool teed = false;
   bool pty = false;  ///< piped through a pseudo-terminal
 };
 
-/// Where a stream could go.
+/// Which destinations are possible.
 struct StreamTargets {
-  bool files = true;         ///< log files are wanted at all (--log-dir=/dev/null: no) and have their directory
-  bool unavailable = false;  ///< their directory could not be had: what was redirected is shown
+  bool files = true;         ///< log files are allowed (not --log-dir=/dev/null) and have their directory
+  bool unavailable = false;  ///< their directory could not be made: redirected streams go to the console
   bool terminal = false;     ///< the console of this stream is a terminal
 };
 
-/// With PtyUse::automatic so many workers of a machine have pseudo-terminals, and in larger groups none. Two of them
-/// take about 0.25 ms to make, the system has 4,096 (kernel.pty.max), and no user watches the progress bars of
-/// hundreds.
+/// With PtyUse::automatic a group of more workers on a machine has no pseudo-terminals. Two of them take about 0.25 ms
+/// to make, the system has 4,096 (kernel.pty.max), and progress bars of hundreds of workers are of no use.
 constexpr int max_workers_with_ptys = 64;
 
 [[nodiscard]] StreamPlan plan_stream(const LogSpec& log, StreamId stream, int local_rank, int local_world_size,
                                      StreamTargets targets);
 
-/// Where files are, in torchrun's layout, and the making of the directories.
+/// Paths of log files, in torchrun's layout, and creation of their directories.
 ///
 ///     <root>/<run id>_<8 random>/attempt_<N>/<local rank>/{stdout.log,stderr.log,error.json}
 ///                                           /filtered_{stdout,stderr}.log
 ///
-/// Without --log-dir and with nothing to log there is only a private directory, in which an error file can be put:
-/// <root>/error_<N>_<local rank>.json.
+/// Without --log-dir and without log files there is only a private directory for error files:
+/// <root>/error_<N>_<local rank>.json. Calls block on the file system.
 class LogLayout {
  public:
   LogLayout(const LogSpec& log, std::string_view run_id);
 
   /// Whether log files can be written: false for --log-dir=/dev/null.
   [[nodiscard]] bool files_allowed() const { return files_allowed_; }
-  /// Whether files were wanted, and this attempt cannot have them.
+  /// Whether files were wanted, but the directories of this attempt could not be made.
   [[nodiscard]] bool files_unavailable() const { return wanted_ && unavailable_; }
   /// Whether there is an attempt directory.
   [[nodiscard]] bool has_attempts() const { return wanted_ && !unavailable_; }
 
   using Announce = std::function<Result<void>(const std::string& path)>;
-  /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. A root that is for error
-  /// files alone, and so is to be removed if it stays empty, is announced before it is made; an error of `announce` is
-  /// one of this call.
+  /// Makes the root and this run's directory. Fails with `invalid_argument` or `unavailable`. `announce` is called
+  /// before a root for error files alone is made, which is removed if it stays empty; its error is returned.
   [[nodiscard]] Result<void> prepare(const Announce& announce = {});
-  /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already. Directories
-  /// above that are gone are made again. On failure the caller decides whether the job can go on: without files in this
-  /// attempt, or on a full disk with files that are tried again.
+  /// Makes attempt_<N> and the workers' directories; `attempt_<N>.2` and so on if there is one already. Removed
+  /// directories above are made again. After a failure the job can go on: without files in this attempt, or on a full
+  /// disk with files that are retried.
   [[nodiscard]] Result<void> begin_attempt(int attempt, const std::vector<int>& local_ranks);
 
-  /// Makes root and run directory again if they are gone. Those that only this user could enter are so again; fails if
-  /// another user's stand in their place.
+  /// Makes root and run directory again if they were removed, with the same permissions. Fails if they exist and belong
+  /// to another user.
   [[nodiscard]] Result<void> restore() const;
 
   [[nodiscard]] const std::string& root() const { return root_; }
@@ -132,7 +128,7 @@ class LogLayout {
   [[nodiscard]] std::string filtered_log(StreamId stream) const;
   [[nodiscard]] std::string error_file(int local_rank) const;
 
-  /// Removes what workers put in the places of error files in the private directory, whatever it is.
+  /// Removes error files, or anything else of their names, from the private directory.
   void remove_error_files() const;
   /// Removes the private directory if it is empty; false if it is not. True if there is none.
   bool remove_if_unused();

@@ -27,7 +27,7 @@ namespace ddrun::logs {
 
 struct WorkerStream;
 
-/// A console and the streams that wait until it has room.
+/// A console and the streams that are paused by its back pressure.
 struct ConsoleSink {
   std::shared_ptr<Console> console;
   std::vector<std::shared_ptr<WorkerStream>> paused;
@@ -41,7 +41,7 @@ struct Duplicate {
 };
 
 /// The reading end of one pipe or pseudo-terminal. Small while idle: there are tens of thousands. Held by shared_ptr,
-/// because lists of those that wait for something may outlast their worker.
+/// because lists of paused and idle streams may outlive it.
 struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   static constexpr std::size_t unbounded = SIZE_MAX;
 
@@ -55,23 +55,23 @@ struct WorkerStream : std::enable_shared_from_this<WorkerStream> {
   LastWrite last;
   bool paused = false;
   bool pty = false;            ///< `pipe` is a pseudo-terminal's master
-  bool worker_exited = false;  ///< the worker: no process is left for closing a pseudo-terminal to hang up
+  bool worker_exited = false;  ///< the pseudo-terminal may be closed: no worker would get SIGHUP
   bool has_no_writer = false;  ///< no process has the pseudo-terminal open at present
   bool in_idle_streams = false;
   std::size_t partial_bytes = 0;  ///< bytes of its unfinished lines, as counted in the total
   int rank = 0;
-  std::size_t unread_limit = unbounded;  ///< so much is still read from it, then it is closed
+  std::size_t unread_limit = unbounded;  ///< bytes that are still read before it is closed
   Deadline idle_at{};
 };
 
-/// The end of a file that the worker writes, as far as it was read.
+/// The end of a file that the worker writes itself.
 struct FileTail {
   TailBuffer tail;
   off_t read_to = 0;
   std::chrono::system_clock::time_point read_at{};  ///< the last time
 };
 
-/// Bytes that can be read from it now; from a pseudo-terminal, which does not tell, not more than these.
+/// Bytes that can be read now; of a pseudo-terminal, whose number is unknown, an upper bound.
 [[nodiscard]] std::size_t unread_in(const WorkerStream& stream);
 
 class Output::Impl {
@@ -117,15 +117,15 @@ class Output::Impl {
   };
 
   [[nodiscard]] const Worker* find(int local_rank) const;
-  /// Whether stdout and stderr of this worker are one stream to ddrun: the worker then gets one pipe for both, so that
-  /// lines come in the order in which they were written. Not where a file or a filter wants them apart.
+  /// Whether stdout and stderr of this worker share one pipe, so that lines keep their order. Not where a file or a
+  /// filter needs them separately.
   [[nodiscard]] bool shares_stream(int local_rank) const;
   [[nodiscard]] Result<UniqueFd> open_stream(Worker& worker, StreamId id);
   [[nodiscard]] Result<UniqueFd> open_pipe(Worker& worker, StreamId id, const StreamPlan& plan);
   void drain_worker(const Worker& worker);
   static void read_file_tail(FileTail& file, const std::string& path);
   void add_to_console(WorkerStream& stream, std::string_view prefix, const Piece& piece);
-  /// Both ends of what the worker writes to; `pty` tells whether it is a pseudo-terminal.
+  /// A pipe, or a pseudo-terminal if `pty` is set to true.
   [[nodiscard]] Result<Pipe> make_ends(const Worker& worker, StreamId id, const StreamPlan& plan, bool& pty);
   [[nodiscard]] ScreenSize screen_of(const Worker& worker, StreamId id, bool teed) const;
   [[nodiscard]] Error too_many_descriptors(const std::string& what, int err) const;
@@ -147,10 +147,10 @@ class Output::Impl {
   void write_to_console(WorkerStream& stream, std::string_view chunk);
   void copy_matching(WorkerStream& stream, std::string_view chunk, bool last);
   void write_file(LogFile& file, std::string_view chunk);
-  /// True if all that was there when it began has been read.
+  /// True if all bytes that were in the pipe at the call have been read.
   bool drain_stream(WorkerStream& stream);
   void on_end_of_stream(WorkerStream& stream);
-  /// Its worker has: from here on the end of its terminal is the end of the stream.
+  /// From here on the end of its pseudo-terminal is the end of the stream.
   void on_worker_exit(WorkerStream& stream);
   void close_stream(WorkerStream& stream);
   void discard_rest(WorkerStream& stream);
@@ -165,25 +165,25 @@ class Output::Impl {
   void flush_idle_lines();
   [[nodiscard]] std::string_view time_and_prefix(const WorkerStream& stream);
   void warn_first_loss(const std::string& error);
-  /// At its start a job that cannot have its files is refused.
+  /// Without its log files a job is refused at its start, but not later, and not for a full disk.
   [[nodiscard]] bool may_continue_without_file(int err) const { return disk_is_full(err) || attempts_begun_ > 1; }
 
   boost::asio::any_io_executor executor_;
   OutputOptions options_;
   ReadySet pipes_;
   std::array<ConsoleSink, 2> sink_storage_;
-  std::array<ConsoleSink*, 2> sinks_{};  ///< by StreamId; both the same if both consoles are the same place
+  std::array<ConsoleSink*, 2> sinks_{};  ///< by StreamId; equal if both consoles are the same file
   std::vector<Worker> workers_;
   std::vector<int> index_of_local_rank_;
   std::array<std::unique_ptr<LogFile>, 2> filtered_logs_;
   int attempts_begun_ = 0;
-  bool is_stopping_ = false;       ///< what the workers of this attempt write, they write because they are stopped
-  bool ptys_unavailable_ = false;  ///< the system has none, and that was said
+  bool is_stopping_ = false;       ///< the attempt's workers are being stopped, and may write because of that
+  bool ptys_unavailable_ = false;  ///< the system has none, and a notice was printed
   std::size_t open_streams_ = 0;
   std::size_t partial_bytes_ = 0;  ///< bytes of all streams' unfinished lines
   bool notified_reader_closed_ = false;
   std::set<int> still_running_;
-  std::vector<int> leaked_ranks_;  ///< ranks whose pipes a process holds that is not of the job
+  std::vector<int> leaked_ranks_;  ///< ranks whose pipes are held open by a process outside of the job
   std::unique_ptr<char[]> read_buffer_;
   std::string scratch_prefix_;
   std::string scratch_lines_;
@@ -191,7 +191,7 @@ class Output::Impl {
   boost::asio::steady_timer idle_timer_;
   bool idle_timer_armed_ = false;
   std::vector<Waiter> waiters_;
-  std::optional<Milliseconds> flush_timeout_;  ///< with consoles that take nothing
+  std::optional<Milliseconds> flush_timeout_;  ///< see Output::set_flush_timeout()
   bool flush_aborted_ = false;
   boost::asio::steady_timer flush_timer_;
   std::uint64_t earlier_losses_ = 0;
@@ -203,11 +203,11 @@ class Output::Impl {
   friend class Output;
 };
 
-// ---- an attempt's life: directories, descriptors for workers, the end
+// ---- begin and end of an attempt: directories, descriptors for workers
 
 namespace {
 
-/// Descriptors that ddrun needs beside those of its workers' output.
+/// Descriptors that ddrun needs besides those of its workers' output.
 constexpr rlim_t base_descriptors = 64;
 
 bool is_out_of_descriptors(int err) { return err == EMFILE || err == ENFILE; }
@@ -273,7 +273,7 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
   }
   const bool first = attempts_begun_++ == 0;
   if (auto made = layout.begin_attempt(attempt, local_ranks); !made) {
-    // A job that has begun does not die of its logs. On a full disk they will have a hole.
+    // A running job does not fail because of its logs. On a full disk they will have a gap.
     if (first) return made;
     if (disk_is_full(made.error().cause.value())) {
       warn_first_loss(made.error().message);
@@ -294,8 +294,7 @@ Result<void> Output::Impl::begin_attempt(int attempt, const std::vector<WorkerId
   return {};
 }
 
-/// As at the end of a job that is cut short: what is in the pipes goes to files, and to consoles as far as there is
-/// room.
+/// Reads what is in the pipes, to files and to consoles as far as their queues permit, and closes them.
 void Output::Impl::close_pipes() {
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
@@ -420,8 +419,7 @@ Result<UniqueFd> Output::Impl::open_stream(Worker& worker, StreamId id) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | (file ? O_APPEND | O_CREAT : 0), 0666));
   if (fd) return fd;
   if (is_out_of_descriptors(errno)) return tl::unexpected<Error>(too_many_descriptors(path, errno));
-  // No place for the file (or for its directory, before). Through a pipe the worker can run, and the file is tried
-  // again as long as something is written to it.
+  // The disk is full, or the directory is missing. With a pipe the worker can run, and LogFile retries.
   if (file && (may_continue_without_file(errno) || errno == ENOENT)) return open_pipe(worker, id, plan);
   return fail_errno(Errc::unavailable, concat("cannot open ", path), errno);
 }
@@ -473,7 +471,7 @@ Result<Pipe> Output::Impl::make_ends(const Worker& worker, StreamId id, const St
     say(Level::notice, concat(made.error().message, "; workers get pipes"));
   }
   auto pipe = make_pipe();
-  // The reading end alone: the other one is the worker's.
+  // Not the write end, whose flags the worker would share.
   if (pipe) ::fcntl(pipe->read.get(), F_SETFL, O_NONBLOCK);
   return pipe;
 }
@@ -524,7 +522,7 @@ void Output::Impl::set_flush_timeout(Milliseconds timeout) {
   watch_progress();
 }
 
-/// A reader that makes progress is waited for, however slow it is.
+/// The timeout begins again with each byte written: a slow reader gets everything.
 void Output::Impl::watch_progress() {
   flush_timer_.expires_after(*flush_timeout_);
   flush_timer_.async_wait([this, self = self_, before = written_bytes()](const boost::system::error_code& cancelled) {
@@ -561,8 +559,8 @@ void Output::Impl::finish(Waiter waiter) {
 
 void Output::Impl::async_end_attempt(std::function<void()> done, std::set<int> still_running) {
   still_running_ = std::move(still_running);
-  // Most pipes are at their end by now: seeing that here saves a turn of the loop for each. In the others is all that
-  // there will ever be, unless a process holds them that is not of the job.
+  // Most pipes are at their end by now: to read that here saves a turn of the loop for each. The others hold all of the
+  // job's output already: only a process outside of the job could write more.
   for (Worker& worker : workers_) {
     for (auto& stream : worker.streams) {
       if (!stream) continue;
@@ -594,7 +592,7 @@ void Output::Impl::read_file_tail(FileTail& file, const std::string& path) {
   std::string text(static_cast<std::size_t>(info.st_size - from), '\0');
   const ssize_t count = ::pread(fd.get(), text.data(), text.size(), from);
   if (count <= 0) return;
-  // A file's time may be some milliseconds before the moment; what is new was written after the last look.
+  // A file's time may be some milliseconds early; new bytes were written after the last read.
   file.tail.add({text.data(), static_cast<std::size_t>(count)}, std::max(written_at(info), file.read_at));
   file.read_to = from + count;
 }
@@ -699,15 +697,15 @@ LossReport Output::losses() const { return impl_->losses(); }
 void Output::remove_error_files() { impl_->layout.remove_error_files(); }
 bool Output::remove_if_unused() { return impl_->layout.remove_if_unused(); }
 
-// ---- how bytes travel: from a worker's pipe to its log file, to the console in whole lines, to filtered logs
+// ---- data path: from a worker's pipe to its log file, to the console in whole lines, to filtered logs
 
 namespace {
 
-/// One read takes at most this much from one worker, then the others have their turn.
+/// One read of one worker, for fairness.
 constexpr std::size_t max_read_bytes = std::size_t{256} << 10U;
-/// A drained worker may fill a crowded console's queue up to this many times its bound.
+/// drain() may fill a console's queue up to this many times its bound.
 constexpr std::size_t drain_factor = 16;
-/// Unfinished lines of all streams together; whose line makes it more has it broken.
+/// Unfinished lines of all streams together; a line that goes beyond is broken.
 constexpr std::size_t max_partial_bytes = std::size_t{32} << 20U;
 
 }  // namespace
@@ -721,7 +719,7 @@ std::size_t unread_in(const WorkerStream& stream) {
 void Output::Impl::readable(WorkerStream& stream) {
   if (stream.paused) return;
   if (stream.sink != nullptr && stream.sink->console->has_back_pressure()) {
-    // Not reading fills the pipe, and a full pipe makes the worker wait: that is the whole back-pressure.
+    // Back pressure: the pipe fills up, and the worker blocks.
     stream.paused = true;
     stream.sink->paused.push_back(stream.shared_from_this());
     pipes_.pause(stream.pipe.get(), &stream);
@@ -731,7 +729,7 @@ void Output::Impl::readable(WorkerStream& stream) {
   if (read_once(stream, count) == ReadResult::end) return on_end_of_stream(stream);
   if (stream.unread_limit != WorkerStream::unbounded) {
     std::size_t rest = stream.unread_limit - std::min(stream.unread_limit, count);
-    if (stream.pty && drain_stream(stream)) rest = 0;  // it does not tell how much is in it
+    if (stream.pty && drain_stream(stream)) rest = 0;  // the number of its bytes is unknown
     if (stream.pipe) close_after_bytes(stream, rest);
     if (!stream.pipe) return;
   }
@@ -744,14 +742,14 @@ void Output::Impl::readable(WorkerStream& stream) {
 
 void Output::Impl::on_end_of_stream(WorkerStream& stream) {
   if (!stream.pty || stream.worker_exited) return close_stream(stream);
-  // The worker lives and has closed what it wrote to. It may be its controlling terminal: closing our end would be a
-  // SIGHUP for it. And it may open /dev/tty later, which tells by an edge that there is something again.
+  // The worker runs and has closed its pseudo-terminal. To close the master would send it SIGHUP. It may open /dev/tty
+  // and write later, which an edge reports.
   if (stream.has_no_writer) return;
   stream.has_no_writer = true;
   pipes_.watch_edges(stream.pipe.get(), &stream);
 }
 
-/// All processes of the job are gone: `rest` more bytes are read from the pipe, whichever process may hold it still.
+/// All processes of the job are dead: reads `rest` more bytes even if another process holds the pipe open.
 void Output::Impl::close_after_bytes(WorkerStream& stream, std::size_t rest) {
   stream.unread_limit = rest;
   if (rest > 0) return;
@@ -860,7 +858,7 @@ bool Output::Impl::drain_stream(WorkerStream& stream) {
       stream.sink->console->queued() > options_.queue_high * drain_factor) {
     return false;  // its bytes are safe in the pipe until the console has room
   }
-  // Only what is there now: a grandchild that goes on writing must not keep us here.
+  // Only what is there now: a grandchild may go on writing without end.
   const std::size_t available = unread_in(stream);
   std::size_t total = 0;
   for (bool more = true; more;) {
@@ -915,7 +913,7 @@ void Output::Impl::close_stream(WorkerStream& stream) {
     console.schedule_flush();
   }
   if (stream.file) earlier_losses_ += stream.file->lost_bytes();
-  stream.file.reset();  // its descriptor is wanted for the next attempt
+  stream.file.reset();  // frees its descriptor for the next attempt
   partial_bytes_ -= std::exchange(stream.partial_bytes, 0);
   --open_streams_;
   check_waiters();
@@ -934,13 +932,13 @@ void Output::Impl::discard_rest(WorkerStream& stream) {
   close_stream(stream);
 }
 
-/// While workers run on: what they write now is not read.
+/// Prints a notice once if workers run on although their output is dropped.
 void Output::Impl::notify_reader_closed() {
   const Console& console = *sinks_[0]->console;
   if (notified_reader_closed_ || !console.reader_closed() || console.is_terminal()) return;
   if (open_streams_ == 0 || !waiters_.empty()) return;
   notified_reader_closed_ = true;
-  say(Level::notice, "nobody reads standard output any more; the job goes on, and Ctrl-C ends it");
+  say(Level::notice, "standard output has no reader any more; the job goes on, and Ctrl-C ends it");
 }
 
 void Output::Impl::resume_paused_streams() {
@@ -963,13 +961,13 @@ void Output::Impl::console_line(std::string_view text, StreamId id) {
   console.flush();
 }
 
-// A prompt has no newline, and a person waits in front of it: on a terminal an unfinished line is shown after a short
-// silence. Elsewhere no user is waiting, and no timer is ever set.
+// A prompt has no newline: on a terminal an unfinished line is flushed when its stream has been idle for a while. On
+// other consoles no timer is set.
 
 void Output::Impl::schedule_idle_flush(WorkerStream& stream) {
   if (stream.sink == nullptr || !stream.sink->console->is_terminal() || !stream.lines.has_partial()) return;
   if (stream.lines.continues() && !stream.sink->console->gone()) {
-    // The user types behind a question that stands there already, and readline echoes through us: each key at once.
+    // The user types behind a prompt that is shown already: readline's echo of each key is flushed at once.
     const std::string_view prefix = time_and_prefix(stream);
     stream.lines.flush_partial([&](const Piece& piece) { add_to_console(stream, prefix, piece); });
     return stream.sink->console->schedule_flush();

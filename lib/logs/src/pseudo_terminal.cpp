@@ -30,7 +30,7 @@ unsigned short number_in(const char* variable, unsigned short fallback) {
   return number > 0 && number < 10'000 ? static_cast<unsigned short>(number) : fallback;
 }
 
-/// The other end, where /dev/pts may be another file system's (a container with a terminal from outside).
+/// TIOCGPTPEER also works where /dev/pts belongs to another mount (a container with a terminal from outside).
 int open_slave(int master) {
   const int flags = O_RDWR | O_NOCTTY | O_CLOEXEC;
   const int slave = ::ioctl(master, TIOCGPTPEER, flags);

@@ -10,7 +10,7 @@ namespace ddrun::logs {
 
 namespace {
 
-/// So many descriptors have their turn before the event loop looks at other things.
+/// Descriptors that are handled in one turn of the event loop.
 constexpr int max_events = 64;
 
 }  // namespace
@@ -62,7 +62,7 @@ void ReadySet::change(int fd, void* tag, unsigned events) {
   ::epoll_ctl(epoll_.native_handle(), EPOLL_CTL_MOD, fd, &event);
 }
 
-// The end of a pipe is told whether it was asked for or not, but by an edge only once.
+// EPOLLHUP cannot be masked; edge-triggered it is reported only once.
 void ReadySet::pause(int fd, void* tag) { change(fd, tag, EPOLLET); }
 
 void ReadySet::resume(int fd, void* tag) { change(fd, tag, EPOLLIN); }
@@ -77,7 +77,7 @@ void ReadySet::close() {
 }
 
 void ReadySet::wait() {
-  // Each wait looks at the set anew: what was left over in the last turn ends it at once.
+  // Level-triggered: descriptors that are still ready end the next wait at once.
   epoll_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                     [self = self_](const boost::system::error_code& failed) {
                       if (failed || *self == nullptr) return;

@@ -12,31 +12,30 @@ struct epoll_event;
 
 namespace ddrun::logs {
 
-/// Many descriptors that are read when they have something, watched by an epoll of their own, which Asio watches as one
-/// descriptor. A pipe costs one system call to add and none for each read, where one that Asio watches itself costs
-/// three and one: with two pipes for each of a thousand workers that is a tenth of the time it takes to start them.
+/// An epoll set of descriptors to read, which Asio watches as one descriptor. A pipe costs one system call to add and
+/// none for each read; watched by Asio itself, three and one: with two pipes for each of a thousand workers that is a
+/// tenth of the time it takes to start them.
 ///
-/// One thread. Descriptors stay their owner's, who must remove one before closing it: a worker on its way to exec may
-/// hold a copy, and then closing alone would not end its being watched.
+/// Used on the executor's thread only. Descriptors are borrowed, and must be removed before they are closed: a worker
+/// between clone and exec may hold a copy, which would keep the descriptor in the set.
 class ReadySet {
  public:
-  /// `on_ready` is called for each descriptor that can be read or is at its end, again and again until it is read or
-  /// removed; `tag` is what it was added with. It may add and remove descriptors, also its own.
+  /// `on_ready` is called in each turn for each descriptor that is readable or at its end, with the tag of add(). It
+  /// may add and remove descriptors, also that one.
   ReadySet(boost::asio::any_io_executor executor, std::function<void(void* tag)> on_ready);
   ~ReadySet();
   ReadySet(const ReadySet&) = delete;
   ReadySet& operator=(const ReadySet&) = delete;
 
-  /// Fails with `unavailable` if there is no descriptor left, or the user's number of watches is used up.
+  /// Fails with `unavailable` if no descriptor or no epoll watch of the user is left.
   Result<void> add(int fd, void* tag);
   void remove(int fd, void* tag);
-  /// Until resume() it is not watched; its end may still be told, once. Cannot fail: the place is kept.
+  /// Until resume() it is not reported, but for its end, once. Cannot fail: it stays in the set.
   void pause(int fd, void* tag);
   void resume(int fd, void* tag);
-  /// Until resume() only what changes is told: the present state once, then each new arrival or end.
+  /// Until resume() it is watched edge-triggered: its present state is reported once, then each change.
   void watch_edges(int fd, void* tag);
-  /// Counts from 1 the looks at what is ready. Of what was written before a look, only that look tells nothing of the
-  /// order.
+  /// The number of the present epoll_wait(), from 1. The order of writes that were read in the same turn is unknown.
   [[nodiscard]] std::uint64_t turns() const { return turns_; }
   /// No call of `on_ready` comes after this.
   void close();
@@ -53,7 +52,7 @@ class ReadySet {
   int event_count_ = 0;  ///< events of the present turn, those before `next_` are done
   int next_ = 0;
   std::uint64_t turns_ = 1;
-  std::shared_ptr<ReadySet*> self_;  ///< what a late handler finds instead of us when we are gone
+  std::shared_ptr<ReadySet*> self_;  ///< null after close(), for a pending handler
 };
 
 }  // namespace ddrun::logs

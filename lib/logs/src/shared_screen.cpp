@@ -43,7 +43,7 @@ class Filter {
     state_.below = std::max(0, state_.below - newlines);
   }
 
-  /// How long the sequence is that `text` begins with; all of it if it is cut off.
+  /// Size of the escape sequence at the start of `text`; all of it if the sequence is cut off.
   std::size_t parse_escape(std::string_view text) {
     if (text.size() < 2) return text.size();
     switch (text[1]) {

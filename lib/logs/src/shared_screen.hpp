@@ -5,23 +5,22 @@
 
 namespace ddrun::logs {
 
-/// What the writer that wrote last to a screen has done to it.
+/// Terminal state that the last writer has left.
 struct ScreenState {
-  int above = 0;        ///< lines directly above the cursor's that are this writer's own
-  int below = 0;        ///< and below it: the writer has gone up
+  int above = 0;        ///< lines directly above the cursor that this writer has written
+  int below = 0;        ///< the same below the cursor, after it has moved up
   bool styled = false;  ///< its colours are on
   bool hidden = false;  ///< a worker has hidden the cursor
 };
 
-/// Appends to `out` what of a worker's `text` may reach a screen that it shares with others; `prefix` is what stands
-/// before its lines. Of escape sequences
-///  * colours and links pass, and what changes the present line;
-///  * what would erase the prefix, or go to a column, counts from behind the prefix: it is written anew;
-///  * going up and down ends at lines that others have written since, so that a block of several lines (Rich, tqdm) is
-///    drawn in place while its worker writes alone, and again below once another has written;
-///  * all others are left out: clearing the screen, absolute positions, scrolling, a second screen, titles, and
-///  questions
-///    to the terminal, whose answer would be typed to rank 0. So are sequences that are cut off.
+/// Appends to `out` the part of a worker's `text` that is safe on a screen with other writers; `prefix` is that of its
+/// lines. Of escape sequences
+///  * colours, links and changes of the present line pass;
+///  * erasing the line and moving to a column count from behind the prefix, which is written again;
+///  * moves up and down are limited to lines that this writer has written last, so that a block of several lines (Rich,
+///    tqdm) is redrawn in place while its worker writes alone, and again below once another has written;
+///  * all others are dropped, as are incomplete ones: clearing the screen, absolute positions, scrolling, a second
+///    screen, titles, and queries to the terminal, whose answer would be input of rank 0.
 void append_filtered(std::string& out, std::string_view text, std::string_view prefix, ScreenState& state);
 
 }  // namespace ddrun::logs

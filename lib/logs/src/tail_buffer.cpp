@@ -27,7 +27,7 @@ void TailBuffer::add(std::string_view chunk, std::chrono::system_clock::time_poi
     is_cut_ = is_cut_ || left_out > 0;
     chunk.remove_prefix(left_out);
   } else if (bytes_.size() + chunk.size() > limit + limit / 2) {
-    // Moved only every `limit / 2` bytes, so that short lines do not move the whole buffer each time.
+    // Only every `limit / 2` bytes, so that short lines do not move the whole buffer each time.
     drop_front(bytes_.size() - std::min(limit, bytes_.size()));
   }
   bytes_.append(chunk);

@@ -73,10 +73,10 @@ TEST_CASE("Output that nobody took in time is counted and said") {
   CHECK(outcome.code() == 124);
   CHECK(has(outcome.out, "\nddrun: error: stopped after 1.0 s"));
   CHECK(has(outcome.out, "the output shown is incomplete: "));
-  CHECK(has(outcome.out, "are missing (nobody read them in time)"));
+  CHECK(has(outcome.out, "are missing (not read in time)"));
   const std::string report = read_file(dir.file("report"));
   CHECK_FALSE(has(report, "\"console_bytes_lost\": 0,"));
-  CHECK(has(report, "\"console_error\": \"nobody read them in time\""));
+  CHECK(has(report, "\"console_error\": \"not read in time\""));
 }
 
 TEST_CASE("A reader that has seen enough does not end the job") {

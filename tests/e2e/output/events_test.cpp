@@ -104,9 +104,9 @@ TEST_CASE("Whoever reads standard output no more is told of on stderr while the 
   Run run({"/bin/sh", "-c",
            "exec 3>&2; (" DDRUN_TEST_DDRUN " -n 2 sh -c 'while test ! -e " + dir.file("stop") +
                "; do echo y; done; true' 2>&3) | head -n 1"});
-  CHECK(run.wait_for_err("ddrun: nobody reads standard output any more; the job goes on, and Ctrl-C ends it\n"));
+  CHECK(run.wait_for_err("ddrun: standard output has no reader any more; the job goes on, and Ctrl-C ends it\n"));
   write_file(dir.file("stop"), "");
   const auto outcome = run.wait();
   CHECK(run.all_gone());
-  CHECK(count(outcome.err, "nobody reads") == 1);
+  CHECK(count(outcome.err, "has no reader") == 1);
 }

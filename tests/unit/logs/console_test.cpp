@@ -35,7 +35,7 @@ std::string read_all(boost::asio::io_context& io, int fd, std::size_t size) {
   return text;
 }
 
-/// Queues a megabyte, most of which must wait, and sees that it all comes out while flags of `fd` stay as they are.
+/// Queues 2 MiB, most of which cannot be written at once, and checks that all comes out and flags of `fd` stay.
 void check_slow_console(int fd, int reader) {
   boost::asio::io_context io;
   const int flags = ::fcntl(fd, F_GETFL);
@@ -52,7 +52,7 @@ void check_slow_console(int fd, int reader) {
   console->flush();
   CHECK(Clock::now() - before < std::chrono::seconds(1));
   CHECK(console->queued() > high / 2);
-  // Nobody reads: the loop must have nothing to do rather than try again and again.
+  // Without a reader the loop must be idle.
   io.restart();
   CHECK(io.run_for(std::chrono::milliseconds(20)) == 0);
   CHECK(read_all(io, reader, all.size()) == all);
@@ -72,12 +72,12 @@ TEST_CASE("a slow pipe keeps its queue and its flags") {
 TEST_CASE("a slow socket keeps its queue and its flags") {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-  const UniqueFd ours(ends[0]);
-  const UniqueFd theirs(ends[1]);
-  check_slow_console(ours.get(), theirs.get());
+  const UniqueFd writer(ends[0]);
+  const UniqueFd reader(ends[1]);
+  check_slow_console(writer.get(), reader.get());
 }
 
-TEST_CASE("a console that closes drops what comes after without ending anything") {
+TEST_CASE("a console whose reader closes drops later output and causes no error") {
   std::signal(SIGPIPE, SIG_IGN);
   boost::asio::io_context io;
   Pipe pipe = make_pipe().value();
@@ -100,7 +100,7 @@ TEST_CASE("a console that closes drops what comes after without ending anything"
   CHECK(console->lost_bytes() == lost + 13);
 }
 
-TEST_CASE("a descriptor that is closed from the start is a console that is gone") {
+TEST_CASE("a console on a closed descriptor is gone from the start") {
   boost::asio::io_context io;
   const auto console = std::make_shared<Console>(io.get_executor(), 9999, high);
   CHECK(console->gone());
@@ -128,7 +128,7 @@ TEST_CASE("a file as console is written at its present end") {
   CHECK(test::read_file(dir.file("out")) == "before\n[1] no end\nbehind\n");
 }
 
-// Workers of other hosts bring their prefix with them.
+// Lines of other hosts have their prefix already.
 TEST_CASE("a line without a prefix is written as it is") {
   boost::asio::io_context io;
   const Pipe pipe = make_pipe().value();
@@ -139,7 +139,7 @@ TEST_CASE("a line without a prefix is written as it is") {
   CHECK(read_all(io, pipe.read.get(), 7) == "whole\n\n");
 }
 
-TEST_CASE("two descriptors of one pipe are one place and two pipes are not") {
+TEST_CASE("two descriptors of one pipe are the same file and two pipes are not") {
   const Pipe pipe = make_pipe().value();
   const Pipe other = make_pipe().value();
   const UniqueFd copy = duplicate(pipe.write.get()).value();

@@ -14,7 +14,7 @@ using namespace std::string_literals;
 
 namespace {
 
-/// Pieces as text: '|' behind each; "…" before one that continues, '~' behind an open and '#' behind a cut one.
+/// Pieces as text: '|' behind each; "..." before one that continues, '~' behind an open and '#' behind a cut one.
 struct Recorder {
   LineAssembler lines;
   std::string seen;
@@ -67,7 +67,7 @@ TEST_CASE("a carriage return at the end of a chunk waits for a newline that belo
   }
 }
 
-TEST_CASE("a partial line that was shown early goes on without a new beginning") {
+TEST_CASE("a partial line that was flushed early is continued") {
   Recorder r;
   r.feed("name? ");
   r.flush_partial();
@@ -90,7 +90,7 @@ TEST_CASE("a partial line that was shown early goes on without a new beginning")
   }
 }
 
-TEST_CASE("a bar shown early that ended in a carriage return is a line of its own unless a newline follows") {
+TEST_CASE("a bar flushed early that ended in a carriage return is a whole line unless a newline follows") {
   Recorder r;
   r.feed("50%\r");
   r.flush_partial();
@@ -125,7 +125,7 @@ TEST_CASE("a line over the longest length is cut and ten megabytes are not") {
   CHECK(sizes.size() == 2);
 }
 
-TEST_CASE("many carriage returns without a newline cost no more than their number") {
+TEST_CASE("many carriage returns without a newline take linear time") {
   // Searching for the newline again behind each of them would take minutes here.
   std::string chunk;
   for (int i = 0; i < 4'000'000; ++i) chunk += "\rx";

@@ -35,13 +35,13 @@ TEST_CASE("the prefix follows template then label then tee then number of worker
   CHECK(line_prefix(log, facts(true)) == "trainer/3/13@node7> ");
 }
 
-TEST_CASE("templates know dollars as Python does") {
+TEST_CASE("templates treat dollars as Python does") {
   LogSpec log;
   log.line_prefix_template = "$rank $$x $5 100$";
   CHECK(line_prefix(log, facts()) == "13 $x $5 100$");
 }
 
-TEST_CASE("a template with an unknown name is refused with what is known") {
+TEST_CASE("a template with an unknown name is refused with the known names") {
   CHECK(check_template("${rank}:"));
   CHECK(check_template(""));
   for (const char* bad : {"${rnak}", "$locl_rank", "${rank", "${}", "${ra nk}"}) {

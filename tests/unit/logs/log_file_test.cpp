@@ -27,7 +27,7 @@ using ddrun::test::TemporaryDirectory;
 
 namespace {
 
-/// From now on renameat2() fails with `err` in the calling thread. False if that cannot be had.
+/// From now on renameat2() fails with `err` in the calling thread. False without seccomp filters.
 bool refuse_renameat2(unsigned err) {
   sock_filter code[] = {
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -100,7 +100,7 @@ TEST_CASE("a line longer than a whole file is cut rather than lost") {
 TEST_CASE("rotation renames one file and overwrites none") {
   TemporaryDirectory dir;
   const std::string path = dir.file("stdout.log");
-  // Somebody has been here before, and has left a file and a directory.
+  // Leftovers of an earlier run: a file and a directory.
   ddrun::test::write_file(path + ".2", "old\n");
   std::filesystem::create_directory(path + ".3");
   LogFile file(path, 1000);
@@ -116,10 +116,10 @@ TEST_CASE("rotation renames one file and overwrites none") {
   CHECK(file.lost_bytes() == 0);
 }
 
-TEST_CASE("rotation overwrites nothing where a file system cannot rename so") {
+TEST_CASE("rotation overwrites nothing where a file system lacks RENAME_NOREPLACE") {
   const TemporaryDirectory dir;
   const std::string path = dir.file("stdout.log");
-  dir.file("stdout.log.1", "somebody's\n");
+  dir.file("stdout.log.1", "another's\n");
   // As NFS answers, in this thread alone.
   bool refused = false;
   std::thread([&] {
@@ -131,13 +131,13 @@ TEST_CASE("rotation overwrites nothing where a file system cannot rename so") {
   }).join();
   if (!refused && !std::filesystem::exists(path)) skip("no seccomp filters here");
   CHECK(refused);
-  CHECK(read_file(path + ".1") == "somebody's\n");
+  CHECK(read_file(path + ".1") == "another's\n");
   CHECK(read_file(path + ".2") == "first one\n");
   CHECK(read_file(path + ".3") == "second one\n");
   CHECK(read_file(path) == "third\n");
 }
 
-TEST_CASE("a file that cannot be set aside grows on and says why") {
+TEST_CASE("a file that cannot be renamed grows on and has an error") {
   TemporaryDirectory dir;
   // With a number behind it the name is too long.
   const std::string path = dir.file(std::string(254, 'n'));
@@ -149,7 +149,7 @@ TEST_CASE("a file that cannot be set aside grows on and says why") {
   CHECK(read_file(path) == line + line + line);
 }
 
-TEST_CASE("a log file that somebody has removed is made anew at the next rotation") {
+TEST_CASE("a removed log file is made again at the next rotation") {
   TemporaryDirectory dir;
   const std::string path = dir.file("stdout.log");
   const std::string line = std::string(599, 'x') + "\n";
@@ -161,7 +161,7 @@ TEST_CASE("a log file that somebody has removed is made anew at the next rotatio
   CHECK(file.rotation_error().empty());
 }
 
-TEST_CASE("a new file makes its directory if the attempt could not") {
+TEST_CASE("a new file makes its missing directory") {
   TemporaryDirectory dir;
   LogFile file(dir.file("attempt_1/0/stdout.log"), 0);
   REQUIRE(file.open());
@@ -169,7 +169,7 @@ TEST_CASE("a new file makes its directory if the attempt could not") {
   CHECK(read_file(file.path()) == "x\n");
 }
 
-TEST_CASE("what does not fit on the device is counted with the reason") {
+TEST_CASE("bytes that do not fit on the device are counted with the reason") {
   LogFile file("/dev/full", 0);
   file.write("some line\n");
   file.write("another\n");
@@ -180,7 +180,7 @@ TEST_CASE("what does not fit on the device is counted with the reason") {
 TEST_CASE("after a full disk the file goes on with a whole line") {
   TemporaryDirectory dir;
   const std::string path = dir.file("stdout.log");
-  // A file size limit stands in for the disk; in a process of its own, because the limit holds for everything.
+  // A file size limit instead of a disk; in a child, because the limit holds for the whole process.
   const pid_t child = ::fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
@@ -191,7 +191,7 @@ TEST_CASE("after a full disk the file goes on with a whole line") {
     file.write("lost half ");
     const rlimit free{RLIM_INFINITY, RLIM_INFINITY};
     ::setrlimit(RLIMIT_FSIZE, &free);
-    // Tried again after a pause only, however much is written: 30 s are more than enough for it.
+    // Retried only after a delay, however much is written: 30 s are more than enough.
     const auto deadline = ddrun::Clock::now() + std::chrono::seconds(30);
     while (read_file(path).find("line\n") == std::string::npos && ddrun::Clock::now() < deadline) {
       file.write("of a line\nwhole line\nlost half ");

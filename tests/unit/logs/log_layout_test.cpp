@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// $TMPDIR for as long as this lives.
+/// Is $TMPDIR until its destruction.
 struct TemporaryDir : TemporaryDirectory {
   TemporaryDir() { setenv("TMPDIR", path().c_str(), 1); }
   ~TemporaryDir() { before.empty() ? unsetenv("TMPDIR") : setenv("TMPDIR", before.c_str(), 1); }
@@ -59,7 +59,7 @@ TEST_CASE("an attempt of the same number keeps the logs of the one before") {
   CHECK(fs::exists(first + ".2/0"));
 }
 
-TEST_CASE("without logs there is one private directory for error files and it goes when it is unused") {
+TEST_CASE("without logs there is one private directory for error files and it is removed when unused") {
   TemporaryDir dir;
   LogLayout layout(LogSpec{}, "job");
   REQUIRE(layout.prepare());

@@ -1,4 +1,4 @@
-// What people see: whole lines, labels, terminals.
+// Output on consoles: whole lines, labels, terminals.
 
 #include <fnmatch.h>
 #include <sys/stat.h>
@@ -141,7 +141,7 @@ TEST_CASE("progress bars and odd bytes pass with a prefix per piece") {
   CHECK(h.shown_out == std::string("[10] 10%\r[10] 20%\r[10] done\r\n[10] \0\xfe\x1b[1mbold\n", 45));
 }
 
-TEST_CASE("an unfinished line waits for its end where no person is watching") {
+TEST_CASE("an unfinished line waits for its end where the console is no terminal") {
   OutputHarness h(2, [](OutputOptions& options) { options.idle_flush_delay = Milliseconds(1); });
   h.start();
   put(h.workers[0].out, "half ");
@@ -153,7 +153,7 @@ TEST_CASE("an unfinished line waits for its end where no person is watching") {
   CHECK(h.run_until([&] { return h.shown_out == "[10] half whole\n"; }));
 }
 
-TEST_CASE("a terminal shows a prompt after a short silence and keeps the others off its line") {
+TEST_CASE("a terminal shows a prompt after a short delay and other lines start on a new one") {
   TerminalHarness h(2);
   const auto before = Clock::now();
   put(h.workers[0].out, "name? ");
@@ -163,13 +163,13 @@ TEST_CASE("a terminal shows a prompt after a short silence and keeps the others 
     put(h.workers[0].out, "Bob\n");
     CHECK(h.shows("Bob\n"));
   }
-  SECTION("another worker speaks") {
+  SECTION("another worker writes") {
     put(h.workers[1].out, "hello\n");
     CHECK(h.shows("\n[11] hello\n"));
     put(h.workers[0].out, "Bob\n");
     CHECK(h.shows("[10] Bob\n"));
   }
-  SECTION("ddrun speaks") {
+  SECTION("ddrun writes") {
     h.output->console_line("ddrun: stopping\n");
     CHECK(h.shows("\nddrun: stopping\n"));
   }
@@ -192,7 +192,7 @@ TEST_CASE("on a terminal a progress bar is wiped before another worker writes ov
   CHECK(wiped);
 }
 
-TEST_CASE("messages of ddrun stand behind what was said before and on lines of their own") {
+TEST_CASE("messages of ddrun follow earlier output and start on a new line") {
   OutputHarness h(2);
   h.start();
   put(h.workers[0].err, "last words\n");
@@ -202,7 +202,7 @@ TEST_CASE("messages of ddrun stand behind what was said before and on lines of t
   CHECK(h.tail(0, 5) == std::vector<std::string>{"last words"});
 }
 
-TEST_CASE("stdout and stderr that lead to one place keep their order") {
+TEST_CASE("stdout and stderr on the same console keep their order") {
   const TemporaryDirectory dir;
   OutputHarness h(3, [&](OutputOptions& options) {
     options.console_err = options.console_out;
@@ -227,7 +227,7 @@ TEST_CASE("stdout and stderr that lead to one place keep their order") {
   CHECK(read_file(h.output->stdout_log(1)) == "to its file\n");
 }
 
-TEST_CASE("a traceback is still known when buffered stdout follows on the same stream") {
+TEST_CASE("the tail still has a traceback when buffered stdout follows on the same stream") {
   OutputHarness h(2, [](OutputOptions& options) { options.console_err = options.console_out; });
   h.start();
   std::string trace = "Traceback (most recent call last):\n";
@@ -241,7 +241,7 @@ TEST_CASE("a traceback is still known when buffered stdout follows on the same s
   CHECK(h.end());
 }
 
-TEST_CASE("local ranks that are not asked for stay silent") {
+TEST_CASE("local ranks that are filtered out are not shown") {
   OutputHarness h(3, [](OutputOptions& options) { options.log.local_ranks_filter = std::set<int>{2}; });
   h.start();
   struct stat null {};

@@ -1,4 +1,4 @@
-// What is kept: redirects, tees, filtered copies, attempts, full disks.
+// Log files: redirects, tees, filtered copies, attempts, full disks.
 
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -52,7 +52,7 @@ TEST_CASE("a tee files the exact bytes and shows lines with the prefix of torchr
   CHECK(h.output->descriptors_per_worker(0) == 4);
   put(h.workers[0].out, std::string_view("a\r\n\0b", 5));
   put(h.workers[0].err, "e\n");
-  // A worker that ended: its bytes are on disk before anything is said about it.
+  // The bytes of a worker that has exited are on disk before ddrun reports its exit.
   h.output->drain(0);
   CHECK(read_file(h.output->stdout_log(0)) == std::string("a\r\n\0b", 5));
   CHECK(read_file(h.output->stderr_log(0)) == "e\n");
@@ -214,7 +214,7 @@ TEST_CASE("rotation of a redirected stream goes through ddrun and keeps every by
   CHECK(h.shown_out.empty());
 }
 
-TEST_CASE("who holds a pipe open without being of the job is not waited for") {
+TEST_CASE("a process outside of the job that holds a pipe open is not waited for") {
   OutputHarness h(2);
   h.start();
   const UniqueFd survivor = duplicate(h.workers[0].out.get()).value();
@@ -260,7 +260,7 @@ TEST_CASE("too few descriptors are reported with how many are needed") {
 
 namespace {
 
-/// A small disk of its own, where that is allowed, and everything that ddrun says meanwhile.
+/// A small tmpfs, where mounting is allowed; records ddrun's messages.
 struct SmallDisk : TemporaryDirectory {
   SmallDisk() {
     if (::mount("none", path().c_str(), "tmpfs", 0, "size=64k") != 0) skip("cannot mount a small tmpfs here");

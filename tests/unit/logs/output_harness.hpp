@@ -19,7 +19,7 @@
 
 namespace ddrun::test {
 
-/// Reads what is there, without waiting.
+/// Reads all available bytes without blocking.
 inline std::string read_now(int fd) {
   ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   std::string text;
@@ -33,10 +33,10 @@ inline std::string read_now(int fd) {
 
 inline void put(const UniqueFd& fd, std::string_view text) { REQUIRE(write_all(fd.get(), text.data(), text.size())); }
 
-/// For writing threads: no assertion, because those belong to the test's own thread.
+/// For writing threads: no assertion, which only the test's thread may use.
 inline void push(const UniqueFd& fd, std::string_view text) { write_all(fd.get(), text.data(), text.size()); }
 
-/// An Output whose consoles are pipes that the test reads. The test itself is the workers.
+/// An Output whose consoles are pipes that the test reads. The test writes in place of workers.
 struct OutputHarness {
   explicit OutputHarness(int workers, std::function<void(logs::OutputOptions&)> adjust = {}) {
     std::signal(SIGPIPE, SIG_IGN);
@@ -93,7 +93,7 @@ struct OutputHarness {
     shown_err += read_now(err_pipe.read.get());
   }
 
-  /// The last lines of a worker's stderr, as they are now.
+  /// The last lines of a worker's stderr.
   std::vector<std::string> tail(int local_rank, std::size_t lines) const {
     output->drain_all();
     output->read_file_tails();
@@ -102,7 +102,7 @@ struct OutputHarness {
     return texts;
   }
 
-  /// All workers have ended.
+  /// Closes the workers' ends and ends the attempt; false on a timeout.
   bool end() {
     workers.clear();
     bool done = false;

@@ -1,4 +1,4 @@
-// Consoles that are slow or gone, and what that means for workers and for ddrun.
+// Slow and closed consoles: back pressure, timeouts, losses.
 
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ using namespace ddrun::test;
 
 namespace {
 
-/// Makes a worker's stdout non-blocking, so that the test sees where the worker would be held.
+/// Makes a worker's stdout non-blocking and writes until the worker would block.
 std::size_t write_until_full(const UniqueFd& fd, std::string_view line) {
   ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
   std::size_t total = 0;
@@ -37,13 +37,13 @@ double cpu_seconds() {
 
 }  // namespace
 
-TEST_CASE("a console that nobody reads holds the workers back and not the loop") {
+TEST_CASE("a console without a reader blocks the workers and not the loop") {
   OutputHarness h(4);
   h.read_consoles = false;
   h.start();
   const std::string line = std::string(99, 'x') + "\n";
   std::size_t written = 0;
-  // Until nothing more can be written although the loop runs: the workers are held back.
+  // Until nothing more can be written although the loop runs: the workers are blocked.
   for (int idle = 0; idle < 20;) {
     std::size_t now = 0;
     for (const auto& worker : h.workers) now += write_until_full(worker.out, line);
@@ -56,7 +56,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
   CHECK(written > 1'000'000);
   CHECK(written < 3'000'000);
 
-  SECTION("timers run on time and nothing spins") {
+  SECTION("timers run on time and the loop is idle") {
     boost::asio::steady_timer timer(h.io, std::chrono::milliseconds(200));
     bool rang = false;
     timer.async_wait([&](auto) { rang = true; });
@@ -69,7 +69,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     CHECK(handlers == 1);
     CHECK(cpu_seconds() - before < 0.1);
   }
-  SECTION("everything comes once it is read") {
+  SECTION("all output comes once it is read") {
     h.read_consoles = true;
     CHECK(h.end());
     std::size_t expected = 0;
@@ -78,16 +78,16 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     CHECK(h.output->losses().console_bytes == 0);
     CHECK(expected >= written / line.size());
   }
-  SECTION("other consoles are not held up") {
+  SECTION("other consoles are not blocked") {
     put(h.workers[0].err, "trouble\n");
     CHECK(h.run_until([&] { return read_now(h.err_pipe.read.get()) == "[10] trouble\n"; }));
   }
-  // The test reads what has been shown: what was written, it and the losses make up the whole.
+  // What was shown and what was lost add up to what was written.
   const auto check_all_is_accounted_for = [&] {
     h.output->close();
     h.collect();
     const auto losses = h.output->losses();
-    CHECK(losses.console_error == "nobody read them in time");
+    CHECK(losses.console_error == "not read in time");
     CHECK(losses.console_bytes > 0);
     const std::size_t shown = h.shown_out.size();
     // Lines that have been queued have a prefix of five bytes, those that are lost in a pipe have none.
@@ -95,35 +95,35 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     CHECK(shown + losses.console_bytes <= written + 5 * (written / line.size()) + 5);
     CHECK(shown > 0);
   };
-  SECTION("in a hurry a console that takes nothing is given up, and all that is lost is counted") {
+  SECTION("with a timeout the end of the attempt does not wait for a blocked console, and losses are counted") {
     h.output->set_flush_timeout(std::chrono::milliseconds(20));
     CHECK(h.end());
     check_all_is_accounted_for();
   }
-  SECTION("the hurry may come when the end is waited for already") {
+  SECTION("the timeout may be set after the end was requested") {
     h.workers.clear();
     bool done = false;
     h.output->async_end_attempt([&] { done = true; });
     h.io.restart();
     h.io.run_for(std::chrono::milliseconds(20));
     CHECK_FALSE(done);
-    SECTION("with patience") { h.output->set_flush_timeout(std::chrono::milliseconds(20)); }
-    SECTION("without any") { h.output->abort_flush(); }
+    SECTION("a timeout") { h.output->set_flush_timeout(std::chrono::milliseconds(20)); }
+    SECTION("an abort") { h.output->abort_flush(); }
     CHECK(h.run_until([&] { return done; }));
     check_all_is_accounted_for();
   }
-  SECTION("a flush in a hurry comes in time") {
+  SECTION("a flush with a timeout ends in time") {
     h.output->set_flush_timeout(std::chrono::milliseconds(20));
     bool done = false;
     h.output->async_flush([&] { done = true; });
     CHECK(h.run_until([&] { return done; }));
   }
-  SECTION("a reader that makes progress gets everything in the greatest hurry") {
+  SECTION("a reader that makes progress gets everything in spite of the timeout") {
     h.workers.clear();
     bool done = false;
     h.output->set_flush_timeout(std::chrono::milliseconds(200));
     h.output->async_end_attempt([&] { done = true; });
-    // 64 KiB at a time, long after long: all in all much longer than the patience.
+    // 64 KiB at a time: in total much longer than the timeout.
     const Deadline deadline = Clock::now() + std::chrono::seconds(20);
     const auto began = Clock::now();
     while (!done && Clock::now() < deadline) {
@@ -141,7 +141,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
     CHECK(h.output->losses().console_bytes == 0);
     CHECK(h.shown_out.size() >= written);
   }
-  SECTION("closing the console lets the workers go on") {
+  SECTION("closing the console unblocks the workers") {
     h.out_pipe.read.reset();
     CHECK(h.run_until([&] {
       for (const auto& worker : h.workers) written += write_until_full(worker.out, line);
@@ -152,7 +152,7 @@ TEST_CASE("a console that nobody reads holds the workers back and not the loop")
   }
 }
 
-TEST_CASE("lines without end of many workers are broken before they need too much memory", "[full]") {
+TEST_CASE("endless lines of many workers are broken before they need too much memory", "[full]") {
   OutputHarness h(3);
   h.start();
   constexpr std::size_t each = std::size_t{12} << 20U;  // shorter than the longest line of one stream
@@ -192,7 +192,7 @@ TEST_CASE("a noisy worker does not starve the others") {
   CHECK(h.shown_out.find("[11] quiet\n") - before < 8'000'000);
   stop = true;
   CHECK(h.run_until([&] { return true; }));
-  // The writer may be held in a write: keep reading until it is out.
+  // The writer may be blocked in a write: keep reading until it returns.
   std::thread joiner([&] {
     noisy.join();
     h.workers[0].out.reset();
@@ -202,7 +202,7 @@ TEST_CASE("a noisy worker does not starve the others") {
   joiner.join();
 }
 
-TEST_CASE("a worker that closes its output early disturbs nobody") {
+TEST_CASE("a worker that closes its output early does not affect the others") {
   OutputHarness h(2);
   h.start();
   h.workers[0].out.reset();
@@ -216,7 +216,7 @@ TEST_CASE("a worker that closes its output early disturbs nobody") {
   CHECK(h.end());
 }
 
-TEST_CASE("an output may go away while its pipes are watched") {
+TEST_CASE("an output may be destroyed while its pipes are watched") {
   OutputHarness h(8);
   h.start();
   for (const auto& worker : h.workers) put(worker.out, "text without end");

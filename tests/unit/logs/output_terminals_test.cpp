@@ -16,7 +16,7 @@ using namespace ddrun::test;
 
 namespace {
 
-/// Workers with terminals of their own, though the consoles are pipes.
+/// Workers get pseudo-terminals, though the consoles are pipes.
 void always(OutputOptions& options) { options.log.pty = PtyUse::always; }
 
 winsize size_of(const UniqueFd& fd) {
@@ -53,7 +53,7 @@ TEST_CASE("a worker's terminal passes every byte as it is, to the console and to
   CHECK(tail[1].text == "two");
 }
 
-TEST_CASE("what a worker wrote to its terminal before its end is shown when its end is told") {
+TEST_CASE("what a worker wrote to its terminal before its exit is shown before the exit is reported") {
   OutputHarness h(2, always);
   h.start();
   // More than one read gives, less than a terminal holds.
@@ -77,7 +77,7 @@ TEST_CASE("a worker may close its terminal and open it again") {
     put(h.workers[0].out, text);
     h.workers[0].out.reset();
     REQUIRE(h.run_until([&] { return h.shown_out.ends_with(text); }));
-    // Nobody has it open: that must not keep the loop busy.
+    // No process has it open: that must not keep the loop busy.
     int turns = 0;
     h.run_until([&] { return ++turns == 5; });
     h.io.restart();
@@ -112,7 +112,7 @@ TEST_CASE("a terminal is as wide as the console without the prefix, also when th
   CHECK(h.end());
 }
 
-TEST_CASE("what follows a question on a terminal is shown at once") {
+TEST_CASE("what follows a prompt on a terminal is shown at once") {
   const Terminal terminal;
   OutputHarness h(2, [&](OutputOptions& options) {
     options.console_out = terminal.tty.get();
@@ -125,7 +125,7 @@ TEST_CASE("what follows a question on a terminal is shown at once") {
   };
   put(h.workers[0].out, "(Pdb) ");
   REQUIRE(shows("[10] (Pdb) "));
-  // What has to wait for a silence is shown first if it came first. The key came later, and does not wait.
+  // The other worker's prompt waits for the idle delay; the key, which came later, does not.
   put(h.workers[1].out, "another? ");
   put(h.workers[0].out, "x");
   REQUIRE(shows("[11] another? "));
@@ -133,7 +133,7 @@ TEST_CASE("what follows a question on a terminal is shown at once") {
   CHECK(h.end());
 }
 
-TEST_CASE("a cursor that comes back at a worker's end makes no line") {
+TEST_CASE("a cursor that is shown again at a worker's end makes no line") {
   const Terminal terminal;
   OutputHarness h(2, [&](OutputOptions& options) { options.console_out = terminal.tty.get(); });
   h.start();

@@ -22,13 +22,13 @@ TEST_CASE("colours, links and changes of the present line pass") {
   }
 }
 
-TEST_CASE("a line that is erased or begun again keeps its prefix") {
+TEST_CASE("a line that is erased or restarted keeps its prefix") {
   CHECK(shown("\033[2Kbar\r") == "\r[3] \033[Kbar\r");
   CHECK(shown("\033[1Gbar") == "\r[3] bar");
   CHECK(shown("\033[11Gbar") == "\r[3] \033[10Cbar");
 }
 
-TEST_CASE("a worker goes up only over its own lines") {
+TEST_CASE("a worker moves up only over lines that it has written") {
   CHECK(shown("\033[2A\033[Kx", {.above = 3}) == "\033[2A\033[Kx");
   CHECK(shown("\033[2Ax", {.above = 1}) == "\033[1Ax");
   CHECK(shown("\033[9999999999Ax", {.above = 1}) == "\033[1Ax");
@@ -45,7 +45,7 @@ TEST_CASE("a worker goes up only over its own lines") {
   CHECK((state.above == 1 && state.below == 1));
 }
 
-TEST_CASE("what would change others' lines or ask the terminal is left out") {
+TEST_CASE("sequences that change other lines or query the terminal are dropped") {
   for (const char* text : {"\033[2J", "\033[H",          "\033[3;4H",        "\033[1J",
                            "\0337",   "\0338",           "\033[s",           "\033[u",
                            "\033[5S", "\033[2L",         "\033[1;5r",        "\033[?1049h",
@@ -57,7 +57,7 @@ TEST_CASE("what would change others' lines or ask the terminal is left out") {
   }
 }
 
-TEST_CASE("colours and a cursor that are left behind are known") {
+TEST_CASE("the state has colours and a hidden cursor that are left behind") {
   ScreenState state;
   std::string out;
   append_filtered(out, "\033[31mred\033[?25l", "", state);

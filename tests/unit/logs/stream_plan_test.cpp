@@ -14,7 +14,7 @@ StreamPlan out_of(const LogSpec& log, int workers, int local_rank = 0, bool file
 
 }  // namespace
 
-TEST_CASE("one worker has the terminal itself unless something is asked for") {
+TEST_CASE("one worker inherits the terminal unless an option needs a pipe") {
   LogSpec log;
   CHECK(out_of(log, 1).kind == Kind::inherit);
   CHECK(out_of(log, 1).console);
@@ -54,7 +54,7 @@ TEST_CASE("rotation goes through ddrun") {
   CHECK_FALSE(out_of(log, 1).console);
 }
 
-TEST_CASE("local ranks that are filtered out are filed but not shown") {
+TEST_CASE("local ranks that are filtered out go to files but are not shown") {
   LogSpec log;
   log.local_ranks_filter = std::set<int>{1};
   CHECK(out_of(log, 4, 0).kind == Kind::discard);
@@ -64,7 +64,7 @@ TEST_CASE("local ranks that are filtered out are filed but not shown") {
   CHECK(out_of(log, 4, 1).console);
 }
 
-TEST_CASE("a stderr that nobody sees is read all the same") {
+TEST_CASE("a stderr that is not shown is read all the same") {
   LogSpec log;
   log.local_ranks_filter = std::set<int>{1};
   StreamPlan hidden = plan_stream(log, StreamId::err, 0, 4, {});
@@ -88,7 +88,7 @@ TEST_CASE("without log files a redirected stream is dropped and a tee is shown")
   CHECK_FALSE(out_of(log, 4, 0, false).duplicate);
 }
 
-TEST_CASE("a duplicate filter reads the stream whatever else happens with it") {
+TEST_CASE("a duplicate filter reads the stream whatever its other destinations") {
   LogSpec log;
   log.duplicate_stdout_filters = {"loss"};
   CHECK(out_of(log, 1).kind == Kind::piped);
@@ -99,7 +99,7 @@ TEST_CASE("a duplicate filter reads the stream whatever else happens with it") {
   CHECK_FALSE(out_of(log, 1).console);
 }
 
-TEST_CASE("workers get terminals of their own where their console is one") {
+TEST_CASE("workers get pseudo-terminals where their console is a terminal") {
   const StreamTargets on_terminal{.files = true, .terminal = true};
   const auto plan = [&](const LogSpec& log, int workers, const StreamTargets& targets) {
     return plan_stream(log, StreamId::out, 0, workers, targets);
@@ -107,7 +107,7 @@ TEST_CASE("workers get terminals of their own where their console is one") {
   LogSpec log;
   CHECK(plan(log, 2, on_terminal).pty);
   CHECK_FALSE(plan(log, 2, {}).pty);
-  CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it has the real one
+  CHECK_FALSE(plan(log, 1, on_terminal).pty);  // it inherits the real one
   CHECK(plan(log, max_workers_with_ptys, on_terminal).pty);
   CHECK_FALSE(plan(log, max_workers_with_ptys + 1, on_terminal).pty);
   log.tee.everyone = Streams::both;
@@ -118,10 +118,10 @@ TEST_CASE("workers get terminals of their own where their console is one") {
   CHECK_FALSE(plan(log, 2, on_terminal).pty);
   log.duplicate_stdout_filters = {"x"};
   CHECK(plan(log, 2, on_terminal).kind == Kind::piped);
-  CHECK_FALSE(plan(log, 2, on_terminal).pty);  // nobody sees it
+  CHECK_FALSE(plan(log, 2, on_terminal).pty);  // it is not shown
 }
 
-TEST_CASE("terminals are always or never given if that was asked for") {
+TEST_CASE("--pty=always and --pty=never override the console") {
   LogSpec log;
   log.pty = PtyUse::always;
   CHECK(out_of(log, 1).pty);

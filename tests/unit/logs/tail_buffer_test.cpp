@@ -68,7 +68,7 @@ TEST_CASE("a line has the time at which its end was read") {
   CHECK(lines[2].at == Time(3s));
 }
 
-TEST_CASE("what a tail has missed does not join two lines") {
+TEST_CASE("a gap does not join two lines") {
   TailBuffer tail;
   tail.add("one\ntw", Time(1s));
   tail.skip();

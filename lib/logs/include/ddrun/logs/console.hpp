@@ -14,15 +14,14 @@
 
 namespace ddrun::logs {
 
-/// Bytes in order: put in at the back, taken from the front. Its memory grows as needed, is not initialised, and is
-/// given back when the queue runs empty after having been large.
+/// A FIFO of bytes. Its memory grows as needed, is not initialised, and is freed when a large queue runs empty.
 class ByteQueue {
  public:
   [[nodiscard]] std::size_t size() const { return end_ - begin_; }
   [[nodiscard]] bool empty() const { return begin_ == end_; }
   [[nodiscard]] const char* data() const { return bytes_.get() + begin_; }
 
-  /// Room for `count` bytes at the back; say with commit() how many of them were used.
+  /// Room for `count` bytes at the back; commit() adds those that were written.
   [[nodiscard]] char* prepare(std::size_t count) {
     if (capacity_ - end_ < count) grow(count);
     return bytes_.get() + end_;
@@ -58,41 +57,41 @@ class ByteQueue {
 
 struct ScreenState;
 
-/// One place where people look: a terminal, a pipe, a socket or a file, given as a descriptor that is borrowed and
-/// that may be shared with other programs. Takes whole lines from many streams and never makes its caller wait: what
-/// the place does not take at once stays in a queue, in order.
+/// Writes the lines of many streams to one terminal, pipe, socket or file. The descriptor is borrowed, and may be
+/// shared with other programs. Never blocks: bytes that cannot be written now are queued, without a bound (see
+/// has_back_pressure()). Used on the executor's thread only. The process must ignore SIGPIPE.
 ///
-/// Held by shared_ptr, because an operation under way keeps it alive.
+/// Held by shared_ptr, because a pending operation keeps it alive.
 class Console : public std::enable_shared_from_this<Console> {
  public:
-  /// From `high` queued bytes on `has_back_pressure` is true, until the queue is down to a quarter of that.
+  /// `high`: queued bytes from which on has_back_pressure() is true.
   Console(boost::asio::any_io_executor executor, int fd, std::size_t high);
   ~Console();
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  /// Whether both descriptors lead to the same place, so that one queue keeps their order.
+  /// True if both descriptors refer to the same file, pipe or terminal, so that one Console keeps their order.
   [[nodiscard]] static bool same_file(int fd, int other);
 
   [[nodiscard]] bool is_terminal() const { return terminal_; }
   [[nodiscard]] bool has_back_pressure() const { return queue_.size() >= high_; }
   [[nodiscard]] std::size_t queued() const { return queue_.size(); }
-  /// The other side has closed: everything is dropped from here on.
+  /// A write failed for good, as when the reader has closed: all further output is dropped and counted as lost.
   [[nodiscard]] bool gone() const { return gone_; }
-  /// Gone because the reader has seen enough: the other end of a pipe or a terminal is closed.
+  /// Gone because the other end of a pipe, socket or terminal is closed.
   [[nodiscard]] bool reader_closed() const { return reader_closed_; }
   [[nodiscard]] std::uint64_t lost_bytes() const { return lost_; }
-  /// How much has been written in all: while it grows, there is a reader.
+  /// The total; while it grows, there is a reader.
   [[nodiscard]] std::uint64_t written_bytes() const { return written_; }
-  /// What the place got last was not a whole line.
+  /// The last byte written was not the end of a line.
   [[nodiscard]] bool ends_mid_line() const { return mid_line_; }
   [[nodiscard]] const std::string& first_error() const { return first_error_; }
   void count_lost(std::size_t bytes) { lost_ += bytes; }
 
-  /// Called when the queue has come down after having been crowded, and when it runs empty after having had to wait.
+  /// Called when the queue is down to a quarter of `high` after back pressure, and when it runs empty.
   void on_drained(std::function<void()> callback) { on_drained_ = std::move(callback); }
 
-  /// Queues a piece of what `writer` (any address that tells writers apart) has written.
+  /// Queues a piece of the output of `writer` (any address that identifies the stream).
   void add(const void* writer, std::string_view prefix, const Piece& piece) {
     if (terminal_) return add_to_terminal(writer, prefix, piece);
     char* to = queue_.prepare(prefix.size() + piece.text.size() + 1);
@@ -103,33 +102,33 @@ class Console : public std::enable_shared_from_this<Console> {
     queue_.commit(static_cast<std::size_t>(to - begin));
   }
 
-  /// Queues whole lines that are no worker's.
+  /// Queues whole lines of ddrun itself.
   void add_text(std::string_view text);
 
-  /// Writes what can be written without waiting, and sees to the rest.
+  /// Writes as much of the queue as possible without blocking; the rest follows when the descriptor is writable.
   void flush();
-  /// The same, but once for everything that is added until the loop comes round.
+  /// flush() in the next turn of the event loop, once for all that is added until then.
   void schedule_flush();
-  /// Nothing more is called back; what is queued is written as far as that goes without waiting, and the rest of it
-  /// is counted as lost.
+  /// Writes as much of the queue as possible without blocking and counts the rest as lost. No callback comes
+  /// afterwards.
   void close();
 
  private:
   enum class Access {
-    own,     ///< a description of our own that never blocks
-    socket,  ///< shared with others; asks not to wait with each call
+    own,     ///< the pipe or terminal opened again, non-blocking
+    socket,  ///< shared with other processes; MSG_DONTWAIT for each call
     direct,  ///< a file: writing does not wait for a reader
-    polled,  ///< shared with others and may block: asks first, then writes little
+    polled,  ///< shared with other processes and may block: poll() before each small write
   };
 
   void choose_access();
   void add_to_terminal(const void* writer, std::string_view prefix, const Piece& piece);
-  /// Colours and places on the screen that another writer has left.
+  /// Resets colours and cursor position if the last writer was another one.
   void reset_screen_of_other_writer(const void* writer);
-  /// Ends what another writer has left unfinished on the screen.
+  /// Ends the unfinished line of another writer.
   void end_line_of_other_writer(const void* writer);
   [[nodiscard]] long write_some(const char* data, std::size_t size) const;
-  /// Writes from the queue; false if the place takes nothing more now.
+  /// False if the descriptor is not writable now.
   bool write_queued();
   void wait_until_writable();
   void write_failed(int err);

@@ -11,20 +11,21 @@ namespace ddrun::logs {
 enum class PieceEnd {
   terminated,  ///< its last byte is the end of a line, '\n' or '\r'
   cut,         ///< the line ends here without such a byte: end of the stream, or too long
-  open,        ///< part of a line that was given out early; the rest may follow
+  open,        ///< part of a line that was flushed early; the rest may follow
 };
 
+/// A line, or a part of one.
 struct Piece {
   std::string_view text;
-  bool continues = false;  ///< the line's beginning was given out before, as `open`
+  bool continues = false;  ///< the line's beginning was flushed before, as `open`
   PieceEnd end = PieceEnd::terminated;
 };
 
-/// Cuts a stream of bytes into lines. A line ends with "\n", "\r\n" or "\r" (progress bars), which stays part of it;
-/// all other bytes are just bytes. An unfinished line is held; nothing is held while a stream is between lines.
+/// Splits a stream of bytes into lines. A line ends with "\n", "\r\n" or "\r" (progress bars), which stays part of it;
+/// other bytes have no meaning. An unfinished line is buffered; between lines no memory is used. Not thread-safe.
 class LineAssembler {
  public:
-  /// A line longer than this is cut.
+  /// A longer line is cut.
   static constexpr std::size_t max_line_bytes = std::size_t{16} << 20U;
 
   /// Calls `emit(const Piece&)` for each line that `chunk` completes. The text is valid during the call only.
@@ -34,7 +35,7 @@ class LineAssembler {
     const char* const end = at + chunk.size();
     if (at == end) return;
     if (flushed_cr_) {
-      // What was given out early ended in '\r'. Only now is it known whether a '\n' belongs to it.
+      // The flushed part ended in '\r'. Only now is it known whether a '\n' belongs to it.
       flushed_cr_ = false;
       if (*at != '\n') continues_ = false;
     }
@@ -52,13 +53,13 @@ class LineAssembler {
     if (at != end) hold(at, end, emit);
   }
 
-  /// The beginning of the present line was given out before.
+  /// The beginning of the present line was flushed before.
   [[nodiscard]] bool continues() const { return continues_; }
   [[nodiscard]] bool has_partial() const { return !partial_.empty(); }
-  /// Bytes of the unfinished line that is held.
+  /// Bytes of the unfinished line that are buffered.
   [[nodiscard]] std::size_t partial_bytes() const { return partial_.size(); }
 
-  /// Gives out what is held without waiting for the line's end.
+  /// Emits the unfinished line without waiting for its end.
   template <class Emit>
   void flush_partial(Emit&& emit) {
     if (partial_.empty()) return;
@@ -68,7 +69,7 @@ class LineAssembler {
     clear_partial();
   }
 
-  /// The stream has ended.
+  /// To be called at the end of the stream: emits the unfinished line as `cut`.
   template <class Emit>
   void finish(Emit&& emit) {
     if (!partial_.empty() || continues_) emit_piece(partial_, PieceEnd::cut, emit);
@@ -77,8 +78,8 @@ class LineAssembler {
   }
 
  private:
-  /// Finds line ends from left to right. What the searches found is kept, so that a chunk with many '\r' and no '\n'
-  /// (or the other way round) is not searched over and over.
+  /// Finds line ends from left to right. Caches the next '\n' and the next '\r', so that a chunk with many of one and
+  /// none of the other is searched once.
   struct LineEnds {
     const char* at;
     const char* end;
@@ -89,7 +90,7 @@ class LineAssembler {
       const void* found = std::memchr(from, c, static_cast<std::size_t>(end - from));
       return found != nullptr ? static_cast<const char*>(found) : end;
     }
-    /// Behind the end of the line that starts at `from`; nullptr if that is not known yet.
+    /// One past the end of the line that starts at `from`; nullptr if the chunk does not show it.
     const char* end_of_line(const char* from) {
       if (newline < from) newline = search('\n', from);
       if (carriage < from) carriage = search('\r', from);
@@ -105,7 +106,7 @@ class LineAssembler {
     continues_ = false;
   }
 
-  /// Ends the held line with what the chunk has of it; nullptr if the whole chunk went into it.
+  /// Completes the buffered line from the chunk; nullptr if the whole chunk was buffered.
   template <class Emit>
   const char* complete(const char* at, const char* end, LineEnds& ends, Emit& emit) {
     const char* stop = at;
@@ -134,12 +135,12 @@ class LineAssembler {
 
   void clear_partial() {
     partial_.clear();
-    // Thousands of streams are idle between lines: none may sit on the memory of its max_line_bytes one.
+    // Thousands of streams are idle between lines: none may keep the memory of its longest one.
     if (partial_.capacity() > 4096) std::string().swap(partial_);
   }
 
   std::string partial_;
-  bool continues_ = false;   ///< the beginning of the present line was given out
+  bool continues_ = false;   ///< the beginning of the present line was flushed
   bool flushed_cr_ = false;  ///< and it ended in '\r'
 };
 

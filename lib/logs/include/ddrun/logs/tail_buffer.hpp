@@ -9,29 +9,28 @@
 
 namespace ddrun::logs {
 
-/// A line of a stream's end, without its own end; of what '\r' overwrites only the last is left, as on a screen.
+/// A line without its end; of text that '\r' overwrites only the last is left, as on a screen.
 struct TailLine {
   std::string text;
   std::chrono::system_clock::time_point at;  ///< when the chunk with the line's end was read
-  std::uint64_t shown = 0;                   ///< what `add` was told with that chunk
-  std::uint64_t turn = 0;                    ///< the same
+  std::uint64_t shown = 0;                   ///< as passed to add() with that chunk
+  std::uint64_t turn = 0;                    ///< as passed to add() with that chunk
 };
 
-/// Remembers the end of a stream, and when it came.
+/// Keeps the last lines of a stream and when they were read. Not thread-safe.
 class TailBuffer {
  public:
-  /// Bytes; this many at least are remembered, and half as many more at most. A traceback is still there when 8 KiB of
-  /// buffered stdout follow on the same stream at the worker's end.
+  /// Bytes that are kept at least; half as many more at most. Enough for a traceback that is followed by 8 KiB of
+  /// buffered stdout on the same stream.
   static constexpr std::size_t limit = 24 << 10;
 
-  /// `shown`, `turn`: any counts that the caller wants back with the lines that end in this chunk; of chunks that came
-  /// within a millisecond, those with the same `shown`, they get the latest `turn`.
+  /// `shown`, `turn`: counts of the caller, returned with the lines that end in this chunk. Chunks within a millisecond
+  /// that have the same `shown` are merged and have the latest `turn`.
   void add(std::string_view chunk, std::chrono::system_clock::time_point at, std::uint64_t shown = 0,
            std::uint64_t turn = 0);
-  /// Bytes are missing here: what was remembered is forgotten, and what comes next does not begin a line.
+  /// Marks missing bytes: drops all that was kept; the next chunk does not begin a line.
   void skip();
-  /// The last `count` lines, oldest first. A line whose beginning is not remembered is left out, unless it is the only
-  /// one.
+  /// The last `count` lines, oldest first. A line whose beginning was dropped is left out, unless it is the only one.
   [[nodiscard]] std::vector<TailLine> lines(std::size_t count) const;
 
  private:
