@@ -14,7 +14,7 @@ namespace {
 
 /// A batch of replies is sent when it has this many bytes, if not earlier by the end of the input.
 constexpr std::size_t max_reply_batch = 1024 * 1024;
-/// A client that watches keys and does not read what it is told is cut off when so much has gathered.
+/// A client that watches keys is disconnected when it has more unread notifications than this.
 constexpr std::size_t max_unread_bytes = 64 * 1024 * 1024;
 
 }  // namespace
@@ -47,8 +47,8 @@ ssize_t Connection::send_some(std::string_view bytes) {
   }
 }
 
-/// For so many bytes more of an unfinished request. Grows with what came, not with what is announced: announcing is
-/// free.
+/// Reserves `more` bytes for an incomplete request. Grows with the bytes received, not with the length that the client
+/// announces.
 bool Connection::make_room(std::size_t more) {
   const std::size_t wanted = pending_.size() + more;
   if (wanted <= pending_.capacity()) return true;
@@ -67,9 +67,9 @@ bool Connection::refuse(const char* what) {
   return false;
 }
 
-/// Counts what the buffers hold; false if that is more than there is room for.
+/// Counts the memory of the buffers; false if it exceeds the limit.
 bool Connection::within_limits() {
-  // Short texts live within the object.
+  // Short strings need no heap memory.
   const auto heap = [](const std::string& buffer) {
     return buffer.capacity() > std::string().capacity() ? buffer.capacity() : 0;
   };
@@ -83,7 +83,7 @@ bool Connection::within_limits() {
   return !grown || state.has_room(0) || refuse("replies that are not read");
 }
 
-/// Carries out what is whole in `input`, which is all that came and was not carried out yet (`pending_` or new).
+/// Executes the complete requests in `input`, which is `pending_` or new input.
 bool Connection::serve(std::string_view input) {
   std::string& replies = shared_->replies;
   for (;;) {
@@ -111,7 +111,7 @@ void Connection::keep_unparsed(std::string_view rest) {
   }
 }
 
-/// Now, or if that is early enough together with those of other connections.
+/// At once, or, if the replies are short, together with those of other connections.
 bool Connection::send_replies(bool at_once) {
   std::string& replies = shared_->replies;
   if (replies.empty()) return true;
@@ -134,7 +134,7 @@ bool Connection::send_replies(bool at_once) {
 bool Connection::deliver(std::string_view replies) {
   const ssize_t sent = send_some(replies);
   if (sent < 0) return false;
-  // Before what another connection's request has told it since.
+  // In front of notifications that requests of other connections have caused since.
   out_.insert(0, replies.substr(static_cast<std::size_t>(sent)));
   return within_limits();
 }
@@ -144,7 +144,7 @@ bool Connection::flush() {
   if (too_many_unread_) {
     ++shared_->state.refused;
     shared_->state.refusal_reason =
-        concat("it watches keys and does not read what it is told; ", max_unread_bytes, " bytes wait");
+        concat("it watches keys and does not read the notifications; ", max_unread_bytes, " bytes are unread");
     return false;
   }
   const ssize_t sent = send_some(std::string_view(out_).substr(out_begin_));
@@ -163,7 +163,7 @@ bool Connection::on_writable() {
   return serve(pending_) && within_limits();
 }
 
-/// Where what comes to it unasked is put: behind the replies of its own batch if it is in hand.
+/// Buffer for unsolicited output: the replies if this connection's batch is being executed, else `out_`.
 std::string& Connection::output_buffer() {
   if (shared_->current == this) return shared_->replies;
   shared_->woken.push_back(this);

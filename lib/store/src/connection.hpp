@@ -13,8 +13,8 @@
 
 namespace ddrun::store {
 
-/// Replies that are sent together after a round of events. Reading and sending are two long ways through the kernel,
-/// which do not fit into a processor's cache of instructions together: taken by turns, each request costs a tenth more.
+/// Short replies that are sent together after a batch of events. recv() and send() together exceed the instruction
+/// cache: alternating them makes each request a tenth slower.
 struct Outbox {
   /// Longer batches of replies are sent at once: copying them would cost more than it saves.
   static constexpr std::size_t max_batched_bytes = 4096;
@@ -26,48 +26,48 @@ struct Outbox {
   std::vector<Item> items;
 };
 
-/// What the server's connections share, all on its one thread.
+/// State that is shared by all connections; used on the server's thread only.
 struct ServerShared {
   static constexpr std::size_t buffer_size = 64 * 1024;
 
   ServerState state;
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
-  /// Where input arrives; only what is not a whole request yet is kept by its connection. Not zeroed, so that an idle
-  /// server does not own these pages.
+  /// For recv(); a connection copies only the part of an incomplete request. Not zeroed, so that an idle server does
+  /// not use these pages.
   std::unique_ptr<char[]> buffer{new char[buffer_size]};
-  std::string replies;                   ///< of the batch in hand, sent as one
-  Outbox outbox;                         ///< short batches of this round of events
-  class Connection* current = nullptr;   ///< whose batch is in hand
-  std::vector<class Connection*> woken;  ///< their waits have ended; to be flushed after this round of events
+  std::string replies;                   ///< of the present batch of requests
+  Outbox outbox;                         ///< short batches of replies of this batch of events
+  class Connection* current = nullptr;   ///< the connection of the present batch of requests
+  std::vector<class Connection*> woken;  ///< have unsolicited output; flushed after this batch of events
 };
 
-/// One client of the server: its socket, what it has sent of an unfinished request, what it has not yet taken.
+/// One client of the server: its socket, its incomplete request, its unsent replies. Does not block.
 ///
-/// While anything is left to be sent, nothing more is read from it: that bounds its memory. The functions that return
-/// bool say false when the connection is to be closed.
+/// While it has unsent replies nothing is read from it, which bounds its memory. Functions that return bool return
+/// false when the connection has to be closed.
 class Connection final : public Waiter {
  public:
   Connection(UniqueFd fd, ServerShared& shared) : fd_(std::move(fd)), shared_(&shared), session_(shared.state, *this) {}
   ~Connection() { leave(); }
 
-  /// One read, and everything it completed.
+  /// One recv(), and all requests that it completes.
   [[nodiscard]] bool on_readable();
-  /// Sends what is left over; then carries on with requests that had to stop for it.
+  /// flush(), then continues with requests that were paused for it.
   [[nodiscard]] bool on_writable();
-  /// Sends what is left over.
+  /// Sends unsent replies.
   [[nodiscard]] bool flush();
   /// Sends replies from the outbox.
   [[nodiscard]] bool deliver(std::string_view replies);
 
   [[nodiscard]] bool has_unsent() const { return !out_.empty(); }
   [[nodiscard]] int fd() const { return fd_.get(); }
-  /// Hangs up at once, even if a child that was just cloned still holds a copy of the descriptor.
+  /// Uses shutdown(), as a child between clone and exec may hold a copy of the descriptor.
   void close();
 
-  // For the loop that owns it.
-  std::size_t index = 0;         ///< its place in the loop's list
-  bool watched_for_out = false;  ///< what the loop waits for: room to send, or else input
+  // Used by the loop that owns it.
+  std::size_t index = 0;         ///< in the loop's list
+  bool watched_for_out = false;  ///< EPOLLOUT is watched, else EPOLLIN
 
  private:
   void on_keys_exist() override;

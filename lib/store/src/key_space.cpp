@@ -5,7 +5,7 @@
 
 namespace ddrun::store {
 
-/// One waiter waiting for one name: in the name's list (doubly linked, oldest first) and in the waiter's.
+/// One waiter for one name: an element of the name's list (doubly linked, oldest first) and of the waiter's list.
 struct WaitNode {
   Waiter* waiter;
   KeySpace::WaitMap* map;
@@ -18,7 +18,7 @@ struct WaitNode {
 
 namespace {
 
-/// As std::stoll reads it: blanks, a sign, digits, and no matter what comes after them.
+/// As std::stoll: blanks, a sign, digits, then anything.
 std::optional<std::int64_t> parse_number(std::string_view text) {
   const auto start = text.find_first_not_of(" \t\n\v\f\r");
   if (start == std::string_view::npos) return std::nullopt;
@@ -58,7 +58,7 @@ KeySpace::~KeySpace() {
   while (free_ != nullptr) delete std::exchange(free_, free_->next);
 }
 
-/// A key that is not there yet.
+/// Adds a new key.
 void KeySpace::create(std::string_view key, std::string_view value) {
   keys_.emplace(key, value);
   memory_ += key.size() + value.size() + overhead;
@@ -66,7 +66,7 @@ void KeySpace::create(std::string_view key, std::string_view value) {
   wake(waits_, key);
 }
 
-/// A key that exists, and which therefore no client waits for.
+/// Changes the value of an existing key, for which no client can be waiting.
 void KeySpace::replace(const std::string& key, std::string& value, std::string_view now) {
   if (!watchers_.empty()) notify_watchers(KeyChange::updated, key, value, now);
   memory_ += now.size();
@@ -181,7 +181,7 @@ std::optional<bool> KeySpace::arrive(std::string_view key, std::int64_t members,
   return false;
 }
 
-/// At the end of the name's list, and at the start of the waiter's.
+/// Adds a node to the end of the name's list and to the start of the waiter's.
 void KeySpace::add_wait(WaitMap& map, std::string_view key, Waiter& waiter) {
   auto it = map.find(key);
   if (it == map.end()) {
@@ -227,7 +227,7 @@ void KeySpace::unlink_from_waiter(WaitNode* node) {
   if (node->next_of_waiter != nullptr) node->next_of_waiter->previous_of_waiter = node->previous_of_waiter;
 }
 
-/// Out of both of its lists, and out of use.
+/// Removes a node from both lists and recycles it.
 void KeySpace::remove_wait(WaitNode* node) {
   unlink_from_waiter(node);
   WaitNode*& first = node->key->second;
@@ -249,7 +249,7 @@ void KeySpace::cancel(Waiter& waiter) {
   if (queue_size(*queue) > 0) wake_one(*queue);
 }
 
-/// All in the list.
+/// Ends the waits of the whole list.
 void KeySpace::wake(WaitMap& map, std::string_view key) {
   if (map.empty()) return;
   const auto it = map.find(key);
@@ -264,7 +264,7 @@ void KeySpace::wake(WaitMap& map, std::string_view key) {
   }
 }
 
-/// One element is one consumer's: that of the one which comes first and has nothing else to wait for.
+/// One element wakes one consumer: the first that waits for nothing else.
 void KeySpace::wake_one(std::string_view queue) {
   for (;;) {
     const auto it = waits_.find(queue);

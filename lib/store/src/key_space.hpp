@@ -19,8 +19,8 @@ struct WaitNode;
 
 enum class KeyChange : char { updated = 0, created = 1, deleted = 2 };
 
-/// A client that waits for keys to exist, or is told of each change of some. Must have left() the key space before it
-/// is destroyed. Both calls come in the middle of a change to the key space and must not touch it.
+/// A client that waits for keys to exist, or watches keys. leave() must be called before it is destroyed. The callbacks
+/// are called during a change of the key space and must not use it.
 class Waiter {
  public:
   Waiter() = default;
@@ -34,9 +34,9 @@ class Waiter {
 
  private:
   friend class KeySpace;
-  /// All keys have come, or all members of the barrier.
+  /// All awaited keys exist, or all members of the barrier have arrived.
   virtual void on_keys_exist() = 0;
-  /// A key that it watches has changed. The views end with the call.
+  /// A watched key has changed. The views are valid during the call only.
   virtual void on_key_changed(KeyChange, std::string_view /*key*/, std::string_view /*before*/,
                               std::string_view /*now*/) {}
 
@@ -45,10 +45,10 @@ class Waiter {
   bool is_watching_ = false;
 };
 
-/// The keys, their values, the queues, and who waits for which; knows neither sockets nor threads nor the wire.
+/// The keys, their values, the queues, and the waits; independent of sockets, threads and the protocol.
 ///
-/// Not thread-safe. Does not allocate for what exists already: lookups take views, numbers are rewritten in place,
-/// and waiting reuses its nodes.
+/// Not thread-safe, never blocks. Does not allocate for existing keys: lookups take views, numbers are rewritten in
+/// place, and wait nodes are reused.
 class KeySpace {
  public:
   KeySpace() = default;
@@ -64,7 +64,7 @@ class KeySpace {
   /// The sum, which is then the key's value in decimal text; nothing if the value there is not a number of 64 bits.
   [[nodiscard]] std::optional<std::int64_t> add(std::string_view key, std::int64_t delta);
 
-  /// What COMPARE_SET answers: the key's value afterwards, or `expected` if there is none. Valid until the next change.
+  /// The reply to COMPARE_SET: the key's value afterwards, or `expected` if there is none. Valid until the next change.
   [[nodiscard]] std::string_view compare_set(std::string_view key, std::string_view expected, std::string_view desired);
 
   /// False, and nothing changed, if the value would become longer than `limit`.
@@ -82,49 +82,47 @@ class KeySpace {
     for (const auto& entry : keys_) visit(std::string_view(entry.first));
   }
 
-  // Queues have names of their own: a key and a queue of the same name know nothing of each other, except that a wait
-  // for that name is content with either.
+  // Keys and queues have separate names, except that a wait for a name ends with either.
 
-  /// Adds at the end, and wakes the one who has waited longest and waits for nothing else.
+  /// Adds an element at the end, and wakes the waiter that has waited longest and waits for nothing else.
   void push(std::string_view queue, std::string_view element);
-  /// The oldest element. `by` fetches it. Nothing if the queue is empty.
+  /// Removes and returns the oldest element, for `by`. Nothing if the queue is empty.
   [[nodiscard]] std::optional<std::string> pop(std::string_view queue, Waiter& by);
   [[nodiscard]] std::size_t queue_size(std::string_view queue) const;
 
   /// Whether the key exists or the queue of that name has an element.
   [[nodiscard]] bool exists(std::string_view name) const;
 
-  /// Has `waiter` wait for `name` too, unless it exists. When the last of its names has come, on_keys_exist() is
+  /// Adds `name` to the names that `waiter` waits for, unless it exists. When all of them exist, on_keys_exist() is
   /// called.
   void await(std::string_view name, Waiter& waiter);
 
-  /// Counts one arrival at `key`, whose value is the number of them. With this one there are `members`: false, and
-  /// on_keys_exist() is called for all who wait there. Else `waiter` waits too: true. Nothing if the value is no
-  /// number.
+  /// Barrier: adds 1 to the number at `key`. If it is then `members` or more: calls on_keys_exist() for all waiters of
+  /// the barrier and returns false. Else `waiter` waits too, and true is returned. Nothing if the value is no number.
   [[nodiscard]] std::optional<bool> arrive(std::string_view key, std::int64_t members, Waiter& waiter);
 
-  /// Ends the wait without a call. An element that had ended it goes to the next one waiting.
+  /// Ends the wait without a callback. A queue element that had ended it and was not fetched wakes the next waiter.
   void cancel(Waiter& waiter);
 
-  /// Has `watcher` told of each change of `key` from now on.
+  /// Calls on_key_changed() of `watcher` for each change of `key` from now on.
   void watch(std::string_view key, Waiter& watcher);
 
-  /// Ends all that `waiter` waits for and watches.
+  /// Ends all waits and watches of `waiter`.
   void leave(Waiter& waiter);
 
-  /// Forgets all keys and queues and gives their memory back. Waits stay.
+  /// Deletes all keys and queues and frees their memory. Waits stay.
   void clear();
 
-  // Memory, in bytes as they are asked from the system, rounded up: keys, values, queues and waits.
+  // Memory of keys, values, queues and waits in bytes, estimated from above.
 
   [[nodiscard]] std::size_t memory() const { return memory_; }
-  /// What one name costs beside its own bytes, and those of its value.
+  /// Bytes for a name besides its text and value.
   static constexpr std::size_t overhead = 128;
 
  private:
   struct Hash {
     using is_transparent = void;
-    using is_avalanching = void;  // the standard library's hash of texts mixes well: no second round needed
+    using is_avalanching = void;  // the standard library's string hash mixes well: no second round needed
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
   using WaitList = WaitNode*;

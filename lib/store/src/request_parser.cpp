@@ -17,7 +17,7 @@ namespace {
 using Status = RequestParser::Status;
 using Refusal = RequestParser::Refusal;
 
-/// Reads fields from the start of a request; remembers how many bytes would help when they run out, or what was wrong.
+/// Reads fields from the start of a request; keeps how many bytes are needed when they run out, or why it refuses.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view input) : input_(input) {}
@@ -58,7 +58,7 @@ class FieldReader {
   }
 
   std::string_view input_;
-  std::size_t at_ = 1;  // the opcode is known
+  std::size_t at_ = 1;  // behind the opcode
   std::size_t needed_ = 0;
   Refusal refusal_ = Refusal::none;
 };

@@ -14,12 +14,11 @@ namespace ddrun::store {
 /// and with other numbers for the requests.
 enum class Dialect : std::uint8_t { modern, old };
 
-/// Which dialect a connection speaks, from its first bytes; nothing while they fit the beginning of the greeting.
-///
-/// No request of the old dialect begins like the whole greeting: as a SET it would have a key of over a gigabyte.
+/// The dialect of a connection, from its first bytes; nothing while these are a beginning of the greeting. No request
+/// of the old dialect begins like the whole greeting: as a SET it would have a key of over a gigabyte.
 [[nodiscard]] std::optional<Dialect> detect_dialect(std::string_view first_bytes);
 
-/// What the first byte of a request means in the dialect.
+/// The meaning of a request's first byte in the dialect.
 [[nodiscard]] inline std::optional<wire::Opcode> opcode_of(Dialect dialect, char byte) {
   using wire::Opcode;
   const auto number = static_cast<unsigned char>(byte);
@@ -60,10 +59,10 @@ class ItemReader {
   const char* at_;
 };
 
-/// Takes requests off a stream of bytes that may be cut anywhere.
+/// Parses requests from a stream of bytes that may be split anywhere.
 ///
-/// Call `next` with all bytes not consumed yet. After `incomplete`, call it again with the same bytes and more behind
-/// them, best once there are `needed()`: a request is scanned once, however small the pieces it comes in.
+/// Call next() with all bytes not consumed yet. After `incomplete`, call it again with the same bytes and more, best
+/// with at least needed() of them: a request is scanned once, however small the pieces.
 class RequestParser {
  public:
   enum class Status {

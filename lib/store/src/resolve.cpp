@@ -56,7 +56,7 @@ Result<std::unique_ptr<TcpClient>> connect_by_name(std::string_view host, std::u
         last = std::move(client.error());
       }
     }
-    // The name or its addresses may change while the job comes up: ask again.
+    // The name or its addresses may change while the job starts: resolve again.
     if (Clock::now() + slice >= deadline) return tl::unexpected(std::move(last));
     std::this_thread::sleep_for(slice / 4);
   }

@@ -44,7 +44,7 @@ Session::Progress Session::handle(std::string_view input, std::string& replies, 
   }
 }
 
-/// False while it cannot be told what the client speaks.
+/// False while the dialect is not known.
 bool Session::begin(std::string_view input) {
   const auto dialect = detect_dialect(input);
   if (!dialect) return false;
@@ -77,7 +77,7 @@ bool Session::refuse_parsed(const Request& request) {
   return refuse("an unknown kind of request");
 }
 
-/// Whether a request that stores something fits, by its own size: what it would replace is not looked at.
+/// Whether a request that stores something fits, by its own size: the size of a replaced value is not subtracted.
 bool Session::has_room(const Request& request, std::size_t size) {
   switch (request.op) {
     case Opcode::set:
@@ -94,7 +94,7 @@ bool Session::has_room(const Request& request, std::size_t size) {
       concat(request.key.empty() ? std::string(opcode_name(request.op)) : describe(request), ", ", size, " bytes,"));
 }
 
-/// After the client has begun to wait or to watch, which is undone if it goes beyond the limit.
+/// To be called after a wait or watch was added, which is undone if it exceeds the limit.
 bool Session::has_room_for_waits(const Request& request) {
   if (state_->has_room(0)) return true;
   state_->space.leave(*waiter_);
@@ -117,7 +117,7 @@ bool Session::apply(const Request& request, std::size_t size, std::string& repli
   has_asked_ = true;
   if (!has_room(request, size)) return false;
   ++state_->requests[static_cast<std::size_t>(request.op)];
-  // Its client has no way to withdraw a wait: asking for something else, it has given up.
+  // The old dialect has no request to cancel a wait: any other request cancels it.
   if (dialect_ == Dialect::old && waiter_->waiting()) space.cancel(*waiter_);
   switch (request.op) {
     case Opcode::validate: return refuse("a second greeting");
@@ -186,7 +186,7 @@ bool Session::check(const Request& request, std::string& replies) {
 }
 
 bool Session::wait(const Request& request, std::string& replies) {
-  if (waiter_->waiting()) return refuse("a second wait before the first one's end");  // whose would the answer be?
+  if (waiter_->waiting()) return refuse("a second wait before the first one's end");  // the reply would be ambiguous
   ItemReader names(request.items);
   for (auto left = request.count; left > 0; --left) state_->space.await(names.next(), *waiter_);
   if (waiter_->waiting()) return has_room_for_waits(request);
@@ -204,7 +204,7 @@ bool Session::arrive(const Request& request, std::string& replies) {
 }
 
 bool Session::multi_get(const Request& request, std::string& replies) {
-  // A short request may name a long value often: look at the sum before copying anything.
+  // A short request may name a long value many times: check the sum before copying.
   std::size_t size = 0;
   ItemReader measured(request.items);
   for (auto left = request.count; left > 0; --left) {

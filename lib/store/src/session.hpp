@@ -12,7 +12,7 @@
 
 namespace ddrun::store {
 
-/// What all clients of a server share; belongs to the server's one thread.
+/// State that is shared by all clients of a server; used on the server's thread only.
 struct ServerState {
   KeySpace space;
 
@@ -20,32 +20,31 @@ struct ServerState {
   std::uint64_t refused = 0;                                 ///< connections ended because of what they sent
 
   std::size_t memory_limit = 0;  ///< of keys, waits and buffers together, bytes; 0 for none
-  std::size_t buffered = 0;      ///< what connections hold of unfinished requests and of replies not taken yet, bytes
+  std::size_t buffered = 0;      ///< incomplete requests and unsent replies of all connections, bytes
 
-  /// Why the last client was refused, in words for the user who runs the server; empty if it was no client of ours at
-  /// all.
+  /// Why the last client was refused, for the server's log; empty if the peer never spoke the protocol.
   std::string refusal_reason;
 
   [[nodiscard]] std::size_t memory() const { return space.memory() + buffered; }
   [[nodiscard]] bool has_room(std::size_t more) const { return memory_limit == 0 || memory() + more <= memory_limit; }
 };
 
-/// The server's side of one client's conversation: bytes in, bytes out, no socket.
+/// The server's side of one connection without the socket: bytes in, bytes out. Not thread-safe, never blocks.
 ///
-/// `waiter` stands for this client in the key space: when its keys come, the owner sends wire::wait_stopped; when a key
-/// that it watches changes, it sends what append_change() makes of it.
+/// `waiter` represents this client in the key space: on on_keys_exist() its owner sends wire::wait_stopped, on
+/// on_key_changed() the bytes of append_change().
 class Session {
  public:
   Session(ServerState& state, Waiter& waiter) : state_(&state), waiter_(&waiter) {}
 
   struct Progress {
     std::size_t consumed = 0;  ///< bytes of the input that were whole requests
-    bool close = false;        ///< the client broke the rules; `replies` has what it is still owed
+    bool close = false;        ///< the client violated the protocol or a limit; send `replies`, then close
     bool paused = false;       ///< stopped at `enough` replies; there may be more whole requests in the rest
   };
 
-  /// Carries out the whole requests at the start of `input` and appends their replies, until these are `enough` bytes.
-  /// When it says `close`, ServerState::refusal_reason says why, unless the peer has never made one sensible request.
+  /// Executes the complete requests at the start of `input` and appends their replies, until these are `enough` bytes.
+  /// With `close`, ServerState::refusal_reason has the reason, unless the peer has never made a valid request.
   [[nodiscard]] Progress handle(std::string_view input, std::string& replies, std::size_t enough);
 
   /// Bytes of input below which handle() can do nothing.
@@ -76,10 +75,10 @@ class Session {
   RequestParser parser_;
   Stage stage_ = Stage::unknown;
   Dialect dialect_ = Dialect::modern;
-  bool has_asked_ = false;  // something beside the greeting
+  bool has_asked_ = false;  // has made a request besides the greeting
 };
 
-/// What a client of the old dialect is sent about a key that it watches.
+/// Appends the notification of a changed key, for a client of the old dialect that watches it.
 void append_change(std::string& to, KeyChange change, std::string_view key, std::string_view before,
                    std::string_view now);
 

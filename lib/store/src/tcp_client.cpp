@@ -21,13 +21,13 @@ using wire::Opcode;
 
 namespace {
 
-/// How long past its deadline a call waits for what a living server answers at once.
+/// Beyond its deadline a call waits so long for replies that a server sends at once.
 constexpr std::chrono::seconds response_grace{5};
 
-/// Whether `fd` became ready by then. Sleeps for -1.
+/// True if `fd` became ready before the deadline; -1: only sleeps.
 bool poll_until(int fd, short events, Deadline deadline) {
   for (;;) {
-    // A longer wait is begun again each day: nothing overflows.
+    // At most a day for each call, so that nothing overflows.
     const auto time = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(), {}, std::chrono::hours(24)).count();
     const timespec left{time / 1'000'000'000, time % 1'000'000'000};
     pollfd entry{fd, events, 0};
@@ -37,7 +37,7 @@ bool poll_until(int fd, short events, Deadline deadline) {
   }
 }
 
-/// One attempt on one endpoint. In the error, `cause` tells refused from hopeless.
+/// One attempt on one endpoint. The error's `cause` is the errno.
 Result<UniqueFd> connect_socket(const SocketAddress& server, Deadline deadline) {
   UniqueFd fd(::socket(server.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fail_errno(Errc::unavailable, "cannot make a socket", errno);
@@ -82,7 +82,7 @@ std::string request(Opcode op, std::span<const std::string> keys) {
 
 }  // namespace
 
-/// One greeted connection to a server. After `connection_lost` and `protocol` it is out of step and of no more use.
+/// A connection to a server. After `connection_lost` and `protocol` it is unusable.
 class TcpClient::Connection {
  public:
   Connection(UniqueFd fd, const SocketAddress& server) : name(server.text()), fd_(std::move(fd)) {}
@@ -102,7 +102,7 @@ class TcpClient::Connection {
   }
 
   Result<void> send(std::string_view request, Deadline deadline) {
-    // One grace for the whole of an answer: a server that trickles it gains no time with each part.
+    // One deadline for the whole reply, not for each part.
     answer_end_ = std::max(deadline, Clock::now() + response_grace);
     return send_by(answer_end_, request).map_error([&](const Error& error) { return lost(error); });
   }
@@ -116,7 +116,7 @@ class TcpClient::Connection {
   Result<std::string> receive_bytes() {
     const auto size = receive<std::uint64_t>();
     if (!size) return tl::unexpected(size.error());
-    // PyTorch's servers do not limit values; anything beyond this is a sign of being out of step.
+    // PyTorch's servers do not limit values; a greater size means that client and server are out of step.
     constexpr std::uint64_t most = 4ULL * 1024 * 1024 * 1024;
     if (*size > most) return protocol_error(concat("with a value of ", *size, " bytes"));
     return receive_part(*size);
@@ -140,7 +140,7 @@ class TcpClient::Connection {
     return send(request, deadline).and_then([&] { return receive_bytes(); });
   }
 
-  /// Waits for the keys. `timeout` leaves the connection as good as before.
+  /// Waits for the keys. The connection stays usable after `timeout`.
   Result<void> wait(std::span<const std::string> keys, Deadline deadline) {
     if (auto ok = send(request(Opcode::wait, keys), deadline); !ok) return ok;
     const auto answer = receive_by(deadline, 1);
@@ -158,7 +158,7 @@ class TcpClient::Connection {
  private:
   Result<void> cancel_wait(std::span<const std::string> keys) {
     auto answer = ask<char>(request(Opcode::cancel_wait), {});
-    // The keys may have come just before the server read the cancel: then both answers are on their way.
+    // The keys may have been set just before the server read the cancel: then both replies are on their way.
     const bool came = answer && *answer == wire::wait_stopped;
     if (came) answer = receive<char>();
     if (!answer) return tl::unexpected(std::move(answer.error()));
@@ -218,7 +218,7 @@ class TcpClient::Connection {
 
   const UniqueFd fd_;
   Deadline answer_end_{};
-  std::string received_;  // and not used yet
+  std::string received_;  // not parsed yet
 };
 
 TcpClient::TcpClient(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
@@ -231,17 +231,17 @@ Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, 
   }
   if (port == 0) return fail(Errc::invalid_argument, "port must be 1-65535; give the port of the store's server");
   std::minstd_rand random(std::random_device{}());
-  // Short at first, since a server is usually up in a moment; spread, so that thousands do not come in step.
+  // Backoff with jitter: short at first, as a server is usually up soon; random, so that thousands do not synchronize.
   std::chrono::microseconds pause{1000};
   for (;;) {
     bool retryable = false;
     Error reason{Errc::unavailable, "no address", {}};
     for (const auto& server : servers) {
-      // One address that swallows everything must not use up the time of the next.
+      // An address that drops packets must not use up the time of the next.
       const auto attempt = servers.size() == 1 ? deadline : std::min(deadline, Clock::now() + response_grace);
       auto socket = connect_socket(server, attempt);
       if (!socket) {
-        // Nothing listens there yet, or a restart cut it off.
+        // The server does not listen yet, or restarts.
         const int error = socket.error().cause.value();
         retryable =
             retryable || error == ECONNREFUSED || error == ECONNRESET || error == ETIMEDOUT || error == EHOSTUNREACH;
@@ -252,7 +252,7 @@ Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, 
       const auto greeted = connection->handshake(attempt);
       if (greeted) return std::unique_ptr<TcpClient>(new TcpClient(std::move(connection)));
       if (greeted.error().code == Errc::protocol) return tl::unexpected(greeted.error());
-      retryable = true;  // accepted, then cut off or left waiting: it may be starting over
+      retryable = true;  // accepted, then closed or silent: the server may be restarting
       reason = greeted.error();
       reason.message = concat("connected, but ", reason.message);
     }
@@ -271,7 +271,7 @@ Result<std::unique_ptr<TcpClient>> TcpClient::connect(std::string_view address, 
 
 const std::string& TcpClient::server() const { return connection_->name; }
 
-/// Calls `call` with the connection, unless the call's arguments are wrong or the connection was lost before.
+/// Calls `call` with the connection under the lock, unless the arguments are wrong or the connection was lost before.
 template <class Call>
 std::invoke_result_t<Call, TcpClient::Connection&> TcpClient::with_connection(const Result<void>& arguments,
                                                                               Call call) {
@@ -338,7 +338,7 @@ Result<std::vector<std::string>> TcpClient::list_keys(Deadline deadline) {
     if (*count < 0) return link.protocol_error(concat(*count, " as the number of keys"));
     auto keys = link.receive_list(static_cast<std::uint64_t>(*count));
     if (!keys) return keys;
-    // Keys without it are not of such a client's making, such as PyTorch's "init/".
+    // Keys without the "/" were not set by a client, such as PyTorch's "init/".
     std::erase_if(*keys, [](const std::string& key) { return !key.starts_with('/'); });
     for (std::string& key : *keys) key.erase(0, 1);
     return keys;

@@ -20,13 +20,13 @@ namespace ddrun::store {
 
 namespace {
 
-/// How long to look for the next request before sleeping. Waking a sleeping thread takes longer than a client needs to
-/// answer, so a short look makes a series of requests much faster.
+/// How long to poll for the next request before sleeping. Waking a sleeping thread takes longer than a client needs for
+/// its next request, so spinning makes a series of requests much faster.
 constexpr std::chrono::microseconds spin_time{50};
-/// After so many looks in a row for nothing there is no more looking, until requests come close together again.
+/// After so many fruitless spins in a row the thread sleeps at once, until requests come close together again.
 constexpr int max_failed_spins = 4;
 
-/// Who may connect.
+/// The addresses of clients that may connect.
 class AllowedPeers {
  public:
   static Result<AllowedPeers> from(const std::vector<std::string>& addresses) {
@@ -62,8 +62,8 @@ bool has_several_cpus() {
 
 }  // namespace
 
-/// The server's thread and everything on it. Level-triggered epoll by hand: a request costs one recv, one send and its
-/// share of one epoll_wait, nothing else; a general event loop adds a system call or two to each.
+/// The server's thread and its state. Uses level-triggered epoll directly: a request costs one recv, one send and its
+/// share of one epoll_wait; a general event loop adds a system call or two to each.
 class TcpServer::Loop {
  public:
   Loop(std::vector<Listener> listeners, AllowedPeers peers, const TcpServerOptions& options)
@@ -80,7 +80,7 @@ class TcpServer::Loop {
   TcpServerStats stats();
 
  private:
-  // What an event is about: small numbers for these, else the address of a Connection.
+  // epoll's user data: these small numbers, else the address of a Connection.
   static constexpr std::uint64_t first_listener_token = EventThread::token + 1;
 
   void run();
@@ -97,23 +97,23 @@ class TcpServer::Loop {
   Result<void> clear();
   TcpServerStats collect() const;
 
-  // Given to the thread by start().
+  // Used by the thread after start().
   std::vector<Listener> listeners_;
   std::function<void(const std::string&)> on_refusal_;
   std::uint16_t port_ = 0;
   EventThread thread_;
 
-  // The thread's own.
+  // Used by the thread only.
   AllowedPeers peers_;
   std::array<epoll_event, 128> events_;
   ServerShared shared_;
   std::vector<std::unique_ptr<Connection>> connections_;
-  std::vector<std::unique_ptr<Connection>> closed_;  // kept until no event in hand can mean them
+  std::vector<std::unique_ptr<Connection>> closed_;  // kept until no event of the present batch can refer to them
   std::size_t peak_connections_ = 0;
   std::size_t peak_memory_ = 0;
   std::uint64_t accepted_ = 0;
   std::uint64_t rejected_peers_ = 0;
-  std::uint64_t reported_refusals_ = 0;  // refusals, or not, because there were so many
+  std::uint64_t reported_refusals_ = 0;  // including those above the log limit
   Acceptor acceptor_;
   bool listening_paused_ = false;
   bool stopping_ = false;
@@ -141,7 +141,7 @@ TcpServer::Loop::~Loop() {
     });
     thread_.join();
   }
-  // At once, even if a child that was just cloned still holds copies of the descriptors.
+  // shutdown(), as a child between clone and exec may hold copies of the descriptors.
   for (auto& listener : listeners_) ::shutdown(listener.fd.get(), SHUT_RDWR);
 }
 
@@ -191,7 +191,7 @@ void TcpServer::Loop::run() {
     const int count = wait_for_events();
     for (int i = 0; i < count; ++i) on_event(events_[static_cast<std::size_t>(i)]);
     send_outbox();
-    // By index: a client that is closed here may wake others, who come at the end.
+    // By index: closing a client may wake others, which are appended.
     for (std::size_t i = 0; i < shared_.woken.size(); ++i) {
       Connection& connection = *shared_.woken[i];
       if (connection.fd() >= 0) update_watch(connection, connection.flush());
@@ -230,7 +230,7 @@ void TcpServer::Loop::on_event(const epoll_event& event) {
 
   auto& connection = *reinterpret_cast<Connection*>(static_cast<std::uintptr_t>(token));
   if (connection.fd() < 0) return;  // closed by an earlier event of this batch
-  // A reset shows when one reads or writes, so there is nothing to do for EPOLLERR and EPOLLHUP of their own.
+  // recv() or send() reports a reset, so EPOLLERR and EPOLLHUP need no handling.
   update_watch(connection, connection.watched_for_out ? connection.on_writable() : connection.on_readable());
 }
 
@@ -245,7 +245,7 @@ void TcpServer::Loop::update_watch(Connection& connection, bool keep) {
   }
 }
 
-/// Ends a connection that has gone or has to go, and tells why if there is something to tell.
+/// Closes a connection, and reports the reason if the client was refused.
 void TcpServer::Loop::refuse(Connection& connection) {
   std::string refusal_reason = std::exchange(shared_.state.refusal_reason, {});
   if (!refusal_reason.empty() && on_refusal_ && worth_telling(++reported_refusals_)) {
@@ -268,7 +268,7 @@ void TcpServer::Loop::send_outbox() {
 }
 
 void TcpServer::Loop::close(Connection& connection) {
-  // By hand: closing does not end the watch while a child that was just cloned holds a copy of the descriptor.
+  // Closing does not end the watch while a child between clone and exec holds a copy of the descriptor.
   thread_.forget(connection.fd());
   connection.close();
   auto& place = connections_[connection.index];
@@ -282,7 +282,7 @@ void TcpServer::Loop::close(Connection& connection) {
 }
 
 void TcpServer::Loop::accept_from(Listener& listener) {
-  // Some at a time: those who are served already have their turn too.
+  // A bounded number at a time, so that existing clients are served too.
   for (int left = 64; left > 0; --left) {
     UniqueFd fd;
     sockaddr_storage peer{};
@@ -290,7 +290,7 @@ void TcpServer::Loop::accept_from(Listener& listener) {
       case Acceptor::Outcome::accepted:
         if (is_allowed(peer)) add_connection(std::move(fd));
         break;
-      case Acceptor::Outcome::turned_away:  // cut off, a client can see that something is wrong
+      case Acceptor::Outcome::turned_away:  // closed, so that the client gets an error
       case Acceptor::Outcome::failed: break;
       case Acceptor::Outcome::none: return;
       case Acceptor::Outcome::no_room: return pause_listening(true);
@@ -331,7 +331,7 @@ void TcpServer::Loop::add_connection(UniqueFd fd) {
 
 Result<void> TcpServer::Loop::clear() {
   Result<void> outcome;
-  // The queues first, so that no client gets in between.
+  // The accept queues first, so that no client of the old round is accepted afterwards.
   for (std::size_t i = 0; i < listeners_.size(); ++i) {
     thread_.forget(listeners_[i].fd.get());
     if (auto ok = listeners_[i].restart(); !ok) {

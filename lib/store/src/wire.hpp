@@ -8,7 +8,7 @@
 
 #include "ddrun/base/bytes.hpp"
 
-// Numbers of the protocol and how its fields are written; docs/store.md says what they mean.
+// Numbers of the protocol and the encoding of its fields; defined in docs/store-protocol.md.
 namespace ddrun::store::wire {
 
 enum class Opcode : std::uint8_t {
@@ -31,13 +31,13 @@ enum class Opcode : std::uint8_t {
   queue_len = 0x10,
   list_keys = 0x11,
   barrier = 0x12,
-  watch_key = 0x13,  // only the old dialect has it, under another number
+  watch_key = 0x13,  // only in the old dialect, with another number
 };
 
-/// How many there are, for tables indexed by one.
+/// Size of tables indexed by Opcode.
 inline constexpr std::size_t opcode_count = 0x14;
 
-/// As docs/store.md writes it: "SET", "QUEUE_PUSH".
+/// As docs/store-protocol.md writes it: "SET", "QUEUE_PUSH".
 [[nodiscard]] inline std::string_view opcode_name(Opcode op) {
   constexpr std::string_view names[] = {"VALIDATE",  "SET",       "COMPARE_SET", "GET",        "ADD",
                                         "CHECK",     "WAIT",      "GETNUMKEYS",  "DELETE_KEY", "APPEND",
@@ -59,7 +59,7 @@ inline constexpr char watch_registered = 3;
 inline constexpr std::uint64_t max_key = 8192;
 inline constexpr std::uint64_t max_value = 8 * 1024 * 1024;
 inline constexpr std::uint64_t max_keys = 131072;
-/// One whole request, one whole reply, one stored value. Ours: the protocol itself sets no bound to their sum.
+/// Limit of one request, one reply, one stored value; bytes. The protocol itself has no such limit.
 inline constexpr std::size_t max_message = 256 * 1024 * 1024;
 
 using bytes::load;

@@ -1,4 +1,4 @@
-// The client against servers that are late, absent, slow, dead or wrong. They are scripts on a thread.
+// The client against servers that are late, absent, slow, dead or wrong. They run scripts on a thread.
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// One accepted connection of a scripted server; nothing here asserts, since it is not on the test's thread.
+/// One accepted connection of a scripted server. No assertions, which only the test's thread may use.
 class Peer {
  public:
   explicit Peer(int fd) : fd_(fd) {}
@@ -110,7 +110,7 @@ TEST_CASE("a name is not looked up by the client itself") {
   CHECK_FALSE(TcpClient::connect("127.0.0.1", 0, soon()));
 }
 
-TEST_CASE("whoever has a name can ask for its addresses") {
+TEST_CASE("resolve() returns addresses, and connect_by_name() uses them") {
   CHECK(resolve("10.1.2.3").value_or(std::vector<std::string>{}) == std::vector<std::string>{"10.1.2.3"});
   CHECK(resolve("localhost").value_or(std::vector<std::string>{}) == std::vector<std::string>{"127.0.0.1", "::1"});
   CHECK_FALSE(resolve(""));
@@ -140,7 +140,7 @@ TEST_CASE("the client's bytes are those PyTorch sends") {
                               "03 0200000000000000 2f61")));
 }
 
-TEST_CASE("something else on the port is a protocol error") {
+TEST_CASE("another service on the port is a protocol error") {
   ScriptedServer server([](Peer& peer) {
     peer.read(10);
     peer.write("HTTP/1.1 400 Bad Request\r\n\r\n");
@@ -150,12 +150,12 @@ TEST_CASE("something else on the port is a protocol error") {
   CHECK(client.error().code == Errc::protocol);
 }
 
-TEST_CASE("keys that come while the wait is being cancelled make it a success") {
+TEST_CASE("keys that are set while the wait is being cancelled make it a success") {
   std::atomic<bool> next_is_right{false};
   ScriptedServer server([&](Peer& peer) {
     peer.greet();
     peer.read(19);  // WAIT; no answer in time
-    peer.read(1);   // CANCEL_WAIT, crossed by the answer to the wait
+    peer.read(1);   // CANCEL_WAIT, sent before the reply to the wait arrived
     peer.write(unhex("00 01"));
     next_is_right = peer.read(19).front() == 4;  // and the connection is in step
     peer.write(number(42));
@@ -211,7 +211,7 @@ TEST_CASE("a server that stops answering does not hang the client for ever") {
   CHECK_FALSE(client->num_keys(soon()));
 }
 
-TEST_CASE("a server that trickles its answer gains no time with each part") {
+TEST_CASE("a server that sends its reply in small parts does not extend the deadline") {
   std::atomic<bool> over{false};
   ScriptedServer server([&](Peer& peer) {
     peer.greet();
@@ -231,10 +231,10 @@ TEST_CASE("a server that trickles its answer gains no time with each part") {
   CHECK(Clock::now() - start < 15s);
 }
 
-TEST_CASE("nonsense from the server is a protocol error") {
+TEST_CASE("an invalid reply is a protocol error") {
   std::string answer;
   SECTION("a wait answered with 7") { answer = unhex("07"); }
-  SECTION("a wait cancelled by nobody") { answer = unhex("01"); }
+  SECTION("a wait cancelled without a request") { answer = unhex("01"); }
   SECTION("a value of absurd length") { answer = unhex("00 ffffffffffffff7f"); }
   ScriptedServer server([&](Peer& peer) {
     peer.greet();

@@ -1,4 +1,4 @@
-// Clients that are not well-behaved, and what the others notice of them: nothing.
+// Misbehaving clients must not affect the others.
 #include <fcntl.h>
 #include <sys/resource.h>
 
@@ -40,7 +40,7 @@ long resident_kib() {
 
 }  // namespace
 
-TEST_CASE("a length within the limits is believed only when it comes") {
+TEST_CASE("no memory is reserved for an announced length") {
   Fixture f;
   const long before = resident_kib();
   std::vector<RawClient> claiming;
@@ -52,7 +52,7 @@ TEST_CASE("a length within the limits is believed only when it comes") {
   CHECK(resident_kib() - before < 50'000);
 }
 
-TEST_CASE("half a request disturbs nobody and is dropped with its client") {
+TEST_CASE("an incomplete request affects no other client and is dropped with its own") {
   Fixture f;
   {
     RawClient half(f.server->port());
@@ -66,14 +66,14 @@ TEST_CASE("half a request disturbs nobody and is dropped with its client") {
   CHECK(f.client->num_keys(soon()).value_or(-1) == 1);  // "alive"
 }
 
-TEST_CASE("a client that says its last word and hangs up leaves nothing") {
+TEST_CASE("clients that close right after a request leave no connection") {
   Fixture f;
   const auto before = f.server->stats().connections;
   for (int i = 0; i < 50; ++i) {
     RawClient client(f.server->port());
     REQUIRE(client.send(greeting() + unhex("04") + field("/n") + number(1)));
   }
-  // All fifty have been heard before "none is left" means anything: some may still wait to be accepted.
+  // First wait until all fifty requests were executed: some may still wait to be accepted.
   const auto end = soon();
   while (f.client->add("n", 0, soon()).value_or(0) < 50 && Clock::now() < end) ::usleep(1000);
   CHECK(f.client->add("n", 0, soon()).value_or(0) == 50);
@@ -100,7 +100,7 @@ TEST_CASE("a client may vanish while it waits") {
   f.check_unharmed();
 }
 
-TEST_CASE("a client that never reads costs bounded memory and harms nobody") {
+TEST_CASE("a client that never reads costs bounded memory and affects no other") {
   Fixture f;
   REQUIRE(f.client->set("value", std::string(1024 * 1024, 'v'), soon()));
   f.check_unharmed();
@@ -110,7 +110,7 @@ TEST_CASE("a client that never reads costs bounded memory and harms nobody") {
     REQUIRE(not_reading.send(greeting()));
     std::string requests;
     for (int i = 0; i < 10'000; ++i) requests += unhex("03") + field("/value");
-    // 10 GB of replies are asked for, again and again, until the server stops listening to it.
+    // 10 GB of replies are requested, again and again, until the server stops reading.
     std::size_t taken = 0;
     for (int i = 0; i < 200; ++i) {
       const auto now = not_reading.send_while_taken(requests, 100ms);
@@ -145,7 +145,7 @@ TEST_CASE("a client that reads late gets every reply in order") {
   CHECK(hex(late.receive(4)) == "01020304");
 }
 
-TEST_CASE("whoever watches keys and does not read is cut off") {
+TEST_CASE("a client that watches keys and does not read is disconnected") {
   Fixture f;
   RawClient not_reading(f.server->port());
   REQUIRE(not_reading.send(unhex("07") + field("/k")));
@@ -160,7 +160,7 @@ TEST_CASE("whoever watches keys and does not read is cut off") {
   f.check_unharmed();
 }
 
-TEST_CASE("what the store may take is a limit for all clients together") {
+TEST_CASE("the memory limit holds for all clients together") {
   std::mutex mutex;
   std::string refusal;
   TcpServerOptions options;
@@ -173,7 +173,7 @@ TEST_CASE("what the store may take is a limit for all clients together") {
   REQUIRE(f.client->set("before", "v", soon()));
   std::string says;
   const std::string megabytes(4 * 1024 * 1024, 'v');
-  // Which of them is too much, the value that is stored or the part of it that has come, is a matter of pieces.
+  // Either the stored value or the received part of the next one exceeds the limit, depending on the pieces.
   SECTION("values") {
     auto greedy = TcpClient::connect("127.0.0.1", f.server->port(), soon());
     REQUIRE(greedy);
@@ -209,17 +209,17 @@ TEST_CASE("what the store may take is a limit for all clients together") {
   CHECK(refusal.find("no room") != std::string::npos);
 }
 
-TEST_CASE("an element of a queue granted to one who is cut off goes to the next one waiting") {
+TEST_CASE("an element of a queue that woke a disconnected client wakes the next waiter") {
   Fixture f;
   RawClient not_reading(f.server->port()), next(f.server->port()), producer(f.server->port());
   REQUIRE(not_reading.send(unhex("07") + field("/k") + unhex("05") + number(1) + field("/q")));
   REQUIRE(hex(not_reading.receive(1)) == "03");
-  f.check_unharmed();  // and so it waits for the queue now
+  f.check_unharmed();  // its wait is registered now
   REQUIRE(next.send(greeting() + unhex("06") + number(1) + field("/q")));
   f.check_unharmed();
   REQUIRE(producer.send(greeting() + unhex("0e") + field("/q") + field("element")));
   f.check_unharmed();
-  // The first one does not read, is told more than it may leave unread, and is cut off while others are told, too.
+  // The first one does not read, exceeds the limit of unread notifications, and is disconnected.
   const std::string big(8 * 1024 * 1024, 'v');
   for (int i = 0; i < 8; ++i) REQUIRE(f.client->set("k", big, soon()));
   CHECK(hex(next.receive(1)) == "00");
@@ -228,7 +228,7 @@ TEST_CASE("an element of a queue granted to one who is cut off goes to the next 
   f.check_unharmed();
 }
 
-TEST_CASE("whoever runs the server is told of a client that exceeds a limit, and not of strangers") {
+TEST_CASE("on_refusal is called for a client that exceeds a limit, and not for other protocols") {
   std::mutex mutex;
   std::vector<std::string> refusals;
   TcpServerOptions options;
@@ -251,7 +251,7 @@ TEST_CASE("whoever runs the server is told of a client that exceeds a limit, and
   CHECK(refusals[0].find("SET of key /weights with a value of more than 8388608 bytes") != std::string::npos);
 }
 
-TEST_CASE("without descriptors new clients are cut off and the others are served") {
+TEST_CASE("without descriptors new clients are disconnected and the others are served") {
   Fixture f;
   rlimit old{};
   ::getrlimit(RLIMIT_NOFILE, &old);

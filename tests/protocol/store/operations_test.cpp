@@ -1,4 +1,4 @@
-// What the operations of a client do.
+// Operations of the client on a real server.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -51,7 +51,7 @@ TEST_CASE("a value comes back as it was set") {
   CHECK(must(store.get("", soon())) == "empty key");
 }
 
-TEST_CASE("each call of a client does at the store what it says") {
+TEST_CASE("each call of a client has its effect in the store") {
   TestStore test_store;
   TcpClient& one = test_store.client();
   TcpClient& two = test_store.client();
@@ -85,7 +85,7 @@ TEST_CASE("many keys at once keep their order") {
     values.push_back(std::string(static_cast<std::size_t>(i % 100), static_cast<char>('a' + i % 26)));
   }
   for (std::size_t i = 0; i < keys.size(); ++i) must(store.set(keys[i], values[i], soon()));
-  // Another connection may have overtaken the one that set: multi_get waits, so all must be there.
+  // Another connection may be ahead of the one that set: multi_get waits, so all must be there.
   CHECK((must(test_store.client().multi_get(keys, soon())) == values));
   CHECK(must(store.check(keys, soon())));
   CHECK(must(store.num_keys(soon())) == 3000);
@@ -96,7 +96,7 @@ TEST_CASE("many keys at once keep their order") {
   must(store.wait({}, soon()));
 }
 
-TEST_CASE("a get waits for whoever sets the key") {
+TEST_CASE("a get waits until another client sets the key") {
   TestStore test_store;
   TcpClient& waiting = test_store.client();
   TcpClient& setting = test_store.client();
@@ -162,7 +162,7 @@ TEST_CASE("limits are errors of the caller") {
   CHECK(must(store.num_keys(soon())) == 1);
 }
 
-TEST_CASE("one store shared by many threads mixes up no answers") {
+TEST_CASE("threads that share one client get their own replies") {
   TestStore test_store;
   TcpClient& store = test_store.client();
   std::atomic<int> errors{0};

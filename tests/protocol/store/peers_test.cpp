@@ -1,4 +1,4 @@
-// Where clients come from decides whether they are served.
+// Only clients with permitted addresses are served.
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <sched.h>
@@ -25,7 +25,7 @@ sockaddr_in ipv4(const char* text, std::uint16_t port = 0) {
   return address;
 }
 
-/// Gives the loopback interface an address; nothing else of the network is there.
+/// Adds an address to the loopback interface.
 bool add_address(const char* alias, const char* text) {
   const int fd = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq request{};
@@ -39,7 +39,7 @@ bool add_address(const char* alias, const char* text) {
   return ok;
 }
 
-/// Whether a client that comes from there is answered.
+/// Whether a client with the source address `from` gets a reply.
 bool served(std::uint16_t port, const char* from, const char* to = "127.0.0.1") {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_in source = ipv4(from), target = ipv4(to, port);
@@ -67,7 +67,7 @@ TEST_CASE("a list of clients that are no addresses is refused") {
 }
 
 TEST_CASE("only the round's machines and this one are served") {
-  // A network of our own, where addresses can be had: 10.9.0.2 comes too late to be this machine's.
+  // A new network namespace, where addresses can be added: 10.9.0.2 is added too late to count as this machine's.
   if (::unshare(CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
     skip("no network namespace can be made here");
   }
@@ -75,12 +75,12 @@ TEST_CASE("only the round's machines and this one are served") {
   REQUIRE(add_address("lo:1", "10.9.0.1"));
 
   std::mutex mutex;
-  std::vector<std::string> told;
+  std::vector<std::string> refusals;
   TcpServerOptions options;
   options.addresses = {"0.0.0.0"};
   options.on_refusal = [&](const std::string& text) {
     const std::lock_guard lock(mutex);
-    told.push_back(text);
+    refusals.push_back(text);
   };
   auto started = TcpServer::start(options);
   REQUIRE(started);
@@ -94,18 +94,18 @@ TEST_CASE("only the round's machines and this one are served") {
   CHECK(served(server.port(), "10.9.0.7", "10.9.0.1"));
   const auto before = server.stats();
   CHECK(before.rejected_peers == 0);
-  CHECK(told.empty());
+  CHECK(refusals.empty());
   for (int i = 0; i < 100; ++i) CHECK_FALSE(served(server.port(), "10.9.0.2", "10.9.0.1"));
   CHECK(server.stats().rejected_peers == 100);
   CHECK(server.stats().accepted == before.accepted);
   CHECK(served(server.port(), "10.9.0.7", "10.9.0.1"));
   {
     const std::lock_guard lock(mutex);
-    CHECK(told.size() < 20);
-    CHECK(told.front().find("10.9.0.2,") != std::string::npos);
+    CHECK(refusals.size() < 20);
+    CHECK(refusals.front().find("10.9.0.2,") != std::string::npos);
   }
 
-  // The next round has others; a list with a mistake changes nothing.
+  // The next round has another list; an invalid list changes nothing.
   REQUIRE(server.new_round({"::ffff:10.9.0.2"}));
   CHECK(served(server.port(), "10.9.0.2", "10.9.0.1"));
   CHECK_FALSE(server.new_round({"10.9.0.7", "?"}));

@@ -1,4 +1,4 @@
-// A new round is empty, and nobody of the last one can speak in it.
+// A new round is empty, and clients of the last one are disconnected.
 #include <atomic>
 #include <thread>
 
@@ -10,7 +10,7 @@ using namespace ddrun::store;
 using namespace ddrun::test;
 using namespace std::chrono_literals;
 
-TEST_CASE("a new round keeps the port and forgets the keys") {
+TEST_CASE("a new round keeps the port and deletes the keys") {
   auto server = started();
   const auto port = server->port();
   for (int round = 0; round < 5; ++round) {
@@ -23,7 +23,7 @@ TEST_CASE("a new round keeps the port and forgets the keys") {
   }
 }
 
-TEST_CASE("clients of the last round are cut off") {
+TEST_CASE("clients of the last round are disconnected") {
   auto server = started();
   auto old = connected(server->port());
   RawClient waiting(server->port());
@@ -39,7 +39,7 @@ TEST_CASE("clients of the last round are cut off") {
   CHECK(connected(server->port())->num_keys(soon()).value_or(-1) == 0);
 }
 
-TEST_CASE("a wait of the last round does not hear of the new one") {
+TEST_CASE("a wait of the last round does not see keys of the new one") {
   auto server = started();
   auto old = connected(server->port());
   std::atomic<bool> ended{false};
@@ -52,12 +52,12 @@ TEST_CASE("a wait of the last round does not hear of the new one") {
   auto fresh = connected(server->port());
   REQUIRE(fresh->set("k", "new", soon()));
   thread.join();
-  // It may have got to its wait before or after the cut: either way it must not see the new value.
+  // Its wait may begin before or after the new round: either way it must not see the new value.
   REQUIRE_FALSE(got);
   CHECK(got.error().code == Errc::connection_lost);
 }
 
-TEST_CASE("whoever had connected before the round began cannot speak in it") {
+TEST_CASE("a client that connected before the round began has no effect in it") {
   auto server = started();
   // Faster than the server accepts: some of these are in its queue, with their requests, when the round begins.
   for (int trial = 0; trial < 20; ++trial) {
@@ -77,7 +77,7 @@ TEST_CASE("whoever had connected before the round began cannot speak in it") {
   }
 }
 
-TEST_CASE("rounds change while clients come and go and shout") {
+TEST_CASE("rounds change while clients connect, set keys and disconnect") {
   auto server = started();
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

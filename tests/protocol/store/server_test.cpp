@@ -1,4 +1,4 @@
-// The server on the wire: what was captured, ports, many clients.
+// The server over sockets: captured sessions, ports, many clients.
 #include "ddrun/store/tcp_server.hpp"
 
 #include <dirent.h>
@@ -68,7 +68,7 @@ TEST_CASE("a captured session over a socket is answered byte for byte") {
   }
 }
 
-TEST_CASE("a wait that its own client ends is answered in its turn") {
+TEST_CASE("a wait that its own client ends is answered in order") {
   auto server = started();
   RawClient client(server->port());
   REQUIRE(client.send(greeting() + unhex("0d 01020304") + unhex("06") + number(1) + field("/k") + unhex("01") +
@@ -116,7 +116,7 @@ TEST_CASE("localhost reaches a server on either family") {
   }
 }
 
-TEST_CASE("a port in use is named together with the way out") {
+TEST_CASE("the error for a port in use names it and a remedy") {
   auto first = started();
   TcpServerOptions options;
   options.port = first->port();
@@ -136,11 +136,11 @@ TEST_CASE("a port can be used again at once") {
     auto client = TcpClient::connect("127.0.0.1", server->port(), soon());
     REQUIRE(client);
     CHECK((*client)->num_keys(soon()).value_or(-1) == 0);
-    server.reset();  // hangs up first, so the system remembers these connections
+    server.reset();  // closes first, so its connections are in TIME_WAIT
   }
 }
 
-TEST_CASE("bad addresses are errors in plain words") {
+TEST_CASE("the error for a bad address names it") {
   TcpServerOptions options;
   options.addresses = {"node0"};
   auto server = TcpServer::start(options);
@@ -158,7 +158,7 @@ TEST_CASE("bad addresses are errors in plain words") {
   CHECK(server.error().message.find("192.0.2.1") != std::string::npos);
 }
 
-TEST_CASE("five hundred clients at once all meet") {
+TEST_CASE("five hundred clients are served at the same time") {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   limit.rlim_cur = limit.rlim_max;
@@ -190,7 +190,7 @@ TEST_CASE("five hundred clients at once all meet") {
   for (std::size_t i = 1; i < clients.size(); ++i) REQUIRE(hex(clients[i].receive(1)) == "00");
 }
 
-TEST_CASE("the store's thread takes no signals and its descriptors stay out of children") {
+TEST_CASE("the store's thread blocks signals and its descriptors are close-on-exec") {
   const auto before = open_descriptors();
   auto server = started();
   RawClient client(server->port());
@@ -213,7 +213,7 @@ TEST_CASE("an idle server does not wake up") {
   REQUIRE(client);
   REQUIRE((*client)->add("n", 1, soon()));
   const auto switches = [] { return std::stol(thread_status("voluntary_ctxt_switches")); };
-  // It may still be looking for another request, for some microseconds.
+  // It may still be spinning, for some microseconds.
   const auto settled_by = Clock::now() + 5s;
   long before = switches();
   for (long now = -1; now != before && Clock::now() < settled_by;) {
@@ -225,7 +225,7 @@ TEST_CASE("an idle server does not wake up") {
   CHECK(switches() == before);
 }
 
-TEST_CASE("clients of both dialects meet in one store") {
+TEST_CASE("clients of both dialects share one store") {
   auto server = started();
   auto modern = TcpClient::connect("127.0.0.1", server->port(), soon());
   REQUIRE(modern);
@@ -240,7 +240,7 @@ TEST_CASE("clients of both dialects meet in one store") {
   CHECK((*modern)->get("from_old", soon()).value_or("") == "1");
 }
 
-TEST_CASE("what a server has done can be asked") {
+TEST_CASE("stats() counts keys, connections, bytes and requests") {
   auto server = started();
   {
     RawClient client(server->port());

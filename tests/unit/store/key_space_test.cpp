@@ -78,7 +78,7 @@ TEST_CASE("append creates and adds, up to its limit") {
   CHECK(value(space, "q") == "(none)");
 }
 
-TEST_CASE("every way for a key to come into existence wakes its waiters") {
+TEST_CASE("every operation that creates a key wakes its waiters") {
   KeySpace space;
   CountingWaiter waiter;
   space.await("k", waiter);
@@ -91,7 +91,7 @@ TEST_CASE("every way for a key to come into existence wakes its waiters") {
   CHECK_FALSE(waiter.waiting());
 }
 
-TEST_CASE("what leaves a key missing wakes nobody") {
+TEST_CASE("an operation that leaves a key missing wakes no waiter") {
   KeySpace space;
   CountingWaiter waiter;
   space.await("k", waiter);
@@ -106,13 +106,13 @@ TEST_CASE("what leaves a key missing wakes nobody") {
   CHECK(waiter.calls == 0);
 }
 
-TEST_CASE("a waiter is called once when the last of its keys has come") {
+TEST_CASE("a waiter is called once when the last of its keys is set") {
   KeySpace space;
   space.set("there", "");
   CountingWaiter waiter;
   for (const auto* key : {"a", "there", "b", "a"}) space.await(key, waiter);
   space.set("a", "");
-  space.erase("a");  // stays crossed off
+  space.erase("a");  // the wait for it stays ended
   CHECK(waiter.calls == 0);
   space.set("b", "");
   CHECK(waiter.calls == 1);
@@ -120,7 +120,7 @@ TEST_CASE("a waiter is called once when the last of its keys has come") {
   CHECK(waiter.calls == 1);
 }
 
-TEST_CASE("clearing forgets keys and leaves waits alone") {
+TEST_CASE("clearing deletes keys and keeps waits") {
   KeySpace space;
   space.set("a", "1");
   CountingWaiter waiter;
@@ -131,8 +131,8 @@ TEST_CASE("clearing forgets keys and leaves waits alone") {
   CHECK(waiter.calls == 1);
 }
 
-// A model so plain that it must be right, against lists that are linked both ways.
-TEST_CASE("any order of waiting, cancelling and setting wakes exactly those it should") {
+// Compares the linked lists with a simple model.
+TEST_CASE("any order of waits, cancels and sets wakes exactly the right waiters") {
   std::minstd_rand random(7);
   for (int trial = 0; trial < 50; ++trial) {
     KeySpace space;

@@ -109,7 +109,7 @@ TEST_CASE("a request of very many keys that comes byte by byte is scanned once")
   CHECK(request.count == count);
 }
 
-TEST_CASE("a request over the bound for a whole one is refused") {
+TEST_CASE("a request over the limit of a whole one is refused") {
   std::string input = op(0x0b) + number(64);
   const auto value = field(std::string(8 * 1024 * 1024, 'v'));
   RequestParser parser;

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::size_t enough = 1024 * 1024;
 
-/// A server without sockets for one client.
+/// A client's session without sockets.
 class Client final : public Waiter {
  public:
   explicit Client(ServerState& state) : state_(state), session_(state, *this) {}
   ~Client() { state_.space.leave(*this); }
 
-  /// The bytes reach the server in one piece, behind those that it could not use yet.
+  /// Passes the bytes to the session in one piece, behind those that it has not consumed.
   void send(std::string_view bytes) {
     pending_ += bytes;
     for (bool more = true; more && !closed;) {
@@ -91,7 +91,7 @@ TEST_CASE("a captured session cut anywhere has the same answers") {
   }
 }
 
-TEST_CASE("the keys are listed as they are, in any order") {
+TEST_CASE("the keys are listed unchanged, in any order") {
   ServerState state;
   Client client(state);
   client.send(greeting());
@@ -110,7 +110,7 @@ TEST_CASE("the keys are listed as they are, in any order") {
   CHECK(keys == std::multiset<std::string>{"/m2", "/m1", "/p", "init/", ""});
 }
 
-TEST_CASE("a barrier ends for all when the last member comes, and is open from then on") {
+TEST_CASE("a barrier ends for all when the last member arrives, and is open from then on") {
   ServerState state;
   Client one(state), two(state), three(state), late(state);
   const auto arrive = unhex("12") + field("/b") + number(3);
@@ -125,7 +125,7 @@ TEST_CASE("a barrier ends for all when the last member comes, and is open from t
   CHECK(*state.space.find("/b") == "4");
 }
 
-TEST_CASE("whoever withdraws from a barrier stays counted") {
+TEST_CASE("a member that cancels its wait at a barrier stays counted") {
   ServerState state;
   Client one(state), two(state);
   const auto arrive = unhex("12") + field("/b") + number(2);
@@ -147,7 +147,7 @@ TEST_CASE("a barrier at a text, or before the end of a wait, closes the connecti
   CHECK(client.closed);
 }
 
-TEST_CASE("an element of a queue is handed to one who waits, in the order they came") {
+TEST_CASE("queue elements wake waiters in the order of their waits") {
   ServerState state;
   Client first(state), second(state), producer(state);
   const auto wait = greeting() + unhex("06") + number(1) + field("/q");
@@ -163,7 +163,7 @@ TEST_CASE("an element of a queue is handed to one who waits, in the order they c
   CHECK(second.ask(pop) == number(1) + field("two"));
 }
 
-TEST_CASE("an element that its consumer did not fetch goes to the next one waiting") {
+TEST_CASE("an element that its consumer did not fetch wakes the next waiter") {
   ServerState state;
   auto first = std::make_unique<Client>(state);
   Client second(state), producer(state);
@@ -177,7 +177,7 @@ TEST_CASE("an element that its consumer did not fetch goes to the next one waiti
   CHECK(hex(second.ask("")) == "00");
 }
 
-TEST_CASE("one who waits for more than a queue does not keep its element from others") {
+TEST_CASE("a client that waits for more than a queue leaves its element to others") {
   ServerState state;
   Client both(state), only(state), producer(state);
   CHECK(both.ask(greeting() + unhex("06") + number(2) + field("/q") + field("/k")).empty());
@@ -189,7 +189,7 @@ TEST_CASE("one who waits for more than a queue does not keep its element from ot
   CHECK(hex(both.ask("")) == "00");
 }
 
-TEST_CASE("a check and a wait are content with a queue that is not empty") {
+TEST_CASE("a check and a wait accept a queue that is not empty") {
   ServerState state;
   Client client(state);
   client.send(greeting() + unhex("0e") + field("/q") + field("one"));
@@ -200,7 +200,7 @@ TEST_CASE("a check and a wait are content with a queue that is not empty") {
   CHECK(hex(client.ask(unhex("05") + number(1) + field("/q"))) == "01");
 }
 
-TEST_CASE("a client of the old dialect is told of each change of a key it watches") {
+TEST_CASE("a client of the old dialect is notified of each change of a watched key") {
   ServerState state;
   Client watcher(state), other(state);
   CHECK(hex(watcher.ask(unhex("07") + field("/k"))) == "03");
@@ -219,13 +219,13 @@ TEST_CASE("a client of the old dialect is told of each change of a key it watche
   other.ask(unhex("08") + field("/k"));
   CHECK(watcher.ask("") == news(2, "x", ""));
 
-  // Also by a client of today.
+  // Also by a client of the modern dialect.
   Client modern(state);
   modern.send(greeting() + unhex("09") + field("/k") + field("a") + unhex("09") + field("/k") + field("b"));
   CHECK(watcher.ask("") == news(1, "", "a") + news(0, "a", "ab"));
 }
 
-TEST_CASE("a client of the old dialect that asks for something else has given up its wait") {
+TEST_CASE("another request of a client of the old dialect cancels its wait") {
   ServerState state;
   Client client(state);
   CHECK(client.ask(unhex("05") + number(1) + field("/k")).empty());
@@ -234,18 +234,18 @@ TEST_CASE("a client of the old dialect that asks for something else has given up
   CHECK(client.received.empty());
 }
 
-TEST_CASE("the dialects have numbers of their own") {
+TEST_CASE("the dialects have different opcodes") {
   ServerState state;
   Client old(state), modern(state);
   CHECK(old.ask(unhex("06")) == number(0));
-  old.send(unhex("09"));  // APPEND of today
+  old.send(unhex("09"));  // APPEND of the modern dialect
   CHECK(old.closed);
   modern.send(greeting());
   modern.send(unhex("13"));
   CHECK(modern.closed);
 }
 
-TEST_CASE("what has no room is refused, and the others go on") {
+TEST_CASE("a request beyond the memory limit is refused, and other clients go on") {
   ServerState state;
   state.memory_limit = 10'000;
   Client greedy(state), modest(state);
@@ -275,7 +275,7 @@ TEST_CASE("what has no room is refused, and the others go on") {
   CHECK(hex(modest.ask(unhex("05") + number(1) + field("/b"))) == "00");
 }
 
-TEST_CASE("a barrier needs room for its counter and for those who wait there") {
+TEST_CASE("a barrier needs memory for its counter and its waiters") {
   ServerState state;
   Client client(state);
   client.send(greeting());
@@ -294,7 +294,7 @@ TEST_CASE("a barrier needs room for its counter and for those who wait there") {
   CHECK(state.memory() <= state.memory_limit);
 }
 
-TEST_CASE("memory is given back with what it was for") {
+TEST_CASE("the memory count is 0 when all clients and keys are gone") {
   ServerState state;
   {
     Client client(state), other(state);
@@ -329,7 +329,7 @@ TEST_CASE("a request takes effect with its last byte and not before") {
   CHECK(state.space.size() == 2);
 }
 
-TEST_CASE("what begins like neither dialect ends at once, and is not worth a word") {
+TEST_CASE("a connection that begins like neither dialect is closed without a reason for the log") {
   ServerState state;
   Client client(state);
   SECTION("a text from a port scanner") { client.send("GET / HTTP/1.0\r\n\r\n"); }
@@ -349,7 +349,7 @@ TEST_CASE("a second greeting ends the session") {
   CHECK(client.closed);
 }
 
-TEST_CASE("what exceeds a limit is named") {
+TEST_CASE("the refusal names the request that exceeds a limit") {
   ServerState state;
   Client client(state);
   client.send(greeting() + unhex("0d a9340000"));
@@ -374,7 +374,7 @@ TEST_CASE("what exceeds a limit is named") {
   CHECK(state.refusal_reason.find(says) != std::string::npos);
 }
 
-TEST_CASE("an unknown opcode closes after what came before it was answered") {
+TEST_CASE("an unknown opcode closes the connection after earlier requests are answered") {
   ServerState state;
   Client client(state);
   CHECK(hex(client.ask(greeting() + unhex("07 ff 07"))) == "0000000000000000");
@@ -404,7 +404,7 @@ TEST_CASE("a wait ends when another client sets the last key") {
   setting.send(unhex("01") + field("y") + field(""));
   CHECK(hex(waiting.ask("")) == "00");
 
-  // The cancel that crossed it on its way.
+  // A cancel that was sent before the reply arrived.
   CHECK(hex(waiting.ask(unhex("0c"))) == "01");
   setting.send(unhex("08") + field("y") + unhex("01") + field("y") + field(""));
   CHECK(waiting.received.empty());
@@ -427,7 +427,7 @@ TEST_CASE("a second wait beside the first closes the connection") {
   CHECK(client.closed);
 }
 
-TEST_CASE("replies stop at a full batch and go on where they stopped") {
+TEST_CASE("replies pause at a full batch and continue there") {
   ServerState state;
   state.space.set("k", std::string(600, 'v'));
   Client waiter(state);
@@ -444,7 +444,7 @@ TEST_CASE("replies stop at a full batch and go on where they stopped") {
   CHECK(replies.size() == 5 * 608);
 }
 
-TEST_CASE("a reply over the bound closes the connection before it is made") {
+TEST_CASE("a reply over the limit closes the connection before it is built") {
   ServerState state;
   state.space.set("big", std::string(8 * 1024 * 1024, 'v'));
   Client client(state);

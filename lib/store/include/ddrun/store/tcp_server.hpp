@@ -13,67 +13,67 @@
 namespace ddrun::store {
 
 struct TcpServerOptions {
-  /// IP addresses to listen on, all with the same port. A family that this machine lacks is left out as long as
+  /// IP addresses to listen on, all with the same port. An address family that this machine lacks is skipped as long as
   /// one address remains.
   std::vector<std::string> addresses{"127.0.0.1", "::1"};
-  /// 0 takes any that is free on all addresses.
+  /// 0: a port that is free on all addresses.
   std::uint16_t port = 0;
-  /// What keys, values, queues, waits and the buffers of all clients may take together, bytes; 0 for no limit. A client
-  /// whose request does not fit is cut off; the others are served on.
+  /// Limit for keys, values, queues, waits and the buffers of all clients together, bytes; 0: none. A client whose
+  /// request exceeds it is disconnected; the others are served on.
   std::size_t max_memory = 0;
-  /// Called with a sentence for the user who runs the server when a client is cut off for what it asked: limits
-  /// exceeded, a sum with a text. On the server's thread: must not block. Not called for those who never spoke the
-  /// protocol.
+  /// Called with a message for the server's log when a client is disconnected because of a request (a limit exceeded, a
+  /// sum with a text) or of its address. On the server's thread: must not block. Not called for peers that never spoke
+  /// the protocol.
   std::function<void(const std::string&)> on_refusal;
-  /// IP addresses that clients may come from; empty: any. The loopback and this machine's own addresses, as they are
-  /// when the list is given, always may. Others are cut off before anything is read from them.
+  /// IP addresses of permitted clients; empty: all. The loopback, and this machine's addresses at the time of the call,
+  /// are always permitted. Others are disconnected before any byte is read.
   std::vector<std::string> allowed_peers;
 };
 
-/// What a server has done since it was started.
+/// Counters of a server since its start.
 struct TcpServerStats {
   std::uint64_t keys = 0;              ///< now
   std::uint64_t memory = 0;            ///< as counted for max_memory, now, bytes
-  std::uint64_t peak_memory = 0;       ///< bytes; looked at after each batch of events
+  std::uint64_t peak_memory = 0;       ///< bytes; measured after each batch of events
   std::uint64_t connections = 0;       ///< now
   std::uint64_t peak_connections = 0;  ///< at the same time
   std::uint64_t accepted = 0;          ///< connections
-  std::uint64_t refused = 0;           ///< connections ended because of what they sent
-  std::uint64_t rejected_peers = 0;    ///< connections ended because of where they came from; not in `accepted`
+  std::uint64_t refused = 0;           ///< connections closed because of an invalid request
+  std::uint64_t rejected_peers = 0;    ///< connections closed because of their address; not in `accepted`
   std::uint64_t bytes_in = 0;
   std::uint64_t bytes_out = 0;
-  /// Requests carried out, by the names of docs/store.md; without those that are 0.
+  /// Executed requests, by the names of docs/store-protocol.md; without those that are 0.
   std::vector<std::pair<std::string, std::uint64_t>> requests;
 };
 
-/// The worker store: serves PyTorch's TCPStore protocol, both of its dialects (docs/store.md), on one thread
-/// of its own. It never looks up a name.
+/// The worker store: serves PyTorch's TCPStore protocol in both dialects (docs/store-protocol.md), on a separate
+/// thread. It never looks up a name.
 ///
 /// The thread blocks all signals, wakes up only for its clients, and is called "ddrun-store". Memory per client is
-/// bounded: one request under way and one batch of replies. All descriptors are close-on-exec.
+/// bounded: one request and one batch of replies. All descriptors are close-on-exec. May be used from any thread.
 class TcpServer {
  public:
-  /// Binds here, so that a port in use is this call's error (`unavailable`), then serves. Does not block.
-  /// Other errors: `invalid_argument` for an address that is none, `unavailable` when descriptors or threads run out.
+  /// Binds and starts the thread; does not block. Errors: `unavailable` for a port in use, or when descriptors or
+  /// threads run out, `invalid_argument` for a text that is no address.
   static Result<std::unique_ptr<TcpServer>> start(const TcpServerOptions& options = {});
 
-  /// Stops and joins the thread; clients are cut off.
+  /// Disconnects all clients, stops and joins the thread.
   ~TcpServer();
 
   [[nodiscard]] std::uint16_t port() const;
 
-  /// Where it listens: "127.0.0.1:29500", "[::1]:29500".
+  /// The addresses it listens on: "127.0.0.1:29500", "[::1]:29500".
   [[nodiscard]] std::vector<std::string> addresses() const;
 
-  /// Cuts off every client, also those not accepted yet, and forgets all keys; the port stays. Returns when that is
-  /// done: a client that connects afterwards finds an empty store. May be called from any thread.
-  /// Fails with `unavailable` if an address can no longer be listened on; the clients are gone all the same.
+  /// Disconnects every client, also those not accepted yet, and deletes all keys; the port stays. Blocks until that is
+  /// done: a client that connects afterwards finds an empty store. Fails with `unavailable` if an address can no longer
+  /// be listened on; the clients are disconnected all the same.
   Result<void> new_round();
-  /// The same, with another list of those who may connect, as in the options; fails with `invalid_argument`, and
-  /// changes nothing, if one of them is not an IP address.
+  /// The same, with another TcpServerOptions::allowed_peers; fails with `invalid_argument`, and changes nothing, if one
+  /// of them is not an IP address.
   Result<void> new_round(const std::vector<std::string>& allowed_peers);
 
-  /// Asks the server's thread: returns when it has answered. May be called from any thread.
+  /// Blocks until the server's thread has replied.
   [[nodiscard]] TcpServerStats stats() const;
 
  private:
