@@ -209,7 +209,7 @@ struct Launcher::Slot {
   ChildStart start{};
   pid_t pid = 0;
   int pidfd = -1;
-  bool asked_pidfd = false;
+  bool requested_pidfd = false;
   /// Not 0 until the child has left the shared memory by exec or exit: the kernel clears it and wakes the futex.
   int shares_memory = 0;
 };
@@ -286,12 +286,12 @@ Result<void> Launcher::begin(int number, const SpawnPlan& plan) {
   slot.pidfd = -1;
   slot.shares_memory = 1;
   const int flags = CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD | (start.shared_descriptors ? CLONE_FILES : 0);
-  slot.asked_pidfd = has_pidfd_ && plan.want_pidfd;
-  long result = clone_into(slot, flags | (slot.asked_pidfd ? CLONE_PIDFD : 0));
-  if (slot.asked_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
+  slot.requested_pidfd = has_pidfd_ && plan.want_pidfd;
+  long result = clone_into(slot, flags | (slot.requested_pidfd ? CLONE_PIDFD : 0));
+  if (slot.requested_pidfd && (result == -EINVAL || result == -ENOSYS || result == -EPERM)) {
     // A sandbox without pidfds. (A kernel before 5.2 ignores the flag and leaves pidfd at -1.)
     has_pidfd_ = false;
-    slot.asked_pidfd = false;
+    slot.requested_pidfd = false;
     result = clone_into(slot, flags);
   }
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -346,7 +346,7 @@ Result<Spawned> Launcher::confirm(int number) {
     }
     return tl::unexpected(exec_error(slot.start.plan, slot.start));
   }
-  if (!pidfd && slot.asked_pidfd) has_pidfd_ = false;
+  if (!pidfd && slot.requested_pidfd) has_pidfd_ = false;
   return Spawned{slot.pid, std::move(pidfd)};
 }
 

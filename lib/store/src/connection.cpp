@@ -34,7 +34,7 @@ bool Connection::receive() {
   return pending_.size() < session_.needed() || serve(pending_);
 }
 
-/// Bytes taken by the system, 0 if it takes none now, -1 if the connection is broken.
+/// Returns the bytes sent, 0 if the socket is full, -1 if the connection is broken.
 ssize_t Connection::send_some(std::string_view bytes) {
   for (;;) {
     const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -56,7 +56,7 @@ bool Session::begin(std::string_view input) {
 
 bool Session::refuse(std::string why) {
   ++state_->refused;
-  state_->refusal_reason = has_asked_ ? std::move(why) : std::string();
+  state_->refusal_reason = has_requested_ ? std::move(why) : std::string();
   return false;
 }
 
@@ -114,7 +114,7 @@ bool Session::apply(const Request& request, std::size_t size, std::string& repli
     ++state_->requests[static_cast<std::size_t>(request.op)];
     return true;
   }
-  has_asked_ = true;
+  has_requested_ = true;
   if (!has_room(request, size)) return false;
   ++state_->requests[static_cast<std::size_t>(request.op)];
   // The old dialect has no request to cancel a wait: any other request cancels it.

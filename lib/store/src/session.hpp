@@ -17,7 +17,7 @@ struct ServerState {
   KeySpace space;
 
   std::array<std::uint64_t, wire::opcode_count> requests{};  ///< whole ones, by wire::Opcode
-  std::uint64_t refused = 0;                                 ///< connections ended because of what they sent
+  std::uint64_t refused = 0;                                 ///< connections closed because of an invalid request
 
   std::size_t memory_limit = 0;  ///< of keys, waits and buffers together, bytes; 0 for none
   std::size_t buffered = 0;      ///< incomplete requests and unsent replies of all connections, bytes
@@ -75,7 +75,7 @@ class Session {
   RequestParser parser_;
   Stage stage_ = Stage::unknown;
   Dialect dialect_ = Dialect::modern;
-  bool has_asked_ = false;  // has made a request besides the greeting
+  bool has_requested_ = false;  // has made a request besides the greeting
 };
 
 /// Appends the notification of a changed key, for a client of the old dialect that watches it.

@@ -47,8 +47,8 @@ struct Group {
   std::string directory;
 };
 
-pid_t spawn(Launcher& launcher, const std::vector<std::string>& words) {
-  auto spawned = test::spawn_worker(launcher, words);
+pid_t spawn(Launcher& launcher, const std::vector<std::string>& arguments) {
+  auto spawned = test::spawn_worker(launcher, arguments);
   REQUIRE(spawned);
   return spawned->pid;
 }
@@ -59,7 +59,7 @@ ExitStatus wait_for(pid_t pid) {
   return exit_status_from_wait(status);
 }
 
-bool there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
+bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 }  // namespace
 
@@ -90,7 +90,7 @@ TEST_CASE("a child is cloned into the cgroup and its children stay in it") {
   launcher->set_child_cgroup(job.group.open_directory());
   const test::TemporaryDirectory dir;
   const pid_t child = spawn(*launcher, {"child", "touch", dir.file("up"), "forever", ";", "forever"});
-  REQUIRE(test::wait_until([&] { return there(dir.file("up")); }));
+  REQUIRE(test::wait_until([&] { return exists(dir.file("up")); }));
   const auto below = descendants(child);
   REQUIRE(below.size() == 1);
   CHECK(job.holds(child));
@@ -108,11 +108,11 @@ TEST_CASE("an empty cgroup is removed and a used one is not") {
   launcher->set_child_cgroup(job.group.open_directory());
   const pid_t child = spawn(*launcher, {"forever"});
   CHECK_FALSE(job.group.remove());
-  CHECK(there(job.directory));
+  CHECK(exists(job.directory));
   job.group.kill();
   wait_for(child);
   CHECK(test::wait_until([&] { return job.group.remove(); }));
-  CHECK_FALSE(there(job.directory));
+  CHECK_FALSE(exists(job.directory));
   CHECK(job.group.remove());
 }
 
@@ -127,7 +127,7 @@ TEST_CASE("after a kill the renewed cgroup takes children again") {
     launcher->set_child_cgroup(job.group.open_directory());
     const test::TemporaryDirectory dir;
     const pid_t child = spawn(*launcher, {"touch", dir.file("up"), "forever"});
-    REQUIRE(test::wait_until([&] { return there(dir.file("up")); }));
+    REQUIRE(test::wait_until([&] { return exists(dir.file("up")); }));
     CHECK(job.holds(child));
     job.group.kill();
     CHECK(wait_for(child) == ExitStatus(Signaled{SIGKILL, false}));

@@ -29,10 +29,10 @@ struct Result_ {
 };
 
 /// Spawns the test worker with its stdout in a pipe and waits for it.
-Result_ run(Launcher& launcher, const std::vector<std::string>& words, SpawnPlan plan = {}) {
+Result_ run(Launcher& launcher, const std::vector<std::string>& arguments, SpawnPlan plan = {}) {
   auto pipe = make_pipe().value();
   plan.standard_out = pipe.write.get();
-  auto spawned = test::spawn_worker(launcher, words, plan);
+  auto spawned = test::spawn_worker(launcher, arguments, plan);
   REQUIRE(spawned);
   pipe.write.reset();
   Result_ result;

@@ -10,11 +10,11 @@
 namespace ddrun::test {
 
 /// Starts the test worker with these verbs as arguments, otherwise as in `plan`.
-inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::vector<std::string> words,
+inline Result<process::Spawned> spawn_worker(process::Launcher& launcher, std::vector<std::string> arguments,
                                              process::SpawnPlan plan = {}) {
-  words.insert(words.begin(), DDRUN_TEST_WORKER);
+  arguments.insert(arguments.begin(), DDRUN_TEST_WORKER);
   std::vector<char*> argv;
-  for (auto& word : words) argv.push_back(word.data());
+  for (auto& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   if (plan.program == nullptr) plan.program = DDRUN_TEST_WORKER;
   plan.argv = argv.data();

@@ -29,8 +29,8 @@ struct Fixture {
     REQUIRE(signals.open());
   }
 
-  pid_t spawn(const std::vector<std::string>& words) {
-    auto spawned = test::spawn_worker(launcher, words);
+  pid_t spawn(const std::vector<std::string>& arguments) {
+    auto spawned = test::spawn_worker(launcher, arguments);
     REQUIRE(spawned);
     children.push_back(std::move(*spawned));
     watcher.watch(children.back().pid, children.back().pidfd.get());

@@ -19,7 +19,7 @@ namespace {
 struct Fixture {
   explicit Fixture(const TcpServerOptions& options = {})
       : server(started(options)), client(connected(server->port())) {}
-  /// The server still serves; and has seen, being one thread, what was sent to it before.
+  /// The server still serves. As it has one thread, it has also read what was sent before.
   void check_unharmed() {
     const auto before = client->add("alive", 0, soon());
     REQUIRE(before);
@@ -171,7 +171,7 @@ TEST_CASE("the memory limit holds for all clients together") {
   };
   Fixture f(options);
   REQUIRE(f.client->set("before", "v", soon()));
-  std::string says;
+  std::string expected;
   const std::string megabytes(4 * 1024 * 1024, 'v');
   // Either the stored value or the received part of the next one exceeds the limit, depending on the pieces.
   SECTION("values") {
@@ -188,7 +188,7 @@ TEST_CASE("the memory limit holds for all clients together") {
     for (int i = 0; i < 10; ++i) pairs += field("/k") + field(megabytes);
     greedy.send(pairs);
     CHECK(greedy.closed_by_server());
-    says = "unfinished request";
+    expected = "unfinished request";
   }
   SECTION("waits") {
     RawClient greedy(f.server->port());
@@ -205,7 +205,7 @@ TEST_CASE("the memory limit holds for all clients together") {
   const std::lock_guard lock(mutex);
   INFO(refusal);
   CHECK(refusal.find("127.0.0.1:") != std::string::npos);
-  CHECK(refusal.find(says) != std::string::npos);
+  CHECK(refusal.find(expected) != std::string::npos);
   CHECK(refusal.find("no room") != std::string::npos);
 }
 

@@ -23,7 +23,7 @@ constexpr std::size_t high = std::size_t{1} << 20U;
 
 Piece line(std::string_view text) { return Piece{text, false, PieceEnd::terminated}; }
 
-/// Reads until `size` bytes have come, with the loop running; gives what came.
+/// Reads `size` bytes or more while the loop runs; fewer after ten seconds.
 std::string read_all(boost::asio::io_context& io, int fd, std::size_t size) {
   std::string text;
   const Deadline deadline = Clock::now() + std::chrono::seconds(10);

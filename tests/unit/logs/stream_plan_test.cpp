@@ -121,7 +121,7 @@ TEST_CASE("workers get pseudo-terminals where their console is a terminal") {
   CHECK_FALSE(plan(log, 2, on_terminal).pty);  // it is not shown
 }
 
-TEST_CASE("--pty=always and --pty=never override the console") {
+TEST_CASE("pseudo-terminals can be forced and switched off") {
   LogSpec log;
   log.pty = PtyUse::always;
   CHECK(out_of(log, 1).pty);

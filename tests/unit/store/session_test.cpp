@@ -353,25 +353,25 @@ TEST_CASE("the refusal names the request that exceeds a limit") {
   ServerState state;
   Client client(state);
   client.send(greeting() + unhex("0d a9340000"));
-  std::string says;
+  std::string expected;
   SECTION("key") {
     client.send(unhex("03") + number(8193));
-    says = "8192";
+    expected = "8192";
   }
   SECTION("value") {
     client.send(unhex("01") + field("/big") + number(8 * 1024 * 1024 + 1));
-    says = "SET of key /big with a value of more than 8388608";
+    expected = "SET of key /big with a value of more than 8388608";
   }
   SECTION("keys") {
     client.send(unhex("05") + number(131073));
-    says = "131072";
+    expected = "131072";
   }
   SECTION("sum") {
     client.send(unhex("01") + field("/t") + field("text") + unhex("04") + field("/t") + number(1));
-    says = "ADD of key /t, whose value is not a number";
+    expected = "ADD of key /t, whose value is not a number";
   }
   CHECK(client.closed);
-  CHECK(state.refusal_reason.find(says) != std::string::npos);
+  CHECK(state.refusal_reason.find(expected) != std::string::npos);
 }
 
 TEST_CASE("an unknown opcode closes the connection after earlier requests are answered") {

@@ -121,8 +121,8 @@ ProgramEnd run_guarded(int argc, char** argv, const std::function<int(AgentConte
 /// not stop those in the agent's session. May be called by any of the three.
 [[nodiscard]] bool job_is_in_background();
 
-/// Ends this process, by the signal if there is one: a shell's loop, make and scripts stop only if a child dies of
-/// SIGINT. Leaves no core file. Process 1 of a container does not die of signals and exits with the code.
+/// Ends this process, by the signal if there is one: a shell's loop, make and scripts stop only if their child dies of
+/// the signal. Leaves no core file. Process 1 of a container does not die of signals and exits with the code.
 [[noreturn]] void end_program(const ProgramEnd& end);
 
 }  // namespace ddrun::process
