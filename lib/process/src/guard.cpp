@@ -70,7 +70,7 @@ class SignalProxy {
       if (signal < 0 || signal == SIGCHLD) continue;
       sigval sender{};
       sender.sival_int = sender_of(info);
-      // The guard stops for a queued SIGTSTP without a check of its own, and this process with it.
+      // The guard stops for a queued SIGTSTP unconditionally, and this process follows.
       if (signal == SIGTSTP && !may_stop()) ::kill(guard_, signal);
       else ::sigqueue(guard_, signal, sender);
     }

@@ -20,8 +20,8 @@ namespace ddrun::process {
 // ddrun is three processes, each the parent of the next, so that one SIGKILL, or two, leave no process behind:
 //
 //   guard    the process that the user started. Forwards signals and returns the exit code. (If it has children
-//            already, as after `exec ddrun` in a script with background processes, the guard is forked from it, so that
-//            their descendants are not its own.)
+//            already, as after `exec ddrun` in a script with background processes, the guard is forked from it, and
+//            they do not descend from the guard.)
 //   sweeper  sleeps until the guard or the agent is dead, then kills all remaining descendants. It has another session
 //            and name, so that a signal to the user's process group or `pkill ddrun` does not reach it.
 //   agent    does all the work, and is the parent of the workers.
