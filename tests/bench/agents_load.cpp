@@ -112,14 +112,14 @@ class Load {
     Failed failed;
     failed.round = agents_[0].round;
     failed.code = 1;
-    say(agents_[0], failed);
+    send_message(agents_[0], failed);
     run_until(stopped_, "all are told to stop");
     end();
   }
 
   void finish() {
     begin("end");
-    for (auto& agent : agents_) say(agent, Stopped{agent.round, "", ""});
+    for (auto& agent : agents_) send_message(agent, Stopped{agent.round, "", ""});
     run_until(ended_, "all have the verdict");
     end();
   }
@@ -226,7 +226,7 @@ class Load {
     }
   }
 
-  void say(Agent& agent, const FromAgent& message) {
+  void send_message(Agent& agent, const FromAgent& message) {
     std::string payload, bytes;
     const auto type = encode(message, payload);
     agent.keys->sealer.seal(type, payload, bytes);
@@ -251,7 +251,7 @@ class Load {
       if (state != Greeting::done) die("the greeting failed, number " + std::to_string(static_cast<int>(state)));
       agent.keys.emplace(agent.handshake->keys());
       agent.handshake.reset();
-      say(agent, joining(agent));
+      send_message(agent, joining(agent));
     }
     agent.in.append(bytes);
     std::string_view left = agent.in;
@@ -260,7 +260,7 @@ class Load {
       if (!message) die(message.error().message);
       left.remove_prefix(frame.size);
       ++traffic_.in;
-      hear(agent, *message);
+      handle(agent, *message);
     }
     agent.in.erase(0, agent.in.size() - left.size());
   }
@@ -280,9 +280,9 @@ class Load {
     return join;
   }
 
-  void hear(Agent& agent, const FromCoordinator& message) {
+  void handle(Agent& agent, const FromCoordinator& message) {
     if (const auto* open = std::get_if<Open>(&message)) {
-      say(agent, Opened{open->round, 29500});
+      send_message(agent, Opened{open->round, 29500});
     } else if (const auto* start = std::get_if<Start>(&message)) {
       agent.round = start->round;
       ++started_;
@@ -291,7 +291,7 @@ class Load {
     } else if (std::holds_alternative<VerdictMessage>(message)) {
       ++ended_;
     } else if (const auto* ping = std::get_if<Ping>(&message)) {
-      say(agent, Pong{ping->number});
+      send_message(agent, Pong{ping->number});
     } else if (const auto* refused = std::get_if<Refused>(&message)) {
       die("refused: " + refused->why);
     }

@@ -37,10 +37,10 @@ void* memory(std::size_t bytes, int kind) {
 }
 
 /// All of `count` processes leave together. Each has a processor of its own, so nobody needs to be woken.
-void meet(Shared& shared, int count, int& meetings) {
-  ++meetings;
+void barrier(Shared& shared, int count, int& phase) {
+  ++phase;
   shared.arrived.fetch_add(1);
-  while (shared.arrived.load() < meetings * count) {
+  while (shared.arrived.load() < phase * count) {
     if (getppid() == 1) std::_Exit(1);
   }
 }
@@ -68,9 +68,9 @@ void work(Shared& shared, Kind kind, int turns, std::size_t bytes, int index, in
     madvise(array, bytes, MADV_HUGEPAGE);
     std::fill_n(array, bytes / sizeof(double), 1.0);
   }
-  int meetings = 0;
+  int phase = 0;
   for (int turn = 0; turn < turns; ++turn) {
-    meet(shared, count, meetings);
+    barrier(shared, count, phase);
     const auto began = Clock::now();
     switch (kind) {
       case Kind::copy: std::memcpy(arrays[0], arrays[1], bytes); break;
@@ -79,7 +79,7 @@ void work(Shared& shared, Kind kind, int turns, std::size_t bytes, int index, in
     }
     asm volatile("" ::"r"(arrays[0]) : "memory");
     shared.seconds[index] = std::chrono::duration<double>(Clock::now() - began).count();
-    meet(shared, count, meetings);
+    barrier(shared, count, phase);
     if (index != 0) continue;
     double slowest = 0;
     for (int i = 0; i < count; ++i) slowest = std::max(slowest, shared.seconds[i].load());
