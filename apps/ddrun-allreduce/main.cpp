@@ -7,7 +7,7 @@
 #include "ddrun/base/text.hpp"
 #include "ddrun/base/unique_fd.hpp"
 #include "ddrun/bench/options.hpp"
-#include "ddrun/bench/place.hpp"
+#include "ddrun/bench/rank_env.hpp"
 #include "ddrun/bench/run.hpp"
 
 using namespace ddrun;
@@ -31,17 +31,17 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;
-  if (auto there = collectives::probe(parsed.options.backend); !there) {
-    say_error(there.error().message);
+  if (auto available = collectives::probe(parsed.options.backend); !available) {
+    print_error(available.error().message);
     return exit_cannot_run_here;
   }
-  const auto place = place_from(Environment(environ));
-  if (!place) {
-    say_error(place.error().message);
+  const auto env = rank_env_from(Environment(environ));
+  if (!env) {
+    print_error(env.error().message);
     return exit_usage;
   }
-  const auto result = run(parsed.options, *place);
+  const auto result = run(parsed.options, *env);
   if (result) return *result;
-  say_error(place->alone ? result.error().message : concat("rank ", place->rank, ": ", result.error().message));
+  print_error(env->is_singleton ? result.error().message : concat("rank ", env->rank, ": ", result.error().message));
   return status_of(result.error());
 }

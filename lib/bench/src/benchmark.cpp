@@ -32,7 +32,7 @@ double at_quantile(const std::vector<double>& sorted, double quantile) {
 
 }  // namespace
 
-std::uint64_t Buffers::of_back_end(const Options& options, std::uint64_t bytes) {
+std::uint64_t Buffers::back_end_bytes(const Options& options, std::uint64_t bytes) {
   return options.private_buffers ? 0 : bytes;
 }
 
@@ -47,10 +47,10 @@ Result<void> Buffers::provide(collectives::Communicator& communicator, const Opt
                 concat("--buffers: ", communicator.name(), " works on a device's memory, not on private memory"));
   }
   // Both begin at a page, as the back ends' do.
-  const std::uint64_t apart = collectives::whole_pages(bytes);
-  if (auto got = own_.allocate(apart, 2); !got) return got;
+  const std::uint64_t distance = collectives::whole_pages(bytes);
+  if (auto got = own_.allocate(distance, 2); !got) return got;
   send_ = {own_.data(), bytes};
-  recv_ = {own_.data() + apart, bytes};
+  recv_ = {own_.data() + distance, bytes};
   return {};
 }
 
@@ -63,23 +63,23 @@ double bus_bandwidth_factor(collectives::Collective collective, int ranks) {
 }
 
 Benchmark::Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
-                     const Case& what)
+                     const Case& bench_case)
     : communicator_(*connected.communicator),
       control_(*connected.control),
       buffers_(buffers),
       options_(options),
-      what_(what),
+      bench_case_(bench_case),
       rank_(communicator_.rank()),
       size_(communicator_.size()),
-      element_(collectives::size_of(what.type)),
-      checker_(communicator_.memory(), rank_, size_, what.collective, what.type, what.op) {}
+      element_(collectives::size_of(bench_case.type)),
+      checker_(communicator_.memory(), rank_, size_, bench_case.collective, bench_case.type, bench_case.op) {}
 
 Result<Row> Benchmark::run(std::uint64_t bytes) {
   if (rank_ == options_.kill_rank && bytes >= options_.kill_at) kill(getpid(), SIGKILL);
-  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
   const std::size_t most = std::max(blocks.in, blocks.out);
   Row row;
-  row.what = what_;
+  row.bench_case = bench_case_;
   row.count = bytes / element_ / most;
   row.bytes = row.count * element_ * most;
   auto measured = measure(Placement::out_of_place, row.count);
@@ -94,8 +94,9 @@ Result<Row> Benchmark::run(std::uint64_t bytes) {
 Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   Measurement result;
   const collectives::Call call = call_of(placement, count);
-  result.lacking = communicator_.lacks(what_.collective, what_.type, what_.op, placement == Placement::in_place);
-  if (!result.lacking.empty()) return result;
+  result.unsupported_reason = communicator_.unsupported_reason(bench_case_.collective, bench_case_.type, bench_case_.op,
+                                                               placement == Placement::in_place);
+  if (!result.unsupported_reason.empty()) return result;
   if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   // The last of the untimed calls, alone, tells how many timed ones are affordable.
   if (options_.warmup > 1) {
@@ -116,14 +117,14 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   const auto all = slowest(*mean);
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
-  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
   const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
   // One rank in place has nothing to do: a bandwidth would be a number of fancy.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
-  result.busbw = result.algbw * bus_bandwidth_factor(what_.collective, size_);
+  result.busbw = result.algbw * bus_bandwidth_factor(bench_case_.collective, size_);
   if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
-  if (options_.checks != 0 && what_.collective != collectives::Collective::barrier) {
+  if (options_.checks != 0 && bench_case_.collective != collectives::Collective::barrier) {
     std::uint64_t wrong = 0;
     for (int i = 0; i < options_.checks; ++i) {
       const auto once = check_one(call);
@@ -139,17 +140,17 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
 
 collectives::Call Benchmark::call_of(Placement placement, std::size_t count) {
   collectives::Call call;
-  call.collective = what_.collective;
-  call.type = what_.type;
-  call.op = what_.op;
-  call.root = what_.root;
+  call.collective = bench_case_.collective;
+  call.type = bench_case_.type;
+  call.op = bench_case_.op;
+  call.root = bench_case_.root;
   call.to = (rank_ + 1) % size_;
   call.from = (rank_ + size_ - 1) % size_;
   call.count = count;
   call.out = buffers_.recv().data();
   call.in = buffers_.send().data();
   if (placement == Placement::out_of_place) return call;
-  const collectives::Blocks blocks = collectives::blocks_of(what_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
   const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
   call.in = blocks.out > blocks.in ? call.out + mine : call.out;
   if (blocks.in > blocks.out) call.out += mine;
@@ -163,7 +164,7 @@ Result<void> Benchmark::prepare(const collectives::Call& call) {
 
 /// Microseconds per call, as this rank sees it. All ranks start together.
 Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
-  if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
+  if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
   const auto all = communicator_.time(call, times, options_.op_timeout);
   if (!all) return all;
   return *all / times;
@@ -175,7 +176,7 @@ Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& re
   const int samples = std::min({result.iterations, max_samples, static_cast<int>(std::min(affordable, 1e6))});
   std::vector<double> times;
   times.reserve(static_cast<std::size_t>(samples));
-  if (auto met = control_.barrier(deadline()); !met) return met;
+  if (auto synced = control_.barrier(deadline()); !synced) return synced;
   for (int i = 0; i < samples; ++i) {
     const auto once = communicator_.time(call, 1, options_.op_timeout);
     if (!once) return tl::unexpected(once.error());
@@ -203,11 +204,11 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
 Result<std::uint64_t> Benchmark::check_one(const collectives::Call& call) {
   if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   if (rank_ == options_.corrupt_rank) {
-    if (auto done = checker_.spoil(call); !done) return tl::unexpected(done.error());
+    if (auto done = checker_.corrupt(call); !done) return tl::unexpected(done.error());
   }
   if (auto done = communicator_.perform(call, deadline()); !done) return tl::unexpected(done.error());
   const auto wrong = checker_.count_wrong(call, first_position(call.count));
-  if (wrong) wrong_here_ += *wrong;
+  if (wrong) local_wrong_ += *wrong;
   return wrong;
 }
 

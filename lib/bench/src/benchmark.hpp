@@ -19,7 +19,7 @@ namespace ddrun::bench {
 class Buffers {
  public:
   /// What the communicator has to be asked for.
-  [[nodiscard]] static std::uint64_t of_back_end(const Options& options, std::uint64_t bytes);
+  [[nodiscard]] static std::uint64_t back_end_bytes(const Options& options, std::uint64_t bytes);
 
   /// Once; `bytes` each. `invalid_argument` if the back end does not work on the host's memory and private memory is
   /// wanted, `unavailable` if there is too little.
@@ -64,13 +64,14 @@ template <class Number>
 class Benchmark {
  public:
   /// What the references name outlives it.
-  Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options, const Case& what);
+  Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
+            const Case& bench_case);
 
   /// `bytes` as from sizes(), at most what the back end's buffers hold. Fails when a peer is gone or late.
   [[nodiscard]] Result<Row> run(std::uint64_t bytes);
 
   /// Wrong elements that this rank itself has seen: counted without any communication.
-  [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
+  [[nodiscard]] std::uint64_t local_wrong() const { return local_wrong_; }
 
  private:
   enum class Placement { out_of_place, in_place };
@@ -91,13 +92,13 @@ class Benchmark {
   collectives::Communicator& control_;
   const Buffers& buffers_;
   const Options& options_;
-  Case what_;
+  Case bench_case_;
   int rank_;
   int size_;
   std::size_t element_;
   collectives::Checker checker_;
   std::uint64_t iteration_ = 0;
-  std::uint64_t wrong_here_ = 0;
+  std::uint64_t local_wrong_ = 0;
 };
 
 // What is run: cases and sizes.
@@ -107,7 +108,7 @@ class Benchmark {
 
 /// The sizes to run, ascending: bytes, rounded down to whole elements for each of `ranks` ranks where there is a block
 /// for each, and at least one of these. A barrier has the size 0 alone.
-[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& what,
+[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& bench_case,
                                                int ranks);
 
 /// Rows for all of them without measurements: `what`, `bytes` and `count`. Pairs have none.

@@ -40,7 +40,7 @@ class OptionTable {
     add(names, "", std::move(help), to, [](const std::string&) { return Result<bool>(true); });
   }
   /// What concerns several options: called after all of them have been read, in the order of the calls.
-  void rule(std::function<Result<void>()> judge) { rules_.push_back(std::move(judge)); }
+  void rule(std::function<Result<void>()> check) { rules_.push_back(std::move(check)); }
 
   /// Reads them all. Returns what to print before the program ends (help, version), or nothing.
   [[nodiscard]] Result<std::optional<std::string>> parse(int argc, char** argv) const;
@@ -107,8 +107,8 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
   std::vector<argv::Option> options{{"help", "h", "", "Print this help", true},
                                     {"version", "", "", "Print the version", true}};
   for (const Row& row : rows_) options.push_back({row.name, row.option.shorts, row.option.metavar});
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  const auto line = argv::read({options, argv::Words::anywhere, "ddrun-allreduce --help"}, words);
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  const auto line = argv::read({options, argv::Words::anywhere, "ddrun-allreduce --help"}, args);
   if (!line) return tl::unexpected(line.error());
   if (line->action == &options[1]) return "ddrun-allreduce " DDRUN_ALLREDUCE_VERSION "\n";
   if (line->action != nullptr) return help_text(std::span(options).first(2));
@@ -119,8 +119,8 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
       return fail(read.error().code, concat("--", row.option.name, ": ", read.error().message));
     }
   }
-  for (const auto& judge : rules_) {
-    if (auto good = judge(); !good) return tl::unexpected(good.error());
+  for (const auto& check : rules_) {
+    if (auto good = check(); !good) return tl::unexpected(good.error());
   }
   return std::nullopt;
 }
@@ -138,7 +138,7 @@ std::string one_of(const std::vector<std::string>& names) {
 }
 
 /// "must be a, b or c, not 'x'"
-tl::unexpected<Error> none_of(const std::vector<std::string>& names, const std::string& text) {
+tl::unexpected<Error> invalid_choice(const std::vector<std::string>& names, const std::string& text) {
   return fail(Errc::invalid_argument, concat("must be ", one_of(names), ", not '", text, "'"));
 }
 
@@ -151,7 +151,7 @@ std::vector<std::string> names_of(std::span<const Value> known) {
 
 /// Of those that have a name_of(), several with commas between them, each once, or "all"; `named` finds one.
 template <class Value>
-auto several_of(std::span<const Value> known, std::optional<Value> (*named)(std::string_view)) {
+auto list_of(std::span<const Value> known, std::optional<Value> (*named)(std::string_view)) {
   return [known, named](const std::string& text) -> Result<std::vector<Value>> {
     std::vector<Value> values;
     for (const std::string& word : split(text, ',')) {
@@ -163,7 +163,7 @@ auto several_of(std::span<const Value> known, std::optional<Value> (*named)(std:
       if (!one) {
         std::vector<std::string> names = names_of(known);
         names.emplace_back("all");
-        return none_of(names, word);
+        return invalid_choice(names, word);
       }
       if (std::find(values.begin(), values.end(), *one) == values.end()) values.push_back(*one);
     }
@@ -173,15 +173,15 @@ auto several_of(std::span<const Value> known, std::optional<Value> (*named)(std:
 
 Result<collectives::Backend> back_end(const std::string& text) {
   if (const auto one = collectives::backend_named(text)) return *one;
-  return none_of(names_of(collectives::backends()), text);
+  return invalid_choice(names_of(collectives::backends()), text);
 }
 
 Result<bool> is_private(const std::string& text) {
-  if (text != "shared" && text != "private") return none_of({"shared", "private"}, text);
+  if (text != "shared" && text != "private") return invalid_choice({"shared", "private"}, text);
   return text == "private";
 }
 
-Result<std::string> some_text(const std::string& text) {
+Result<std::string> non_empty(const std::string& text) {
   if (text.empty()) return fail(Errc::invalid_argument, "must not be empty");
   return text;
 }
@@ -207,15 +207,15 @@ Result<Milliseconds> duration(const std::string& text) {
   return value;
 }
 
-Result<std::string> picture(const std::string& text) {
+Result<std::string> plot_path(const std::string& text) {
   if (const auto terminal = terminal_of(text); !terminal) return tl::unexpected(terminal.error());
   return text;
 }
 
 void add_report_options(OptionTable& table, ReportOptions& to) {
   table.group("Reports (FILE may be - for standard output)");
-  table.add("-J,--output_file,--json", "FILE", "also write the results there", to.json_file, some_text);
-  table.add("--plot", "FILE", "draw them: a name in .svg or .png (gnuplot)", to.plot_file, picture);
+  table.add("-J,--output_file,--json", "FILE", "also write the results there", to.json_file, non_empty);
+  table.add("--plot", "FILE", "draw them: a name in .svg or .png (gnuplot)", to.plot_file, plot_path);
   table.group("Judging (exit status 3 if it falls short)");
   table.add("--min-busbw", "GB/s[@SIZE]", "needed at the largest size, or at SIZE", to.thresholds.min_busbw,
             parse_min_busbw);
@@ -226,21 +226,22 @@ void add_report_options(OptionTable& table, ReportOptions& to) {
 constexpr int max_number = 1'000'000'000;
 constexpr int max_rank = 1'000'000;
 
-Result<void> wrong(const char* option, const std::string& why) {
+Result<void> invalid_option(const char* option, const std::string& why) {
   return fail(Errc::invalid_argument, concat(option, ": ", why));
 }
 
 /// The largest element of those asked for: each of them must fit.
-Result<void> judge_sizes(const Options& options) {
+Result<void> check_sizes(const Options& options) {
   std::uint64_t element = 1;
   for (const auto type : options.types) element = std::max<std::uint64_t>(element, collectives::size_of(type));
   const auto too_small = [&](std::uint64_t size) { return concat("must be at least ", element, ", not ", size); };
-  if (options.min_bytes < element) return wrong("--minbytes", too_small(options.min_bytes));
-  if (options.max_bytes && *options.max_bytes < element) return wrong("--maxbytes", too_small(*options.max_bytes));
+  if (options.min_bytes < element) return invalid_option("--minbytes", too_small(options.min_bytes));
+  if (options.max_bytes && *options.max_bytes < element)
+    return invalid_option("--maxbytes", too_small(*options.max_bytes));
   if (options.step_bytes != 0 && options.step_bytes < element)
-    return wrong("--stepbytes", too_small(options.step_bytes));
+    return invalid_option("--stepbytes", too_small(options.step_bytes));
   if (options.max_bytes && *options.max_bytes < options.min_bytes) {
-    return wrong("--maxbytes", concat(*options.max_bytes, " is less than --minbytes, ", options.min_bytes));
+    return invalid_option("--maxbytes", concat(*options.max_bytes, " is less than --minbytes, ", options.min_bytes));
   }
   return {};
 }
@@ -251,17 +252,17 @@ void add_sizes(OptionTable& table, Options& to) {
   table.add("-e,--maxbytes", "SIZE", "last size (128M, less if memory is short)", to.max_bytes, size());
   table.add("-f,--stepfactor", "N", "each size is N times the one before (2)", to.step_factor, size(2));
   table.add("-i,--stepbytes", "SIZE", "each size is this much more instead", to.step_bytes, size(1));
-  table.rule([&to] { return judge_sizes(to); });
+  table.rule([&to] { return check_sizes(to); });
 }
 
 void add_calls(OptionTable& table, Options& to) {
   table.group("What (several with commas between them, or all)");
   table.add("--collective", "NAME", "broadcast and so on (all_reduce)", to.collectives,
-            several_of<collectives::Collective>(collectives::all_collectives, collectives::collective_named));
+            list_of<collectives::Collective>(collectives::all_collectives, collectives::collective_named));
   table.add("-d,--datatype", "TYPE", "half, double, int32 and so on (float)", to.types,
-            several_of<collectives::DataType>(collectives::all_types, collectives::data_type_named));
+            list_of<collectives::DataType>(collectives::all_types, collectives::data_type_named));
   table.add("-o,--op", "OP", "sum, prod, max, min or avg (sum)", to.ops,
-            several_of<collectives::ReduceOp>(collectives::all_ops, collectives::reduce_op_named));
+            list_of<collectives::ReduceOp>(collectives::all_ops, collectives::reduce_op_named));
   table.add("-r,--root", "RANK", "of broadcast and so on; -1: each in turn (0)", to.root,
             number(Options::every_root, max_rank));
 }
@@ -288,7 +289,7 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
   table.rule([&to, &op_timeout]() -> Result<void> {
     to.op_timeout = op_timeout.value_or(to.timeout);
     if (to.backend == collectives::Backend::automatic) return {};  // judged when it is known
-    return suits(to, name_of(to.backend));
+    return check_backend_options(to, name_of(to.backend));
   });
 }
 
@@ -305,8 +306,8 @@ std::string list_of_back_ends() {
   for (const auto backend : collectives::backends()) {
     std::string name(name_of(backend));
     name.resize(6, ' ');
-    const auto there = collectives::probe(backend);
-    text += concat(name, there ? "yes  " + *there : "no   " + there.error().message, '\n');
+    const auto available = collectives::probe(backend);
+    text += concat(name, available ? "yes  " + *available : "no   " + available.error().message, '\n');
   }
   return text;
 }
@@ -315,16 +316,16 @@ std::string list_of_back_ends() {
 
 std::string buffers_of(const Options& options) { return options.private_buffers ? "private" : "shared"; }
 
-Result<void> suits(const Options& options, std::string_view backend) {
+Result<void> check_backend_options(const Options& options, std::string_view backend) {
   if (options.streams != 0 && backend != "tcp") {
-    return wrong("--streams", concat("is for tcp; ", backend, " makes no connections of its own choice"));
+    return invalid_option("--streams", concat("is for tcp; ", backend, " makes no connections of its own choice"));
   }
   if (backend == "nccl") return {};
   if (options.blocking) {
-    return wrong("--blocking", concat("is for nccl; calls of ", backend, " always block"));
+    return invalid_option("--blocking", concat("is for nccl; calls of ", backend, " always block"));
   }
   if (options.graph_launches != 0) {
-    return wrong("--cudagraph", concat("is for nccl; ", backend, " runs on processors, which have no graphs"));
+    return invalid_option("--cudagraph", concat("is for nccl; ", backend, " runs on processors, which have no graphs"));
   }
   return {};
 }
@@ -341,17 +342,17 @@ Parsed parse_options(int argc, char** argv) {
   table.add_flag("--list", "show which back ends there are, and why not", list);
   add_report_options(table, parsed.options.report);
   add_tests(table, parsed.options);
-  const auto words = table.parse(argc, argv);
-  if (!words) {
-    say_error(words.error().message);
+  const auto output = table.parse(argc, argv);
+  if (!output) {
+    print_error(output.error().message);
     parsed.exit_code = exit_usage;
-  } else if (*words) {
-    std::fwrite((*words)->data(), 1, (*words)->size(), stdout);
-    parsed.exit_code = exit_right;
+  } else if (*output) {
+    std::fwrite((*output)->data(), 1, (*output)->size(), stdout);
+    parsed.exit_code = exit_ok;
   } else if (list) {
     const std::string all = list_of_back_ends();
     std::fwrite(all.data(), 1, all.size(), stdout);
-    parsed.exit_code = exit_right;
+    parsed.exit_code = exit_ok;
   }
   return parsed;
 }

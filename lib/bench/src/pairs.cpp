@@ -10,15 +10,15 @@
 namespace ddrun::bench {
 
 std::vector<Node> nodes_of(const std::vector<collectives::Member>& members, const std::vector<int>& local_ranks) {
-  struct Seen {
+  struct HostNodes {
     std::size_t last = 0;  ///< node
     int nodes = 0;
   };
-  std::map<std::string, Seen> hosts;
+  std::map<std::string, HostNodes> hosts;
   std::vector<Node> nodes;
   std::vector<std::map<int, int>> by_local;  // of each node: local rank, rank
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
-    Seen& host = hosts[members[rank].host];
+    HostNodes& host = hosts[members[rank].host];
     int local = local_ranks[rank];
     if (local < 0) local = host.nodes == 0 ? 0 : static_cast<int>(by_local[host.last].size());
     if (host.nodes == 0 || by_local[host.last].count(local) != 0) {
@@ -63,9 +63,9 @@ constexpr double pair_microseconds = 60e3;
 constexpr int small_batch = 10;
 constexpr int small_samples = 21;
 
-class Meetings {
+class PairBenchmark {
  public:
-  Meetings(const collectives::Connected& connected, const Buffers& buffers, const Options& options)
+  PairBenchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options)
       : all_(*connected.communicator),
         control_(*connected.control),
         buffers_(buffers),
@@ -81,11 +81,11 @@ class Meetings {
     const auto first = all_.time(call, 1, options_.op_timeout);
     if (!first) return first;
     slowest[0] = *first;
-    if (auto told = largest_of_all(control_, slowest, deadline()); !told) return tl::unexpected(told.error());
+    if (auto reduced = largest_of_all(control_, slowest, deadline()); !reduced) return tl::unexpected(reduced.error());
     const int times = options_.iterations != 0
                           ? options_.iterations
                           : std::clamp(static_cast<int>(pair_microseconds / std::max(slowest[0], 1.0)), 3, 100);
-    if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
+    if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
     const auto took = all_.time(call, times, options_.op_timeout);
     if (!took) return took;
     return static_cast<double>(call.bytes()) * times / *took / 1e3;
@@ -98,7 +98,7 @@ class Meetings {
   Result<Latency> latency(int partner) {
     const collectives::Call call = call_with(partner, small_count);
     if (auto ready = checker_.prepare(call, 1); !ready) return tl::unexpected(ready.error());
-    if (auto met = control_.barrier(deadline()); !met) return tl::unexpected(met.error());
+    if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
     std::vector<double> times;
     for (int i = 0; i < small_samples; ++i) {
       const auto batch = all_.time(call, small_batch, options_.op_timeout);
@@ -149,12 +149,12 @@ class Meetings {
 Result<std::vector<int>> exchange_local_ranks(collectives::Communicator& control, int local_rank, Deadline deadline) {
   std::vector<double> all(static_cast<std::size_t>(control.size()));
   all[static_cast<std::size_t>(control.rank())] = local_rank;
-  if (auto told = sum_of_all(control, all, deadline); !told) return tl::unexpected(told.error());
+  if (auto reduced = sum_of_all(control, all, deadline); !reduced) return tl::unexpected(reduced.error());
   return std::vector<int>(all.begin(), all.end());
 }
 
 /// Who plays: nodes, or the ranks of the only one.
-std::vector<Node> players_of(std::vector<Node> nodes) {
+std::vector<Node> pair_members(std::vector<Node> nodes) {
   if (nodes.size() != 1) return nodes;
   std::vector<Node> ranks;
   for (const int rank : nodes[0].ranks) ranks.push_back({concat("rank ", rank), {rank}});
@@ -172,25 +172,25 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
                             int local_rank) {
   collectives::Communicator& all = *connected.communicator;
   collectives::Communicator& control = *connected.control;
-  const std::string lacking =
-      all.lacks(collectives::Collective::send_recv, collectives::DataType::float32, collectives::ReduceOp::sum, false);
-  if (!lacking.empty()) return fail(Errc::invalid_argument, concat("--pairs: ", lacking));
+  const std::string unsupported_reason = all.unsupported_reason(
+      collectives::Collective::send_recv, collectives::DataType::float32, collectives::ReduceOp::sum, false);
+  if (!unsupported_reason.empty()) return fail(Errc::invalid_argument, concat("--pairs: ", unsupported_reason));
   if (all.size() == 1) return fail(Errc::invalid_argument, "--pairs: one rank has no other to meet");
-  Meetings meetings(connected, buffers, options);
-  const auto local_ranks = exchange_local_ranks(control, local_rank, meetings.deadline());
+  PairBenchmark benchmark(connected, buffers, options);
+  const auto local_ranks = exchange_local_ranks(control, local_rank, benchmark.deadline());
   if (!local_ranks) return tl::unexpected(local_ranks.error());
-  const std::vector<Node> players = players_of(nodes_of(connected.members, *local_ranks));
+  const std::vector<Node> players = pair_members(nodes_of(connected.members, *local_ranks));
 
   const int count = static_cast<int>(players.size());
   std::size_t active = players[0].ranks.size();
   for (const Node& one : players) active = std::min(active, one.ranks.size());
-  int me = 0;
+  int own_player = 0;
   std::size_t local = active;
   for (int player = 0; player < count; ++player) {
     const auto& ranks = players[static_cast<std::size_t>(player)].ranks;
     const auto found = std::find(ranks.begin(), ranks.end(), all.rank());
     if (found == ranks.end()) continue;
-    me = player;
+    own_player = player;
     local = static_cast<std::size_t>(found - ranks.begin());
   }
 
@@ -205,25 +205,27 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
   pairs.median_us.resize(cells);
   pairs.minimum_us.resize(cells);
   for (int step = 0; step < pairs.steps; ++step) {
-    const int other = round_robin_partner(me, count, step);
-    const bool meets = other != me && local < active;
-    const int partner = meets ? players[static_cast<std::size_t>(other)].ranks[local] : all.rank();
+    const int other = round_robin_partner(own_player, count, step);
+    const bool has_partner = other != own_player && local < active;
+    const int partner = has_partner ? players[static_cast<std::size_t>(other)].ranks[local] : all.rank();
     // Who is left over copies as much: the calls of all ranks are alike.
-    const auto bandwidth = meetings.bandwidth(partner, pairs.bytes);
+    const auto bandwidth = benchmark.bandwidth(partner, pairs.bytes);
     if (!bandwidth) return tl::unexpected(bandwidth.error());
-    const auto latency = meetings.latency(partner);
+    const auto latency = benchmark.latency(partner);
     if (!latency) return tl::unexpected(latency.error());
-    if (!meets) continue;
-    pairs.gbps[pairs.at(me, other)] = *bandwidth;
-    pairs.median_us[pairs.at(me, other)] = latency->median;
-    pairs.minimum_us[pairs.at(me, other)] = latency->minimum;
+    if (!has_partner) continue;
+    pairs.gbps[pairs.at(own_player, other)] = *bandwidth;
+    pairs.median_us[pairs.at(own_player, other)] = latency->median;
+    pairs.minimum_us[pairs.at(own_player, other)] = latency->minimum;
   }
-  std::vector<double> wrong{static_cast<double>(meetings.wrong())};
+  std::vector<double> wrong{static_cast<double>(benchmark.wrong())};
   for (auto* numbers : {&pairs.gbps, &wrong}) {
-    if (auto told = sum_of_all(control, *numbers, meetings.deadline()); !told) return tl::unexpected(told.error());
+    if (auto reduced = sum_of_all(control, *numbers, benchmark.deadline()); !reduced)
+      return tl::unexpected(reduced.error());
   }
   for (auto* numbers : {&pairs.median_us, &pairs.minimum_us}) {
-    if (auto told = largest_of_all(control, *numbers, meetings.deadline()); !told) return tl::unexpected(told.error());
+    if (auto reduced = largest_of_all(control, *numbers, benchmark.deadline()); !reduced)
+      return tl::unexpected(reduced.error());
   }
   pairs.wrong = static_cast<std::uint64_t>(wrong[0]);
   // Both sides have measured the same pair: the slower one counts.
@@ -249,9 +251,9 @@ int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double 
     for (int other = 0; other < count; ++other) {
       if (other != node) own.push_back(values[pairs.at(node, other)]);
     }
-    const double here = sign * median(std::move(own));
-    if (here < least) worst = node;
-    least = std::min(least, here);
+    const double value = sign * median(std::move(own));
+    if (value < least) worst = node;
+    least = std::min(least, value);
   }
   return worst;
 }

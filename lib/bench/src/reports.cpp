@@ -48,18 +48,18 @@ Result<Reports> Reports::open(const ReportOptions& options) {
 }
 
 Result<void> Reports::check(const Report& planned) const {
-  if (auto good = check_judgeable(options_.thresholds, planned); !good) return good;
+  if (auto good = check_thresholds(options_.thresholds, planned); !good) return good;
   return plot_ ? check_drawable(planned) : Result<void>();
 }
 
-std::vector<Shortfall> Reports::judge(const Report& now) const {
+std::vector<Violation> Reports::violations_of(const Report& now) const {
   if (!now.summary.error.empty()) return {};
-  return shortfalls(options_.thresholds, now.summary);
+  return threshold_failures(options_.thresholds, now.summary);
 }
 
-Result<void> Reports::write(const Report& now, const std::vector<Shortfall>& shortfalls) {
+Result<void> Reports::write(const Report& now, const std::vector<Violation>& violations) {
   Result<void> result;
-  if (json_) result = json_.write(json_of(now, shortfalls));
+  if (json_) result = json_.write(json_of(now, violations));
   if (plot_ && now.summary.error.empty()) {
     const auto drawn =
         terminal_of(options_.plot_file)
@@ -70,20 +70,20 @@ Result<void> Reports::write(const Report& now, const std::vector<Shortfall>& sho
   return result;
 }
 
-std::string lines_of(const std::vector<Shortfall>& shortfalls) {
+std::string lines_of(const std::vector<Violation>& violations) {
   std::string text;
-  for (const Shortfall& shortfall : shortfalls) text += concat("# Fell short: ", shortfall.words, '\n');
+  for (const Violation& violation : violations) text += concat("# Fell short: ", violation.text, '\n');
   return text;
 }
 
-void say_worst(const std::vector<Shortfall>& shortfalls) {
-  if (shortfalls.empty()) return;
+void print_worst_violation(const std::vector<Violation>& violations) {
+  if (violations.empty()) return;
   const auto worst =
-      std::min_element(shortfalls.begin(), shortfalls.end(),
-                       [](const Shortfall& one, const Shortfall& other) { return one.ratio < other.ratio; });
-  const std::size_t others = shortfalls.size() - 1;
-  say_error(
-      concat("too slow: ", worst->words, others == 0 ? std::string() : concat(" (", others, " more fell short)")));
+      std::min_element(violations.begin(), violations.end(),
+                       [](const Violation& one, const Violation& other) { return one.ratio < other.ratio; });
+  const std::size_t others = violations.size() - 1;
+  print_error(
+      concat("too slow: ", worst->text, others == 0 ? std::string() : concat(" (", others, " more fell short)")));
 }
 
 namespace {
@@ -92,7 +92,7 @@ using nlohmann::ordered_json;
 
 /// The same keys whether it was measured or not; those without a value are null.
 ordered_json to_json(const Measurement& one) {
-  const bool ran = one.lacking.empty();
+  const bool ran = one.unsupported_reason.empty();
   const auto value = [ran](auto number) { return ran ? ordered_json(number) : ordered_json(nullptr); };
   return {{"time_us", value(one.microseconds)},
           {"algbw_gbps", value(one.algbw)},
@@ -103,7 +103,7 @@ ordered_json to_json(const Measurement& one) {
           {"p99_us", value(one.p99)},
           {"min_us", value(one.minimum)},
           {"samples", value(one.samples)},
-          {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.lacking)}};
+          {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.unsupported_reason)}};
 }
 
 /// A list of rows; null where a node would meet itself.
@@ -138,7 +138,7 @@ ordered_json to_json(const Pairs& pairs) {
 
 }  // namespace
 
-std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls) {
+std::string json_of(const Report& run, const std::vector<Violation>& violations) {
   const Setting& setting = run.setting;
   const Summary& summary = run.summary;
   ordered_json report{{"program", "ddrun-allreduce"},
@@ -164,10 +164,10 @@ std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls)
   for (const Row& row : summary.rows) {
     report["results"].push_back({{"size", row.bytes},
                                  {"count", row.count},
-                                 {"collective", name_of(row.what.collective)},
-                                 {"type", name_of(row.what.type)},
-                                 {"redop", reduces(row.what.collective) ? name_of(row.what.op) : "none"},
-                                 {"root", has_root(row.what.collective) ? row.what.root : -1},
+                                 {"collective", name_of(row.bench_case.collective)},
+                                 {"type", name_of(row.bench_case.type)},
+                                 {"redop", reduces(row.bench_case.collective) ? name_of(row.bench_case.op) : "none"},
+                                 {"root", has_root(row.bench_case.collective) ? row.bench_case.root : -1},
                                  {"out_of_place", to_json(row.out_of_place)},
                                  {"in_place", to_json(row.in_place)}});
   }
@@ -177,7 +177,7 @@ std::string json_of(const Report& run, const std::vector<Shortfall>& shortfalls)
   report["ok"] = summary.wrong == 0 && summary.error.empty();
   if (!summary.error.empty()) report["error"] = summary.error;
   report["fell_short"] = ordered_json::array();
-  for (const Shortfall& shortfall : shortfalls) report["fell_short"].push_back(shortfall.words);
+  for (const Violation& violation : violations) report["fell_short"].push_back(violation.text);
   // A host name may be any bytes.
   return report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -45,11 +45,11 @@ class Reports {
   [[nodiscard]] int table_stream() const { return json_.is_standard_output() ? STDERR_FILENO : STDOUT_FILENO; }
 
   /// Nothing falls short in a run that ended early: it is not judged.
-  [[nodiscard]] std::vector<Shortfall> judge(const Report& now) const;
+  [[nodiscard]] std::vector<Violation> violations_of(const Report& now) const;
 
   /// All files; a run that ended early gets none but JSON, with the rows it has. Blocks while gnuplot draws,
   /// drawing_time at most. If one cannot be written (`unavailable`), the other still is.
-  [[nodiscard]] Result<void> write(const Report& now, const std::vector<Shortfall>& shortfalls);
+  [[nodiscard]] Result<void> write(const Report& now, const std::vector<Violation>& violations);
 
   static constexpr Milliseconds drawing_time{60'000};
 
@@ -60,10 +60,10 @@ class Reports {
 };
 
 /// For the end of the table.
-[[nodiscard]] std::string lines_of(const std::vector<Shortfall>& shortfalls);
+[[nodiscard]] std::string lines_of(const std::vector<Violation>& violations);
 
 /// On stderr, in one line: the worst of them, and how many there are. None: nothing.
-void say_worst(const std::vector<Shortfall>& shortfalls);
+void print_worst_violation(const std::vector<Violation>& violations);
 
 // The table, with the columns of nccl-tests, as whole lines.
 [[nodiscard]] std::string header(const Setting& setting, const Options& options);
@@ -73,7 +73,7 @@ void say_worst(const std::vector<Shortfall>& shortfalls);
 [[nodiscard]] std::string line(const Row& row);
 /// Below the rows of a case: why something of it was not run, once for each reason; empty: all was. `no_size`: that
 /// no size was as large as an element for each rank.
-[[nodiscard]] std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size);
+[[nodiscard]] std::string remarks(const Case& bench_case, const std::vector<Row>& rows, bool no_size);
 [[nodiscard]] std::string footer(const Summary& summary);
 
 /// The matrices (of 64 nodes at most) and the worst.
@@ -84,7 +84,7 @@ void say_worst(const std::vector<Shortfall>& shortfalls);
 void print(int stream, const std::string& lines);
 
 /// Everything as one JSON object, in UTF-8 (docs/allreduce.md).
-[[nodiscard]] std::string json_of(const Report& report, const std::vector<Shortfall>& shortfalls);
+[[nodiscard]] std::string json_of(const Report& report, const std::vector<Violation>& violations);
 
 // --min-busbw and --max-latency.
 
@@ -96,11 +96,11 @@ void print(int stream, const std::string& lines);
 /// Fails with `invalid_argument` if one of them could not be judged: a size that is not among the rows that are
 /// going to be measured, or any size of pairs, or a bandwidth of a group of one. Of `planned`, the number of ranks, the
 /// rows' `what`, `bytes` and `count`, and whether there are pairs count.
-[[nodiscard]] Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned);
+[[nodiscard]] Result<void> check_thresholds(const Thresholds& thresholds, const Report& planned);
 
 /// In the rows' order. A case that the back end lacks falls short. Of pairs one for each threshold, with the worst pair
 /// and the worst node.
-[[nodiscard]] std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& summary);
+[[nodiscard]] std::vector<Violation> threshold_failures(const Thresholds& thresholds, const Summary& summary);
 
 // --plot.
 

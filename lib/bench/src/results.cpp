@@ -20,22 +20,22 @@ bool same_case(const Case& one, const Case& other) {
 
 namespace {
 
-std::string words_of(const Case& what, const std::string& size) {
-  if (what.collective == Collective::barrier) return "barrier";
-  std::string words = concat(name_of(what.collective), " of ", size, name_of(what.type));
-  if (reduces(what.collective)) words += concat(' ', name_of(what.op));
-  if (has_root(what.collective)) {
-    const bool gathers = what.collective == Collective::reduce || what.collective == Collective::gather;
-    words += concat(gathers ? " to rank " : " from rank ", what.root);
+std::string describe_with_size(const Case& bench_case, const std::string& size) {
+  if (bench_case.collective == Collective::barrier) return "barrier";
+  std::string text = concat(name_of(bench_case.collective), " of ", size, name_of(bench_case.type));
+  if (reduces(bench_case.collective)) text += concat(' ', name_of(bench_case.op));
+  if (has_root(bench_case.collective)) {
+    const bool gathers = bench_case.collective == Collective::reduce || bench_case.collective == Collective::gather;
+    text += concat(gathers ? " to rank " : " from rank ", bench_case.root);
   }
-  return words;
+  return text;
 }
 
 }  // namespace
 
-std::string in_words(const Case& what) { return words_of(what, ""); }
+std::string describe(const Case& bench_case) { return describe_with_size(bench_case, ""); }
 
-std::string in_words(const Row& row) { return words_of(row.what, size_in_words(row.bytes) + " "); }
+std::string describe(const Row& row) { return describe_with_size(row.bench_case, format_size(row.bytes) + " "); }
 
 Summary summarize(std::vector<Row> rows, std::string error) {
   Summary summary;
@@ -53,26 +53,26 @@ Summary summarize(std::vector<Row> rows, std::string error) {
   return summary;
 }
 
-std::string number_in_words(double value) {
+std::string format_number(double value) {
   if (value == 0 || !std::isfinite(value)) return value == 0 ? "0" : "?";
   const int before_point = static_cast<int>(std::floor(std::log10(std::abs(value)))) + 1;
-  std::array<char, 400> text{};  // the largest double has 309 digits
-  std::snprintf(text.data(), text.size(), "%.*f", std::clamp(3 - before_point, 0, 30), value);
-  std::string words = text.data();
-  if (words.find('.') != std::string::npos) {
-    words.erase(words.find_last_not_of('0') + 1);
-    if (words.back() == '.') words.pop_back();
+  std::array<char, 400> digits{};  // the largest double has 309 digits
+  std::snprintf(digits.data(), digits.size(), "%.*f", std::clamp(3 - before_point, 0, 30), value);
+  std::string text = digits.data();
+  if (text.find('.') != std::string::npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
   }
-  return words;
+  return text;
 }
 
-std::string two_places(double value) {
+std::string format_two_decimals(double value) {
   std::array<char, 400> text{};
   std::snprintf(text.data(), text.size(), "%.2f", value);
   return text.data();
 }
 
-std::string size_in_words(std::uint64_t bytes) {
+std::string format_size(std::uint64_t bytes) {
   static constexpr std::array unit_names{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   std::size_t unit = 0;
   std::uint64_t one = 1;
@@ -83,22 +83,22 @@ std::string size_in_words(std::uint64_t bytes) {
   // Thousandths that are whole are powers of two of an eighth.
   if (one > 8 && bytes % (one / 8) != 0) return concat(bytes, " B");
   const std::uint64_t thousandths = one > 8 ? bytes / (one / 8) % 8 * 125 : 0;
-  std::string words = std::to_string(bytes / one);
+  std::string text = std::to_string(bytes / one);
   if (thousandths != 0) {
     std::string digits = std::to_string(1000 + thousandths).substr(1);
     digits.erase(digits.find_last_not_of('0') + 1);
-    words += "." + digits;
+    text += "." + digits;
   }
-  return concat(words, ' ', unit_names[unit]);
+  return concat(text, ' ', unit_names[unit]);
 }
 
-std::string percent_in_words(double part) { return number_in_words(part * 100) + " %"; }
+std::string format_percent(double part) { return format_number(part * 100) + " %"; }
 
-std::string time_in_words(double microseconds) {
-  if (microseconds < 1) return number_in_words(microseconds * 1e3) + " ns";
-  if (microseconds < 1e3) return number_in_words(microseconds) + " us";
-  if (microseconds < 1e6) return number_in_words(microseconds / 1e3) + " ms";
-  return number_in_words(microseconds / 1e6) + " s";
+std::string format_time(double microseconds) {
+  if (microseconds < 1) return format_number(microseconds * 1e3) + " ns";
+  if (microseconds < 1e3) return format_number(microseconds) + " us";
+  if (microseconds < 1e6) return format_number(microseconds / 1e3) + " ms";
+  return format_number(microseconds / 1e6) + " s";
 }
 
 }  // namespace ddrun::bench

@@ -22,7 +22,7 @@ struct Measurement {
   double algbw = 0;                    ///< GB/s: bytes / time; 0: nothing has to be moved or copied
   double busbw = 0;                    ///< GB/s: algbw * bus_bandwidth_factor(); 0: nothing travels between ranks
   std::optional<std::uint64_t> wrong;  ///< elements, over all ranks; none: not checked
-  std::string lacking;                 ///< why it was not run: the back end cannot; empty: it was
+  std::string unsupported_reason;      ///< why it was not run: the back end cannot; empty: it was
 };
 
 /// What is measured at one size after the other.
@@ -34,7 +34,7 @@ struct Case {
 };
 
 struct Row {
-  Case what;
+  Case bench_case;
   std::uint64_t bytes = 0;  ///< the larger of a rank's (the root's) input and output
   std::uint64_t count = 0;  ///< elements of a block
   Measurement out_of_place;
@@ -106,7 +106,7 @@ struct Report {
 
 /// How a row was measured.
 struct Placement {
-  std::string_view words;
+  std::string_view name;
   Measurement Row::*of;
 };
 
@@ -114,37 +114,39 @@ inline constexpr std::array placements{Placement{"out of place", &Row::out_of_pl
                                        Placement{"in place", &Row::in_place}};
 
 /// Whether it was run at all, and took some time.
-[[nodiscard]] inline bool measured(const Measurement& one) { return one.lacking.empty() && one.microseconds > 0; }
+[[nodiscard]] inline bool measured(const Measurement& one) {
+  return one.unsupported_reason.empty() && one.microseconds > 0;
+}
 
 /// Whether both measure the same call: collective, type, operation and root, as far as they matter to it.
 [[nodiscard]] bool same_case(const Case& one, const Case& other);
 
 /// "all_reduce of float sum", "broadcast of int8 from rank 0", "barrier".
-[[nodiscard]] std::string in_words(const Case& what);
+[[nodiscard]] std::string describe(const Case& bench_case);
 /// "all_reduce of 1 MiB float sum".
-[[nodiscard]] std::string in_words(const Row& row);
+[[nodiscard]] std::string describe(const Row& row);
 
 /// What fell short of what was asked for.
-struct Shortfall {
-  std::string words;  ///< one line, without its end
-  double ratio = 0;   ///< reached / wanted, below 1: the least is the worst
+struct Violation {
+  std::string text;  ///< one line, without its end
+  double ratio = 0;  ///< reached / wanted, below 1: the least is the worst
 };
 
 // Numbers for people.
 
 /// "8 B", "1 KiB", "1.5 MiB", "1003 B": exact if three digits behind the point are enough, else bytes.
-[[nodiscard]] std::string size_in_words(std::uint64_t bytes);
+[[nodiscard]] std::string format_size(std::uint64_t bytes);
 
 /// Three digits that count, without an exponent: "0.00312", "3.2", "81", "12346".
-[[nodiscard]] std::string number_in_words(double value);
+[[nodiscard]] std::string format_number(double value);
 
 /// "12.30".
-[[nodiscard]] std::string two_places(double value);
+[[nodiscard]] std::string format_two_decimals(double value);
 
 /// Of 0.125: "12.5 %".
-[[nodiscard]] std::string percent_in_words(double part);
+[[nodiscard]] std::string format_percent(double part);
 
 /// "850 ns", "12.3 us", "1.5 ms", "2 s".
-[[nodiscard]] std::string time_in_words(double microseconds);
+[[nodiscard]] std::string format_time(double microseconds);
 
 }  // namespace ddrun::bench

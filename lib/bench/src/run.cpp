@@ -15,7 +15,7 @@
 
 #include "benchmark.hpp"
 #include "ddrun/bench/options.hpp"
-#include "ddrun/bench/place.hpp"
+#include "ddrun/bench/rank_env.hpp"
 #include "ddrun/collectives/checker.hpp"
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
@@ -87,11 +87,11 @@ std::string topology_of(const std::vector<collectives::Member>& members) {
     if (found == hosts.end()) found = hosts.insert(hosts.end(), {host, {}});
     found->second.push_back(static_cast<int>(rank));
   }
-  std::vector<std::string> words;
+  std::vector<std::string> text;
   for (const auto& [host, ranks] : hosts) {
-    words.push_back(concat(name_ranks(ranks), " on ", host));
+    text.push_back(concat(name_ranks(ranks), " on ", host));
   }
-  return join(words, ", ");
+  return join(text, ", ");
 }
 
 /// About this machine (host, processor, memory, kernel), the library behind the back end, which ranks are where, the
@@ -107,13 +107,13 @@ std::vector<Fact> facts_of(const collectives::Connected& connected) {
 /// The gravest of all ranks' statuses (exit_right, exit_too_slow, exit_failed in this order), for each of them to end
 /// with, as launchers name whichever ends first. Blocks until all are there. Never milder than `status`, whatever
 /// arrives: it has travelled over what is being tested.
-Result<int> agree_on_status(collectives::Communicator& control, int status, Milliseconds patience) {
-  static constexpr std::array by_gravity{exit_right, exit_too_slow, exit_failed};
+Result<int> agree_on_status(collectives::Communicator& control, int status, Milliseconds timeout) {
+  static constexpr std::array by_gravity{exit_ok, exit_too_slow, exit_failed};
   const auto own =
       static_cast<std::uint64_t>(std::find(by_gravity.begin(), by_gravity.end(), status) - by_gravity.begin());
   std::uint64_t gravest = own;
   auto agreed = reduce_all(control, std::span(&gravest, 1), collectives::DataType::uint64, collectives::ReduceOp::max,
-                           Clock::now() + patience);
+                           Clock::now() + timeout);
   if (!agreed) return tl::unexpected(agreed.error());
   return by_gravity[std::clamp<std::uint64_t>(gravest, own, by_gravity.size() - 1)];
 }
@@ -129,24 +129,24 @@ Report planned(const Options& options, std::uint64_t last, int ranks) {
 
 /// Rank 0 decides, as each rank finds another amount of free memory, and only rank 0 has the files that the results
 /// are judged by: all end with what it finds wrong.
-Result<std::uint64_t> agree_on_max_bytes(const Options& options, const Place& place, const collectives::Group& group,
+Result<std::uint64_t> agree_on_max_bytes(const Options& options, const RankEnv& env, const collectives::Group& group,
                                          const Reports& reports, Deadline deadline) {
-  if (place.rank != 0) {
-    const auto told = group.store->get(group.prefix + "max_bytes", deadline);
-    if (!told) return tl::unexpected(told.error());
-    const auto value = parse_size(*told);
-    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *told));
+  if (env.rank != 0) {
+    const auto stored = group.store->get(group.prefix + "max_bytes", deadline);
+    if (!stored) return tl::unexpected(stored.error());
+    const auto value = parse_size(*stored);
+    if (!value) return fail(Errc::invalid_argument, concat("rank 0: ", *stored));
     return *value;
   }
-  auto decided = max_bytes(options, place.local_size);
+  auto decided = max_bytes(options, env.local_size);
   if (decided) {
-    const auto checked = reports.check(planned(options, *decided, place.size));
+    const auto checked = reports.check(planned(options, *decided, env.size));
     if (!checked) decided = tl::unexpected(checked.error());
   }
-  if (place.size > 1) {
-    const std::string words = decided ? std::to_string(*decided) : decided.error().message;
-    if (auto told = group.store->set(group.prefix + "max_bytes", words, deadline); !told) {
-      return tl::unexpected(told.error());
+  if (env.size > 1) {
+    const std::string text = decided ? std::to_string(*decided) : decided.error().message;
+    if (auto stored = group.store->set(group.prefix + "max_bytes", text, deadline); !stored) {
+      return tl::unexpected(stored.error());
     }
   }
   return decided;
@@ -160,17 +160,17 @@ std::string names_or_all(const std::vector<Value>& values, const std::array<Valu
   return join(names, ",");
 }
 
-std::string note_of(const Place& place, const collectives::Connected& connected) {
-  if (place.alone) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
+std::string note_of(const RankEnv& env, const collectives::Connected& connected) {
+  if (env.is_singleton) return "no launcher: RANK and WORLD_SIZE are not set, so this is a group of one";
   return connected.why;
 }
 
-Setting setting_of(const Options& options, const Place& place, const collectives::Connected& connected,
+Setting setting_of(const Options& options, const RankEnv& env, const collectives::Connected& connected,
                    std::uint64_t last) {
   Setting setting;
-  setting.size = place.size;
+  setting.size = env.size;
   setting.backend = connected.communicator->name();
-  setting.note = note_of(place, connected);
+  setting.note = note_of(env, connected);
   setting.details = connected.communicator->details();
   setting.buffers = buffers_of(options);
   setting.members = connected.members;
@@ -184,35 +184,36 @@ Setting setting_of(const Options& options, const Place& place, const collectives
 }
 
 /// Fails if nothing of what is asked for can be run, with the reason that stands against the first.
-Result<void> anything_to_run(const collectives::Communicator& communicator, const std::vector<Case>& all,
-                             const Options& options, std::uint64_t last) {
+Result<void> check_runnable(const collectives::Communicator& communicator, const std::vector<Case>& all,
+                            const Options& options, std::uint64_t last) {
   if (options.pairs) return {};
-  for (const Case& what : all) {
-    if (has_root(what.collective) && what.root >= communicator.size()) {
-      return fail(Errc::invalid_argument, concat("--root: there is no rank ", what.root));
+  for (const Case& bench_case : all) {
+    if (has_root(bench_case.collective) && bench_case.root >= communicator.size()) {
+      return fail(Errc::invalid_argument, concat("--root: there is no rank ", bench_case.root));
     }
   }
-  std::string why;
-  for (const Case& what : all) {
+  std::string first_reason;
+  for (const Case& bench_case : all) {
     for (const bool in_place : {false, true}) {
-      std::string lacking = communicator.lacks(what.collective, what.type, what.op, in_place);
-      if (lacking.empty() && sizes(options, last, what, communicator.size()).empty()) {
-        lacking = concat("--maxbytes: ", last, " bytes have no element of ", name_of(what.type), " for each of ",
-                         communicator.size(), " ranks");
+      std::string unsupported_reason =
+          communicator.unsupported_reason(bench_case.collective, bench_case.type, bench_case.op, in_place);
+      if (unsupported_reason.empty() && sizes(options, last, bench_case, communicator.size()).empty()) {
+        unsupported_reason = concat("--maxbytes: ", last, " bytes have no element of ", name_of(bench_case.type),
+                                    " for each of ", communicator.size(), " ranks");
       }
-      if (lacking.empty()) return {};
-      if (why.empty()) why = std::move(lacking);
+      if (unsupported_reason.empty()) return {};
+      if (first_reason.empty()) first_reason = std::move(unsupported_reason);
     }
   }
-  return fail(Errc::invalid_argument, why);
+  return fail(Errc::invalid_argument, first_reason);
 }
 
 /// What was asked for besides the table, then case after case, size after size.
-class Course {
+class BenchmarkRun {
  public:
   /// `table`: the descriptor for rank 0's lines.
-  Course(const collectives::Connected& connected, const Buffers& buffers, const Options& options, std::uint64_t last,
-         int local_rank, int table)
+  BenchmarkRun(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
+               std::uint64_t last, int local_rank, int table)
       : connected_(connected),
         buffers_(buffers),
         options_(options),
@@ -228,10 +229,10 @@ class Course {
       pairs_ = std::move(*measured);
     }
     std::optional<collectives::Collective> shown;
-    for (const Case& what : all) {
-      if (shown != what.collective) show(heading(what.collective));
-      shown = what.collective;
-      if (auto done = run(what); !done) return done;
+    for (const Case& bench_case : all) {
+      if (shown != bench_case.collective) show(heading(bench_case.collective));
+      shown = bench_case.collective;
+      if (auto done = run(bench_case); !done) return done;
     }
     return {};
   }
@@ -243,24 +244,24 @@ class Course {
     summary.pairs = std::move(pairs_);
     return summary;
   }
-  [[nodiscard]] std::uint64_t wrong_here() const { return wrong_here_; }
+  [[nodiscard]] std::uint64_t local_wrong() const { return local_wrong_; }
 
  private:
   void show(const std::string& lines) const {
     if (connected_.communicator->rank() == 0) print(table_, lines);
   }
-  [[nodiscard]] Result<void> run(const Case& what) {
-    Benchmark benchmark(connected_, buffers_, options_, what);
-    const auto all = sizes(options_, last_, what, connected_.communicator->size());
+  [[nodiscard]] Result<void> run(const Case& bench_case) {
+    Benchmark benchmark(connected_, buffers_, options_, bench_case);
+    const auto all = sizes(options_, last_, bench_case, connected_.communicator->size());
     for (const std::uint64_t bytes : all) {
       auto row = benchmark.run(bytes);
-      wrong_here_ = wrong_before_ + benchmark.wrong_here();
+      local_wrong_ = previous_wrong_ + benchmark.local_wrong();
       if (!row) return tl::unexpected(row.error());
       show(line(*row));
       rows_.push_back(std::move(*row));
     }
-    wrong_before_ = wrong_here_;
-    show(remarks(what, rows_, all.empty()));
+    previous_wrong_ = local_wrong_;
+    show(remarks(bench_case, rows_, all.empty()));
     return {};
   }
 
@@ -272,18 +273,18 @@ class Course {
   int table_;
   std::optional<Pairs> pairs_;
   std::vector<Row> rows_;
-  std::uint64_t wrong_before_ = 0;
-  std::uint64_t wrong_here_ = 0;
+  std::uint64_t previous_wrong_ = 0;
+  std::uint64_t local_wrong_ = 0;
 };
 
 /// Whether a call failed by a deadline: this rank's, or that of a peer which has left since. Ranks set a key in the
 /// store for that. Blocks for a few seconds at most; the rank that serves the store lets the others ask before it ends.
-bool is_timeout(const Error& error, const Meeting& meeting) {
-  const collectives::Group& group = meeting.group;
+bool is_timeout(const Error& error, const Rendezvous& rdzv) {
+  const collectives::Group& group = rdzv.group;
   if (group.store == nullptr || (error.code != Errc::timeout && error.code != Errc::connection_lost)) {
     return error.code == Errc::timeout;
   }
-  const auto key_of = [&](int rank) { return concat(group.prefix, "timed_out/", rank); };
+  const auto rank_key = [&](int rank) { return concat(group.prefix, "timed_out/", rank); };
   const std::string any = group.prefix + "timed_out";
   const auto soon = [] { return Clock::now() + std::chrono::seconds(1); };
   if (error.code == Errc::connection_lost) {
@@ -291,89 +292,89 @@ bool is_timeout(const Error& error, const Meeting& meeting) {
     if (!known || !*known) return false;
   }
   std::vector<std::string> keys;
-  for (int rank = 0; rank < group.size; ++rank) keys.push_back(key_of(rank));
+  for (int rank = 0; rank < group.size; ++rank) keys.push_back(rank_key(rank));
   // A store that does not answer changes nothing here: its rank may be the one that hangs.
   static_cast<void>(group.store->set(any, "1", soon()));
-  static_cast<void>(group.store->set(key_of(group.rank), "1", soon()));
-  if (meeting.server) static_cast<void>(group.store->wait(keys, soon()));
+  static_cast<void>(group.store->set(rank_key(group.rank), "1", soon()));
+  if (rdzv.server) static_cast<void>(group.store->wait(keys, soon()));
   return true;
 }
 
 /// The line of a rank that ends with exit_late.
-void say_timeout(int rank, const std::string& where, const Error& error) {
-  say_error(concat("rank ", rank, ": timeout in ", where, ": ", error.message));
+void print_timeout(int rank, const std::string& where, const Error& error) {
+  print_error(concat("rank ", rank, ": timeout in ", where, ": ", error.message));
 }
 
 /// The communicator whose call was begun last is the one that waits.
 std::string last_call(const collectives::Connected& connected) {
-  const bool control = connected.control->begun() > connected.communicator->begun();
+  const bool control = connected.control->begin_time() > connected.communicator->begin_time();
   return (control ? connected.control : connected.communicator)->last_call();
 }
 
 /// What rank 0 says and writes at the end; returns its status.
 int finish(Reports& reports, const Report& report, int status) {
-  const std::vector<Shortfall> shortfalls = reports.judge(report);
-  print(reports.table_stream(), footer(report.summary) + lines_of(shortfalls));
-  if (status == exit_right && !shortfalls.empty()) status = exit_too_slow;
-  if (auto written = reports.write(report, shortfalls); !written) {
-    say_error(written.error().message);
+  const std::vector<Violation> violations = reports.violations_of(report);
+  print(reports.table_stream(), footer(report.summary) + lines_of(violations));
+  if (status == exit_ok && !violations.empty()) status = exit_too_slow;
+  if (auto written = reports.write(report, violations); !written) {
+    print_error(written.error().message);
     status = exit_failed;
   }
-  say_worst(shortfalls);
+  print_worst_violation(violations);
   return status;
 }
 
 }  // namespace
 
-Result<int> run(const Options& options, const Place& place) {
+Result<int> run(const Options& options, const RankEnv& env) {
   Reports reports;
-  if (place.rank == 0) {
+  if (env.rank == 0) {
     auto opened = Reports::open(options.report);
     if (!opened) return tl::unexpected(opened.error());
     reports = std::move(*opened);
   }
   const Deadline start_by = Clock::now() + options.timeout;
-  auto meeting = meet(place, start_by);
-  if (!meeting) return tl::unexpected(meeting.error());
-  const auto last = agree_on_max_bytes(options, place, meeting->group, reports, start_by);
+  auto rdzv = rendezvous(env, start_by);
+  if (!rdzv) return tl::unexpected(rdzv.error());
+  const auto last = agree_on_max_bytes(options, env, rdzv->group, reports, start_by);
   if (!last) return tl::unexpected(last.error());
   const std::uint64_t room = *last + collectives::Checker::guard_bytes;
   collectives::CommunicatorOptions wanted;
   wanted.backend = options.backend;
-  wanted.buffer_bytes = Buffers::of_back_end(options, room);
+  wanted.buffer_bytes = Buffers::back_end_bytes(options, room);
   wanted.must_agree = must_agree(options);
   wanted.tcp_streams = options.streams;
   wanted.nccl_blocking = options.blocking;
   wanted.nccl_graph_launches = options.graph_launches;
-  const auto connected = connect(meeting->group, wanted, start_by);
+  const auto connected = connect(rdzv->group, wanted, start_by);
   if (!connected) {
     // Before its own deadline a start ends by that of ranks which have left the start behind.
     if (connected.error().code != Errc::timeout || Clock::now() >= start_by) return tl::unexpected(connected.error());
-    say_timeout(place.rank, "the start", connected.error());
-    return exit_late;
+    print_timeout(env.rank, "the start", connected.error());
+    return exit_timeout;
   }
   collectives::Communicator& communicator = *connected->communicator;
-  if (auto suited = suits(options, communicator.name()); !suited) return tl::unexpected(suited.error());
+  if (auto suited = check_backend_options(options, communicator.name()); !suited) return tl::unexpected(suited.error());
   Buffers buffers;
   if (auto got = buffers.provide(communicator, options, room); !got) return tl::unexpected(got.error());
-  const std::vector<Case> all = cases(options, place.size);
-  if (auto some = anything_to_run(communicator, all, options, *last); !some) return tl::unexpected(some.error());
+  const std::vector<Case> all = cases(options, env.size);
+  if (auto some = check_runnable(communicator, all, options, *last); !some) return tl::unexpected(some.error());
 
-  const bool talks = place.rank == 0;
+  const bool is_reporter = env.rank == 0;
   Setting setting;
-  if (talks) {
-    setting = setting_of(options, place, *connected, *last);
+  if (is_reporter) {
+    setting = setting_of(options, env, *connected, *last);
     print(reports.table_stream(), header(setting, options));
   }
-  Course course(*connected, buffers, options, *last, place.local_rank, reports.table_stream());
-  const auto ended = course.run(all);
-  const bool late = !ended && is_timeout(ended.error(), *meeting);
-  if (late) say_timeout(place.rank, last_call(*connected), ended.error());
-  const Report report{std::move(setting), course.summary(ended ? std::string() : ended.error().message)};
+  BenchmarkRun benchmark_run(*connected, buffers, options, *last, env.local_rank, reports.table_stream());
+  const auto ended = benchmark_run.run(all);
+  const bool timed_out = !ended && is_timeout(ended.error(), *rdzv);
+  if (timed_out) print_timeout(env.rank, last_call(*connected), ended.error());
+  const Report report{std::move(setting), benchmark_run.summary(ended ? std::string() : ended.error().message)};
   // A rank believes its own eyes too: the totals have travelled over what is being tested.
-  int status = report.summary.wrong == 0 && course.wrong_here() == 0 ? exit_right : exit_failed;
-  if (talks) status = finish(reports, report, status);
-  if (late) return exit_late;
+  int status = report.summary.wrong == 0 && benchmark_run.local_wrong() == 0 ? exit_ok : exit_failed;
+  if (is_reporter) status = finish(reports, report, status);
+  if (timed_out) return exit_timeout;
   if (!ended) return tl::unexpected(ended.error());
   // Rank 0 may come late, from writing its files.
   return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);

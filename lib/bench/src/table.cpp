@@ -36,7 +36,7 @@ std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) :
 constexpr const char* part_columns = "  %7s  %6s  %6s  %6s";
 
 std::string part(const Measurement& one) {
-  if (!one.lacking.empty()) return format(part_columns, "N/A", "N/A", "N/A", "N/A");
+  if (!one.unsupported_reason.empty()) return format(part_columns, "N/A", "N/A", "N/A", "N/A");
   const std::string wrong = one.wrong ? std::to_string(*one.wrong) : "N/A";
   return format(part_columns, microseconds(one.microseconds).c_str(), bandwidth(one.algbw).c_str(),
                 bandwidth(one.busbw).c_str(), wrong.c_str());
@@ -120,24 +120,26 @@ std::string heading(collectives::Collective collective) {
 
 std::string line(const Row& row) {
   return format("%12llu  %12llu  %8s  %6s  %6d  ", static_cast<unsigned long long>(row.bytes),
-                static_cast<unsigned long long>(row.count), std::string(name_of(row.what.type)).c_str(),
-                reduces(row.what.collective) ? std::string(name_of(row.what.op)).c_str() : "none",
-                has_root(row.what.collective) ? row.what.root : -1) +
+                static_cast<unsigned long long>(row.count), std::string(name_of(row.bench_case.type)).c_str(),
+                reduces(row.bench_case.collective) ? std::string(name_of(row.bench_case.op)).c_str() : "none",
+                has_root(row.bench_case.collective) ? row.bench_case.root : -1) +
          part(row.out_of_place) + " " + part(row.in_place) + "\n";
 }
 
-std::string remarks(const Case& what, const std::vector<Row>& rows, bool no_size) {
+std::string remarks(const Case& bench_case, const std::vector<Row>& rows, bool no_size) {
   std::string text;
-  std::vector<std::string> said;
+  std::vector<std::string> reasons;
   for (const Row& row : rows) {
-    if (!same_case(row.what, what)) continue;
+    if (!same_case(row.bench_case, bench_case)) continue;
     for (const Measurement* one : {&row.out_of_place, &row.in_place}) {
-      if (one->lacking.empty() || std::find(said.begin(), said.end(), one->lacking) != said.end()) continue;
-      said.push_back(one->lacking);
-      text += concat("# N/A: ", one->lacking, '\n');
+      if (one->unsupported_reason.empty() ||
+          std::find(reasons.begin(), reasons.end(), one->unsupported_reason) != reasons.end())
+        continue;
+      reasons.push_back(one->unsupported_reason);
+      text += concat("# N/A: ", one->unsupported_reason, '\n');
     }
   }
-  if (no_size) text += concat("# no size has an element of ", name_of(what.type), " for each rank\n");
+  if (no_size) text += concat("# no size has an element of ", name_of(bench_case.type), " for each rank\n");
   return text;
 }
 
@@ -155,10 +157,10 @@ std::string table_of(const Pairs& pairs) {
                             pairs.ranks_per_node == 1 ? " rank" : " ranks", " of each at the same time\n");
   if (pairs.nodes.size() <= max_shown) {
     text += concat("#\n# bandwidth each way (GB/s), ", pairs.bytes, " bytes of each rank\n");
-    text += matrix(pairs, [&](std::size_t at) { return two_places(pairs.gbps[at]); });
+    text += matrix(pairs, [&](std::size_t at) { return format_two_decimals(pairs.gbps[at]); });
     text += "#\n# latency (us), 8 bytes both ways: minimum/median\n";
     text += matrix(pairs, [&](std::size_t at) {
-      return concat(two_places(pairs.minimum_us[at]), '/', two_places(pairs.median_us[at]));
+      return concat(format_two_decimals(pairs.minimum_us[at]), '/', format_two_decimals(pairs.median_us[at]));
     });
   } else {
     text += concat("# more than ", max_shown, " are not shown; -J has them all\n");
@@ -167,8 +169,9 @@ std::string table_of(const Pairs& pairs) {
   if (pairs.slowest.first >= 0) {
     const double least = pairs.gbps[pairs.at(pairs.slowest.first, pairs.slowest.second)];
     const double longest = pairs.median_us[pairs.at(pairs.latest.first, pairs.latest.second)];
-    text += concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", two_places(least), " GB/s\n");
-    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", two_places(longest), " us\n");
+    text +=
+        concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", format_two_decimals(least), " GB/s\n");
+    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", format_two_decimals(longest), " us\n");
   }
   if (pairs.worst_node >= 0) {
     text += concat("# Worst of all         : ", pairs.nodes[static_cast<std::size_t>(pairs.worst_node)],
@@ -180,7 +183,7 @@ std::string table_of(const Pairs& pairs) {
 void print(int stream, const std::string& lines) {
   if (write_all(stream, lines.data(), lines.size())) return;
   const int why = errno;
-  say_error(concat("cannot write the table: ", std::generic_category().message(why)));
+  print_error(concat("cannot write the table: ", std::generic_category().message(why)));
   std::exit(exit_failed);
 }
 

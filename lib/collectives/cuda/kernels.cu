@@ -38,13 +38,13 @@ __device__ void add_all(std::uint64_t mine, unsigned long long* total) {
 #define DDRUN_KERNELS_OF(ELEMENT)                                                                                      \
   extern "C" __global__ void DDRUN_BOUNDS ddrun_fill_##ELEMENT(std::uint8_t* data, std::uint64_t bytes,                \
                                                                const std::uint32_t* table, std::uint32_t period,       \
-                                                               std::uint32_t turn, std::uint64_t first) {              \
-    fill_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(), all_threads()); \
+                                                               std::uint32_t shift, std::uint64_t first) {             \
+    fill_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, shift}, first, own_index(), all_threads());\
   }                                                                                                                    \
   extern "C" __global__ void DDRUN_BOUNDS ddrun_count_wrong_##ELEMENT(                                                 \
       const std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, std::uint32_t period,                 \
-      std::uint32_t turn, std::uint64_t first, unsigned long long* wrong) {                                            \
-    add_all(count_wrong_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, turn}, first, own_index(),  \
+      std::uint32_t shift, std::uint64_t first, unsigned long long* wrong) {                                           \
+    add_all(count_wrong_part<ELEMENT>(data, bytes, load_table(table, period), Walk{period, shift}, first, own_index(), \
                                       all_threads()),                                                                  \
             wrong);                                                                                                    \
   }

@@ -23,58 +23,58 @@ DDRUN_HOST_DEVICE constexpr std::uint32_t table_words(std::uint32_t period) { re
 
 /// A place in a sequence, in bytes. Element p of a Sequence is period[(p % n + p / n * turn) % n]: `in_period` is p % n
 /// and `turned` is p / n * turn, modulo n.
-struct Place {
+struct Position {
   std::uint32_t in_period;
-  std::uint32_t turned;
+  std::uint32_t shift;
 };
 
 struct Walk {
-  std::uint32_t period;  ///< bytes
-  std::uint32_t turn;    ///< bytes, less than period
+  std::uint32_t period;        ///< bytes
+  std::uint32_t period_shift;  ///< bytes, less than period
 
-  DDRUN_HOST_DEVICE Place at(std::uint64_t position) const {
-    const std::uint64_t periods = position / period;
-    return {static_cast<std::uint32_t>(position % period),
-            static_cast<std::uint32_t>(periods % period * turn % period)};
+  DDRUN_HOST_DEVICE Position position_at(std::uint64_t offset) const {
+    const std::uint64_t periods = offset / period;
+    return {static_cast<std::uint32_t>(offset % period),
+            static_cast<std::uint32_t>(periods % period * period_shift % period)};
   }
 
   /// `step` is at(bytes to go).
-  DDRUN_HOST_DEVICE void advance(Place& place, const Place& step) const {
-    place.in_period += step.in_period;
-    place.turned += step.turned;
-    if (place.turned >= period) place.turned -= period;
-    if (place.in_period >= period) {
-      place.in_period -= period;
-      place.turned += turn;
-      if (place.turned >= period) place.turned -= period;
+  DDRUN_HOST_DEVICE void advance(Position& position, const Position& step) const {
+    position.in_period += step.in_period;
+    position.shift += step.shift;
+    if (position.shift >= period) position.shift -= period;
+    if (position.in_period >= period) {
+      position.in_period -= period;
+      position.shift += period_shift;
+      if (position.shift >= period) position.shift -= period;
     }
   }
 
-  DDRUN_HOST_DEVICE std::uint32_t in_table(const Place& place) const {
-    const std::uint32_t from = place.in_period + place.turned;
+  DDRUN_HOST_DEVICE std::uint32_t in_table(const Position& position) const {
+    const std::uint32_t from = position.in_period + position.shift;
     return from >= period ? from - period : from;
   }
 };
 
-DDRUN_HOST_DEVICE std::uint32_t byte_at(const std::uint32_t* table, const Walk& walk, Place place) {
-  const std::uint32_t from = walk.in_table(place);
+DDRUN_HOST_DEVICE std::uint32_t byte_at(const std::uint32_t* table, const Walk& walk, Position position) {
+  const std::uint32_t from = walk.in_table(position);
   return table[from / 4] >> (from % 4 * 8) & 0xffU;
 }
 
 /// The four bytes from `place` on, of elements of `Element` bytes (up to 4).
 template <int Element>
-DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& walk, Place place) {
-  if (Element < 4 && place.in_period + 4 > walk.period) {
+DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& walk, Position position) {
+  if (Element < 4 && position.in_period + 4 > walk.period) {
     // Across the end of a period, where the next begins at another place.
-    const Place one{1, 0};
+    const Position one{1, 0};
     std::uint32_t word = 0;
     for (int i = 0; i < 4; ++i) {
-      word |= byte_at(table, walk, place) << (8 * i);
-      walk.advance(place, one);
+      word |= byte_at(table, walk, position) << (8 * i);
+      walk.advance(position, one);
     }
     return word;
   }
-  const std::uint32_t from = walk.in_table(place);
+  const std::uint32_t from = walk.in_table(position);
   const std::uint32_t low = table[from / 4];
   if (Element >= 4) return low;
   const std::uint64_t both = static_cast<std::uint64_t>(table[from / 4 + 1]) << 32U | low;
@@ -114,24 +114,25 @@ template <int Element>
 DDRUN_HOST_DEVICE void fill_part(std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, Walk walk,
                                  std::uint64_t first, std::uint64_t thread, std::uint64_t threads) {
   const Cut parts = cut<Element>(data, bytes);
-  if (thread < parts.head) data[thread] = static_cast<std::uint8_t>(byte_at(table, walk, walk.at(first + thread)));
+  if (thread < parts.head)
+    data[thread] = static_cast<std::uint8_t>(byte_at(table, walk, walk.position_at(first + thread)));
   if (thread < parts.tail) {
-    const std::uint64_t at = bytes - parts.tail + thread;
-    data[at] = static_cast<std::uint8_t>(byte_at(table, walk, walk.at(first + at)));
+    const std::uint64_t offset = bytes - parts.tail + thread;
+    data[offset] = static_cast<std::uint8_t>(byte_at(table, walk, walk.position_at(first + offset)));
   }
   const std::uint64_t unit = Element == 8 ? 8 : 4;
-  Place place = walk.at(first + parts.head + thread * unit);
-  const Place step = walk.at(threads * unit);
+  Position position = walk.position_at(first + parts.head + thread * unit);
+  const Position step = walk.position_at(threads * unit);
   auto* const words = reinterpret_cast<std::uint32_t*>(data + parts.head);
   for (std::uint64_t i = thread; i < parts.units; i += threads) {
     if (Element == 8) {
-      const std::uint32_t from = walk.in_table(place) / 4;
+      const std::uint32_t from = walk.in_table(position) / 4;
       words[2 * i] = table[from];
       words[2 * i + 1] = table[from + 1];
     } else {
-      words[i] = word_at<Element>(table, walk, place);
+      words[i] = word_at<Element>(table, walk, position);
     }
-    walk.advance(place, step);
+    walk.advance(position, step);
   }
 }
 
@@ -151,20 +152,20 @@ DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::
     if (element >= end) continue;
     bool same = true;
     for (int i = 0; i < Element; ++i) {
-      same = same && data[element + i] == byte_at(table, walk, walk.at(first + element + i));
+      same = same && data[element + i] == byte_at(table, walk, walk.position_at(first + element + i));
     }
     wrong += same ? 0 : 1;
   }
   const std::uint64_t unit = Element == 8 ? 8 : 4;
-  Place place = walk.at(first + parts.head + thread * unit);
-  const Place step = walk.at(threads * unit);
+  Position position = walk.position_at(first + parts.head + thread * unit);
+  const Position step = walk.position_at(threads * unit);
   constexpr int at_once = Element == 8 ? 4 : 8;
   std::uint64_t i = thread;
   if (Element == 8) {
     const auto* const pairs = reinterpret_cast<const std::uint64_t*>(data + parts.head);
     const auto differs = [&](std::uint64_t got) {
-      const std::uint32_t from = walk.in_table(place) / 4;
-      walk.advance(place, step);
+      const std::uint32_t from = walk.in_table(position) / 4;
+      walk.advance(position, step);
       return got != (static_cast<std::uint64_t>(table[from + 1]) << 32U | table[from]) ? 1U : 0U;
     };
     for (; i + (at_once - 1) * threads < parts.units; i += at_once * threads) {
@@ -179,8 +180,8 @@ DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::
   }
   const auto* const words = reinterpret_cast<const std::uint32_t*>(data + parts.head);
   const auto differences = [&](std::uint32_t got) {
-    const std::uint32_t count = count_different<Element>(got, word_at<Element>(table, walk, place));
-    walk.advance(place, step);
+    const std::uint32_t count = count_different<Element>(got, word_at<Element>(table, walk, position));
+    walk.advance(position, step);
     return count;
   };
   for (; i + (at_once - 1) * threads < parts.units; i += at_once * threads) {

@@ -9,34 +9,34 @@ namespace ddrun::collectives {
 
 namespace {
 
-Result<Chosen> connect_any(const Ranks& ranks, Deadline deadline);
+Result<BackendConnection> connect_auto(const Ranks& ranks, Deadline deadline);
 
 /// In the order in which `auto` tries them.
 constexpr std::array table{
     BackEnd{.name = "auto",
-            .asked_for = Backend::automatic,
+            .backend = Backend::automatic,
             .help = "nccl with a GPU per rank, else shm inside a machine, else tcp",
-            .connect = connect_any,
-            .gpus = Gpus::if_there},
+            .connect = connect_auto,
+            .gpus = GpuUse::optional},
     BackEnd{.name = "nccl",
-            .asked_for = Backend::nccl,
+            .backend = Backend::nccl,
             .help = "NVIDIA's library, between GPUs",
             .probe = probe_nccl,
             .connect = connect_nccl,
-            .in_auto = suits_nccl,
-            .gpus = Gpus::needed},
+            .eligibility = nccl_eligibility,
+            .gpus = GpuUse::required},
     BackEnd{.name = "shm",
-            .asked_for = Backend::shm,
+            .backend = Backend::shm,
             .help = "memory shared by the processes of one machine",
             .connect = connect_shm,
-            .in_auto = suits_shm},
+            .eligibility = shm_eligibility},
     BackEnd{.name = "tcp",
-            .asked_for = Backend::tcp,
+            .backend = Backend::tcp,
             .help = "connections between the ranks",
             .connect = connect_tcp,
-            .in_auto = [](const Ranks& /*ranks*/) { return Suits{}; }},
+            .eligibility = [](const Ranks& /*ranks*/) { return Eligibility{}; }},
     BackEnd{.name = "gloo",
-            .asked_for = Backend::gloo,
+            .backend = Backend::gloo,
             .help = "the Gloo library, as a second opinion",
             .probe = probe_gloo,
             .connect = connect_gloo},
@@ -45,15 +45,15 @@ constexpr std::array table{
 /// Failures that another back end would not mend.
 bool is_final(const Error& error) { return error.code == Errc::timeout || error.code == Errc::connection_lost; }
 
-Result<Chosen> connect_first_that_suits(const Ranks& ranks, bool with_gpus, Deadline deadline) {
+Result<BackendConnection> connect_first_eligible(const Ranks& ranks, bool with_gpus, Deadline deadline) {
   std::string why;
   std::string remarks;
-  Result<Chosen> made;
+  Result<BackendConnection> made;
   for (const BackEnd& one : table) {
-    const bool on_gpus = one.gpus == Gpus::needed;
-    if (one.in_auto == nullptr || (on_gpus && !with_gpus)) continue;
-    const Suits verdict = one.in_auto(ranks);
-    if (verdict.suits) {
+    const bool on_gpus = one.gpus == GpuUse::required;
+    if (one.eligibility == nullptr || (on_gpus && !with_gpus)) continue;
+    const Eligibility verdict = one.eligibility(ranks);
+    if (verdict.eligible) {
       made = one.connect(ranks, deadline);
       if (made) {
         if (made->why.empty()) made->why = why;
@@ -61,26 +61,26 @@ Result<Chosen> connect_first_that_suits(const Ranks& ranks, bool with_gpus, Dead
       }
       if (made || on_gpus || is_final(made.error())) return made;
       why = made.error().message;
-    } else if (on_gpus && !verdict.why_not.empty()) {
-      remarks += concat("; not ", one.name, ": ", verdict.why_not);
+    } else if (on_gpus && !verdict.reason.empty()) {
+      remarks += concat("; not ", one.name, ": ", verdict.reason);
     } else if (why.empty()) {
-      why = verdict.why_not;
+      why = verdict.reason;
     }
   }
   return made;
 }
 
-Result<Chosen> connect_any(const Ranks& ranks, Deadline deadline) {
-  return connect_first_that_suits(ranks, true, deadline);
+Result<BackendConnection> connect_auto(const Ranks& ranks, Deadline deadline) {
+  return connect_first_eligible(ranks, true, deadline);
 }
 
 }  // namespace
 
 const BackEnd& back_end(Backend backend) {
-  return *std::find_if(table.begin(), table.end(), [&](const BackEnd& one) { return one.asked_for == backend; });
+  return *std::find_if(table.begin(), table.end(), [&](const BackEnd& one) { return one.backend == backend; });
 }
 
-Result<Chosen> choose(const Ranks& ranks, Deadline deadline) {
+Result<BackendConnection> connect_backend(const Ranks& ranks, Deadline deadline) {
   const BackEnd& wanted = back_end(ranks.options.backend);
   auto chosen = wanted.connect(ranks, deadline);
   if (chosen && chosen->why.empty()) chosen->why = concat("--backend=", wanted.name);
@@ -90,7 +90,7 @@ Result<Chosen> choose(const Ranks& ranks, Deadline deadline) {
 Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline) {
   Ranks without_buffers = ranks;
   without_buffers.options.buffer_bytes = 0;
-  auto chosen = connect_first_that_suits(without_buffers, false, deadline);
+  auto chosen = connect_first_eligible(without_buffers, false, deadline);
   if (!chosen) return tl::unexpected(chosen.error());
   return std::move(chosen->communicator);
 }
@@ -98,7 +98,7 @@ Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadli
 std::span<const Backend> backends() {
   static const std::vector<Backend> all = [] {
     std::vector<Backend> found;
-    for (const BackEnd& one : table) found.push_back(one.asked_for);
+    for (const BackEnd& one : table) found.push_back(one.backend);
     return found;
   }();
   return all;
@@ -108,7 +108,7 @@ std::string_view name_of(Backend backend) { return back_end(backend).name; }
 
 std::optional<Backend> backend_named(std::string_view name) {
   for (const BackEnd& one : table) {
-    if (one.name == name) return one.asked_for;
+    if (one.name == name) return one.backend;
   }
   return std::nullopt;
 }
@@ -118,6 +118,6 @@ Result<std::string> probe(Backend backend) {
   return one.probe != nullptr ? one.probe() : std::string(one.help);
 }
 
-bool works_on_gpus(Backend backend) { return back_end(backend).gpus == Gpus::needed; }
+bool works_on_gpus(Backend backend) { return back_end(backend).gpus == GpuUse::required; }
 
 }  // namespace ddrun::collectives

@@ -21,7 +21,7 @@ struct Ranks {
   const std::vector<GpuSurvey>& surveys;  ///< empty ones where no rank was asked to look
 };
 
-struct Chosen {
+struct BackendConnection {
   std::shared_ptr<Communicator> communicator;
   /// Why it is this one, in words. Empty: because of what stands against those before it, or it was asked for.
   std::string why{};
@@ -30,34 +30,34 @@ struct Chosen {
 };
 
 /// Whether `auto` takes a back end for these ranks.
-struct Suits {
-  bool suits = true;
-  std::string why_not{};  ///< may be empty: not worth a word
+struct Eligibility {
+  bool eligible = true;
+  std::string reason{};  ///< may be empty: not worth a word
 };
 
 /// What a back end has to do with GPUs.
-enum class Gpus : unsigned char { unused, if_there, needed };
+enum class GpuUse : unsigned char { none, optional, required };
 
 /// A way to move data: a row of the table in back_ends.cpp, which is all that knows what back ends there are.
 struct BackEnd {
   std::string_view name;
-  Backend asked_for;  ///< by --backend
+  Backend backend;  ///< by --backend
   /// What it is, for people.
   std::string_view help;
   /// See collectives::probe(); null: there is nothing to look for.
   Result<std::string> (*probe)() = nullptr;
   /// Connects all ranks; every rank calls it. A failure of one is one of all.
-  Result<Chosen> (*connect)(const Ranks& ranks, Deadline deadline);
+  Result<BackendConnection> (*connect)(const Ranks& ranks, Deadline deadline);
   /// Null: `auto` never takes it. It takes the first in the table that suits, and of those that need no GPU the next
   /// one if that cannot be connected. The same on every rank.
-  Suits (*in_auto)(const Ranks& ranks) = nullptr;
-  Gpus gpus = Gpus::unused;
+  Eligibility (*eligibility)(const Ranks& ranks) = nullptr;
+  GpuUse gpus = GpuUse::none;
 };
 
 [[nodiscard]] const BackEnd& back_end(Backend backend);
 
 /// Connects what `ranks.options.backend` asks for.
-[[nodiscard]] Result<Chosen> choose(const Ranks& ranks, Deadline deadline);
+[[nodiscard]] Result<BackendConnection> connect_backend(const Ranks& ranks, Deadline deadline);
 
 /// For a back end that needs another one beside it (Connected::control): what `auto` takes without GPUs and buffers.
 [[nodiscard]] Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline);
@@ -67,19 +67,19 @@ struct BackEnd {
 /// Where there is a GPU for each rank, and NCCL.
 [[nodiscard]] Result<std::string> probe_nccl();
 /// Where NCCL might refuse it is not chosen, but a user who asks for it gets it if NCCL can.
-[[nodiscard]] Suits suits_nccl(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline);
+[[nodiscard]] Eligibility nccl_eligibility(const Ranks& ranks);
+[[nodiscard]] Result<BackendConnection> connect_nccl(const Ranks& ranks, Deadline deadline);
 
 /// Where all ranks can reach the same memory.
-[[nodiscard]] Suits suits_shm(const Ranks& ranks);
-[[nodiscard]] Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline);
+[[nodiscard]] Eligibility shm_eligibility(const Ranks& ranks);
+[[nodiscard]] Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline);
 
-[[nodiscard]] Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline);
+[[nodiscard]] Result<BackendConnection> connect_tcp(const Ranks& ranks, Deadline deadline);
 
 /// The version of the Gloo that is built in, or `unsupported` with how to get it.
 [[nodiscard]] Result<std::string> probe_gloo();
 /// Collectives by the Gloo library over TCP, as a second opinion. The control communicator knows soon when a peer is
 /// gone; Gloo itself says no more than that something went wrong. It does not notice that ranks make different calls.
-[[nodiscard]] Result<Chosen> connect_gloo(const Ranks& ranks, Deadline deadline);
+[[nodiscard]] Result<BackendConnection> connect_gloo(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

@@ -47,7 +47,8 @@ Checker::Checker(Memory& memory, int rank, int size, Collective collective, Data
       rank_(rank),
       size_(size),
       element_(size_of(type)),
-      pattern_(reduces(collective) ? ExactPattern(rank, size, type, op) : ExactPattern::moved(rank, size, type)),
+      pattern_(reduces(collective) ? ExactPattern(rank, size, type, op)
+                                   : ExactPattern::for_moved_data(rank, size, type)),
       poison_(DataType::uint8, std::vector<std::byte>(poison_period, poison_byte)) {}
 
 std::span<std::byte> Checker::input(const Call& call) const {
@@ -58,19 +59,19 @@ std::span<std::byte> Checker::output(const Call& call) const {
   return {call.out, blocks_of(call.collective, size_).out * call.bytes()};
 }
 
-bool Checker::apart(const Call& call) const { return !in_place(call, rank_, size_); }
+bool Checker::is_out_of_place(const Call& call) const { return !in_place(call, rank_, size_); }
 
 std::span<std::byte> Checker::guard(const Call& call) const {
   // In place the output may be a block in the middle of the input, and what is behind it the next block.
   const auto in = input(call);
   const auto out = output(call);
-  const bool inside = !apart(call) && in.size() > out.size();
+  const bool inside = !is_out_of_place(call) && in.size() > out.size();
   return {inside ? in.data() + in.size() : out.data() + out.size(), guard_bytes};
 }
 
 Result<void> Checker::prepare(const Call& call, std::uint64_t first) {
-  spoilt_ = false;
-  if (apart(call) || output(call).size() > input(call).size()) {
+  corrupted_ = false;
+  if (is_out_of_place(call) || output(call).size() > input(call).size()) {
     if (auto done = memory_.set(output(call), poison_byte); !done) return done;
   }
   if (auto done = memory_.set(guard(call), poison_byte); !done) return done;
@@ -91,9 +92,9 @@ Result<std::uint64_t> Checker::count_wrong(const Call& call, std::uint64_t first
     const auto data = output(call).subspan(part.begin * element_, part.count * element_);
     if (done) done = compare(data, sequence_of(part.rank), part.first);
   }
-  if (apart(call)) {
+  if (is_out_of_place(call)) {
     if (done && all.empty()) done = compare(output(call), poison_, 0);
-    if (done && !spoilt_) done = compare(input(call), pattern_.mine(), first);
+    if (done && !corrupted_) done = compare(input(call), pattern_.mine(), first);
   }
   if (done) done = compare(guard(call), poison_, 0);
   if (!done) return tl::unexpected(done.error());
@@ -107,15 +108,15 @@ const Sequence& Checker::sequence_of(int rank) {
   return known != others_.end() ? known->second : others_.emplace(rank, pattern_.contribution_of(rank)).first->second;
 }
 
-Result<void> Checker::spoil(const Call& call) {
-  spoilt_ = true;
+Result<void> Checker::corrupt(const Call& call) {
+  corrupted_ = true;
   const auto data = input(call);
   const auto one = data.subspan(data.size() / element_ / 2 * element_, element_);
   std::array<std::byte, sizeof(std::uint64_t)> element{};
-  const auto here = std::span(element).first(element_);
-  if (auto done = memory_.read(here, one); !done) return done;
-  pattern_.spoil(here, 0);
-  return memory_.write(one, here);
+  const auto value = std::span(element).first(element_);
+  if (auto done = memory_.read(value, one); !done) return done;
+  pattern_.corrupt(value, 0);
+  return memory_.write(one, value);
 }
 
 namespace {

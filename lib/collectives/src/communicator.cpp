@@ -16,14 +16,14 @@ namespace {
 constexpr char unit_separator = '\x1f';
 
 Result<void> compare(const std::string& first, const std::string& other, std::size_t rank) {
-  const std::vector<std::string> ours = split(first, ' ');
-  const std::vector<std::string> theirs = split(other, ' ');
-  for (std::size_t i = 0; i < std::max(ours.size(), theirs.size()); ++i) {
-    const std::string mine = i < ours.size() ? ours[i] : "nothing";
-    const std::string its = i < theirs.size() ? theirs[i] : "nothing";
-    if (mine == its) continue;
-    return fail(Errc::invalid_argument,
-                concat("rank 0 has ", mine, ", rank ", rank, " has ", its, ": all ranks must have the same options"));
+  const std::vector<std::string> first_fields = split(first, ' ');
+  const std::vector<std::string> other_fields = split(other, ' ');
+  for (std::size_t i = 0; i < std::max(first_fields.size(), other_fields.size()); ++i) {
+    const std::string first_value = i < first_fields.size() ? first_fields[i] : "nothing";
+    const std::string other_value = i < other_fields.size() ? other_fields[i] : "nothing";
+    if (first_value == other_value) continue;
+    return fail(Errc::invalid_argument, concat("rank 0 has ", first_value, ", rank ", rank, " has ", other_value,
+                                               ": all ranks must have the same options"));
   }
   return {};
 }
@@ -31,16 +31,16 @@ Result<void> compare(const std::string& first, const std::string& other, std::si
 }  // namespace
 
 bool in_place(const Call& call, int rank, int size) {
-  const std::size_t mine = static_cast<std::size_t>(rank) * call.bytes();
+  const std::size_t own_block = static_cast<std::size_t>(rank) * call.bytes();
   const Blocks blocks = blocks_of(call.collective, size);
   if (blocks.in == blocks.out || call.in == nullptr || call.out == nullptr) return call.in == call.out;
-  return blocks.out > 1 ? call.in == call.out + mine : call.out == call.in + mine;
+  return blocks.out > 1 ? call.in == call.out + own_block : call.out == call.in + own_block;
 }
 
 Memory& Communicator::memory() { return host_memory(); }
 
-std::string Communicator::lacks(Collective /*collective*/, DataType /*type*/, ReduceOp /*op*/,
-                                bool /*in_place*/) const {
+std::string Communicator::unsupported_reason(Collective /*collective*/, DataType /*type*/, ReduceOp /*op*/,
+                                             bool /*in_place*/) const {
   return {};
 }
 
@@ -52,8 +52,8 @@ Result<void> Communicator::check(const Call& call) const {
   if (call.collective == Collective::send_recv && (!is_rank(call.to) || !is_rank(call.from))) {
     return fail(Errc::invalid_argument, concat("there is no rank ", is_rank(call.to) ? call.from : call.to));
   }
-  const std::string lacking = lacks(call.collective, call.type, call.op, in_place(call, rank_, size_));
-  if (!lacking.empty()) return fail(Errc::invalid_argument, lacking);
+  const std::string reason = unsupported_reason(call.collective, call.type, call.op, in_place(call, rank_, size_));
+  if (!reason.empty()) return fail(Errc::invalid_argument, reason);
   return {};
 }
 
@@ -62,24 +62,24 @@ Result<void> Communicator::perform(const Call& call, Deadline deadline) {
   if (auto good = check(call); !good) return good;
   ++calls_;
   last_ = call;
-  begun_ = Clock::now();
-  if (call.collective == Collective::barrier) return state_ = run(meeting(), deadline);
-  if (tap_ == nullptr) return state_ = run(call, deadline);
-  Call tapped = call;
-  tapped.in = tap_->contribution(call);
-  state_ = run(tapped, deadline);
-  if (state_) tap_->result(call);
+  begin_time_ = Clock::now();
+  if (call.collective == Collective::barrier) return state_ = run(barrier_call(), deadline);
+  if (fault_injector_ == nullptr) return state_ = run(call, deadline);
+  Call injected = call;
+  injected.in = fault_injector_->replace_input(call);
+  state_ = run(injected, deadline);
+  if (state_) fault_injector_->corrupt_output(call);
   return state_;
 }
 
 Result<double> Communicator::time(const Call& call, int times, Milliseconds timeout) {
   if (!state_) return tl::unexpected(state_.error());
   if (auto good = check(call); !good) return tl::unexpected(good.error());
-  if (tap_ == nullptr || call.collective == Collective::barrier) {
+  if (fault_injector_ == nullptr || call.collective == Collective::barrier) {
     const std::uint64_t before = calls_;
     last_ = call;
-    begun_ = Clock::now();
-    auto took = run_timed(call.collective == Collective::barrier ? meeting() : call, times, timeout);
+    begin_time_ = Clock::now();
+    auto took = run_timed(call.collective == Collective::barrier ? barrier_call() : call, times, timeout);
     if (took) calls_ = before + static_cast<std::uint64_t>(times);
     if (!took) state_ = tl::unexpected(took.error());
     return took;
@@ -93,13 +93,13 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
 
 Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds timeout) {
   // A call of microseconds does not need a look at the clock of its own.
-  constexpr int calls_per_look = 64;
+  constexpr int calls_per_clock_read = 64;
   const auto start = Clock::now();
   Deadline deadline = start + timeout;
   for (int i = 0; i < times; ++i) {
-    if (i % calls_per_look == calls_per_look - 1) {
-      begun_ = Clock::now();
-      deadline = begun_ + timeout;
+    if (i % calls_per_clock_read == calls_per_clock_read - 1) {
+      begin_time_ = Clock::now();
+      deadline = begin_time_ + timeout;
     }
     ++calls_;
     if (auto done = run(call, deadline); !done) return tl::unexpected(done.error());
@@ -129,17 +129,17 @@ Result<void> Communicator::barrier(Deadline deadline) {
   return perform(call, deadline);
 }
 
-Call Communicator::meeting() {
+Call Communicator::barrier_call() {
   // No rank can know a sum before all have given a part of it.
-  return {Collective::barrier, DataType::float32, ReduceOp::sum, 1, nothing_.data(), nothing_.data()};
+  return {Collective::barrier, DataType::float32, ReduceOp::sum, 1, barrier_scratch_.data(), barrier_scratch_.data()};
 }
 
 Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline) {
-  const HostIdentity me = HostIdentity::mine();
-  const Gpus gpus = back_end(options.backend).gpus;
-  const GpuSurvey survey = gpus != Gpus::unused ? GpuSurvey::mine(gpus == Gpus::needed) : GpuSurvey();
+  const HostIdentity self = HostIdentity::of_this_process();
+  const GpuUse gpus = back_end(options.backend).gpus;
+  const GpuSurvey survey = gpus != GpuUse::none ? GpuSurvey::of_this_process(gpus == GpuUse::required) : GpuSurvey();
   const auto lines = exchange(
-      group, "who", concat(me.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline);
+      group, "who", concat(self.line(), unit_separator, survey.line(), unit_separator, options.must_agree), deadline);
   if (!lines) return tl::unexpected(lines.error());
   Connected connected;
   std::vector<HostIdentity> all;
@@ -155,15 +155,15 @@ Result<Connected> connect(const Group& group, const CommunicatorOptions& options
     surveys.push_back(std::move(*its_gpus));
     if (rank == 0) agreed = parts.back();
     if (auto same = compare(agreed, parts.back(), rank); !same) return tl::unexpected(same.error());
-    connected.members.push_back({one->host, one->pid, processors_in_words(one->processors)});
+    connected.members.push_back({one->host, one->pid, format_processors(one->processors)});
     all.push_back(std::move(*one));
   }
-  auto chosen = choose({group, options, all, surveys}, deadline);
+  auto chosen = connect_backend({group, options, all, surveys}, deadline);
   if (!chosen) return tl::unexpected(chosen.error());
   connected.communicator = std::move(chosen->communicator);
   connected.control = chosen->control ? std::move(chosen->control) : connected.communicator;
   connected.why = std::move(chosen->why);
-  connected.communicator->tap_ = options.tap;
+  connected.communicator->fault_injector_ = options.fault_injector;
   return connected;
 }
 

@@ -17,7 +17,7 @@ constexpr std::uint32_t bits(std::uint32_t kind, unsigned from, unsigned to) {
 
 }  // namespace
 
-std::string in_words(std::uint32_t kind, std::uint64_t count) {
+std::string describe(std::uint32_t kind, std::uint64_t count) {
   const std::uint32_t collective = bits(kind, 0, type_at);
   const std::uint32_t type = bits(kind, type_at, op_at);
   const std::uint32_t op = bits(kind, op_at, root_at);
@@ -40,19 +40,18 @@ std::uint32_t kind_of(const Call& call) {
   return kind;
 }
 
-tl::unexpected<Error> different_calls(int rank, std::uint32_t kind, std::uint64_t count, int own_rank,
-                                      const Call& own) {
+tl::unexpected<Error> call_mismatch(int rank, std::uint32_t kind, std::uint64_t count, int own_rank, const Call& own) {
   return fail(Errc::invalid_argument,
-              concat("rank ", rank, " calls ", in_words(kind, count), ", rank ", own_rank, ' ',
-                     in_words(kind_of(own), own.count), ": all ranks must make the same calls"));
+              concat("rank ", rank, " calls ", describe(kind, count), ", rank ", own_rank, ' ',
+                     describe(kind_of(own), own.count), ": all ranks must make the same calls"));
 }
 
-tl::unexpected<Error> not_sent(int rank, int from, int to) {
+tl::unexpected<Error> send_recv_mismatch(int rank, int from, int to) {
   return fail(Errc::invalid_argument, concat("rank ", rank, " receives from rank ", from, ", which sends to rank ", to,
                                              ": who is received from must send there"));
 }
 
-tl::unexpected<Error> sends_to_itself(int rank, int to, int from) {
+tl::unexpected<Error> self_send_mismatch(int rank, int to, int from) {
   return fail(Errc::invalid_argument, concat("rank ", rank, " sends to rank ", to, " and receives from rank ", from,
                                              ": who sends to itself receives from itself"));
 }

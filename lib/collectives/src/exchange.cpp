@@ -22,7 +22,7 @@ std::string key_of(const Group& group, std::string_view topic, int rank) {
   return concat(group.prefix, topic, '/', rank);
 }
 
-Error explain(const Group& group, std::string_view topic, Error error) {
+Error name_missing_ranks(const Group& group, std::string_view topic, Error error) {
   if (error.code != Errc::timeout) return error;
   std::vector<int> missing;
   for (int rank = 0; rank < group.size; ++rank) {
@@ -32,23 +32,23 @@ Error explain(const Group& group, std::string_view topic, Error error) {
     if (!there) return error;
     if (!*there) missing.push_back(rank);
   }
-  if (!missing.empty()) error.message = missing_in_words(missing);
+  if (!missing.empty()) error.message = describe_missing(missing);
   return error;
 }
 
 }  // namespace
 
-std::string missing_in_words(const std::vector<int>& ranks) {
+std::string describe_missing(const std::vector<int>& ranks) {
   return concat(name_ranks(ranks), " did not come in time");
 }
 
 Result<std::vector<std::string>> exchange(const Group& group, std::string_view topic, std::string_view mine,
                                           Deadline deadline) {
   if (group.size == 1) return std::vector<std::string>{std::string(mine)};
-  const auto failed = [&](const Error& error) { return tl::unexpected(explain(group, topic, error)); };
+  const auto failed = [&](const Error& error) { return tl::unexpected(name_missing_ranks(group, topic, error)); };
   const std::string all_key = concat(group.prefix, topic, "/all");
-  if (auto told = group.store->set(key_of(group, topic, group.rank), mine, deadline); !told) {
-    return failed(told.error());
+  if (auto stored = group.store->set(key_of(group, topic, group.rank), mine, deadline); !stored) {
+    return failed(stored.error());
   }
   if (group.rank != 0) {
     const auto all = group.store->get(all_key, deadline);
@@ -64,7 +64,7 @@ Result<std::vector<std::string>> exchange(const Group& group, std::string_view t
   for (int rank = 0; rank < group.size; ++rank) keys.push_back(key_of(group, topic, rank));
   auto lines = group.store->multi_get(keys, deadline);
   if (!lines) return failed(lines.error());
-  if (auto told = group.store->set(all_key, join(*lines, "\n"), deadline); !told) return failed(told.error());
+  if (auto stored = group.store->set(all_key, join(*lines, "\n"), deadline); !stored) return failed(stored.error());
   return lines;
 }
 
@@ -117,23 +117,23 @@ unsigned digit_value(char digit) {
 
 }  // namespace
 
-HostIdentity HostIdentity::mine() {
-  HostIdentity me;
+HostIdentity HostIdentity::of_this_process() {
+  HostIdentity self;
   std::array<char, HOST_NAME_MAX + 1> name{};
   gethostname(name.data(), name.size() - 1);
-  me.host = name.data();
-  if (me.host.empty() || me.host.find(' ') != std::string::npos) me.host = "unknown";
-  me.pid = getpid();
-  me.processors = usable_processors();
+  self.host = name.data();
+  if (self.host.empty() || self.host.find(' ') != std::string::npos) self.host = "unknown";
+  self.pid = getpid();
+  self.processors = usable_processors();
   const std::string boot = read_small_file("/proc/sys/kernel/random/boot_id").value_or("");
   const std::string pids = read_link("/proc/self/ns/pid");
   const std::string users = read_link("/proc/self/ns/user");
-  if (!boot.empty() && !pids.empty()) me.place = concat(boot, ',', pids, ',', users, ',', geteuid());
-  return me;
+  if (!boot.empty() && !pids.empty()) self.memory_domain = concat(boot, ',', pids, ',', users, ',', geteuid());
+  return self;
 }
 
 std::string HostIdentity::line() const {
-  return concat(host, ' ', pid, ' ', processors, ' ', place.empty() ? "-" : place);
+  return concat(host, ' ', pid, ' ', processors, ' ', memory_domain.empty() ? "-" : memory_domain);
 }
 
 Result<HostIdentity> HostIdentity::parse(const std::string& line) {
@@ -146,11 +146,11 @@ Result<HostIdentity> HostIdentity::parse(const std::string& line) {
   identity.host = fields[0];
   identity.pid = static_cast<int>(*pid);
   identity.processors = fields[2];
-  if (fields[3] != "-") identity.place = fields[3];
+  if (fields[3] != "-") identity.memory_domain = fields[3];
   return identity;
 }
 
-std::string processors_in_words(const std::string& digits) {
+std::string format_processors(const std::string& digits) {
   std::vector<int> all;
   for (std::size_t i = 0; i < digits.size(); ++i) {
     for (unsigned bit = 0; bit < 4; ++bit) {
@@ -173,7 +173,7 @@ int count_processors(const std::vector<HostIdentity>& all) {
   return count;
 }
 
-bool is_crowded(const std::vector<HostIdentity>& all, int rank) {
+bool is_oversubscribed(const std::vector<HostIdentity>& all, int rank) {
   std::vector<HostIdentity> here;
   std::copy_if(all.begin(), all.end(), std::back_inserter(here),
                [&](const HostIdentity& one) { return one.host == all[static_cast<std::size_t>(rank)].host; });

@@ -10,13 +10,13 @@ namespace ddrun::collectives {
 
 /// What decides whether two processes can share memory, and on how many processors they run.
 struct HostIdentity {
-  std::string host;        ///< host name
-  std::string place;       ///< equal for processes that can open each other's /proc/<pid>/fd; empty: cannot be known
-  std::string processors;  ///< those this process may use, as hexadecimal digits, lowest four first
+  std::string host;           ///< host name
+  std::string memory_domain;  ///< equal for processes that can open each other's /proc/<pid>/fd; empty: cannot be known
+  std::string processors;     ///< those this process may use, as hexadecimal digits, lowest four first
   int pid = 0;
 
   /// Of this process.
-  [[nodiscard]] static HostIdentity mine();
+  [[nodiscard]] static HostIdentity of_this_process();
 
   /// One line of text and back; `protocol` if it is not such a line.
   [[nodiscard]] std::string line() const;
@@ -24,13 +24,13 @@ struct HostIdentity {
 };
 
 /// Those of HostIdentity::processors for people: "0-3,8".
-[[nodiscard]] std::string processors_in_words(const std::string& digits);
+[[nodiscard]] std::string format_processors(const std::string& digits);
 
 /// Processors that any of them may use.
 [[nodiscard]] int count_processors(const std::vector<HostIdentity>& all);
 
 /// Whether there are more ranks on that rank's machine, which its host name tells, than processors for them.
-[[nodiscard]] bool is_crowded(const std::vector<HostIdentity>& all, int rank);
+[[nodiscard]] bool is_oversubscribed(const std::vector<HostIdentity>& all, int rank);
 
 /// Every rank gives a line of text (no '\n') and gets those of all ranks, by rank. Rank 0 collects and hands on, so
 /// that the store serves three requests per rank at most. `topic` is used once per group.
@@ -39,7 +39,7 @@ struct HostIdentity {
                                                         std::string_view mine, Deadline deadline);
 
 /// "rank 3 did not come in time", "ranks 1,4-6 did not come in time".
-[[nodiscard]] std::string missing_in_words(const std::vector<int>& ranks);
+[[nodiscard]] std::string describe_missing(const std::vector<int>& ranks);
 
 /// After a step that each rank may fail on its own: all get the first failure by rank, or success.
 [[nodiscard]] Result<void> agree(const Group& group, std::string_view topic, const Result<void>& mine,

@@ -17,7 +17,7 @@ void for_each_piece(std::uint64_t first, std::size_t count, std::size_t period, 
   for (std::size_t done = 0; done < count;) {
     const std::uint64_t position = first + done;
     const std::size_t in_period = position % period;
-    const std::size_t from = (in_period + position / period % period * Sequence::turn()) % period;
+    const std::size_t from = (in_period + position / period % period * Sequence::period_shift()) % period;
     const std::size_t length = std::min({count - done, period - in_period, period - from});
     part(done, from, length);
     done += length;
@@ -93,13 +93,13 @@ std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t w
   const std::uint64_t distance = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL;
   const std::uint64_t mask = ~std::uint64_t{0} >> (64 - 8 * word_bytes);
   std::vector<std::uint64_t> common(length);
-  const std::size_t turn = Sequence::turn() + 1;  // from the last of a period to the first of the next
+  const std::size_t shift = Sequence::period_shift() + 1;  // from the last of a period to the first of the next
   std::vector<std::byte> period(length * word_bytes);
   for (std::size_t i = 0; i < length; ++i) {
     const std::size_t before = i == 0 ? length - 1 : i - 1;
-    const std::size_t neighbours[] = {before, (i + 1) % length, (i + turn) % length,
-                                      (i + length - turn % length) % length};
-    const auto taken = [&](std::uint64_t word) {
+    const std::size_t neighbours[] = {before, (i + 1) % length, (i + shift) % length,
+                                      (i + length - shift % length) % length};
+    const auto is_taken = [&](std::uint64_t word) {
       for (const std::size_t other : neighbours) {
         if (other < i && common[other] == word) return true;
       }
@@ -107,7 +107,7 @@ std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t w
     };
     for (std::uint64_t attempt = 0;; ++attempt) {
       common[i] = random_word(0, i, attempt) & mask;
-      if (!taken(common[i])) break;
+      if (!is_taken(common[i])) break;
     }
     const std::uint64_t word = common[i] + distance;
     std::memcpy(period.data() + i * word_bytes, &word, word_bytes);
@@ -121,7 +121,7 @@ constexpr std::size_t long_period = 8191;
 constexpr std::size_t short_period = 509;
 constexpr int many_ranks = 2048;
 /// How often a position is tried again whose result is that of its neighbour.
-constexpr std::uint8_t tries = 32;
+constexpr std::uint8_t max_attempts = 32;
 
 /// What a floating type can do without rounding.
 struct Range {
@@ -160,11 +160,11 @@ class Contributions {
   }
 
   /// Whether `rank` has the extreme value at a position.
-  [[nodiscard]] bool extreme(std::uint64_t rank, std::uint64_t position) const { return position % size_ == rank; }
+  [[nodiscard]] bool has_extreme(std::uint64_t rank, std::uint64_t position) const { return position % size_ == rank; }
 
  private:
   /// With more ranks than the range has room for, they take turns: 1 of so many has its turn.
-  [[nodiscard]] bool has_turn(std::uint64_t rank, std::uint64_t position, std::uint64_t most) const {
+  [[nodiscard]] bool contributes(std::uint64_t rank, std::uint64_t position, std::uint64_t most) const {
     const std::uint64_t every = (size_ + most - 1) / most;
     return (rank + position) % every == 0;
   }
@@ -173,18 +173,18 @@ class Contributions {
     const bool negative = (number >> 63U) != 0;
     switch (op_) {
       case ReduceOp::prod: {
-        const bool turn = has_turn(rank, position, static_cast<std::uint64_t>(range_.exponent));
-        const double factor = !turn ? 1 : (number & 1U) != 0 ? 2 : 0.5;
+        const bool active = contributes(rank, position, static_cast<std::uint64_t>(range_.exponent));
+        const double factor = !active ? 1 : (number & 1U) != 0 ? 2 : 0.5;
         return negative ? -factor : factor;
       }
       case ReduceOp::max:
       case ReduceOp::min: {
         const auto magnitude = static_cast<double>(1 + number % range_.whole);
-        return extreme(rank, position) == (op_ == ReduceOp::max) ? magnitude : -magnitude;
+        return has_extreme(rank, position) == (op_ == ReduceOp::max) ? magnitude : -magnitude;
       }
       default: {
         // At least 1, so that leaving a contribution out always shows.
-        if (size_ > range_.whole && !has_turn(rank, position, range_.whole)) return 0;
+        if (size_ > range_.whole && !contributes(rank, position, range_.whole)) return 0;
         return static_cast<double>(1 + number % std::max<std::uint64_t>(range_.whole / size_, 1));
       }
     }
@@ -197,7 +197,7 @@ class Contributions {
     const std::uint64_t top = std::uint64_t{1} << (8 * size_of(type_) - 1);
     // Never the greatest or the smallest number, so that spoil() finds one beyond.
     number = (number & ~std::uint64_t{3}) | ((number & 1U) != 0 ? 1U : 2U);
-    bool high = extreme(rank, position) == (op_ == ReduceOp::max);
+    bool high = has_extreme(rank, position) == (op_ == ReduceOp::max);
     if (kind_of(type_) == NumberKind::signed_integer) high = !high;
     return high ? number | top : number & ~top;
   }
@@ -221,7 +221,7 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
   };
   attempts_.resize(length);
   std::vector<std::byte> mine;
-  std::vector<std::byte> right(length * element);
+  std::vector<std::byte> result(length * element);
   // All of them, rank by rank.
   std::vector<std::byte> row(length * element);
   std::vector<std::byte> numbers(length * size_of(accumulator_type(type)));
@@ -230,31 +230,31 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
     (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), length);
     if (r == rank) mine = row;
   }
-  loops.finish(right.data(), numbers.data(), length, size);
+  loops.finish(result.data(), numbers.data(), length, size);
   // Then again those whose result is that of a neighbour.
   const auto like_neighbour = [&](std::size_t i) {
-    const std::byte* const one = right.data() + i * element;
+    const std::byte* const one = result.data() + i * element;
     return (i > 0 && std::memcmp(one, one - element, element) == 0) ||
-           (i + 1 == length && std::memcmp(one, right.data(), element) == 0);
+           (i + 1 == length && std::memcmp(one, result.data(), element) == 0);
   };
   for (std::size_t i = 0; i < length; ++i) {
-    while (attempts_[i] + 1 < tries && like_neighbour(i)) {
+    while (attempts_[i] + 1 < max_attempts && like_neighbour(i)) {
       ++attempts_[i];
       for (int r = 0; r < size; ++r) {
         contribute(r, i, row.data());
         (r == 0 ? loops.load : loops.accumulate)(numbers.data(), row.data(), 1);
         if (r == rank) std::memcpy(mine.data() + i * element, row.data(), element);
       }
-      loops.finish(right.data() + i * element, numbers.data(), 1, size);
+      loops.finish(result.data() + i * element, numbers.data(), 1, size);
     }
   }
   mine_ = Sequence(type, std::move(mine));
-  reduction_ = Sequence(type, std::move(right));
+  reduction_ = Sequence(type, std::move(result));
 }
 
-ExactPattern::ExactPattern(int size, DataType type) : type_(type), op_(ReduceOp::sum), size_(size), moved_(true) {}
+ExactPattern::ExactPattern(int size, DataType type) : type_(type), op_(ReduceOp::sum), size_(size), moves_only_(true) {}
 
-ExactPattern ExactPattern::moved(int rank, int size, DataType type) {
+ExactPattern ExactPattern::for_moved_data(int rank, int size, DataType type) {
   ExactPattern pattern(size, type);
   pattern.mine_ = pattern.contribution_of(rank);
   return pattern;
@@ -262,7 +262,7 @@ ExactPattern ExactPattern::moved(int rank, int size, DataType type) {
 
 Sequence ExactPattern::contribution_of(int rank) const {
   const std::size_t element = size_of(type_);
-  if (moved_) return {type_, random_period(rank, long_period, element)};
+  if (moves_only_) return {type_, random_period(rank, long_period, element)};
   const Contributions contributions(type_, op_, size_);
   std::vector<std::byte> period(mine_.period().size());
   for (std::size_t i = 0; i < attempts_.size(); ++i) {
@@ -272,13 +272,13 @@ Sequence ExactPattern::contribution_of(int rank) const {
   return {type_, std::move(period)};
 }
 
-void ExactPattern::spoil(std::span<std::byte> data, std::size_t index) const {
+void ExactPattern::corrupt(std::span<std::byte> data, std::size_t index) const {
   const std::size_t size = size_of(type_);
   std::byte* const element = data.data() + index * size;
   std::uint64_t bits = 0;
   std::memcpy(&bits, element, size);
   const std::uint64_t sign = std::uint64_t{1} << (8 * size - 1);
-  if (moved_) {
+  if (moves_only_) {
     bits ^= sign;
   } else if (kind_of(type_) == NumberKind::floating) {
     // The other sign changes sums and products; infinity is more than any other number.

@@ -152,8 +152,8 @@ FAKE cuEventElapsedTime(float* milliseconds, EventHandle start, EventHandle end)
 FAKE cuStreamBeginCapture_v2(Stream stream, int) { return stream->capturing = true, success; }
 FAKE cuStreamEndCapture(Stream stream, Graph* graph) {
   stream->capturing = false;
-  *graph = new GraphState{std::move(stream->written_down)};
-  stream->written_down.clear();
+  *graph = new GraphState{std::move(stream->captured)};
+  stream->captured.clear();
   return success;
 }
 FAKE cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {

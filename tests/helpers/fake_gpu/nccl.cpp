@@ -28,12 +28,12 @@ constexpr std::size_t kHeader = 4096;
 
 struct Shared {
   std::atomic<int> joined;
-  std::atomic<std::uint64_t> given[kMostRanks];
-  std::atomic<std::uint64_t> taken[kMostRanks];
+  std::atomic<std::uint64_t> writes[kMostRanks];
+  std::atomic<std::uint64_t> reads[kMostRanks];
 };
 
 /// A block that is sent, as it lies in a slot: peer, bytes, data.
-struct Parcel {
+struct MessageHeader {
   std::uint64_t peer;
   std::uint64_t bytes;
 };
@@ -82,25 +82,25 @@ Script script_for(State& comm, const std::string& function) {
 }
 
 /// `give` writes into this rank's slot; `take` reads all ranks'.
-Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> give,
-           std::function<void()> take) {
+Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_slot,
+           std::function<void()> read_slots) {
   const Script script = script_for(comm, function);
   if (script == Script::fail) return unhandled_cuda_error;
-  stream->add([&comm, script, give, take] {
+  stream->add([&comm, script, write_slot, read_slots] {
     auto sequence = std::make_shared<std::uint64_t>(0);
-    return [&comm, script, give, take, sequence] {
+    return [&comm, script, write_slot, read_slots, sequence] {
       if (comm.aborted) return true;
       if (script == Script::hang) return false;
       Shared& shared = comm.shared();
       if (*sequence == 0) {
-        if (!comm.all_are_at(shared.taken, comm.sequence)) return false;
+        if (!comm.all_are_at(shared.reads, comm.sequence)) return false;
         *sequence = ++comm.sequence;
-        give(comm.slot(comm.rank));
-        shared.given[comm.rank] = *sequence;
+        write_slot(comm.slot(comm.rank));
+        shared.writes[comm.rank] = *sequence;
       }
-      if (!comm.all_are_at(shared.given, *sequence)) return false;
-      take();
-      shared.taken[comm.rank] = *sequence;
+      if (!comm.all_are_at(shared.writes, *sequence)) return false;
+      read_slots();
+      shared.reads[comm.rank] = *sequence;
       return true;
     };
   });
@@ -130,33 +130,33 @@ thread_local cuda::Stream group_stream = nullptr;
 Status end_group() {
   if (group_comm == nullptr) return success;
   State& comm = *std::exchange(group_comm, nullptr);
-  const auto give = [sends = std::move(group_sends)](std::byte* slot) {
+  const auto write_slot = [sends = std::move(group_sends)](std::byte* slot) {
     for (const Piece& piece : sends) {
-      const Parcel parcel{static_cast<std::uint64_t>(piece.peer), piece.bytes};
-      std::memcpy(slot, &parcel, sizeof(parcel));
-      std::memcpy(slot + sizeof(parcel), piece.in, piece.bytes);
-      slot += sizeof(parcel) + piece.bytes;
+      const MessageHeader header{static_cast<std::uint64_t>(piece.peer), piece.bytes};
+      std::memcpy(slot, &header, sizeof(header));
+      std::memcpy(slot + sizeof(header), piece.in, piece.bytes);
+      slot += sizeof(header) + piece.bytes;
     }
-    const Parcel end{kMostRanks, 0};
+    const MessageHeader end{kMostRanks, 0};
     std::memcpy(slot, &end, sizeof(end));
   };
-  const auto take = [&comm, receives = std::move(group_receives)] {
+  const auto read_slots = [&comm, receives = std::move(group_receives)] {
     for (const Piece& piece : receives) {
       const std::byte* slot = comm.slot(piece.peer);
-      Parcel parcel{};
-      for (std::memcpy(&parcel, slot, sizeof(parcel)); parcel.peer != kMostRanks;) {
-        if (parcel.peer == static_cast<std::uint64_t>(comm.rank)) {
-          std::memcpy(piece.out, slot + sizeof(parcel), std::min(parcel.bytes, piece.bytes));
+      MessageHeader header{};
+      for (std::memcpy(&header, slot, sizeof(header)); header.peer != kMostRanks;) {
+        if (header.peer == static_cast<std::uint64_t>(comm.rank)) {
+          std::memcpy(piece.out, slot + sizeof(header), std::min(header.bytes, piece.bytes));
           break;
         }
-        slot += sizeof(parcel) + parcel.bytes;
-        std::memcpy(&parcel, slot, sizeof(parcel));
+        slot += sizeof(header) + header.bytes;
+        std::memcpy(&header, slot, sizeof(header));
       }
     }
   };
   group_sends.clear();
   group_receives.clear();
-  return add(comm, group_stream, "ncclGroupEnd", give, take);
+  return add(comm, group_stream, "ncclGroupEnd", write_slot, read_slots);
 }
 
 void join(State& comm) {

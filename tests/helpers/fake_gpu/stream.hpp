@@ -38,10 +38,10 @@ namespace ddrun::collectives::cuda {
 struct StreamState {
   std::deque<test::fake::Work> queue;
   bool capturing = false;
-  std::vector<test::fake::Recipe> written_down;
+  std::vector<test::fake::Recipe> captured;
 
   void add(test::fake::Recipe recipe) {
-    if (capturing) written_down.push_back(std::move(recipe));
+    if (capturing) captured.push_back(std::move(recipe));
     else queue.push_back(recipe());
   }
 

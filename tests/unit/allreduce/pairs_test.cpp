@@ -13,7 +13,7 @@ TEST_CASE("every pair meets once, in as few steps as there can be") {
     CAPTURE(players);
     const int steps = round_robin_steps(players);
     CHECK(steps == (players == 1 ? 0 : players % 2 == 0 ? players - 1 : players));
-    std::set<std::pair<int, int>> met;
+    std::set<std::pair<int, int>> pairs_seen;
     bool mutual = true;
     int idle = 0;
     for (int step = 0; step < steps; ++step) {
@@ -23,11 +23,11 @@ TEST_CASE("every pair meets once, in as few steps as there can be") {
         REQUIRE(other < players);
         mutual = mutual && round_robin_partner(other, players, step) == player;
         idle += other == player ? 1 : 0;
-        if (player < other) CHECK(met.insert({player, other}).second);
+        if (player < other) CHECK(pairs_seen.insert({player, other}).second);
       }
     }
     CHECK(mutual);
-    CHECK(static_cast<int>(met.size()) == players * (players - 1) / 2);
+    CHECK(static_cast<int>(pairs_seen.size()) == players * (players - 1) / 2);
     CHECK(idle == (players % 2 == 0 || players == 1 ? 0 : players));
   }
 }

@@ -16,8 +16,8 @@ std::vector<std::string> words_of(const std::string& line) {
 
 Row row_of(collectives::Collective collective) {
   Row row;
-  row.what.collective = collective;
-  row.what.root = 3;
+  row.bench_case.collective = collective;
+  row.bench_case.root = 3;
   row.bytes = 4096;
   row.count = 1024;
   for (Measurement* one : {&row.out_of_place, &row.in_place}) {
@@ -46,14 +46,14 @@ TEST_CASE("a row has the words of nccl-tests in its order") {
 TEST_CASE("what a back end lacks is N/A, with one line why") {
   Row row = row_of(collectives::Collective::all_to_all);
   row.in_place = {};
-  row.in_place.lacking = "nccl has no all_to_all in place";
+  row.in_place.unsupported_reason = "nccl has no all_to_all in place";
   const auto words = words_of(line(row));
   REQUIRE(words.size() == 13);
   CHECK(words[8] == "7");
   for (std::size_t i = 9; i < 13; ++i) CHECK(words[i] == "N/A");
-  CHECK(remarks(row.what, {row, row}, false) == "# N/A: nccl has no all_to_all in place\n");
-  CHECK(remarks(row_of(collectives::Collective::gather).what, {row, row}, false).empty());
-  CHECK(remarks(row.what, {}, true) == "# no size has an element of float for each rank\n");
+  CHECK(remarks(row.bench_case, {row, row}, false) == "# N/A: nccl has no all_to_all in place\n");
+  CHECK(remarks(row_of(collectives::Collective::gather).bench_case, {row, row}, false).empty());
+  CHECK(remarks(row.bench_case, {}, true) == "# no size has an element of float for each rank\n");
 }
 
 TEST_CASE("heading and rows have their columns under each other") {

@@ -16,7 +16,7 @@ using ddrun::test::run_ranks;
 
 namespace {
 
-std::string in_words(const Result<void>& result) { return result ? "fine" : result.error().message; }
+std::string describe(const Result<void>& result) { return result ? "fine" : result.error().message; }
 
 /// In place, of what the receive buffer holds.
 Result<void> reduce(Communicator& all, std::size_t count, DataType type = DataType::float32,
@@ -29,21 +29,22 @@ Result<void> reduce(Communicator& all, std::size_t count, DataType type = DataTy
 
 TEST_CASE("a peer that left is told of before anybody needs it") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
-    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+    const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 64}, in_time());
       if (!connected) return connected.error().message;
       Communicator& all = *connected->communicator;
-      if (auto met = all.barrier(in_time()); !met) return met.error().message;
+      if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
       if (group.rank == 1) return "left";
-      std::optional<Error> trouble;
-      for (const Deadline deadline = in_time(); !trouble && Clock::now() < deadline; trouble = all.trouble()) {
+      std::optional<Error> async_error;
+      for (const Deadline deadline = in_time(); !async_error && Clock::now() < deadline;
+           async_error = all.async_error()) {
         std::this_thread::sleep_for(1ms);
       }
-      if (!trouble) return "nothing";
-      return trouble->code == Errc::connection_lost ? trouble->message : "wrong code: " + trouble->message;
+      if (!async_error) return "nothing";
+      return async_error->code == Errc::connection_lost ? async_error->message : "wrong code: " + async_error->message;
     });
     // Who leaves after rank 1 is not told of: the first note stays.
-    CHECK(words == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
+    CHECK(messages == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
   }
 }
 
@@ -52,26 +53,26 @@ TEST_CASE("a rank that does not come makes the others give up at the deadline") 
     std::once_flag once;
     Deadline deadline;
     std::latch all_have_seen(3);  // nobody leaves before, or the others would see that instead
-    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+    const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 8}, in_time());
-      Result<void> met = connected ? connected->communicator->barrier(in_time()) : tl::unexpected(connected.error());
-      if (!met) {
+      Result<void> synced = connected ? connected->communicator->barrier(in_time()) : tl::unexpected(connected.error());
+      if (!synced) {
         all_have_seen.count_down();
-        return in_words(met);
+        return describe(synced);
       }
       std::call_once(once, [&] { deadline = Clock::now() + 200ms; });
-      if (group.rank != 1) met = connected->communicator->barrier(deadline);
+      if (group.rank != 1) synced = connected->communicator->barrier(deadline);
       const auto end = Clock::now();
       // What has failed once stays failed.
-      const auto again = group.rank == 1 ? met : connected->communicator->barrier(in_time());
+      const auto again = group.rank == 1 ? synced : connected->communicator->barrier(in_time());
       all_have_seen.arrive_and_wait();
       if (group.rank == 1) return "good";
-      if (end < deadline) return "too early: " + in_words(met);
+      if (end < deadline) return "too early: " + describe(synced);
       if (end > deadline + 10s) return "too late";
-      if (met || met.error().code != Errc::timeout) return "wrong: " + in_words(met);
+      if (synced || synced.error().code != Errc::timeout) return "wrong: " + describe(synced);
       return again.has_value() ? "changed its mind" : "good";
     });
-    CHECK(words == std::vector<std::string>{"good", "good", "good"});
+    CHECK(messages == std::vector<std::string>{"good", "good", "good"});
   }
 }
 
@@ -93,7 +94,7 @@ TEST_CASE("ranks that make different calls are told both") {
     std::size_t count;
     DataType type;
     ReduceOp op;
-    std::string words;
+    std::string text;
   };
   const std::vector<std::array<One, 2>> pairs{
       {{{4, DataType::float32, ReduceOp::sum, "all_reduce of 4 float, sum"},
@@ -104,17 +105,17 @@ TEST_CASE("ranks that make different calls are told both") {
         {90000, DataType::int32, ReduceOp::avg, "all_reduce of 90000 int32, avg"}}}};
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     for (const auto& pair : pairs) {
-      const auto words = run_ranks(2, [&](const Group& group) -> std::string {
+      const auto messages = run_ranks(2, [&](const Group& group) -> std::string {
         auto connected = connect(group, {backend, 400000}, in_time());
         if (!connected) return connected.error().message;
         const One& mine = pair[static_cast<std::size_t>(group.rank)];
         const auto done = reduce(*connected->communicator, mine.count, mine.type, mine.op);
-        if (!done && done.error().code != Errc::invalid_argument) return "wrong code: " + in_words(done);
-        return in_words(done);
+        if (!done && done.error().code != Errc::invalid_argument) return "wrong code: " + describe(done);
+        return describe(done);
       });
-      for (const std::string& one : words) {
+      for (const std::string& one : messages) {
         CAPTURE(one);
-        CHECK(ddrun::test::tells_both_calls(one, pair[0].words, pair[1].words));
+        CHECK(ddrun::test::names_both_calls(one, pair[0].text, pair[1].text));
       }
     }
   }
@@ -122,15 +123,15 @@ TEST_CASE("ranks that make different calls are told both") {
 
 TEST_CASE("a rank that makes another call is told to those that do not hear it themselves") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
-    const auto words = run_ranks(5, [&](const Group& group) -> std::string {
+    const auto messages = run_ranks(5, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 400000}, in_time());
       if (!connected) return connected.error().message;
-      if (group.rank == 2) return in_words(connected->communicator->barrier(in_time()));
-      return in_words(reduce(*connected->communicator, 100000));
+      if (group.rank == 2) return describe(connected->communicator->barrier(in_time()));
+      return describe(reduce(*connected->communicator, 100000));
     });
-    for (const std::string& one : words) {
+    for (const std::string& one : messages) {
       CAPTURE(one);
-      CHECK(ddrun::test::tells_both_calls(one, "all_reduce of 100000 float, sum", "barrier"));
+      CHECK(ddrun::test::names_both_calls(one, "all_reduce of 100000 float, sum", "barrier"));
       CHECK(one.find("rank 2 ") != std::string::npos);
     }
   }
@@ -138,11 +139,12 @@ TEST_CASE("a rank that makes another call is told to those that do not hear it t
 
 TEST_CASE("ranks that must agree and do not are told both values") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
-    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
+    const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 64, group.rank == 2 ? "a=1 b=x" : "a=1 b=y"}, in_time());
       return connected ? "fine" : connected.error().message;
     });
-    CHECK(words == std::vector<std::string>(3, "rank 0 has b=y, rank 2 has b=x: all ranks must have the same options"));
+    CHECK(messages ==
+          std::vector<std::string>(3, "rank 0 has b=y, rank 2 has b=x: all ranks must have the same options"));
   }
 }
 
@@ -157,13 +159,13 @@ TEST_CASE("bytes that are no whole elements are refused") {
 }
 
 TEST_CASE("ranks with unequal options are told so") {
-  const auto words = run_ranks(2, [](const Group& group) -> std::string {
+  const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     auto connected = connect(group, {Backend::shm, group.rank == 0 ? 1000U : 5000U}, in_time());
     return connected ? "fine" : connected.error().message;
   });
-  CHECK(words[0].find("do all ranks have the same options?") != std::string::npos);
-  CHECK(words[0].find("rank 1") != std::string::npos);
-  CHECK(words[1].find("do all ranks have the same options?") != std::string::npos);
+  CHECK(messages[0].find("do all ranks have the same options?") != std::string::npos);
+  CHECK(messages[0].find("rank 1") != std::string::npos);
+  CHECK(messages[1].find("do all ranks have the same options?") != std::string::npos);
 }
 
 TEST_CASE("an input and an output of different sizes are refused") {
@@ -187,11 +189,11 @@ TEST_CASE("more memory than there is is refused with a clear message") {
 }
 
 TEST_CASE("a name is no address to listen on") {
-  const auto words = run_ranks(2, [](Group group) -> std::string {
+  const auto messages = run_ranks(2, [](Group group) -> std::string {
     group.address = "no-such-host.invalid";
     auto connected = connect(group, {Backend::tcp, 8}, in_time());
     return connected ? "fine" : connected.error().message;
   });
-  CHECK(words[0] == "'no-such-host.invalid' is not a numeric address");
-  CHECK(words[1] == "rank 0: 'no-such-host.invalid' is not a numeric address");
+  CHECK(messages[0] == "'no-such-host.invalid' is not a numeric address");
+  CHECK(messages[1] == "rank 0: 'no-such-host.invalid' is not a numeric address");
 }

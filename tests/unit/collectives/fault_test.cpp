@@ -29,12 +29,12 @@ enum class Fault {
   lost_chunk,         ///< of the result
   lost_contribution,  ///< a piece of it
   stale_result,
-  overrun,       ///< a byte behind the result
-  spoilt_input,  ///< a byte of the input is written to
+  overrun,            ///< a byte behind the result
+  overwritten_input,  ///< a byte of the input is written to
 };
 
 /// What is called, with memory as a back end wants it.
-struct What {
+struct CallSpec {
   Backend backend = Backend::shm;
   Collective collective = Collective::all_reduce;
   DataType type = DataType::float32;
@@ -58,34 +58,34 @@ struct What {
   }
 };
 
-std::string in_words(const What& what) {
-  return concat(name_of(what.backend), ' ', name_of(what.collective), " of ", name_of(what.type), ' ', name_of(what.op),
-                what.in_place ? " in place" : "");
+std::string describe(const CallSpec& spec) {
+  return concat(name_of(spec.backend), ' ', name_of(spec.collective), " of ", name_of(spec.type), ' ', name_of(spec.op),
+                spec.in_place ? " in place" : "");
 }
 
 /// Makes one mistake at one call of its rank.
-class Saboteur final : public Tap {
+class InjectedFault final : public FaultInjector {
  public:
-  explicit Saboteur(Fault fault) : fault_(fault) {}
+  explicit InjectedFault(Fault fault) : fault_(fault) {}
 
   /// Counts calls anew.
-  void begin(const What& what) {
+  void begin(const CallSpec& spec) {
     calls_ = 0;
-    next_.emplace(host_memory(), (kFaulty + 1) % kRanks, kRanks, what.collective, what.type, what.op);
+    next_.emplace(host_memory(), (kFaulty + 1) % kRanks, kRanks, spec.collective, spec.type, spec.op);
   }
 
-  const std::byte* contribution(const Call& call) override {
+  const std::byte* replace_input(const Call& call) override {
     ++calls_;
     const Blocks blocks = blocks_of(call.collective, kRanks);
     before_.assign(call.out, call.out + blocks.out * call.bytes());
     if (calls_ != kFaultyCall) return call.in;
     input_.assign(call.in, call.in + blocks.in * call.bytes());
     if (fault_ == Fault::other_ranks_data) {
-      std::vector<std::byte> nowhere(blocks.out * call.bytes() + Checker::guard_bytes);
+      std::vector<std::byte> scratch_output(blocks.out * call.bytes() + Checker::guard_bytes);
       Call theirs = call;
       input_.resize(input_.size() + Checker::guard_bytes);
       theirs.in = input_.data();
-      theirs.out = nowhere.data();
+      theirs.out = scratch_output.data();
       if (!next_->prepare(theirs, kFaultyCall)) return nullptr;
       return input_.data();
     }
@@ -97,7 +97,7 @@ class Saboteur final : public Tap {
     return call.in;
   }
 
-  void result(const Call& call) override {
+  void corrupt_output(const Call& call) override {
     const std::size_t bytes = blocks_of(call.collective, kRanks).out * call.bytes();
     if (calls_ == kFaultyCall) {
       const std::size_t element = size_of(call.type);
@@ -105,7 +105,7 @@ class Saboteur final : public Tap {
       if (fault_ == Fault::lost_chunk) std::copy_n(before_.data(), kChunk * element, call.out);
       if (fault_ == Fault::stale_result) std::copy(last_.begin(), last_.end(), call.out);
       if (fault_ == Fault::overrun) call.out[bytes] = std::byte{0};
-      if (fault_ == Fault::spoilt_input) const_cast<std::byte*>(call.in)[5] ^= std::byte{0x80};
+      if (fault_ == Fault::overwritten_input) const_cast<std::byte*>(call.in)[5] ^= std::byte{0x80};
       if (fault_ == Fault::swapped_blocks && bytes > call.bytes())
         std::swap_ranges(call.out, call.out + call.bytes(), call.out + call.bytes());
     }
@@ -124,54 +124,54 @@ class Saboteur final : public Tap {
 using Wrong = std::vector<std::size_t>;
 
 /// Wrong elements that this rank sees when it makes the faulty call of `what`; before it there must be none.
-Result<std::size_t> try_one(Communicator& all, const What& what) {
-  Checker checker(all.memory(), all.rank(), kRanks, what.collective, what.type, what.op);
-  const Call call = what.call(all);
+Result<std::size_t> try_one(Communicator& all, const CallSpec& spec) {
+  Checker checker(all.memory(), all.rank(), kRanks, spec.collective, spec.type, spec.op);
+  const Call call = spec.call(all);
   std::size_t wrong = 0;
   for (std::uint64_t iteration = 1; iteration <= kFaultyCall; ++iteration) {
     if (auto ready = checker.prepare(call, iteration); !ready) return tl::unexpected(ready.error());
     if (auto done = all.perform(call, in_time()); !done) return tl::unexpected(done.error());
-    const auto here = checker.count_wrong(call, iteration);
-    if (!here) return here;
-    if (iteration < kFaultyCall && *here != 0) {
-      return fail(Errc::protocol, concat(*here, " are wrong in iteration ", iteration));
+    const auto found = checker.count_wrong(call, iteration);
+    if (!found) return found;
+    if (iteration < kFaultyCall && *found != 0) {
+      return fail(Errc::protocol, concat(*found, " are wrong in iteration ", iteration));
     }
-    wrong = *here;
+    wrong = *found;
     // Nobody starts again while another still looks.
-    if (auto met = all.barrier(in_time()); !met) return tl::unexpected(met.error());
+    if (auto synced = all.barrier(in_time()); !synced) return tl::unexpected(synced.error());
   }
   return wrong;
 }
 
 /// What each rank sees of each of `all`, whose back end is the first one's. Empty where it lacks the call.
-std::vector<Wrong> wrong_with(Fault fault, const std::vector<What>& all) {
+std::vector<Wrong> wrong_with(Fault fault, const std::vector<CallSpec>& all) {
   std::vector<Wrong> wrong(all.size(), Wrong(kRanks));
-  std::vector<int> lacking(all.size());
+  std::vector<int> is_unsupported(all.size());
   std::size_t most = 0;
-  for (const What& what : all) most = std::max(most, what.buffer_bytes());
+  for (const CallSpec& spec : all) most = std::max(most, spec.buffer_bytes());
   const auto problems = run_ranks(kRanks, [&](const Group& group) -> std::string {
-    Saboteur saboteur(group.rank == kFaulty ? fault : Fault::none);
+    InjectedFault injected(group.rank == kFaulty ? fault : Fault::none);
     CommunicatorOptions options{all[0].backend, most};
-    options.tap = &saboteur;
+    options.fault_injector = &injected;
     auto connected = connect(group, options, in_time());
     if (!connected) return connected.error().message;
-    Communicator& here = *connected->communicator;
+    Communicator& communicator = *connected->communicator;
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const What& what = all[i];
-      if (!here.lacks(what.collective, what.type, what.op, what.in_place).empty()) {
-        if (group.rank == 0) lacking[i] = 1;
+      const CallSpec& spec = all[i];
+      if (!communicator.unsupported_reason(spec.collective, spec.type, spec.op, spec.in_place).empty()) {
+        if (group.rank == 0) is_unsupported[i] = 1;
         continue;
       }
-      saboteur.begin(what);
-      const auto seen = try_one(here, what);
-      if (!seen) return concat(in_words(what), ": ", seen.error().message);
+      injected.begin(spec);
+      const auto seen = try_one(communicator, spec);
+      if (!seen) return concat(describe(spec), ": ", seen.error().message);
       wrong[i][static_cast<std::size_t>(group.rank)] = *seen;
     }
     return {};
   });
   CHECK(problems == std::vector<std::string>(kRanks));
   for (std::size_t i = 0; i < all.size(); ++i) {
-    if (lacking[i] != 0) wrong[i].clear();
+    if (is_unsupported[i] != 0) wrong[i].clear();
   }
   return wrong;
 }
@@ -180,7 +180,7 @@ std::vector<Wrong> wrong_with(Fault fault, const std::vector<What>& all) {
 template <class Body>
 void for_everything(Fault fault, bool in_place_too, Body body) {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
-    std::vector<What> all;
+    std::vector<CallSpec> all;
     for (const Collective collective : all_collectives) {
       if (collective == Collective::barrier) continue;
       for (const DataType type : all_types) {
@@ -193,7 +193,7 @@ void for_everything(Fault fault, bool in_place_too, Body body) {
     }
     const std::vector<Wrong> wrong = wrong_with(fault, all);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      CAPTURE(in_words(all[i]));
+      CAPTURE(describe(all[i]));
       if (!wrong[i].empty()) body(all[i], wrong[i]);
     }
   }
@@ -212,38 +212,38 @@ Wrong receivers(Collective collective) {
 }  // namespace
 
 TEST_CASE("a flipped bit in a result, a byte behind it and an input that was written to are one wrong element each") {
-  const Fault fault = GENERATE(Fault::bit_flip, Fault::overrun, Fault::spoilt_input);
-  for_everything(fault, false, [](const What&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
+  const Fault fault = GENERATE(Fault::bit_flip, Fault::overrun, Fault::overwritten_input);
+  for_everything(fault, false, [](const CallSpec&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 
 TEST_CASE("another rank's data is found by all who get it", "[full]") {
-  for_everything(Fault::other_ranks_data, false, [](const What& what, const Wrong& wrong) {
-    const Wrong who = receivers(what.collective);
+  for_everything(Fault::other_ranks_data, false, [](const CallSpec& spec, const Wrong& wrong) {
+    const Wrong receives = receivers(spec.collective);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       CAPTURE(rank, wrong[rank]);
-      if (who[rank] == 0) CHECK(wrong[rank] == 0);
-      if (who[rank] == 0) continue;
+      if (receives[rank] == 0) CHECK(wrong[rank] == 0);
+      if (receives[rank] == 0) continue;
       // Of max and min, where one of two ranks has the extreme value.
-      if (reduces(what.collective)) CHECK(wrong[rank] > kCount / 5);
-      if (!reduces(what.collective)) CHECK(wrong[rank] == kCount);
+      if (reduces(spec.collective)) CHECK(wrong[rank] > kCount / 5);
+      if (!reduces(spec.collective)) CHECK(wrong[rank] == kCount);
     }
   });
 }
 
 TEST_CASE("blocks of two ranks that have changed places are wrong at every element", "[full]") {
-  for_everything(Fault::swapped_blocks, false, [](const What& what, const Wrong& wrong) {
-    if (what.blocks().out > 1) CHECK(wrong[kFaulty] > 2 * kCount * 9 / 10);
+  for_everything(Fault::swapped_blocks, false, [](const CallSpec& spec, const Wrong& wrong) {
+    if (spec.blocks().out > 1) CHECK(wrong[kFaulty] > 2 * kCount * 9 / 10);
     // Of 256 different words, one in 256 is the same by chance where it is also from another place.
-    if (what.blocks().out > 1 && what.collective != Collective::all_to_all) CHECK(wrong[kFaulty] == 2 * kCount);
+    if (spec.blocks().out > 1 && spec.collective != Collective::all_to_all) CHECK(wrong[kFaulty] == 2 * kCount);
   });
 }
 
 TEST_CASE("a piece of the result that never arrived is found by its rank", "[full]") {
-  for_everything(Fault::lost_chunk, true, [](const What& what, const Wrong& wrong) {
+  for_everything(Fault::lost_chunk, true, [](const CallSpec& spec, const Wrong& wrong) {
     CHECK(wrong[0] + wrong[2] == 0);
     // In place, a root's result may be its own input, of which nothing can be lost.
     const bool kept =
-        what.in_place && (what.collective == Collective::broadcast || what.collective == Collective::scatter);
+        spec.in_place && (spec.collective == Collective::broadcast || spec.collective == Collective::scatter);
     if (kept) return;
     CHECK(wrong[kFaulty] > kChunk / 2);
     CHECK(wrong[kFaulty] <= kChunk);
@@ -251,37 +251,37 @@ TEST_CASE("a piece of the result that never arrived is found by its rank", "[ful
 }
 
 TEST_CASE("a piece of a contribution that is missing is found by all who get it", "[full]") {
-  for_everything(Fault::lost_contribution, false, [](const What& what, const Wrong& wrong) {
+  for_everything(Fault::lost_contribution, false, [](const CallSpec& spec, const Wrong& wrong) {
     // The piece is in the first block, which only the first rank gets of some.
-    Wrong who = receivers(what.collective);
-    if (what.blocks().in > 1) who = {1, 0, 0};
+    Wrong receives = receivers(spec.collective);
+    if (spec.blocks().in > 1) receives = {1, 0, 0};
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       CAPTURE(rank, wrong[rank]);
-      if (who[rank] == 0) CHECK(wrong[rank] == 0);
-      if (who[rank] == 0) continue;
+      if (receives[rank] == 0) CHECK(wrong[rank] == 0);
+      if (receives[rank] == 0) continue;
       CHECK(wrong[rank] > kChunk / 5);
-      if (!reduces(what.collective)) CHECK(wrong[rank] > kChunk * 9 / 10);
+      if (!reduces(spec.collective)) CHECK(wrong[rank] > kChunk * 9 / 10);
       CHECK(wrong[rank] <= kChunk);
     }
   });
 }
 
 TEST_CASE("the result of the iteration before is wrong at every element", "[full]") {
-  for_everything(Fault::stale_result, false, [](const What& what, const Wrong& wrong) {
-    CHECK(wrong == Wrong{0, what.blocks().out * kCount, 0});
+  for_everything(Fault::stale_result, false, [](const CallSpec& spec, const Wrong& wrong) {
+    CHECK(wrong == Wrong{0, spec.blocks().out * kCount, 0});
   });
 }
 
 TEST_CASE("what only the root gets must not be written elsewhere") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     for (const Collective collective : {Collective::reduce, Collective::gather}) {
-      What what{backend, collective};
-      what.root = 0;
-      CAPTURE(in_words(what));
-      const Wrong wrong = wrong_with(Fault::bit_flip, {what})[0];
+      CallSpec spec{backend, collective};
+      spec.root = 0;
+      CAPTURE(describe(spec));
+      const Wrong wrong = wrong_with(Fault::bit_flip, {spec})[0];
       if (wrong.empty()) continue;
       CHECK(wrong == Wrong{0, 1, 0});
-      CHECK(wrong_with(Fault::none, {what})[0] == Wrong{0, 0, 0});
+      CHECK(wrong_with(Fault::none, {spec})[0] == Wrong{0, 0, 0});
     }
   }
 }

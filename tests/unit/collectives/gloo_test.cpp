@@ -28,65 +28,65 @@ TEST_CASE("gloo is built in, or it is said how to get it") {
   if (there) CHECK(there->starts_with("gloo "));
   else CHECK(there.error().message.find("libgloo-dev") != std::string::npos);
   if (there) return;
-  const auto words = run_ranks(2, [](const Group& group) -> std::string {
+  const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     const auto connected = connect(group, gloo(), in_time());
     return connected ? "connected" : connected.error().message;
   });
-  CHECK(words == std::vector<std::string>(2, there.error().message));
+  CHECK(messages == std::vector<std::string>(2, there.error().message));
 }
 
 TEST_CASE("gloo says what it lacks, and is watched by another back end") {
   need_gloo();
-  const auto words = run_ranks(2, [](const Group& group) -> std::string {
+  const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     const auto connected = connect(group, gloo(), in_time());
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
-    const auto lacks = [&](Collective what, DataType type, ReduceOp op, bool in_place) {
-      return !all.lacks(what, type, op, in_place).empty();
+    const auto is_unsupported = [&](Collective collective, DataType type, ReduceOp op, bool in_place) {
+      return !all.unsupported_reason(collective, type, op, in_place).empty();
     };
-    const bool right = !lacks(Collective::all_reduce, DataType::float32, ReduceOp::sum, true) &&
-                       lacks(Collective::all_reduce, DataType::float32, ReduceOp::avg, true) &&
-                       lacks(Collective::reduce, DataType::bfloat16, ReduceOp::sum, false) &&
-                       !lacks(Collective::broadcast, DataType::bfloat16, ReduceOp::sum, false) &&
-                       lacks(Collective::reduce_scatter, DataType::float32, ReduceOp::sum, false) &&
-                       lacks(Collective::all_to_all, DataType::float32, ReduceOp::sum, true);
+    const bool right = !is_unsupported(Collective::all_reduce, DataType::float32, ReduceOp::sum, true) &&
+                       is_unsupported(Collective::all_reduce, DataType::float32, ReduceOp::avg, true) &&
+                       is_unsupported(Collective::reduce, DataType::bfloat16, ReduceOp::sum, false) &&
+                       !is_unsupported(Collective::broadcast, DataType::bfloat16, ReduceOp::sum, false) &&
+                       is_unsupported(Collective::reduce_scatter, DataType::float32, ReduceOp::sum, false) &&
+                       is_unsupported(Collective::all_to_all, DataType::float32, ReduceOp::sum, true);
     if (!right) return "wrong about what it lacks";
     return concat(all.name(), ' ', connected->control->name());
   });
-  CHECK(words == std::vector<std::string>(2, "gloo shm"));
+  CHECK(messages == std::vector<std::string>(2, "gloo shm"));
 }
 
 TEST_CASE("a rank that leaves gloo is named by the others") {
   need_gloo();
-  const auto words = run_ranks(3, [](const Group& group) -> std::string {
+  const auto messages = run_ranks(3, [](const Group& group) -> std::string {
     auto connected = connect(group, gloo(), in_time());
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
-    if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
     if (group.rank == 1) return "rank 1 is gone";
-    const auto met = all.barrier(in_time());
-    return met ? "fine" : met.error().message;
+    const auto synced = all.barrier(in_time());
+    return synced ? "fine" : synced.error().message;
   });
-  CHECK(words == std::vector<std::string>(3, "rank 1 is gone"));
+  CHECK(messages == std::vector<std::string>(3, "rank 1 is gone"));
 }
 
 TEST_CASE("gloo gives up at the deadline") {
   need_gloo();
-  const auto words = run_ranks(2, [](const Group& group) -> std::string {
+  const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     auto connected = connect(group, gloo(), in_time());
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
-    if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
     if (group.rank == 1) {
       // Stays until rank 0 has given up, and so ends its connections.
       static_cast<void>(group.store->get(group.prefix + "given up", in_time()));
       return "late";
     }
     const auto deadline = Clock::now() + 200ms;
-    const auto met = all.barrier(deadline);
+    const auto synced = all.barrier(deadline);
     static_cast<void>(group.store->set(group.prefix + "given up", "", in_time()));
-    if (met || met.error().code != Errc::timeout) return "no timeout";
+    if (synced || synced.error().code != Errc::timeout) return "no timeout";
     return Clock::now() < deadline ? "too early" : "late";
   });
-  CHECK(words == std::vector<std::string>(2, "late"));
+  CHECK(messages == std::vector<std::string>(2, "late"));
 }

@@ -21,7 +21,7 @@ class Kernels {
       : element_(size_of(sequence.type())),
         table_(GpuKernels::table_bytes(sequence) / sizeof(std::uint32_t)),
         walk_{static_cast<std::uint32_t>(sequence.period().size()),
-              static_cast<std::uint32_t>(Sequence::turn() * element_ % sequence.period().size())} {
+              static_cast<std::uint32_t>(Sequence::period_shift() * element_ % sequence.period().size())} {
     const auto table = GpuKernels::table_of(sequence);
     std::memcpy(table_.data(), table.data(), table.size());
   }

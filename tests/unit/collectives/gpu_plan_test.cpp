@@ -8,12 +8,12 @@ namespace {
 
 GpuSurvey with(std::vector<std::string> devices, int nccl = 22809, bool may_share = false) {
   GpuSurvey survey;
-  survey.looked = true;
+  survey.probed = true;
   survey.driver = 13000;
-  survey.driver_words = "libcuda.so.1";
+  survey.driver_info = "libcuda.so.1";
   survey.devices = std::move(devices);
   survey.nccl = nccl;
-  survey.nccl_words = nccl != 0 ? "libnccl.so.2" : "no NCCL: not found";
+  survey.nccl_info = nccl != 0 ? "libnccl.so.2" : "no NCCL: not found";
   survey.may_share = may_share;
   return survey;
 }

@@ -54,8 +54,8 @@ TEST_CASE("a library that is not there is told with its path") {
 }
 
 TEST_CASE("versions of NCCL have two forms") {
-  CHECK(nccl::version_in_words(22809) == "2.28.9");
-  CHECK(nccl::version_in_words(2708) == "2.7.8");
+  CHECK(nccl::format_version(22809) == "2.28.9");
+  CHECK(nccl::format_version(2708) == "2.7.8");
 }
 
 TEST_CASE("ids of the real NCCL reach all ranks through the store") {
@@ -64,7 +64,7 @@ TEST_CASE("ids of the real NCCL reach all ranks through the store") {
   const int ranks_per_id = GENERATE(2, 1000);
   std::vector<std::vector<nccl::UniqueId>> all(4);
   const auto problems = test::run_ranks(4, [&](const Group& group) -> std::string {
-    auto ids = meet_for_nccl(group, *library, ranks_per_id, test::in_time());
+    auto ids = exchange_nccl_ids(group, *library, ranks_per_id, test::in_time());
     if (!ids) return ids.error().message;
     all[static_cast<std::size_t>(group.rank)] = std::move(*ids);
     return {};

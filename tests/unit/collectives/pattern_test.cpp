@@ -82,7 +82,7 @@ TEST_CASE("data that is moved is different for every rank, and for neighbours") 
     for (int rank = 0; rank < kSize; ++rank) {
       ranks.emplace_back(kElements * element);
       if (rank % 51 != 0) continue;
-      const ExactPattern pattern = ExactPattern::moved(rank, kSize, type);
+      const ExactPattern pattern = ExactPattern::for_moved_data(rank, kSize, type);
       pattern.fill(ranks.back(), 3);
       const Sequence& mine = pattern.mine();
       CHECK(mine.count_wrong(ranks.back(), 3) == 0);

@@ -50,13 +50,13 @@ inline std::vector<std::string> run_ranks(int size, const std::function<std::str
 }
 
 /// Whether the error's words are those of ranks that make different calls, and name both of these.
-inline bool tells_both_calls(const std::string& words, const std::string& one, const std::string& other) {
-  const auto says = [&](const std::string& what) { return words.find(what) != std::string::npos; };
-  return says(one) && says(other) && says("all ranks must make the same calls");
+inline bool names_both_calls(const std::string& words, const std::string& one, const std::string& other) {
+  const auto contains = [&](const std::string& text) { return words.find(text) != std::string::npos; };
+  return contains(one) && contains(other) && contains("all ranks must make the same calls");
 }
 
 /// Whether this process may copy from one process to another: a sandbox may refuse that.
-inline bool reaches_across() {
+inline bool can_access_processes() {
   std::byte from{1};
   std::byte to{};
   const iovec here{&to, 1};

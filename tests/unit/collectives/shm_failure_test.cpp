@@ -18,10 +18,10 @@ namespace {
 struct Size {
   std::size_t count;
   bool own;
-  PrivateWay way = PrivateWay::automatic;
+  PrivateCopy way = PrivateCopy::automatic;
 };
-constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false}, Size{50000, true, PrivateWay::staged},
-                            Size{50000, true}};
+constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false},
+                            Size{50000, true, PrivateCopy::staged}, Size{50000, true}};
 
 /// What each rank does of its own accord, with memory for it.
 Result<void> perform(Communicator& all, Call call, Size size, std::vector<std::byte>& own, Deadline deadline) {
@@ -35,25 +35,25 @@ Result<void> perform(Communicator& all, Call call, Size size, std::vector<std::b
 
 constexpr std::size_t kBuffer = 50000 * 4 * 4;
 
-std::vector<std::string> failures_of(int ranks, Size size, Errc code, const std::function<bool(int)>& comes,
-                                     const std::function<Call(int)>& call_of, Milliseconds patience) {
+std::vector<std::string> failures_of(int ranks, Size size, Errc code, const std::function<bool(int)>& participates,
+                                     const std::function<Call(int)>& call_of, Milliseconds timeout) {
   std::latch all_have_seen(ranks);
   return run_ranks(ranks, [&](const Group& group) -> std::string {
     CommunicatorOptions options{Backend::shm, kBuffer};
-    options.private_way = size.way;
+    options.private_copy = size.way;
     auto connected = connect(group, options, in_time());
-    std::string said = "did not come";
-    if (!connected) said = connected.error().message;
+    std::string message = "did not come";
+    if (!connected) message = connected.error().message;
     std::vector<std::byte> own;
-    if (connected && comes(group.rank)) {
-      const auto done = perform(*connected->communicator, call_of(group.rank), size, own, Clock::now() + patience);
-      said = done ? "fine" : done.error().message;
-      if (!done && done.error().code != code) said = "wrong code: " + said;
+    if (connected && participates(group.rank)) {
+      const auto done = perform(*connected->communicator, call_of(group.rank), size, own, Clock::now() + timeout);
+      message = done ? "fine" : done.error().message;
+      if (!done && done.error().code != code) message = "wrong code: " + message;
     }
     // Leaves where the others shall see that; else waits until they have seen what they shall.
     if (code == Errc::connection_lost) connected = fail(Errc::cancelled, "left");
     all_have_seen.arrive_and_wait();
-    return said;
+    return message;
   });
 }
 
@@ -71,11 +71,11 @@ TEST_CASE("a rank that leaves instead of any collective over shared memory is na
   std::size_t next = 0;
   for (const Collective what : all_collectives) {
     for (const Size size : {kSizes[next % kSizes.size()], kSizes[(next + 2) % kSizes.size()]}) {
-      const auto words = failures_of(
+      const auto messages = failures_of(
           4, size, Errc::connection_lost, [](int rank) { return rank != 2; },
           [&](int rank) { return in_a_ring(what, rank, 4); }, 30s);
       CAPTURE(name_of(what), size.count, size.own);
-      CHECK(words == std::vector<std::string>{"rank 2 is gone", "rank 2 is gone", "did not come", "rank 2 is gone"});
+      CHECK(messages == std::vector<std::string>{"rank 2 is gone", "rank 2 is gone", "did not come", "rank 2 is gone"});
     }
     ++next;
   }
@@ -84,20 +84,20 @@ TEST_CASE("a rank that leaves instead of any collective over shared memory is na
 TEST_CASE("ranks that do not come to a collective over shared memory are named at the deadline") {
   for (const Collective what : all_collectives) {
     const Size size = what < Collective::gather ? kSizes.front() : kSizes.back();
-    const auto words = failures_of(
+    const auto messages = failures_of(
         4, size, Errc::timeout, [](int rank) { return rank == 0 || rank == 2; },
         [&](int rank) { return in_a_ring(what, rank, 4); }, 50ms);
     CAPTURE(name_of(what), size.count, size.own);
     // On a busy machine one of those that come may be late for the other as well.
-    CHECK((words[0] == "ranks 1,3 did not come in time" || words[0] == "ranks 1-3 did not come in time"));
-    CHECK((words[2] == "ranks 1,3 did not come in time" || words[2] == "ranks 0-1,3 did not come in time"));
+    CHECK((messages[0] == "ranks 1,3 did not come in time" || messages[0] == "ranks 1-3 did not come in time"));
+    CHECK((messages[2] == "ranks 1,3 did not come in time" || messages[2] == "ranks 0-1,3 did not come in time"));
   }
 }
 
 TEST_CASE("ranks that make different collectives over shared memory are told both") {
   struct Pair {
     Call calls[2];
-    std::string words[2];
+    std::string text[2];
   };
   Call broadcast = in_a_ring(Collective::broadcast, 0, 2);
   Call from_one = broadcast;
@@ -119,21 +119,21 @@ TEST_CASE("ranks that make different collectives over shared memory are told bot
         {{gather, ints}, {"gather of " + count + " float, root 0", "gather of " + count + " int32, root 0"}},
         {{gather, exchange}, {"gather of " + count + " float, root 0", "all_to_all of " + count + " float"}}};
     for (const Pair& pair : pairs) {
-      const auto words = failures_of(
+      const auto messages = failures_of(
           2, size, Errc::invalid_argument, [](int) { return true; },
           [&](int rank) { return pair.calls[static_cast<std::size_t>(rank)]; }, 30s);
-      const auto said = [&](int other, int own) {
-        return concat("rank ", other, " calls ", pair.words[other], ", rank ", own, ' ', pair.words[own],
+      const auto message = [&](int other, int own) {
+        return concat("rank ", other, " calls ", pair.text[other], ", rank ", own, ' ', pair.text[own],
                       ": all ranks must make the same calls");
       };
-      CHECK(words == std::vector<std::string>{said(1, 0), said(0, 1)});
+      CHECK(messages == std::vector<std::string>{message(1, 0), message(0, 1)});
     }
   }
 }
 
 TEST_CASE("all ranks are told of one that receives from a rank that sends elsewhere") {
   for (const Size size : kSizes) {
-    const auto words = failures_of(
+    const auto messages = failures_of(
         3, size, Errc::invalid_argument, [](int) { return true; },
         [&](int rank) {
           Call call = in_a_ring(Collective::send_recv, rank, 3);
@@ -141,8 +141,8 @@ TEST_CASE("all ranks are told of one that receives from a rank that sends elsewh
           return call;
         },
         30s);
-    CHECK(words == std::vector<std::string>(3,
-                                            "rank 1 receives from rank 2, which sends to rank 0: who is received "
-                                            "from must send there"));
+    CHECK(messages == std::vector<std::string>(3,
+                                               "rank 1 receives from rank 2, which sends to rank 0: who is received "
+                                               "from must send there"));
   }
 }

@@ -86,7 +86,7 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
         TcpOptions options;
         options.streams = streams;
         options.plan = plan;
-        options.crowded = size > 2;
+        options.oversubscribed = size > 2;
         const auto problems = run_tcp(size, options, [&](Communicator& all) -> std::string {
           int round = 0;
           for (const Collective collective : all_collectives) {
@@ -117,8 +117,8 @@ TEST_CASE("the plan of any group has pieces of whole elements, and larger sizes 
 TEST_CASE("a rank that leaves instead of a call is named by the others, whatever the call") {
   for (const Collective collective : all_collectives) {
     if (collective == Collective::send_recv) continue;
-    const auto words = run_tcp(5, {}, [&](Communicator& all) -> std::string {
-      if (auto met = all.barrier(in_time()); !met) return met.error().message;
+    const auto messages = run_tcp(5, {}, [&](Communicator& all) -> std::string {
+      if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
       if (all.rank() == 3) return "left";
       const auto start = Clock::now();
       // Not everybody needs rank 3 in the first call, but in the next.
@@ -137,14 +137,14 @@ TEST_CASE("a rank that leaves instead of a call is named by the others, whatever
       return done ? "fine" : done.error().message;
     });
     CAPTURE(name_of(collective));
-    CHECK(words ==
+    CHECK(messages ==
           std::vector<std::string>{"rank 3 is gone", "rank 3 is gone", "rank 3 is gone", "left", "rank 3 is gone"});
   }
 }
 
 TEST_CASE("a rank without a link to one that left hears of it") {
-  const auto words = run_tcp(6, {}, [](Communicator& all) -> std::string {
-    if (auto met = all.barrier(in_time()); !met) return met.error().message;
+  const auto messages = run_tcp(6, {}, [](Communicator& all) -> std::string {
+    if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
     if (all.rank() == 4) return "left";
     // A barrier of six links 1, 2 and 4 places; rank 1 and rank 4 are three apart.
     if (all.rank() != 1) return "did not look";
@@ -156,13 +156,13 @@ TEST_CASE("a rank without a link to one that left hears of it") {
     if (Clock::now() - start > 10s) return "too late";
     return done ? "fine" : done.error().message;
   });
-  CHECK(words[1] == "rank 4 is gone");
+  CHECK(messages[1] == "rank 4 is gone");
 }
 
 TEST_CASE("ranks that wait for each other in different calls find out") {
   // Everybody waits for rank 0 or for rank 1, who wait for each other's first word in calls that have none.
   std::latch all_have_seen(4);
-  const auto words = run_tcp(4, {}, [&](Communicator& all) -> std::string {
+  const auto messages = run_tcp(4, {}, [&](Communicator& all) -> std::string {
     std::vector<float> data(16);
     Call call{Collective::broadcast, DataType::float32, ReduceOp::sum, 4};
     call.in = std::as_bytes(std::span(data)).data();
@@ -175,9 +175,9 @@ TEST_CASE("ranks that wait for each other in different calls find out") {
     if (late) return "too late";
     return done ? "fine" : done.error().message;
   });
-  for (const std::string& one : words) {
+  for (const std::string& one : messages) {
     CAPTURE(one);
-    CHECK(ddrun::test::tells_both_calls(one, "broadcast of 4 float, root 1", "broadcast of 4 float, root 0"));
+    CHECK(ddrun::test::names_both_calls(one, "broadcast of 4 float, root 1", "broadcast of 4 float, root 0"));
   }
 }
 

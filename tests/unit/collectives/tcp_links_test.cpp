@@ -19,28 +19,28 @@ using ddrun::test::run_ranks;
 namespace {
 
 /// Where a rank of run_ranks() listens, as it told the others.
-std::optional<SocketAddress> place_of(const Group& group, int rank) {
-  const auto place = group.store->get(concat(group.prefix, "ring/", rank), in_time());
-  if (!place) return std::nullopt;
-  const auto fields = split(*place, ' ');
+std::optional<SocketAddress> endpoint_of(const Group& group, int rank) {
+  const auto endpoint = group.store->get(concat(group.prefix, "ring/", rank), in_time());
+  if (!endpoint) return std::nullopt;
+  const auto fields = split(*endpoint, ' ');
   const auto port = parse_integer(fields[1], 1, 65535);
   return SocketAddress::parse(fields[0], static_cast<std::uint16_t>(*port));
 }
 
-UniqueFd call_as_stranger(const SocketAddress& at, std::string_view says) {
+UniqueFd connect_without_token(const SocketAddress& at, std::string_view bytes) {
   UniqueFd fd(socket(at.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (::connect(fd.get(), at.get(), at.size) != 0) return {};
-  if (send(fd.get(), says.data(), says.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(says.size())) return {};
+  if (send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) return {};
   return fd;
 }
 
 /// Answers until there is that stream from `peer`.
-std::string answer_until(TcpLinks& links, int peer, int stream) {
+std::string accept_until(TcpLinks& links, int peer, int stream) {
   for (const Deadline deadline = in_time(); links.from(peer, stream) < 0;) {
     if (Clock::now() > deadline) return concat("rank ", peer, " did not call");
-    if (auto answered = links.answer(); !answered) return answered.error().message;
+    if (auto accepted = links.accept_pending(); !accepted) return accepted.error().message;
     std::vector<pollfd> polled;
-    links.poll_for_callers(polled);
+    links.add_poll_fds(polled);
     poll(polled.data(), polled.size(), 100);
   }
   return {};
@@ -62,11 +62,11 @@ TEST_CASE("only the ring is linked until somebody needs more") {
     // Across the ring, with several streams, while the other only calls back.
     const int far = (group.rank + 2) % group.size;
     const int farther = (group.rank + 3) % group.size;
-    if (auto called = links->call(far, 3, in_time()); !called) return called.error().message;
-    if (auto called = links->call(far, 2, in_time()); !called) return called.error().message;
+    if (auto connected = links->connect(far, 3, in_time()); !connected) return connected.error().message;
+    if (auto connected = links->connect(far, 2, in_time()); !connected) return connected.error().message;
     for (int stream = 0; stream < 3; ++stream) {
       if (links->to(far, stream) < 0) return "no stream to";
-      if (auto problem = answer_until(*links, farther, stream); !problem.empty()) return problem;
+      if (auto problem = accept_until(*links, farther, stream); !problem.empty()) return problem;
     }
     return links->to(far, 3) >= 0 || links->from(farther, 3) >= 0 ? "a fourth stream" : "";
   });
@@ -80,15 +80,15 @@ TEST_CASE("strangers and slow talkers keep no rank waiting") {
     if (!links) return links.error().message;
     linked.arrive_and_wait();
     const int peer = 1 - group.rank;
-    const auto at = place_of(group, peer);
+    const auto at = endpoint_of(group, peer);
     if (!at) return "no place";
     // One says the wrong word, one nothing, one a part of a word that may be right.
-    const UniqueFd wrong = call_as_stranger(*at, std::string(40, 'x'));
-    const UniqueFd silent = call_as_stranger(*at, "");
-    const UniqueFd gone = call_as_stranger(*at, "");
-    if (auto called = links->call(peer, 2, in_time()); !called) return called.error().message;
+    const UniqueFd wrong = connect_without_token(*at, std::string(40, 'x'));
+    const UniqueFd silent = connect_without_token(*at, "");
+    const UniqueFd gone = connect_without_token(*at, "");
+    if (auto connected = links->connect(peer, 2, in_time()); !connected) return connected.error().message;
     const auto start = Clock::now();
-    if (auto problem = answer_until(*links, peer, 1); !problem.empty()) return problem;
+    if (auto problem = accept_until(*links, peer, 1); !problem.empty()) return problem;
     if (Clock::now() - start > 1500ms) return "they were waited for";
     // Who has said the wrong word is hung up on, at the latest when the peer has found its link.
     char byte = 0;
@@ -107,13 +107,13 @@ TEST_CASE("who has told who it is only in part is given up after a while") {
     if (!links) return links.error().message;
     linked.arrive_and_wait();
     if (group.rank == 0) return "";
-    const auto at = place_of(group, 1);
+    const auto at = endpoint_of(group, 1);
     if (!at) return "no place";
-    const UniqueFd silent = call_as_stranger(*at, "");
+    const UniqueFd silent = connect_without_token(*at, "");
     timeval limit{0, 10000};
     setsockopt(silent.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     for (const Deadline deadline = in_time(); Clock::now() < deadline;) {
-      if (auto answered = links->answer(); !answered) return answered.error().message;
+      if (auto accepted = links->accept_pending(); !accepted) return accepted.error().message;
       char byte = 0;
       if (recv(silent.get(), &byte, 1, 0) == 0) return "";
     }
@@ -125,7 +125,7 @@ TEST_CASE("who has told who it is only in part is given up after a while") {
 TEST_CASE("a rank that listens no more is gone, and named as one") {
   std::latch linked(2);
   std::latch closed(1);
-  const auto words = run_ranks(2, [&](const Group& group) -> std::string {
+  const auto messages = run_ranks(2, [&](const Group& group) -> std::string {
     auto links = TcpLinks::connect(group, in_time());
     if (!links) return links.error().message;
     linked.arrive_and_wait();
@@ -135,13 +135,13 @@ TEST_CASE("a rank that listens no more is gone, and named as one") {
       return "";
     }
     closed.wait();
-    const auto called = links->call(1, 2, in_time());
-    if (called) return "it could";
-    return called.error().code == Errc::connection_lost && called.error().message == "rank 1 is gone"
+    const auto connected = links->connect(1, 2, in_time());
+    if (connected) return "it could";
+    return connected.error().code == Errc::connection_lost && connected.error().message == "rank 1 is gone"
                ? ""
-               : called.error().message;
+               : connected.error().message;
   });
-  CHECK(words == std::vector<std::string>(2));
+  CHECK(messages == std::vector<std::string>(2));
 }
 
 TEST_CASE("a number of streams that makes no sense is refused") {

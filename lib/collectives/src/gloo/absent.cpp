@@ -8,7 +8,7 @@ Result<std::string> probe_gloo() {
               "DDRUN_LINK=dynamic");
 }
 
-Result<Chosen> connect_gloo(const Ranks& /*ranks*/, Deadline /*deadline*/) {
+Result<BackendConnection> connect_gloo(const Ranks& /*ranks*/, Deadline /*deadline*/) {
   return tl::unexpected(probe_gloo().error());
 }
 

@@ -51,17 +51,17 @@ class GlooStore final : public gloo::rendezvous::Store {
 };
 
 template <class T>
-void must(const Result<T>& result) {
+void throw_on_error(const Result<T>& result) {
   if (!result) throw gloo::IoException(result.error().message);
 }
 
 void GlooStore::set(const std::string& key, const std::vector<char>& data) {
-  must(group_.store->set(name_of(key), {data.data(), data.size()}, deadline_));
+  throw_on_error(group_.store->set(name_of(key), {data.data(), data.size()}, deadline_));
 }
 
 std::vector<char> GlooStore::get(const std::string& key) {
   const auto value = group_.store->get(name_of(key), deadline_);
-  must(value);
+  throw_on_error(value);
   return {value->begin(), value->end()};
 }
 
@@ -74,18 +74,18 @@ void GlooStore::wait(const std::vector<std::string>& keys, const std::chrono::mi
 void GlooStore::wait_until(const std::vector<std::string>& keys, Deadline deadline) {
   std::vector<std::string> names;
   for (const std::string& key : keys) names.push_back(name_of(key));
-  must(group_.store->wait(names, deadline));
+  throw_on_error(group_.store->wait(names, deadline));
 }
 
 using namespace std::chrono_literals;
 
-std::chrono::milliseconds until(Deadline deadline) {
+std::chrono::milliseconds remaining(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return std::max(left, 1ms);  // to Gloo, 0 means for ever
 }
 
 /// Gloo puts its own file and line in front, in brackets.
-std::string words_of(const std::exception& error) {
+std::string describe(const std::exception& error) {
   const std::string_view what = error.what();
   const std::size_t end = what.starts_with('[') ? what.find("] ") : std::string_view::npos;
   return concat("gloo: ", end == std::string_view::npos ? what : what.substr(end + 2));
@@ -104,11 +104,12 @@ class GlooCommunicator final : public Communicator {
 
   [[nodiscard]] std::string_view name() const override { return "gloo"; }
   [[nodiscard]] std::string details() const override { return probe_gloo().value_or(""); }
-  [[nodiscard]] std::optional<Error> trouble() override { return control_->trouble(); }
+  [[nodiscard]] std::optional<Error> async_error() override { return control_->async_error(); }
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance(), buffer_bytes_}; }
 
-  [[nodiscard]] std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const override {
+  [[nodiscard]] std::string unsupported_reason(Collective collective, DataType type, ReduceOp op,
+                                               bool in_place) const override {
     if (collective == Collective::reduce_scatter) return "gloo has no reduce_scatter of one result per rank";
     if (collective == Collective::all_to_all && in_place) return "gloo has no all_to_all in place";
     if (!reduces(collective)) return {};
@@ -138,10 +139,10 @@ class GlooCommunicator final : public Communicator {
 
   /// Which rank is gone, the control's connections know, sooner or later than Gloo's.
   Error explain(const std::exception& error, Deadline deadline) {
-    Error mine{Clock::now() >= deadline ? Errc::timeout : Errc::connection_lost, words_of(error)};
+    Error mine{Clock::now() >= deadline ? Errc::timeout : Errc::connection_lost, describe(error)};
     if (mine.code == Errc::timeout) return mine;
     for (const auto end = Clock::now() + 2s; Clock::now() < end;) {
-      if (auto known = control_->trouble()) return *known;
+      if (auto known = control_->async_error()) return *known;
       std::this_thread::sleep_for(2ms);
     }
     return mine;
@@ -169,12 +170,12 @@ class GlooCommunicator final : public Communicator {
   template <class Options>
   Options make(Deadline deadline) {
     Options options(context_);
-    options.setTimeout(until(deadline));
+    options.setTimeout(remaining(deadline));
     return options;
   }
 
   /// Gloo's own functions are for one type each, and drop NaN; these are ours. Alignment is the caller's.
-  static auto two_at_a_time(const Call& call, int ranks) {
+  static auto reduce_function(const Call& call, int ranks) {
     const auto reduce = kernels(call.type, call.op).reduce;
     return [reduce, ranks](void* to, const void* a, const void* b, std::size_t count) {
       const std::array<const void*, 2> in{a, b};
@@ -195,7 +196,7 @@ class GlooCommunicator final : public Communicator {
 
   void barrier(Deadline deadline) {
     gloo::BarrierOptions options(context_);
-    options.setTimeout(until(deadline));
+    options.setTimeout(remaining(deadline));
     gloo::barrier(options);
   }
 
@@ -205,7 +206,7 @@ class GlooCommunicator final : public Communicator {
       if (call.in != call.out) options.setInput(reinterpret_cast<Element*>(input(call)), call.count);
       options.setOutput(reinterpret_cast<Element*>(output(call)), call.count);
     });
-    options.setReduceFunction(two_at_a_time(call, size()));
+    options.setReduceFunction(reduce_function(call, size()));
     gloo::allreduce(options);
   }
 
@@ -222,7 +223,7 @@ class GlooCommunicator final : public Communicator {
       options.setOutput(reinterpret_cast<Element*>(to), call.count);
     });
     options.setRoot(call.root);
-    options.setReduceFunction(two_at_a_time(call, size()));
+    options.setReduceFunction(reduce_function(call, size()));
     gloo::reduce(options);
   }
 
@@ -273,14 +274,14 @@ class GlooCommunicator final : public Communicator {
       if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
       return;
     }
-    const bool apart = call.in == call.out;
-    if (apart) scratch_.assign(call.in, call.in + call.bytes());
+    const bool in_place = call.in == call.out;
+    if (in_place) scratch_.assign(call.in, call.in + call.bytes());
     auto out = context_->createUnboundBuffer(output(call), call.bytes());
     auto in =
-        context_->createUnboundBuffer(apart ? reinterpret_cast<char*>(scratch_.data()) : input(call), call.bytes());
+        context_->createUnboundBuffer(in_place ? reinterpret_cast<char*>(scratch_.data()) : input(call), call.bytes());
     out->recv(call.from, message_slot);
     in->send(call.to, message_slot);
-    if (!in->waitSend(until(deadline)) || !out->waitRecv(until(deadline))) throw gloo::IoException("aborted");
+    if (!in->waitSend(remaining(deadline)) || !out->waitRecv(remaining(deadline))) throw gloo::IoException("aborted");
   }
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
@@ -290,18 +291,18 @@ class GlooCommunicator final : public Communicator {
   std::vector<std::byte> scratch_;
 };
 
-Result<std::shared_ptr<Communicator>> connect_library(const Group& group, std::size_t buffer_bytes,
-                                                      std::shared_ptr<Communicator> control, Deadline deadline) {
+Result<std::shared_ptr<Communicator>> connect_gloo_library(const Group& group, std::size_t buffer_bytes,
+                                                           std::shared_ptr<Communicator> control, Deadline deadline) {
   std::shared_ptr<gloo::rendezvous::Context> context;
   if (group.size > 1) {
     try {
       std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(group.address.c_str());
       context = std::make_shared<gloo::rendezvous::Context>(group.rank, group.size);
-      context->setTimeout(until(deadline));
+      context->setTimeout(remaining(deadline));
       GlooStore store(group, deadline);
       context->connectFullMesh(store, device);
     } catch (const std::exception& error) {
-      return fail(Clock::now() >= deadline ? Errc::timeout : Errc::unavailable, words_of(error));
+      return fail(Clock::now() >= deadline ? Errc::timeout : Errc::unavailable, describe(error));
     }
   }
   auto made = std::make_shared<GlooCommunicator>(group, std::move(context), std::move(control), buffer_bytes);
@@ -315,13 +316,13 @@ Result<std::string> probe_gloo() {
   return concat("gloo ", GLOO_VERSION_MAJOR, '.', GLOO_VERSION_MINOR, '.', GLOO_VERSION_PATCH);
 }
 
-Result<Chosen> connect_gloo(const Ranks& ranks, Deadline deadline) {
+Result<BackendConnection> connect_gloo(const Ranks& ranks, Deadline deadline) {
   auto control = connect_control(ranks, deadline);
   if (!control) return tl::unexpected(control.error());
-  auto made = connect_library(ranks.group, ranks.options.buffer_bytes, *control, deadline);
+  auto made = connect_gloo_library(ranks.group, ranks.options.buffer_bytes, *control, deadline);
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
   if (auto agreed = agree(ranks.group, "with_gloo", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  return Chosen{std::move(*made), "", std::move(*control)};
+  return BackendConnection{std::move(*made), "", std::move(*control)};
 }
 
 }  // namespace ddrun::collectives

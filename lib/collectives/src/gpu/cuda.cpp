@@ -15,53 +15,54 @@ namespace {
 /// gives to the functions as they are declared in cuda_abi.hpp.
 const char* fill(Driver& to) {
   const char* missing = nullptr;
-  const auto need = [&](const char* name, auto*& function) {
-    if (!take(to.library, name, function) && missing == nullptr) missing = name;
+  const auto require = [&](const char* name, auto*& function) {
+    if (!load_function(to.library, name, function) && missing == nullptr) missing = name;
   };
-  need("cuInit", to.init);
-  need("cuDriverGetVersion", to.driver_get_version);
-  need("cuGetErrorName", to.get_error_name);
-  need("cuGetErrorString", to.get_error_string);
-  need("cuDeviceGetCount", to.device_get_count);
-  need("cuDeviceGet", to.device_get);
-  need("cuDeviceGetName", to.device_get_name);
+  require("cuInit", to.init);
+  require("cuDriverGetVersion", to.driver_get_version);
+  require("cuGetErrorName", to.get_error_name);
+  require("cuGetErrorString", to.get_error_string);
+  require("cuDeviceGetCount", to.device_get_count);
+  require("cuDeviceGet", to.device_get);
+  require("cuDeviceGetName", to.device_get_name);
   // The later form tells the parts of a divided GPU apart.
-  if (!take(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid)) need("cuDeviceGetUuid", to.device_get_uuid);
-  need("cuDeviceGetAttribute", to.device_get_attribute);
-  need("cuDevicePrimaryCtxRetain", to.primary_retain);
-  need("cuDevicePrimaryCtxRelease_v2", to.primary_release);
-  need("cuCtxSetCurrent", to.ctx_set_current);
-  need("cuMemGetInfo_v2", to.mem_get_info);
-  need("cuMemAlloc_v2", to.mem_alloc);
-  need("cuMemFree_v2", to.mem_free);
-  need("cuMemcpyHtoDAsync_v2", to.copy_to_device);
-  need("cuMemcpyDtoHAsync_v2", to.copy_to_host);
-  need("cuMemsetD8Async", to.set_bytes);
-  need("cuStreamCreate", to.stream_create);
-  need("cuStreamDestroy_v2", to.stream_destroy);
-  need("cuStreamQuery", to.stream_query);
-  need("cuEventCreate", to.event_create);
-  need("cuEventDestroy_v2", to.event_destroy);
-  need("cuEventRecord", to.event_record);
-  need("cuEventQuery", to.event_query);
-  need("cuEventElapsedTime", to.event_elapsed_time);
-  need("cuStreamBeginCapture_v2", to.begin_capture);
-  need("cuStreamEndCapture", to.end_capture);
-  (void)take(to.library, "cuGraphInstantiateWithFlags", to.graph_instantiate);
-  need("cuGraphLaunch", to.graph_launch);
-  need("cuGraphDestroy", to.graph_destroy);
-  need("cuGraphExecDestroy", to.graph_exec_destroy);
-  need("cuModuleLoadData", to.module_load_data);
-  need("cuModuleUnload", to.module_unload);
-  need("cuModuleGetFunction", to.module_get_function);
-  need("cuFuncSetAttribute", to.func_set_attribute);
-  need("cuLaunchKernel", to.launch_kernel);
+  if (!load_function(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid))
+    require("cuDeviceGetUuid", to.device_get_uuid);
+  require("cuDeviceGetAttribute", to.device_get_attribute);
+  require("cuDevicePrimaryCtxRetain", to.primary_retain);
+  require("cuDevicePrimaryCtxRelease_v2", to.primary_release);
+  require("cuCtxSetCurrent", to.ctx_set_current);
+  require("cuMemGetInfo_v2", to.mem_get_info);
+  require("cuMemAlloc_v2", to.mem_alloc);
+  require("cuMemFree_v2", to.mem_free);
+  require("cuMemcpyHtoDAsync_v2", to.copy_to_device);
+  require("cuMemcpyDtoHAsync_v2", to.copy_to_host);
+  require("cuMemsetD8Async", to.set_bytes);
+  require("cuStreamCreate", to.stream_create);
+  require("cuStreamDestroy_v2", to.stream_destroy);
+  require("cuStreamQuery", to.stream_query);
+  require("cuEventCreate", to.event_create);
+  require("cuEventDestroy_v2", to.event_destroy);
+  require("cuEventRecord", to.event_record);
+  require("cuEventQuery", to.event_query);
+  require("cuEventElapsedTime", to.event_elapsed_time);
+  require("cuStreamBeginCapture_v2", to.begin_capture);
+  require("cuStreamEndCapture", to.end_capture);
+  (void)load_function(to.library, "cuGraphInstantiateWithFlags", to.graph_instantiate);
+  require("cuGraphLaunch", to.graph_launch);
+  require("cuGraphDestroy", to.graph_destroy);
+  require("cuGraphExecDestroy", to.graph_exec_destroy);
+  require("cuModuleLoadData", to.module_load_data);
+  require("cuModuleUnload", to.module_unload);
+  require("cuModuleGetFunction", to.module_get_function);
+  require("cuFuncSetAttribute", to.func_set_attribute);
+  require("cuLaunchKernel", to.launch_kernel);
   return missing;
 }
 
 }  // namespace
 
-std::string version_in_words(int version) { return concat(version / 1000, '.', version % 1000 / 10); }
+std::string format_version(int version) { return concat(version / 1000, '.', version % 1000 / 10); }
 
 Result<Driver> Driver::open() {
   const char* const chosen = std::getenv("DDRUN_CUDA_LIBRARY");
@@ -79,12 +80,12 @@ Result<Driver> Driver::open() {
     return fail(Errc::unsupported, concat("no NVIDIA driver: ", driver.library.file(), " is the toolkit's stub"));
   }
   if (status != success && status != no_device) {
-    return fail(Errc::unsupported, driver.in_words(concat(driver.library.file(), ": cuInit"), status));
+    return fail(Errc::unsupported, driver.describe(concat(driver.library.file(), ": cuInit"), status));
   }
   return driver;
 }
 
-std::string Driver::in_words(const std::string& what, Status status) const {
+std::string Driver::describe(const std::string& what, Status status) const {
   const char* name = nullptr;
   const char* text = nullptr;
   if (get_error_name(status, &name) != success || name == nullptr) return concat(what, ": error ", status);
@@ -94,12 +95,12 @@ std::string Driver::in_words(const std::string& what, Status status) const {
 
 Result<void> Driver::check(Status status, const std::string& what) const {
   if (status == success) return {};
-  return fail(Errc::unavailable, in_words(what, status));
+  return fail(Errc::unavailable, describe(what, status));
 }
 
 namespace {
 
-Result<bool> ended(const Driver& driver, Status status, const std::string& what) {
+Result<bool> is_complete(const Driver& driver, Status status, const std::string& what) {
   if (status == not_ready) return false;
   if (auto good = driver.check(status, what); !good) return tl::unexpected(good.error());
   return true;
@@ -130,7 +131,7 @@ Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
 }
 
 Device::~Device() {
-  if (context_ == nullptr || forsaken_) return;
+  if (context_ == nullptr || unusable_) return;
   if (use() && stream_ != nullptr) (void)driver_.stream_destroy(stream_);
   (void)driver_.primary_release(device_);
 }
@@ -162,8 +163,9 @@ Result<void> Device::set(std::byte* to, std::byte value, std::size_t bytes) cons
   return driver_.check(driver_.set_bytes(address_of(to), byte, bytes, stream_), "cuMemsetD8Async");
 }
 
-Result<void> Device::wait(const Alarm& alarm, Deadline deadline, const std::string& what) const {
-  return wait_until([&] { return ended(driver_, driver_.stream_query(stream_), what); }, alarm, deadline, what);
+Result<void> Device::wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const {
+  return wait_until([&] { return is_complete(driver_, driver_.stream_query(stream_), what); }, cancel_check, deadline,
+                    what);
 }
 
 Result<Array> Array::make(std::shared_ptr<Device> device, std::size_t bytes) {
@@ -191,7 +193,7 @@ Array& Array::operator=(Array&& other) noexcept {
 }
 
 Array::~Array() {
-  if (data_ == nullptr || device_->forsaken()) return;
+  if (data_ == nullptr || device_->is_unusable()) return;
   if (device_->use()) (void)device_->driver().mem_free(address_of(data_));
 }
 
@@ -214,7 +216,7 @@ Event& Event::operator=(Event&& other) noexcept {
 }
 
 Event::~Event() {
-  if (event_ == nullptr || device_->forsaken()) return;
+  if (event_ == nullptr || device_->is_unusable()) return;
   if (device_->use()) (void)device_->driver().event_destroy(event_);
 }
 
@@ -223,9 +225,10 @@ Result<void> Event::record() const {
   return driver.check(driver.event_record(event_, device_->stream()), "cuEventRecord");
 }
 
-Result<void> Event::wait(const Alarm& alarm, Deadline deadline, const std::string& what) const {
+Result<void> Event::wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const {
   const Driver& driver = device_->driver();
-  return wait_until([&] { return ended(driver, driver.event_query(event_), what); }, alarm, deadline, what);
+  return wait_until([&] { return is_complete(driver, driver.event_query(event_), what); }, cancel_check, deadline,
+                    what);
 }
 
 Result<double> Event::microseconds_since(const Event& start) const {

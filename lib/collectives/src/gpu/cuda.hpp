@@ -61,18 +61,18 @@ struct Driver {
   LaunchKernel* launch_kernel = nullptr;
 
   /// "cuMemAlloc of 4096 bytes: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
-  [[nodiscard]] std::string in_words(const std::string& what, Status status) const;
+  [[nodiscard]] std::string describe(const std::string& what, Status status) const;
   /// Success, or `unavailable` with those words.
   [[nodiscard]] Result<void> check(Status status, const std::string& what) const;
 };
 
 /// 13000 as "13.0".
-[[nodiscard]] std::string version_in_words(int version);
+[[nodiscard]] std::string format_version(int version);
 
 /// Asked now and then during a wait; a failure ends it.
-using Alarm = std::function<Result<void>()>;
+using CancelCheck = std::function<Result<void>()>;
 /// None: the wait ends with the work or at the deadline.
-inline Result<void> calm() { return {}; }
+inline Result<void> never_cancel() { return {}; }
 
 /// One GPU as this process uses it: its primary context and a stream, on which everything happens in order. What it
 /// gives out must be gone before it. Failures are `unavailable`, in the driver's words.
@@ -102,10 +102,10 @@ class Device {
   [[nodiscard]] Result<void> set(std::byte* to, std::byte value, std::size_t bytes) const;
 
   /// Until everything on the stream is done.
-  [[nodiscard]] Result<void> wait(const Alarm& alarm, Deadline deadline, const std::string& what) const;
+  [[nodiscard]] Result<void> wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const;
   /// Gives up: nothing is freed or waited for any more, as work that never ends may still use it.
-  void forsake() { forsaken_ = true; }
-  [[nodiscard]] bool forsaken() const { return forsaken_; }
+  void mark_unusable() { unusable_ = true; }
+  [[nodiscard]] bool is_unusable() const { return unusable_; }
 
  private:
   explicit Device(Driver driver) : driver_(std::move(driver)) {}
@@ -117,7 +117,7 @@ class Device {
   std::string name_;
   int multiprocessors_ = 1;
   int max_shared_memory_ = 0;
-  bool forsaken_ = false;
+  bool unusable_ = false;
 };
 
 /// An array of a device.
@@ -150,7 +150,7 @@ class Event {
 
   /// The place is here: after all that is on the stream now.
   [[nodiscard]] Result<void> record() const;
-  [[nodiscard]] Result<void> wait(const Alarm& alarm, Deadline deadline, const std::string& what) const;
+  [[nodiscard]] Result<void> wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const;
   /// From `start` to this; both have been waited for.
   [[nodiscard]] Result<double> microseconds_since(const Event& start) const;
 

@@ -27,21 +27,21 @@ Result<std::unique_ptr<DeviceMemory>> DeviceMemory::make(std::shared_ptr<cuda::D
   auto counter = cuda::Array::make(std::move(device), sizeof(std::uint64_t));
   if (!counter) return tl::unexpected(counter.error());
   made->counter_ = std::move(*counter);
-  if (auto good = made->try_out(); !good) return tl::unexpected(good.error());
+  if (auto good = made->self_test(); !good) return tl::unexpected(good.error());
   return made;
 }
 
 Result<void> DeviceMemory::wait(const std::string& what) const {
-  return device_->wait(cuda::calm, Clock::now() + work_limit, what);
+  return device_->wait(cuda::never_cancel, Clock::now() + work_limit, what);
 }
 
-bool DeviceMemory::suits(const Sequence& sequence) const {
+bool DeviceMemory::fits_shared_memory(const Sequence& sequence) const {
   return kernels_ && GpuKernels::table_bytes(sequence) <= static_cast<std::size_t>(device_->max_shared_memory());
 }
 
 Result<void> DeviceMemory::fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) {
   if (auto used = device_->use(); !used) return used;
-  if (suits(sequence)) {
+  if (fits_shared_memory(sequence)) {
     const auto table = table_of(sequence);
     if (!table) return tl::unexpected(table.error());
     if (auto done = kernels_->fill(data, sequence, (*table)->data(), first); !done) return done;
@@ -61,7 +61,7 @@ Result<std::uint64_t> DeviceMemory::count_wrong(std::span<const std::byte> data,
                                                 std::uint64_t first) {
   if (auto used = device_->use(); !used) return tl::unexpected(used.error());
   std::uint64_t wrong = 0;
-  if (suits(sequence)) {
+  if (fits_shared_memory(sequence)) {
     const auto table = table_of(sequence);
     if (!table) return tl::unexpected(table.error());
     const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
@@ -119,7 +119,7 @@ Result<const cuda::Array*> DeviceMemory::table_of(const Sequence& sequence) {
 }
 
 /// A comparison that never finds anything would say that all is well.
-Result<void> DeviceMemory::try_out() {
+Result<void> DeviceMemory::self_test() {
   constexpr std::size_t trial_length = 101;
   constexpr std::size_t trial_count = 40'009;
   constexpr std::size_t trial_wrong = 20'011;

@@ -37,8 +37,8 @@ class DeviceMemory final : public Memory {
   explicit DeviceMemory(std::shared_ptr<cuda::Device> device) : device_(std::move(device)) {}
   [[nodiscard]] Result<void> wait(const std::string& what) const;
   [[nodiscard]] Result<const cuda::Array*> table_of(const Sequence& sequence);
-  [[nodiscard]] bool suits(const Sequence& sequence) const;
-  [[nodiscard]] Result<void> try_out();
+  [[nodiscard]] bool fits_shared_memory(const Sequence& sequence) const;
+  [[nodiscard]] Result<void> self_test();
 
   std::shared_ptr<cuda::Device> device_;
   std::optional<GpuKernels> kernels_;

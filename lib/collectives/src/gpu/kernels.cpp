@@ -45,7 +45,7 @@ struct Walk {
         bytes(data.size()),
         words(cuda::address_of(table)),
         period(static_cast<std::uint32_t>(sequence.period().size())),
-        turn(static_cast<std::uint32_t>(Sequence::turn() * element % period)),
+        period_shift(static_cast<std::uint32_t>(Sequence::period_shift() * element % period)),
         begin(first * element) {}
 
   std::size_t element;
@@ -53,7 +53,7 @@ struct Walk {
   std::uint64_t bytes;
   cuda::Address words;
   std::uint32_t period;
-  std::uint32_t turn;
+  std::uint32_t period_shift;
   std::uint64_t begin;
 };
 
@@ -82,7 +82,7 @@ GpuKernels& GpuKernels::operator=(GpuKernels&& other) noexcept {
 }
 
 GpuKernels::~GpuKernels() {
-  if (module_ == nullptr || device_->forsaken()) return;
+  if (module_ == nullptr || device_->is_unusable()) return;
   if (device_->use()) (void)device_->driver().module_unload(module_);
 }
 
@@ -118,7 +118,8 @@ Result<void> GpuKernels::fill(std::span<std::byte> data, const Sequence& sequenc
                               std::uint64_t first) const {
   if (data.empty()) return {};
   Walk walk(data, sequence, table, first);
-  const std::array<void*, 6> arguments{&walk.address, &walk.bytes, &walk.words, &walk.period, &walk.turn, &walk.begin};
+  const std::array<void*, 6> arguments{&walk.address, &walk.bytes,        &walk.words,
+                                       &walk.period,  &walk.period_shift, &walk.begin};
   return launch(concat("ddrun_fill_", walk.element), table_bytes(sequence), arguments);
 }
 
@@ -127,8 +128,8 @@ Result<void> GpuKernels::count_wrong(std::span<const std::byte> data, const Sequ
   if (data.empty()) return {};
   Walk walk(data, sequence, table, first);
   cuda::Address wrong = cuda::address_of(counter);
-  const std::array<void*, 7> arguments{&walk.address, &walk.bytes, &walk.words, &walk.period,
-                                       &walk.turn,    &walk.begin, &wrong};
+  const std::array<void*, 7> arguments{&walk.address,      &walk.bytes, &walk.words, &walk.period,
+                                       &walk.period_shift, &walk.begin, &wrong};
   return launch(concat("ddrun_count_wrong_", walk.element), table_bytes(sequence), arguments);
 }
 

@@ -36,7 +36,7 @@ class NcclBuffers {
   [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
   [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
   /// Whether they can be registered.
-  [[nodiscard]] bool are_nccls() const { return free_ != nullptr; }
+  [[nodiscard]] bool from_nccl() const { return free_ != nullptr; }
 
  private:
   NcclBuffers(std::shared_ptr<cuda::Device> device, std::size_t bytes) : device_(std::move(device)), bytes_(bytes) {}
@@ -62,8 +62,9 @@ class NcclCommunicator final : public Communicator {
 
   [[nodiscard]] std::string_view name() const override { return "nccl"; }
   [[nodiscard]] std::string details() const override { return details_; }
-  [[nodiscard]] std::optional<Error> trouble() override { return control_->trouble(); }
-  [[nodiscard]] std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const override;
+  [[nodiscard]] std::optional<Error> async_error() override { return control_->async_error(); }
+  [[nodiscard]] std::string unsupported_reason(Collective collective, DataType type, ReduceOp op,
+                                               bool in_place) const override;
   [[nodiscard]] std::span<std::byte> send_buffer() override { return buffers_.send(); }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return buffers_.recv(); }
   [[nodiscard]] Memory& memory() override { return *memory_; }
@@ -77,25 +78,25 @@ class NcclCommunicator final : public Communicator {
   [[nodiscard]] Result<double> run_timed(const Call& call, int times, Milliseconds timeout) override;
 
   [[nodiscard]] Call on_device(const Call& call) const;
-  [[nodiscard]] Result<void> agree_on(const Call& call, Deadline deadline);
+  [[nodiscard]] Result<void> check_same_call(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> enqueue(const Call& call, Deadline deadline);
   [[nodiscard]] nccl::Status exchange_blocks(const Call& call);
   [[nodiscard]] Result<void> wait_for(const cuda::Event& event, const Call& call, Deadline deadline);
   [[nodiscard]] Result<double> time_calls(const Call& call, int times, Milliseconds timeout);
   [[nodiscard]] Result<double> time_graph(const Call& call, int times, Milliseconds timeout);
   template <class Value>
-  [[nodiscard]] Result<Value> aborted(Result<Value> result);
+  [[nodiscard]] Result<Value> abort_on_error(Result<Value> result);
 
   std::shared_ptr<Communicator> control_;
   std::shared_ptr<cuda::Device> device_;
   std::unique_ptr<DeviceMemory> memory_;
   NcclBuffers buffers_;
-  cuda::Array nothing_;  ///< what barriers sum
+  cuda::Array barrier_scratch_;  ///< what barriers sum
   cuda::Event start_;
   cuda::Event end_;
   std::vector<cuda::Event> marks_;
   std::unique_ptr<NcclSession> session_;  ///< last: it ends before what it uses
-  bool waits_for_each_;
+  bool blocking_;
   int graph_launches_;
   double last_call_microseconds_ = 0;  ///< 0: unknown
   std::string details_;
@@ -143,7 +144,7 @@ NcclBuffers::NcclBuffers(NcclBuffers&& other) noexcept
       free_(std::exchange(other.free_, nullptr)) {}
 
 NcclBuffers::~NcclBuffers() {
-  if (free_ == nullptr || device_->forsaken() || !device_->use()) return;
+  if (free_ == nullptr || device_->is_unusable() || !device_->use()) return;
   for (std::byte* const data : data_) {
     if (data != nullptr) (void)free_(data);
   }
@@ -167,7 +168,7 @@ struct NcclCommunicator::Local {
   std::shared_ptr<cuda::Device> device;
   std::unique_ptr<DeviceMemory> memory;
   NcclBuffers buffers;
-  cuda::Array nothing;
+  cuda::Array barrier_scratch;
   cuda::Event start;
   cuda::Event end;
   std::vector<cuda::Event> marks;
@@ -183,17 +184,17 @@ struct NcclCommunicator::Local {
     if (!buffers) return tl::unexpected(buffers.error());
     auto memory = DeviceMemory::make(*device);
     if (!memory) return tl::unexpected(memory.error());
-    auto nothing = cuda::Array::make(*device, sizeof(float));
-    if (!nothing) return tl::unexpected(nothing.error());
-    if (auto zero = (*memory)->set({nothing->data(), sizeof(float)}, std::byte{0}); !zero) {
+    auto barrier_scratch = cuda::Array::make(*device, sizeof(float));
+    if (!barrier_scratch) return tl::unexpected(barrier_scratch.error());
+    if (auto zero = (*memory)->set({barrier_scratch->data(), sizeof(float)}, std::byte{0}); !zero) {
       return tl::unexpected(zero.error());
     }
     auto start = cuda::Event::make(*device, cuda::Event::Kind::timing);
     if (!start) return tl::unexpected(start.error());
     auto end = cuda::Event::make(*device, cuda::Event::Kind::timing);
     if (!end) return tl::unexpected(end.error());
-    return Local{std::move(*library), std::move(*device), std::move(*memory), std::move(*buffers),
-                 std::move(*nothing), std::move(*start),  std::move(*end),    {}};
+    return Local{std::move(*library),         std::move(*device), std::move(*memory), std::move(*buffers),
+                 std::move(*barrier_scratch), std::move(*start),  std::move(*end),    {}};
   }
 };
 
@@ -204,7 +205,7 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::connect(const Group& gro
   auto local = Local::make(plan.devices[static_cast<std::size_t>(group.rank)], options.buffer_bytes);
   const Result<void> mine = local ? Result<void>() : Result<void>(tl::unexpected(local.error()));
   if (auto agreed = agree(group, "gpu", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  auto ids = meet_for_nccl(group, local->library, ranks_per_nccl_id(local->library), deadline);
+  auto ids = exchange_nccl_ids(group, local->library, ranks_per_nccl_id(local->library), deadline);
   if (!ids) return tl::unexpected(ids.error());
   auto session = NcclSession::start(group, {local->library, local->device, control}, std::move(*ids), deadline);
   if (!session) {
@@ -223,14 +224,14 @@ NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions
       device_(std::move(local.device)),
       memory_(std::move(local.memory)),
       buffers_(std::move(local.buffers)),
-      nothing_(std::move(local.nothing)),
+      barrier_scratch_(std::move(local.barrier_scratch)),
       start_(std::move(local.start)),
       end_(std::move(local.end)),
       session_(std::move(session)),
-      waits_for_each_(options.nccl_blocking),
+      blocking_(options.nccl_blocking),
       graph_launches_(options.nccl_graph_launches),
-      details_(concat("NCCL ", nccl::version_in_words(session_->library().version), ", ", device_->name())) {
-  if (!buffers_.are_nccls()) return;
+      details_(concat("NCCL ", nccl::format_version(session_->library().version), ", ", device_->name())) {
+  if (!buffers_.from_nccl()) return;
   bool registered = true;
   for (const auto buffer : {buffers_.send(), buffers_.recv()}) {
     registered = registered && session_->register_memory(buffer.data(), buffer.size());
@@ -240,7 +241,8 @@ NcclCommunicator::NcclCommunicator(const Group& group, const CommunicatorOptions
 
 NcclCommunicator::~NcclCommunicator() = default;
 
-std::string NcclCommunicator::lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const {
+std::string NcclCommunicator::unsupported_reason(Collective collective, DataType type, ReduceOp op,
+                                                 bool in_place) const {
   if (collective == Collective::barrier) return {};
   if (size() == 1 && in_place) return "one rank in place: nccl does nothing";
   if (in_place && (collective == Collective::all_to_all || collective == Collective::send_recv)) {
@@ -256,28 +258,28 @@ std::string NcclCommunicator::lacks(Collective collective, DataType type, Reduce
 
 /// After a failure nothing may stay on the device that waits for a peer.
 template <class Value>
-Result<Value> NcclCommunicator::aborted(Result<Value> result) {
+Result<Value> NcclCommunicator::abort_on_error(Result<Value> result) {
   if (!result) session_->abort();
   return result;
 }
 
 Call NcclCommunicator::on_device(const Call& call) const {
   if (call.collective != Collective::barrier) return call;
-  Call meeting = call;
-  meeting.in = meeting.out = nothing_.data();
-  return meeting;
+  Call barrier_in_place = call;
+  barrier_in_place.in = barrier_in_place.out = barrier_scratch_.data();
+  return barrier_in_place;
 }
 
 Result<void> NcclCommunicator::run(const Call& call, Deadline deadline) {
   if (auto used = device_->use(); !used) return used;
-  if (auto same = agree_on(call, deadline); !same) return aborted(same);
-  if (auto done = enqueue(on_device(call), deadline); !done) return aborted(done);
-  const auto alarm = [this] { return session_->alarm(); };
-  return aborted(device_->wait(alarm, deadline, in_words(collectives::kind_of(call), call.count)));
+  if (auto same = check_same_call(call, deadline); !same) return abort_on_error(same);
+  if (auto done = enqueue(on_device(call), deadline); !done) return abort_on_error(done);
+  const auto cancel_check = [this] { return session_->cancel_reason(); };
+  return abort_on_error(device_->wait(cancel_check, deadline, describe(collectives::kind_of(call), call.count)));
 }
 
 /// NCCL itself would wait for ever, or mix up data, where ranks make different calls.
-Result<void> NcclCommunicator::agree_on(const Call& call, Deadline deadline) {
+Result<void> NcclCommunicator::check_same_call(const Call& call, Deadline deadline) {
   if (size() == 1) return {};
   const std::uint64_t kind = collectives::kind_of(call);
   // The maximum of each number and of its complement, which is the minimum's.
@@ -292,10 +294,10 @@ Result<void> NcclCommunicator::agree_on(const Call& call, Deadline deadline) {
   const auto table = std::as_writable_bytes(std::span(all));
   if (auto done = control_->all_reduce(table, table, DataType::uint64, ReduceOp::max, deadline); !done) return done;
   for (int peer = 0; peer < size(); ++peer) {
-    const std::uint64_t its_kind = all[2 * static_cast<std::size_t>(peer)];
-    const std::uint64_t its_count = all[2 * static_cast<std::size_t>(peer) + 1];
-    if (its_kind == kind && its_count == call.count) continue;
-    return different_calls(peer, static_cast<std::uint32_t>(its_kind), its_count, rank(), call);
+    const std::uint64_t peer_kind = all[2 * static_cast<std::size_t>(peer)];
+    const std::uint64_t peer_count = all[2 * static_cast<std::size_t>(peer) + 1];
+    if (peer_kind == kind && peer_count == call.count) continue;
+    return call_mismatch(peer, static_cast<std::uint32_t>(peer_kind), peer_count, rank(), call);
   }
   return {};
 }
@@ -308,7 +310,7 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const bool from_all = call.collective == Collective::gather || call.collective == Collective::all_to_all;
   const bool to_all = call.collective == Collective::scatter || call.collective == Collective::all_to_all;
   const bool is_root = rank() == call.root;
-  const bool here = collectives::in_place(call, rank(), size());
+  const bool is_in_place = collectives::in_place(call, rank(), size());
   nccl::Status first = nccl.group_start();
   const auto keep = [&](nccl::Status status) {
     if (first == nccl::success || first == nccl::in_progress) first = status;
@@ -324,14 +326,14 @@ nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
     receive(call.from, 0);
   } else {
     for (int peer = 0; peer < size(); ++peer) {
-      if (here && peer == rank()) continue;
+      if (is_in_place && peer == rank()) continue;
       const auto block = static_cast<std::size_t>(peer);
       if (to_all && (call.collective == Collective::all_to_all || is_root)) send(peer, block);
       if (from_all && (call.collective == Collective::all_to_all || is_root)) receive(peer, block);
     }
-    const bool own_is_there = here && is_root;
-    if (call.collective == Collective::gather && !own_is_there) send(call.root, 0);
-    if (call.collective == Collective::scatter && !own_is_there) receive(call.root, 0);
+    const bool own_block_in_place = is_in_place && is_root;
+    if (call.collective == Collective::gather && !own_block_in_place) send(call.root, 0);
+    if (call.collective == Collective::scatter && !own_block_in_place) receive(call.root, 0);
   }
   const nccl::Status last = nccl.group_end();
   return first != nccl::success && first != nccl::in_progress ? first : last;
@@ -362,24 +364,24 @@ Result<void> NcclCommunicator::enqueue(const Call& call, Deadline deadline) {
     case Collective::all_to_all:
     case Collective::send_recv: status = exchange_blocks(call); break;
   }
-  return session_->settle(in_words(collectives::kind_of(call), call.count), status, deadline);
+  return session_->wait_complete(describe(collectives::kind_of(call), call.count), status, deadline);
 }
 
 Result<void> NcclCommunicator::wait_for(const cuda::Event& event, const Call& call, Deadline deadline) {
-  const auto alarm = [this] { return session_->alarm(); };
-  return event.wait(alarm, deadline, in_words(collectives::kind_of(call), call.count));
+  const auto cancel_check = [this] { return session_->cancel_reason(); };
+  return event.wait(cancel_check, deadline, describe(collectives::kind_of(call), call.count));
 }
 
 Result<double> NcclCommunicator::run_timed(const Call& call, int times, Milliseconds timeout) {
   const auto failed = [&](const Result<void>& result) {
-    return aborted(Result<double>(tl::unexpected(result.error())));
+    return abort_on_error(Result<double>(tl::unexpected(result.error())));
   };
   if (auto used = device_->use(); !used) return failed(used);
-  if (auto same = agree_on(call, Clock::now() + timeout); !same) return failed(same);
-  const Call ours = on_device(call);
-  auto took = graph_launches_ > 0 ? time_graph(ours, times, timeout) : time_calls(ours, times, timeout);
+  if (auto same = check_same_call(call, Clock::now() + timeout); !same) return failed(same);
+  const Call device_call = on_device(call);
+  auto took = graph_launches_ > 0 ? time_graph(device_call, times, timeout) : time_calls(device_call, times, timeout);
   if (took) last_call_microseconds_ = std::max(*took / times, 0.1);
-  return aborted(std::move(took));
+  return abort_on_error(std::move(took));
 }
 
 /// Calls are put on the stream without waiting; marks between them show that they go on.
@@ -388,8 +390,8 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
   const double affordable =
       static_cast<double>(timeout.count()) * 1e3 / part_between_marks / std::max(last_call_microseconds_, 0.1);
   int between = static_cast<int>(std::clamp(affordable, 1.0, static_cast<double>(max_between_marks)));
-  if (waits_for_each_ || last_call_microseconds_ == 0) between = 1;
-  const auto marks_needed = static_cast<std::size_t>(waits_for_each_ ? 1 : (times - 1) / between + 1);
+  if (blocking_ || last_call_microseconds_ == 0) between = 1;
+  const auto marks_needed = static_cast<std::size_t>(blocking_ ? 1 : (times - 1) / between + 1);
   while (marks_.size() < std::min<std::size_t>(marks_needed, max_between_marks)) {
     auto mark = cuda::Event::make(device_, cuda::Event::Kind::order);
     if (!mark) return tl::unexpected(mark.error());
@@ -397,22 +399,22 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
   }
   std::size_t recorded = 0;
   std::size_t passed = 0;
-  const auto pass_one = [&] { return wait_for(marks_[passed++ % marks_.size()], call, Clock::now() + timeout); };
+  const auto wait_next_mark = [&] { return wait_for(marks_[passed++ % marks_.size()], call, Clock::now() + timeout); };
   if (auto done = start_.record(); !done) return failed(done);
   for (int i = 0; i < times; ++i) {
     if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
     if (i % between != between - 1 || i + 1 == times) continue;
     // A mark is used again only when it has been passed, so that no more than so many calls are under way.
     if (recorded - passed == marks_.size()) {
-      if (auto done = pass_one(); !done) return failed(done);
+      if (auto done = wait_next_mark(); !done) return failed(done);
     }
     if (auto done = marks_[recorded++ % marks_.size()].record(); !done) return failed(done);
-    if (!waits_for_each_) continue;
-    if (auto done = pass_one(); !done) return failed(done);
+    if (!blocking_) continue;
+    if (auto done = wait_next_mark(); !done) return failed(done);
   }
   if (auto done = end_.record(); !done) return failed(done);
   while (passed < recorded) {
-    if (auto done = pass_one(); !done) return failed(done);
+    if (auto done = wait_next_mark(); !done) return failed(done);
   }
   if (auto done = wait_for(end_, call, Clock::now() + timeout); !done) return failed(done);
   return end_.microseconds_since(start_);
@@ -423,14 +425,14 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   if (driver.graph_instantiate == nullptr) {
     return fail(Errc::unsupported,
-                concat("graphs need a driver for CUDA 11.4, this one is for ", cuda::version_in_words(driver.version)));
+                concat("graphs need a driver for CUDA 11.4, this one is for ", cuda::format_version(driver.version)));
   }
   const auto do_check = [&](cuda::Status status, const char* what) { return driver.check(status, what); };
   // What a call needs for the first time must not happen while calls are only written down.
   if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
-  const auto alarm = [this] { return session_->alarm(); };
-  const std::string words = in_words(collectives::kind_of(call), call.count);
-  if (auto done = device_->wait(alarm, Clock::now() + timeout, words); !done) return failed(done);
+  const auto cancel_check = [this] { return session_->cancel_reason(); };
+  const std::string words = describe(collectives::kind_of(call), call.count);
+  if (auto done = device_->wait(cancel_check, Clock::now() + timeout, words); !done) return failed(done);
 
   if (auto done = do_check(driver.begin_capture(device_->stream(), cuda::relaxed_capture), "cuStreamBeginCapture");
       !done) {
@@ -464,14 +466,14 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
 }
 
 Result<std::string> probe_nccl() {
-  const GpuSurvey survey = GpuSurvey::mine(true);
+  const GpuSurvey survey = GpuSurvey::of_this_process(true);
   if (survey.devices.empty() || survey.nccl == 0) {
-    return fail(Errc::unsupported, concat("nccl cannot run here: ", survey.in_words()));
+    return fail(Errc::unsupported, concat("nccl cannot run here: ", survey.describe()));
   }
-  return survey.in_words();
+  return survey.describe();
 }
 
-Suits suits_nccl(const Ranks& ranks) {
+Eligibility nccl_eligibility(const Ranks& ranks) {
   const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
   if (plan.possible() && plan.problem.empty()) return {};
   const bool any = std::any_of(ranks.surveys.begin(), ranks.surveys.end(),
@@ -479,14 +481,14 @@ Suits suits_nccl(const Ranks& ranks) {
   return {false, any ? plan.problem : std::string()};
 }
 
-Result<Chosen> connect_nccl(const Ranks& ranks, Deadline deadline) {
+Result<BackendConnection> connect_nccl(const Ranks& ranks, Deadline deadline) {
   const GpuPlan plan = plan_gpus(ranks.surveys, ranks.hosts);
   if (!plan.possible()) return fail(Errc::unsupported, concat("nccl cannot run here: ", plan.problem));
   auto control = connect_control(ranks, deadline);
   if (!control) return tl::unexpected(control.error());
   auto made = NcclCommunicator::connect(ranks.group, ranks.options, plan, *control, deadline);
   if (!made) return tl::unexpected(made.error());
-  return Chosen{std::move(*made), "there is a GPU for each rank", std::move(*control)};
+  return BackendConnection{std::move(*made), "there is a GPU for each rank", std::move(*control)};
 }
 
 }  // namespace ddrun::collectives

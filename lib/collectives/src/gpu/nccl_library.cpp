@@ -11,37 +11,37 @@ namespace {
 /// Name of the first function that is missing; null if all that are needed are there.
 const char* fill(Library& to) {
   const char* missing = nullptr;
-  const auto need = [&](const char* name, auto*& function) {
-    if (!take(to.library, name, function) && missing == nullptr) missing = name;
+  const auto require = [&](const char* name, auto*& function) {
+    if (!load_function(to.library, name, function) && missing == nullptr) missing = name;
   };
-  need("ncclGetUniqueId", to.get_unique_id);
-  need("ncclCommInitRankConfig", to.comm_init_rank_config);
-  need("ncclCommFinalize", to.comm_finalize);
-  need("ncclCommDestroy", to.comm_destroy);
-  need("ncclCommAbort", to.comm_abort);
-  need("ncclCommGetAsyncError", to.comm_get_async_error);
-  need("ncclGetErrorString", to.get_error_string);
-  need("ncclGetLastError", to.get_last_error);
-  need("ncclAllReduce", to.all_reduce);
-  need("ncclBroadcast", to.broadcast);
-  need("ncclReduce", to.reduce);
-  need("ncclAllGather", to.all_gather);
-  need("ncclReduceScatter", to.reduce_scatter);
-  need("ncclSend", to.send);
-  need("ncclRecv", to.recv);
-  need("ncclGroupStart", to.group_start);
-  need("ncclGroupEnd", to.group_end);
-  (void)take(to.library, "ncclCommInitRankScalable", to.comm_init_rank_scalable);
-  (void)take(to.library, "ncclMemAlloc", to.mem_alloc);
-  (void)take(to.library, "ncclMemFree", to.mem_free);
-  (void)take(to.library, "ncclCommRegister", to.comm_register);
-  (void)take(to.library, "ncclCommDeregister", to.comm_deregister);
+  require("ncclGetUniqueId", to.get_unique_id);
+  require("ncclCommInitRankConfig", to.comm_init_rank_config);
+  require("ncclCommFinalize", to.comm_finalize);
+  require("ncclCommDestroy", to.comm_destroy);
+  require("ncclCommAbort", to.comm_abort);
+  require("ncclCommGetAsyncError", to.comm_get_async_error);
+  require("ncclGetErrorString", to.get_error_string);
+  require("ncclGetLastError", to.get_last_error);
+  require("ncclAllReduce", to.all_reduce);
+  require("ncclBroadcast", to.broadcast);
+  require("ncclReduce", to.reduce);
+  require("ncclAllGather", to.all_gather);
+  require("ncclReduceScatter", to.reduce_scatter);
+  require("ncclSend", to.send);
+  require("ncclRecv", to.recv);
+  require("ncclGroupStart", to.group_start);
+  require("ncclGroupEnd", to.group_end);
+  (void)load_function(to.library, "ncclCommInitRankScalable", to.comm_init_rank_scalable);
+  (void)load_function(to.library, "ncclMemAlloc", to.mem_alloc);
+  (void)load_function(to.library, "ncclMemFree", to.mem_free);
+  (void)load_function(to.library, "ncclCommRegister", to.comm_register);
+  (void)load_function(to.library, "ncclCommDeregister", to.comm_deregister);
   return missing;
 }
 
 }  // namespace
 
-std::string version_in_words(int version) {
+std::string format_version(int version) {
   const int unit = version < 10000 ? 1000 : 10000;
   return concat(version / unit, '.', version % unit / 100, '.', version % 100);
 }
@@ -55,18 +55,19 @@ Result<Library> Library::open() {
                                           is_chosen ? "" : " (DDRUN_NCCL_LIBRARY can name the file)"));
   }
   Library opened{std::move(*library)};
-  if (!take(opened.library, "ncclGetVersion", opened.get_version) || opened.get_version(&opened.version) != success) {
+  if (!load_function(opened.library, "ncclGetVersion", opened.get_version) ||
+      opened.get_version(&opened.version) != success) {
     return fail(Errc::unsupported, concat(opened.library.file(), " is not NCCL: it does not tell its version"));
   }
   const char* const missing = fill(opened);
   if (missing != nullptr) {
-    return fail(Errc::unsupported, concat(opened.library.file(), " is NCCL ", version_in_words(opened.version),
+    return fail(Errc::unsupported, concat(opened.library.file(), " is NCCL ", format_version(opened.version),
                                           " and has no ", missing, ": NCCL 2.14 or later is needed"));
   }
   return opened;
 }
 
-std::string Library::in_words(const std::string& what, Status status, Comm comm) const {
+std::string Library::describe(const std::string& what, Status status, Comm comm) const {
   const char* const text = get_error_string(status);
   const char* const last = get_last_error(comm);
   std::string words = concat(what, ": ", text != nullptr ? text : "unknown error");

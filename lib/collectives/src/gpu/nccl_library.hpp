@@ -48,10 +48,10 @@ struct Library {
   }
 
   /// "ncclAllReduce: unhandled cuda error (out of memory)". `comm` may be null.
-  [[nodiscard]] std::string in_words(const std::string& what, Status status, Comm comm) const;
+  [[nodiscard]] std::string describe(const std::string& what, Status status, Comm comm) const;
 };
 
 /// 22809 as "2.28.9".
-[[nodiscard]] std::string version_in_words(int version);
+[[nodiscard]] std::string format_version(int version);
 
 }  // namespace ddrun::collectives::nccl

@@ -17,9 +17,9 @@ namespace {
 
 constexpr char hex_digits[] = "0123456789abcdef";
 
-std::string in_digits(const nccl::UniqueId& id) { return in_hex(std::as_bytes(std::span(id.internal))); }
+std::string to_hex(const nccl::UniqueId& id) { return in_hex(std::as_bytes(std::span(id.internal))); }
 
-Result<nccl::UniqueId> from_digits(const std::string& text, std::size_t rank) {
+Result<nccl::UniqueId> from_hex(const std::string& text, std::size_t rank) {
   nccl::UniqueId id{};
   const auto bad = [&] { return fail(Errc::protocol, concat("rank ", rank, " gave no id of NCCL: ", text)); };
   if (text.size() != 2 * id.internal.size()) return bad();
@@ -42,8 +42,8 @@ int ranks_per_nccl_id(const nccl::Library& library) {
   return library.comm_init_rank_scalable != nullptr ? many_ranks_per_id : std::numeric_limits<int>::max();
 }
 
-Result<std::vector<nccl::UniqueId>> meet_for_nccl(const Group& group, const nccl::Library& library, int ranks_per_id,
-                                                  Deadline deadline) {
+Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const nccl::Library& library,
+                                                      int ranks_per_id, Deadline deadline) {
   // Every so-many-th rank: those are on different machines, so each serves its part.
   const bool makes_one = group.rank % ranks_per_id == 0;
   nccl::UniqueId mine{};
@@ -51,26 +51,26 @@ Result<std::vector<nccl::UniqueId>> meet_for_nccl(const Group& group, const nccl
   if (makes_one) {
     const nccl::Status status = library.get_unique_id(&mine);
     if (status != nccl::success) {
-      made = fail(Errc::unavailable, library.in_words("ncclGetUniqueId", status, nullptr));
+      made = fail(Errc::unavailable, library.describe("ncclGetUniqueId", status, nullptr));
     }
   }
   const std::string line =
-      made ? concat(library.version, ' ', makes_one ? in_digits(mine) : "") : concat("! ", made.error().message);
+      made ? concat(library.version, ' ', makes_one ? to_hex(mine) : "") : concat("! ", made.error().message);
   const auto lines = exchange(group, "nccl", line, deadline);
   if (!lines) return tl::unexpected(lines.error());
   std::vector<nccl::UniqueId> ids;
   const std::string ours = std::to_string(library.version);
   for (std::size_t rank = 0; rank < lines->size(); ++rank) {
-    const std::string& said = (*lines)[rank];
-    const std::string version = said.substr(0, said.find(' '));
-    const std::string rest = said.substr(std::min(said.size(), version.size() + 1));
+    const std::string& line_of_rank = (*lines)[rank];
+    const std::string version = line_of_rank.substr(0, line_of_rank.find(' '));
+    const std::string rest = line_of_rank.substr(std::min(line_of_rank.size(), version.size() + 1));
     if (version == "!") return fail(Errc::unavailable, concat("rank ", rank, ": ", rest));
     if (version != ours) {
       return fail(Errc::invalid_argument, concat("rank ", group.rank, " has NCCL version ", ours, ", rank ", rank,
                                                  " has ", version, ": all ranks must have the same"));
     }
     if (rest.empty()) continue;
-    auto id = from_digits(rest, rank);
+    auto id = from_hex(rest, rank);
     if (!id) return tl::unexpected(id.error());
     ids.push_back(*id);
   }
@@ -90,16 +90,16 @@ class FailureBoard {
   explicit FailureBoard(const Group& group)
       : group_(group), key_(group.prefix + "nccl/failed"), pause_(200 + group.size / 5) {}
 
-  void tell(const Error& error) {
+  void report(const Error& error) {
     if (group_.size == 1) return;
     (void)group_.store->compare_set(key_, "", concat("rank ", group_.rank, ": ", error.message), soon());
   }
 
-  [[nodiscard]] Result<void> look() {
+  [[nodiscard]] Result<void> check() {
     if (group_.size == 1 || Clock::now() < next_) return {};
     next_ = Clock::now() + pause_;
-    const auto there = group_.store->check({&key_, 1}, soon());
-    if (!there || !*there) return {};
+    const auto has_failure = group_.store->check({&key_, 1}, soon());
+    if (!has_failure || !*has_failure) return {};
     const auto words = group_.store->get(key_, soon());
     return fail(Errc::unavailable, words ? *words : std::string("another rank failed"));
   }
@@ -130,29 +130,29 @@ Result<std::unique_ptr<NcclSession>> NcclSession::start(const Group& group, Part
               : library.comm_init_rank_config(&made->comm_, group.size, ids[0], group.rank, &config);
   Result<void> ready;
   if (status != nccl::success && status != nccl::in_progress) {
-    ready = fail(Errc::unavailable, library.in_words(what, status, nullptr));
+    ready = fail(Errc::unavailable, library.describe(what, status, nullptr));
     made->comm_ = nullptr;
   } else {
     bool others_failed = false;
     const auto done = [&]() -> Result<bool> {
-      bool going_on = false;
-      if (auto looked = made->look(what, going_on); !looked) return tl::unexpected(looked.error());
-      return !going_on;
+      bool pending = false;
+      if (auto polled = made->poll_state(what, pending); !polled) return tl::unexpected(polled.error());
+      return !pending;
     };
-    const auto alarm = [&]() -> Result<void> {
-      if (auto trouble = made->parts_.control->trouble()) return tl::unexpected(*trouble);
-      auto looked = board.look();
-      others_failed = !looked;
-      return looked;
+    const auto cancel_check = [&]() -> Result<void> {
+      if (auto async_error = made->parts_.control->async_error()) return tl::unexpected(*async_error);
+      auto polled = board.check();
+      others_failed = !polled;
+      return polled;
     };
-    ready = wait_until(done, alarm, deadline, what);
+    ready = wait_until(done, cancel_check, deadline, what);
     if (!ready && others_failed) {
       made->abort();
       return tl::unexpected(ready.error());
     }
   }
   if (ready) return made;
-  board.tell(ready.error());
+  board.report(ready.error());
   made->abort();
   return tl::unexpected(ready.error());
 }
@@ -161,35 +161,35 @@ NcclSession::~NcclSession() {
   if (comm_ != nullptr && !finish()) abort();
 }
 
-Result<void> NcclSession::look(const std::string& what, bool& going_on) {
+Result<void> NcclSession::poll_state(const std::string& what, bool& pending) {
   nccl::Status state = nccl::success;
   nccl::Status status = library().comm_get_async_error(comm_, &state);
   if (status == nccl::success) status = state;
-  going_on = status == nccl::in_progress;
-  if (going_on || status == nccl::success) return {};
-  return fail(Errc::unavailable, library().in_words(what, status, comm_));
+  pending = status == nccl::in_progress;
+  if (pending || status == nccl::success) return {};
+  return fail(Errc::unavailable, library().describe(what, status, comm_));
 }
 
-Result<void> NcclSession::settle(const std::string& what, nccl::Status status, Deadline deadline) {
+Result<void> NcclSession::wait_complete(const std::string& what, nccl::Status status, Deadline deadline) {
   if (status == nccl::success) return {};
-  if (status != nccl::in_progress) return fail(Errc::unavailable, library().in_words(what, status, comm_));
+  if (status != nccl::in_progress) return fail(Errc::unavailable, library().describe(what, status, comm_));
   const auto done = [&]() -> Result<bool> {
-    bool going_on = false;
-    if (auto looked = look(what, going_on); !looked) return tl::unexpected(looked.error());
-    return !going_on;
+    bool pending = false;
+    if (auto polled = poll_state(what, pending); !polled) return tl::unexpected(polled.error());
+    return !pending;
   };
   const auto peers = [&]() -> Result<void> {
-    if (auto trouble = parts_.control->trouble()) return tl::unexpected(*trouble);
+    if (auto async_error = parts_.control->async_error()) return tl::unexpected(*async_error);
     return {};
   };
   return wait_until(done, peers, deadline, what);
 }
 
-Result<void> NcclSession::alarm() {
+Result<void> NcclSession::cancel_reason() {
   // A peer that is gone explains NCCL's own errors, so it comes first.
-  if (auto trouble = parts_.control->trouble()) return tl::unexpected(*trouble);
-  bool going_on = false;
-  return look("NCCL", going_on);
+  if (auto async_error = parts_.control->async_error()) return tl::unexpected(*async_error);
+  bool pending = false;
+  return poll_state("NCCL", pending);
 }
 
 bool NcclSession::register_memory(std::byte* memory, std::size_t bytes) {
@@ -201,7 +201,7 @@ bool NcclSession::register_memory(std::byte* memory, std::size_t bytes) {
 
 void NcclSession::abort() {
   if (comm_ == nullptr) return;
-  if (!within_bounds(library().comm_abort)) parts_.device->forsake();
+  if (!run_with_timeout(library().comm_abort)) parts_.device->mark_unusable();
   comm_ = nullptr;
 }
 
@@ -212,19 +212,18 @@ bool NcclSession::finish() {
   const nccl::Status status = library().comm_finalize(comm_);
   if (status != nccl::success && status != nccl::in_progress) return false;
   const auto done = [&]() -> Result<bool> {
-    bool going_on = false;
-    if (auto looked = look("ncclCommFinalize", going_on); !looked) return tl::unexpected(looked.error());
-    return !going_on;
+    bool pending = false;
+    if (auto polled = poll_state("ncclCommFinalize", pending); !polled) return tl::unexpected(polled.error());
+    return !pending;
   };
-  const auto calm = []() -> Result<void> { return {}; };
-  if (!wait_until(done, calm, Clock::now() + finish_limit, "ncclCommFinalize")) return false;
-  if (!within_bounds(library().comm_destroy)) parts_.device->forsake();
+  if (!wait_until(done, cuda::never_cancel, Clock::now() + finish_limit, "ncclCommFinalize")) return false;
+  if (!run_with_timeout(library().comm_destroy)) parts_.device->mark_unusable();
   comm_ = nullptr;
   return true;
 }
 
 /// The last call with this communicator, on a thread of its own that is left behind if it does not return.
-bool NcclSession::within_bounds(nccl::CommDestroy* last) {
+bool NcclSession::run_with_timeout(nccl::CommDestroy* last) {
   auto returned = std::make_shared<std::promise<void>>();
   auto future = returned->get_future();
   auto thread = start_quiet_thread("nccl-end", [returned, last, comm = comm_, device = parts_.device] {

@@ -15,8 +15,8 @@ namespace ddrun::collectives {
 
 /// Makes the ids, on ranks spread over the group, and hands them to all through the store, with NCCL's version, which
 /// must be the same everywhere (`invalid_argument`).
-[[nodiscard]] Result<std::vector<nccl::UniqueId>> meet_for_nccl(const Group& group, const nccl::Library& library,
-                                                                int ranks_per_id, Deadline deadline);
+[[nodiscard]] Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const nccl::Library& library,
+                                                                    int ranks_per_id, Deadline deadline);
 
 /// One rank's NCCL communicator from its making to its end, watched: whatever NCCL does, it is asked about errors, the
 /// control communicator about dead peers, and the clock about the deadline; then NCCL is told to abort. Nothing here
@@ -42,9 +42,9 @@ class NcclSession {
   [[nodiscard]] nccl::Comm comm() const { return comm_; }
 
   /// What an NCCL function has returned: done, failed, or going on, which is waited for.
-  [[nodiscard]] Result<void> settle(const std::string& what, nccl::Status status, Deadline deadline);
+  [[nodiscard]] Result<void> wait_complete(const std::string& what, nccl::Status status, Deadline deadline);
   /// For waits on the device: an error of NCCL or a dead peer.
-  [[nodiscard]] Result<void> alarm();
+  [[nodiscard]] Result<void> cancel_reason();
   /// After a failure. Whatever runs on the device is stopped, if NCCL can do that; else the device is given up.
   void abort();
 
@@ -53,9 +53,9 @@ class NcclSession {
 
  private:
   explicit NcclSession(Parts parts) : parts_(std::move(parts)) {}
-  [[nodiscard]] Result<void> look(const std::string& what, bool& going_on);
+  [[nodiscard]] Result<void> poll_state(const std::string& what, bool& pending);
   [[nodiscard]] bool finish();
-  [[nodiscard]] bool within_bounds(nccl::CommDestroy* last);
+  [[nodiscard]] bool run_with_timeout(nccl::CommDestroy* last);
 
   Parts parts_;
   nccl::Comm comm_ = nullptr;

@@ -33,7 +33,7 @@ class SharedLibrary {
 
 /// Puts the function `name` of `library` into `to`; false if it is not there.
 template <class Function>
-[[nodiscard]] bool take(const SharedLibrary& library, const char* name, Function*& to) {
+[[nodiscard]] bool load_function(const SharedLibrary& library, const char* name, Function*& to) {
   to = reinterpret_cast<Function*>(library.find(name));
   return to != nullptr;
 }

@@ -33,33 +33,35 @@ bool sharing_is_enabled() {
 }
 
 /// Equal for ranks of one machine. Where /proc tells too little the host's name has to do.
-const std::string& machine_of(const HostIdentity& host) { return host.place.empty() ? host.host : host.place; }
+const std::string& machine_of(const HostIdentity& host) {
+  return host.memory_domain.empty() ? host.host : host.memory_domain;
+}
 
 }  // namespace
 
-GpuSurvey GpuSurvey::mine(bool thorough) {
+GpuSurvey GpuSurvey::of_this_process(bool thorough) {
   GpuSurvey survey;
-  survey.looked = true;
+  survey.probed = true;
   const auto driver = cuda::Driver::open();
   int count = 0;
   if (driver) {
     survey.driver = driver->version;
-    survey.driver_words = driver->library.file();
+    survey.driver_info = driver->library.file();
     if (driver->device_get_count(&count) != cuda::success) count = 0;
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    if (count == 0 && visible != nullptr) survey.driver_words += concat(" with CUDA_VISIBLE_DEVICES=", visible);
+    if (count == 0 && visible != nullptr) survey.driver_info += concat(" with CUDA_VISIBLE_DEVICES=", visible);
     for (int i = 0; i < count; ++i) survey.devices.push_back(uuid_of(*driver, i));
   } else {
-    survey.driver_words = driver.error().message;
+    survey.driver_info = driver.error().message;
   }
   if (count == 0 && !thorough) return survey;
   const auto library = nccl::Library::open();
   if (library) {
     survey.nccl = library->version;
-    survey.nccl_words = library->library.file();
+    survey.nccl_info = library->library.file();
     survey.may_share = library->version >= sharing_version && sharing_is_enabled();
   } else {
-    survey.nccl_words = library.error().message;
+    survey.nccl_info = library.error().message;
   }
   return survey;
 }
@@ -70,8 +72,8 @@ std::string GpuSurvey::line() const {
         words.begin(), words.end(), [](unsigned char c) { return c < ' '; }, ' ');
     return words;
   };
-  return join({looked ? "1" : "0", std::to_string(driver), plain(driver_words), join(devices, ","),
-               std::to_string(nccl), plain(nccl_words), may_share ? "1" : "0"},
+  return join({probed ? "1" : "0", std::to_string(driver), plain(driver_info), join(devices, ","), std::to_string(nccl),
+               plain(nccl_info), may_share ? "1" : "0"},
               std::string(1, separator));
 }
 
@@ -83,24 +85,24 @@ Result<GpuSurvey> GpuSurvey::parse(const std::string& line) {
   const auto nccl = parse_integer(parts[4], 0, 10'000'000);
   if (!driver || !nccl) return bad();
   GpuSurvey survey;
-  survey.looked = parts[0] == "1";
+  survey.probed = parts[0] == "1";
   survey.driver = static_cast<int>(*driver);
-  survey.driver_words = parts[2];
+  survey.driver_info = parts[2];
   if (!parts[3].empty()) survey.devices = split(parts[3], ',');
   survey.nccl = static_cast<int>(*nccl);
-  survey.nccl_words = parts[5];
+  survey.nccl_info = parts[5];
   survey.may_share = parts[6] == "1";
   return survey;
 }
 
-std::string GpuSurvey::in_words() const {
-  std::string words = driver_words;
+std::string GpuSurvey::describe() const {
+  std::string words = driver_info;
   if (driver != 0) {
-    words = concat("driver for CUDA ", cuda::version_in_words(driver), " (", driver_words, "), ", devices.size(),
+    words = concat("driver for CUDA ", cuda::format_version(driver), " (", driver_info, "), ", devices.size(),
                    devices.size() == 1 ? " GPU" : " GPUs");
   }
-  if (nccl != 0) words += concat("; NCCL ", nccl::version_in_words(nccl), " (", nccl_words, ')');
-  else if (!nccl_words.empty()) words += concat("; ", nccl_words);
+  if (nccl != 0) words += concat("; NCCL ", nccl::format_version(nccl), " (", nccl_info, ')');
+  else if (!nccl_info.empty()) words += concat("; ", nccl_info);
   return words;
 }
 
@@ -117,18 +119,18 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
   GpuPlan plan;
   for (std::size_t rank = 0; rank < surveys.size(); ++rank) {
     const GpuSurvey& survey = surveys[rank];
-    if (survey.devices.empty() || survey.nccl == 0) return impossible(rank, survey.in_words());
+    if (survey.devices.empty() || survey.nccl == 0) return impossible(rank, survey.describe());
     if (survey.nccl != surveys[0].nccl) {
-      return impossible(rank, concat("NCCL ", nccl::version_in_words(survey.nccl), ", rank 0 has ",
-                                     nccl::version_in_words(surveys[0].nccl)));
+      return impossible(rank, concat("NCCL ", nccl::format_version(survey.nccl), ", rank 0 has ",
+                                     nccl::format_version(surveys[0].nccl)));
     }
     const std::string& machine = machine_of(hosts[rank]);
-    const std::size_t place = ranks_of_machine[machine]++;
+    const std::size_t local_rank = ranks_of_machine[machine]++;
     const std::size_t count = survey.devices.size();
-    if (place >= count && count > 1 && !may_share) {
-      return impossible(rank, concat("the machine has at least ", place + 1, " ranks and only ", count, " GPUs"));
+    if (local_rank >= count && count > 1 && !may_share) {
+      return impossible(rank, concat("the machine has at least ", local_rank + 1, " ranks and only ", count, " GPUs"));
     }
-    const std::size_t device = place % count;
+    const std::size_t device = local_rank % count;
     const auto [other, is_first] = taken.try_emplace({machine, survey.devices[device]}, rank);
     if (!is_first && !plan.shared()) {
       plan.one = static_cast<int>(other->second);
@@ -139,7 +141,7 @@ GpuPlan plan_gpus(const std::vector<GpuSurvey>& surveys, const std::vector<HostI
   if (plan.shared() && !may_share) {
     plan.problem =
         concat("ranks ", plan.one, " and ", plan.other, " are on one GPU of ",
-               hosts[static_cast<std::size_t>(plan.one)].host, ", which NCCL ", nccl::version_in_words(surveys[0].nccl),
+               hosts[static_cast<std::size_t>(plan.one)].host, ", which NCCL ", nccl::format_version(surveys[0].nccl),
                surveys[0].nccl >= sharing_version ? " allows only with NCCL_MULTI_RANK_GPU_ENABLE=1"
                                                   : " refuses; from 2.30 on NCCL_MULTI_RANK_GPU_ENABLE=1 "
                                                     "allows it");

@@ -11,23 +11,23 @@ namespace ddrun::collectives {
 /// What one rank finds that nccl needs: a driver, GPUs, the library. Ranks tell it each other, so that all decide
 /// alike.
 struct GpuSurvey {
-  bool looked = false;               ///< false: this rank was not asked to look
+  bool probed = false;               ///< false: this rank was not asked to look
   int driver = 0;                    ///< CUDA version of the driver, 13000 is 13.0; 0: none
-  std::string driver_words;          ///< why there is no driver, or where it is
+  std::string driver_info;           ///< why there is no driver, or where it is
   std::vector<std::string> devices;  ///< identities of the GPUs that this process may use, in their order
   int nccl = 0;                      ///< NCCL's version, 22809 is 2.28.9; 0: none
-  std::string nccl_words;            ///< why there is no NCCL, or where it is
+  std::string nccl_info;             ///< why there is no NCCL, or where it is
   bool may_share = false;            ///< NCCL_MULTI_RANK_GPU_ENABLE is set, and this NCCL knows it
 
   /// Of this process. Loads the driver, and NCCL where there is a GPU; `thorough`: NCCL in any case.
-  [[nodiscard]] static GpuSurvey mine(bool thorough);
+  [[nodiscard]] static GpuSurvey of_this_process(bool thorough);
 
   /// One line of text and back; `protocol` if it is not such a line.
   [[nodiscard]] std::string line() const;
   [[nodiscard]] static Result<GpuSurvey> parse(const std::string& line);
 
   /// "driver for CUDA 13.0 (libcuda.so.1), 8 GPUs, NCCL 2.28.9 (libnccl.so.2)", or what there is not and why.
-  [[nodiscard]] std::string in_words() const;
+  [[nodiscard]] std::string describe() const;
 };
 
 /// Which GPU each rank takes.

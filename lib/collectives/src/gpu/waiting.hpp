@@ -14,14 +14,14 @@ namespace ddrun::collectives {
 /// a while, as most waits are short, then with growing pauses up to half a millisecond; `alarm` about once a
 /// millisecond, and its failure ends the wait. Both return Results, of bool and of void. `timeout` says that `what` did
 /// not end in time.
-template <class Done, class Alarm>
-[[nodiscard]] Result<void> wait_until(Done done, Alarm alarm, Deadline deadline, const std::string& what) {
+template <class Done, class CancelCheck>
+[[nodiscard]] Result<void> wait_until(Done done, CancelCheck cancel_check, Deadline deadline, const std::string& what) {
   using std::chrono::microseconds;
-  constexpr microseconds without_pause{200};
+  constexpr microseconds spin_time{200};
   constexpr microseconds max_pause{500};
-  constexpr microseconds between_alarms{1000};
+  constexpr microseconds cancel_check_interval{1000};
   const auto start = Clock::now();
-  auto next_alarm = start + between_alarms;
+  auto next_cancel_check = start + cancel_check_interval;
   microseconds pause{10};
   while (true) {
     const Result<bool> is_done = done();
@@ -29,11 +29,11 @@ template <class Done, class Alarm>
     if (*is_done) return {};
     const auto now = Clock::now();
     if (now >= deadline) return fail(Errc::timeout, what + " did not end in time");
-    if (now >= next_alarm) {
-      if (Result<void> calm = alarm(); !calm) return calm;
-      next_alarm = now + between_alarms;
+    if (now >= next_cancel_check) {
+      if (Result<void> proceed = cancel_check(); !proceed) return proceed;
+      next_cancel_check = now + cancel_check_interval;
     }
-    if (now - start < without_pause) continue;
+    if (now - start < spin_time) continue;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, max_pause);
   }

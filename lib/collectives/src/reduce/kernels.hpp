@@ -14,9 +14,9 @@
 /// Says of the loop that follows that its rounds do not depend on each other: outputs are inputs of the same index or
 /// none at all, which a compiler cannot know.
 #ifdef __clang__
-#define DDRUN_EACH_ALONE _Pragma("clang loop vectorize(assume_safety)")
+#define DDRUN_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
 #else
-#define DDRUN_EACH_ALONE _Pragma("GCC ivdep")
+#define DDRUN_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
 #endif
 
 namespace ddrun::collectives {
@@ -31,19 +31,19 @@ constexpr size_t cache_line_bytes = 64;
 
 template <class Number>
 struct Plain {
-  using Held = Number;
-  using Number_ = Number;
-  static Number load(Held held) { return held; }
-  static Held store(Number number) { return number; }
+  using Stored = Number;
+  using Computed = Number;
+  static Number load(Stored stored) { return stored; }
+  static Stored store(Number number) { return number; }
 };
 
 struct Half {
-  using Held = uint16_t;
-  using Number_ = float;
+  using Stored = uint16_t;
+  using Computed = float;
 
-  static float load(uint16_t held) {
-    const uint32_t sign = static_cast<uint32_t>(held & 0x8000U) << 16U;
-    const uint32_t magnitude = static_cast<uint32_t>(held & 0x7fffU) << 13U;
+  static float load(uint16_t stored) {
+    const uint32_t sign = static_cast<uint32_t>(stored & 0x8000U) << 16U;
+    const uint32_t magnitude = static_cast<uint32_t>(stored & 0x7fffU) << 13U;
     // The exponent's bias differs by 112. As a product this is right for subnormal numbers, too.
     const uint32_t scaled = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112F);
     const uint32_t special = magnitude | (magnitude > 0x0f800000U ? 0x7fc00000U : 0x7f800000U);
@@ -76,8 +76,8 @@ struct EightHalves {
     return reinterpret_cast<Numbers>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
   static void store(uint16_t* to, Numbers numbers) {
-    const __m128i held = _mm256_cvtps_ph(reinterpret_cast<__m256>(numbers), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), held);
+    const __m128i stored = _mm256_cvtps_ph(reinterpret_cast<__m256>(numbers), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), stored);
   }
   static Numbers numbers_at(const float* from) { return reinterpret_cast<Numbers>(_mm256_loadu_ps(from)); }
   static void put(float* to, Numbers numbers) { _mm256_storeu_ps(to, reinterpret_cast<__m256>(numbers)); }
@@ -85,10 +85,10 @@ struct EightHalves {
 #endif
 
 struct BFloat16 {
-  using Held = uint16_t;
-  using Number_ = float;
+  using Stored = uint16_t;
+  using Computed = float;
 
-  static float load(uint16_t held) { return __builtin_bit_cast(float, static_cast<uint32_t>(held) << 16U); }
+  static float load(uint16_t stored) { return __builtin_bit_cast(float, static_cast<uint32_t>(stored) << 16U); }
 
   static uint16_t store(float number) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, number);
@@ -100,22 +100,22 @@ struct BFloat16 {
 
 // Operations on two numbers, and what is done with the last result.
 
-struct LastStays {
+struct KeepResult {
   template <class Number>
-  static Number last(Number number, int /*ranks*/) {
+  static Number finalize(Number number, int /*ranks*/) {
     return number;
   }
-  static constexpr bool last_changes = false;
+  static constexpr bool finalizes = false;
 };
 
-struct Sum : LastStays {
+struct Sum : KeepResult {
   template <class Number>
   static Number apply(Number a, Number b) {
     return static_cast<Number>(a + b);
   }
 };
 
-struct Product : LastStays {
+struct Product : KeepResult {
   template <class Number>
   static Number apply(Number a, Number b) {
     return static_cast<Number>(a * b);
@@ -125,14 +125,14 @@ struct Product : LastStays {
 // A comparison with a number that is not equal to itself, NaN, is false: a NaN that is there stays, and one that comes
 // is taken.
 
-struct Maximum : LastStays {
+struct Maximum : KeepResult {
   template <class Number>
   static Number apply(Number a, Number b) {
     return ((b > a) | (b != b)) ? b : a;
   }
 };
 
-struct Minimum : LastStays {
+struct Minimum : KeepResult {
   template <class Number>
   static Number apply(Number a, Number b) {
     return ((b < a) | (b != b)) ? b : a;
@@ -171,11 +171,11 @@ struct Average {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
   template <class Number>
-  static Number last(Number number, int ranks) {
+  static Number finalize(Number number, int ranks) {
     using In = typename Quotient<Number>::In;
     return static_cast<Number>(static_cast<In>(number) / static_cast<In>(ranks));
   }
-  static constexpr bool last_changes = true;
+  static constexpr bool finalizes = true;
 };
 
 /// Streaming stores to more arrays than this in turn were slower than ordinary ones.
@@ -208,39 +208,39 @@ void order_streams() {
 
 /// Whether three and four arrays get loops of their own: code that only the most usual case is worth.
 template <class Element, class Op>
-constexpr bool many_fused = false;
+constexpr bool fuse_many = false;
 template <>
-constexpr bool many_fused<Plain<float>, Sum> = true;
+constexpr bool fuse_many<Plain<float>, Sum> = true;
 
 template <class Element, class Op>
 struct Loops {
-  using Held = typename Element::Held;
-  using Number = typename Element::Number_;
-  static constexpr bool held_is_result = sizeof(Held) == sizeof(Number) && !Op::last_changes;
+  using Stored = typename Element::Stored;
+  using Number = typename Element::Computed;
+  static constexpr bool stored_is_result = sizeof(Stored) == sizeof(Number) && !Op::finalizes;
 
-  static Held result(Number number, int ranks) { return Element::store(Op::last(number, ranks)); }
+  static Stored result(Number number, int ranks) { return Element::store(Op::finalize(number, ranks)); }
 
   /// A few inputs, each read once, and as many outputs or one: loads come before stores, so an output may be an input.
   template <size_t Inputs, size_t Outputs>
   static void fused(const void* const* in, void* const* out, size_t begin, size_t end, int ranks) {
-    const Held* const a = static_cast<const Held*>(in[0]);
-    const Held* const b = static_cast<const Held*>(in[1]);
-    const Held* const c = static_cast<const Held*>(in[Inputs > 2 ? 2 : 0]);
-    const Held* const d = static_cast<const Held*>(in[Inputs > 3 ? 3 : 0]);
-    Held* const to_a = static_cast<Held*>(out[0]);
-    Held* const to_b = static_cast<Held*>(out[Outputs > 1 ? 1 : 0]);
-    Held* const to_c = static_cast<Held*>(out[Outputs > 2 ? 2 : 0]);
-    Held* const to_d = static_cast<Held*>(out[Outputs > 3 ? 3 : 0]);
-    DDRUN_EACH_ALONE
+    const Stored* const a = static_cast<const Stored*>(in[0]);
+    const Stored* const b = static_cast<const Stored*>(in[1]);
+    const Stored* const c = static_cast<const Stored*>(in[Inputs > 2 ? 2 : 0]);
+    const Stored* const d = static_cast<const Stored*>(in[Inputs > 3 ? 3 : 0]);
+    Stored* const to_a = static_cast<Stored*>(out[0]);
+    Stored* const to_b = static_cast<Stored*>(out[Outputs > 1 ? 1 : 0]);
+    Stored* const to_c = static_cast<Stored*>(out[Outputs > 2 ? 2 : 0]);
+    Stored* const to_d = static_cast<Stored*>(out[Outputs > 3 ? 3 : 0]);
+    DDRUN_INDEPENDENT_ITERATIONS
     for (size_t i = begin; i < end; ++i) {
       Number number = Op::apply(Element::load(a[i]), Element::load(b[i]));
       if constexpr (Inputs > 2) number = Op::apply(number, Element::load(c[i]));
       if constexpr (Inputs > 3) number = Op::apply(number, Element::load(d[i]));
-      const Held held = result(number, ranks);
-      to_a[i] = held;
-      if constexpr (Outputs > 1) to_b[i] = held;
-      if constexpr (Outputs > 2) to_c[i] = held;
-      if constexpr (Outputs > 3) to_d[i] = held;
+      const Stored stored = result(number, ranks);
+      to_a[i] = stored;
+      if constexpr (Outputs > 1) to_b[i] = stored;
+      if constexpr (Outputs > 2) to_c[i] = stored;
+      if constexpr (Outputs > 3) to_d[i] = stored;
     }
   }
 
@@ -253,7 +253,7 @@ struct Loops {
     if (streaming) return streamed(in, inputs, out, outputs, begin, end, ranks);
     if (inputs == 2 && outputs == 2) return fused<2, 2>(in, out, begin, end, ranks);
     if (inputs == 2 && outputs == 1) return fused<2, 1>(in, out, begin, end, ranks);
-    if constexpr (many_fused<Element, Op>) {
+    if constexpr (fuse_many<Element, Op>) {
       if (inputs == 3 && outputs == 3) return fused<3, 3>(in, out, begin, end, ranks);
       if (inputs == 4 && outputs == 4) return fused<4, 4>(in, out, begin, end, ranks);
     }
@@ -263,21 +263,21 @@ struct Loops {
   /// With stores past the cache, as far as the outputs have whole lines.
   static void streamed(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                        int ranks) {
-    constexpr size_t line_elements = cache_line_bytes / sizeof(Held);
+    constexpr size_t line_elements = cache_line_bytes / sizeof(Stored);
     size_t i = (begin + line_elements - 1) / line_elements * line_elements;
     if (i > end) i = end;
     blocked(in, inputs, out, outputs, begin, i, ranks);
     alignas(cache_line_bytes) Number numbers[line_elements];
-    alignas(cache_line_bytes) Held held[line_elements];
+    alignas(cache_line_bytes) Stored stored[line_elements];
     for (; end - i >= line_elements; i += line_elements) {
-      const Held* const first = static_cast<const Held*>(in[0]) + i;
+      const Stored* const first = static_cast<const Stored*>(in[0]) + i;
       for (size_t j = 0; j < line_elements; ++j) numbers[j] = Element::load(first[j]);
       for (size_t k = 1; k < inputs; ++k) {
-        const Held* const from = static_cast<const Held*>(in[k]) + i;
+        const Stored* const from = static_cast<const Stored*>(in[k]) + i;
         for (size_t j = 0; j < line_elements; ++j) numbers[j] = Op::apply(numbers[j], Element::load(from[j]));
       }
-      for (size_t j = 0; j < line_elements; ++j) held[j] = result(numbers[j], ranks);
-      for (size_t to = 0; to < outputs; ++to) stream_line(static_cast<Held*>(out[to]) + i, held);
+      for (size_t j = 0; j < line_elements; ++j) stored[j] = result(numbers[j], ranks);
+      for (size_t to = 0; to < outputs; ++to) stream_line(static_cast<Stored*>(out[to]) + i, stored);
     }
     order_streams();
     blocked(in, inputs, out, outputs, i, end, ranks);
@@ -287,25 +287,26 @@ struct Loops {
   static void blocked(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                       int ranks) {
     alignas(cache_line_bytes) Number numbers[block_elements];
-    alignas(cache_line_bytes) Held held[held_is_result ? 1 : block_elements];
+    alignas(cache_line_bytes) Stored stored[stored_is_result ? 1 : block_elements];
     for (size_t at = begin; at < end; at += block_elements) {
       const size_t count = end - at < block_elements ? end - at : block_elements;
-      const auto input = [&](size_t k) { return static_cast<const Held*>(in[k]) + at; };
+      const auto input = [&](size_t k) { return static_cast<const Stored*>(in[k]) + at; };
       size_t k = 1;
       load(numbers, input(0), count);
       for (; k + 1 < inputs; k += 2) accumulate_two(numbers, input(k), input(k + 1), count);
       if (k < inputs) accumulate(numbers, input(k), count);
       const void* results = numbers;
-      if constexpr (!held_is_result) {
-        finish(held, numbers, count, ranks);
-        results = held;
+      if constexpr (!stored_is_result) {
+        finish(stored, numbers, count, ranks);
+        results = stored;
       }
-      for (size_t to = 0; to < outputs; ++to) memcpy(static_cast<Held*>(out[to]) + at, results, count * sizeof(Held));
+      for (size_t to = 0; to < outputs; ++to)
+        memcpy(static_cast<Stored*>(out[to]) + at, results, count * sizeof(Stored));
     }
   }
 
-  static void accumulate_two(Number* numbers, const Held* a, const Held* b, size_t count) {
-    DDRUN_EACH_ALONE
+  static void accumulate_two(Number* numbers, const Stored* a, const Stored* b, size_t count) {
+    DDRUN_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) {
       numbers[i] = Op::apply(Op::apply(numbers[i], Element::load(a[i])), Element::load(b[i]));
     }
@@ -313,22 +314,22 @@ struct Loops {
 
   static void load(void* acc, const void* in, size_t count) {
     Number* const numbers = static_cast<Number*>(acc);
-    const Held* const from = static_cast<const Held*>(in);
-    DDRUN_EACH_ALONE
+    const Stored* const from = static_cast<const Stored*>(in);
+    DDRUN_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) numbers[i] = Element::load(from[i]);
   }
 
   static void accumulate(void* acc, const void* in, size_t count) {
     Number* const numbers = static_cast<Number*>(acc);
-    const Held* const from = static_cast<const Held*>(in);
-    DDRUN_EACH_ALONE
+    const Stored* const from = static_cast<const Stored*>(in);
+    DDRUN_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) numbers[i] = Op::apply(numbers[i], Element::load(from[i]));
   }
 
   static void finish(void* out, const void* acc, size_t count, int ranks) {
-    Held* const to = static_cast<Held*>(out);
+    Stored* const to = static_cast<Stored*>(out);
     const Number* const numbers = static_cast<const Number*>(acc);
-    DDRUN_EACH_ALONE
+    DDRUN_INDEPENDENT_ITERATIONS
     for (size_t i = 0; i < count; ++i) to[i] = result(numbers[i], ranks);
   }
 };
@@ -343,8 +344,8 @@ struct HalfLoops {
   static constexpr size_t line_elements = cache_line_bytes / sizeof(uint16_t);
   static_assert(line_elements == 4 * eight);
 
-  static Numbers last(Numbers numbers, int ranks) {
-    if constexpr (Op::last_changes) return numbers / static_cast<float>(ranks);
+  static Numbers finalize(Numbers numbers, int ranks) {
+    if constexpr (Op::finalizes) return numbers / static_cast<float>(ranks);
     return numbers;
   }
 
@@ -361,7 +362,7 @@ struct HalfLoops {
       if (i > end) i = end;
       Rest::blocked(in, inputs, out, outputs, begin, i, ranks);
     }
-    alignas(cache_line_bytes) uint16_t held[line_elements];
+    alignas(cache_line_bytes) uint16_t stored[line_elements];
     for (; end - i >= line_elements; i += line_elements) {
       // Four by name, as compilers keep an array of them in memory.
       const uint16_t* from = static_cast<const uint16_t*>(in[0]) + i;
@@ -376,14 +377,14 @@ struct HalfLoops {
         c = Op::apply(c, EightHalves::load(from + 2 * eight));
         d = Op::apply(d, EightHalves::load(from + 3 * eight));
       }
-      EightHalves::store(held, last(a, ranks));
-      EightHalves::store(held + eight, last(b, ranks));
-      EightHalves::store(held + 2 * eight, last(c, ranks));
-      EightHalves::store(held + 3 * eight, last(d, ranks));
+      EightHalves::store(stored, finalize(a, ranks));
+      EightHalves::store(stored + eight, finalize(b, ranks));
+      EightHalves::store(stored + 2 * eight, finalize(c, ranks));
+      EightHalves::store(stored + 3 * eight, finalize(d, ranks));
       for (size_t to = 0; to < outputs; ++to) {
         uint16_t* const place = static_cast<uint16_t*>(out[to]) + i;
-        if (streaming) stream_line(place, held);
-        else memcpy(place, held, sizeof(held));
+        if (streaming) stream_line(place, stored);
+        else memcpy(place, stored, sizeof(stored));
       }
     }
     if (streaming) order_streams();
@@ -413,7 +414,7 @@ struct HalfLoops {
     const float* const numbers = static_cast<const float*>(acc);
     size_t i = 0;
     for (; count - i >= eight; i += eight)
-      EightHalves::store(to + i, last(EightHalves::numbers_at(numbers + i), ranks));
+      EightHalves::store(to + i, finalize(EightHalves::numbers_at(numbers + i), ranks));
     Rest::finish(to + i, numbers + i, count - i, ranks);
   }
 };
@@ -421,19 +422,19 @@ struct HalfLoops {
 #endif
 
 template <class Element, class Op>
-struct Chosen {
+struct LoopsFor {
   using Type = Loops<Element, Op>;
 };
 #ifdef __F16C__
 template <class Op>
-struct Chosen<Half, Op> {
+struct LoopsFor<Half, Op> {
   using Type = HalfLoops<Op>;
 };
 #endif
 
 template <class Element, class Op>
 constexpr Kernels make() {
-  using Mine = typename Chosen<Element, Op>::Type;
+  using Mine = typename LoopsFor<Element, Op>::Type;
   return {Mine::reduce, Mine::load, Mine::accumulate, Mine::finish};
 }
 

@@ -21,13 +21,13 @@ constexpr std::size_t slots_total = 64 << 10;
 
 /// From which size on of what one rank has for another it goes across. Below, two copies cost less than the system's
 /// finding its way into another process: about 1 µs for a call, and 0.1 µs for a page.
-constexpr std::size_t min_across = 32 << 10;
+constexpr std::size_t min_cross_process = 32 << 10;
 
 /// In how large a group it goes across. Where each rank needs something of each other one, what is staged is put there
 /// once for all of them, by copies within a process, which are quicker: with n ranks an all_reduce moves 2 (n - 1) / n
 /// of its bytes per rank across, and copies 1 + (n - 1) / n of them else. Measured with 2, 3, 4 and 8 ranks on two
 /// processors.
-int max_ranks_across(Collective collective) {
+int max_cross_process_ranks(Collective collective) {
   switch (collective) {
     case Collective::all_reduce:
     case Collective::reduce:
@@ -39,16 +39,16 @@ int max_ranks_across(Collective collective) {
 }
 
 /// How private memory travels where it may go across.
-std::string_view ways_of(int ranks) {
-  if (ranks <= max_ranks_across(Collective::reduce)) return "copied once";
-  if (ranks <= max_ranks_across(Collective::all_gather)) return "copied once, by reductions twice";
+std::string_view describe_copies(int ranks) {
+  if (ranks <= max_cross_process_ranks(Collective::reduce)) return "copied once";
+  if (ranks <= max_cross_process_ranks(Collective::all_gather)) return "copied once, by reductions twice";
   return "copied once by broadcast, gather, scatter and send_recv, else twice";
 }
 
 /// How long a rank whose call has failed waits at most for peers that are at work on its memory. They move a part of
 /// it at a time; only one that is stopped in the middle of that takes longer.
-constexpr auto max_work = std::chrono::seconds(1);
-constexpr auto look_again = std::chrono::microseconds(100);
+constexpr auto max_work_wait = std::chrono::seconds(1);
+constexpr auto poll_interval = std::chrono::microseconds(100);
 
 /// Bytes of a line's data that are free for a call's input.
 std::size_t line_bytes(Collective collective) {
@@ -92,13 +92,13 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
     : Communicator(rank, static_cast<int>(pids.size())),
       segment_(std::move(segment)),
       layout_(size(), options.buffer_bytes),
-      gate_(*at<Control>(0), at<Line>(layout_.lines()), rank, size(), options.crowded),
+      barrier_(*at<Control>(0), at<Line>(layout_.lines()), rank, size(), options.oversubscribed),
       pids_(std::move(pids)),
-      private_way_(options.private_way),
+      private_copy_(options.private_copy),
       mover_(pids_),
       direct_(mover_, rank, size()),
-      staging_(segment_->data(), layout_, gate_, rank, size()),
-      seen_(pids_.size()),
+      staging_(segment_->data(), layout_, barrier_, rank, size()),
+      peer_buffers_(pids_.size()),
       from_(pids_.size()),
       places_(pids_.size()) {}
 
@@ -107,39 +107,39 @@ ShmCommunicator::~ShmCommunicator() {
   report_lost(*at<Control>(0), rank());
 }
 
-Result<void> ShmCommunicator::meet(Deadline deadline) {
-  if (size() == 1 || private_way_ == PrivateWay::staged) return {};
-  open_to_peers_.emplace();
-  trial_.word = random_word(static_cast<std::uint64_t>(rank()), reinterpret_cast<std::uintptr_t>(&trial_), 0);
-  const Trial::Note note{reinterpret_cast<std::uintptr_t>(&trial_), trial_.word};
-  std::memcpy(gate_.mine().data.data(), &note, sizeof(note));
-  if (auto passed = gate_.pass(deadline); !passed) return give_up(passed.error());
+Result<void> ShmCommunicator::probe_private_access(Deadline deadline) {
+  if (size() == 1 || private_copy_ == PrivateCopy::staged) return {};
+  ptrace_grant_.emplace();
+  probe_.token = random_word(static_cast<std::uint64_t>(rank()), reinterpret_cast<std::uintptr_t>(&probe_), 0);
+  const AccessProbe::Handle handle{reinterpret_cast<std::uintptr_t>(&probe_), probe_.token};
+  std::memcpy(barrier_.own_line().data.data(), &handle, sizeof(handle));
+  if (auto passed = barrier_.wait(deadline); !passed) return abandon(passed.error());
   for (int peer = 0; peer < size(); ++peer) {
-    std::memcpy(&trials_.emplace_back(), gate_.of(peer).data.data(), sizeof(Trial::Note));
+    std::memcpy(&peer_probes_.emplace_back(), barrier_.line_of(peer).data.data(), sizeof(AccessProbe::Handle));
   }
-  std::optional<Mover::Failure> refused;
+  std::optional<Mover::Failure> failure;
   const bool begun = begin_work();
-  for (int peer = 0; begun && peer < size() && !refused; ++peer) {
+  for (int peer = 0; begun && peer < size() && !failure; ++peer) {
     if (peer == rank()) continue;
     const auto index = static_cast<std::size_t>(peer);
-    const int error = try_process(pids_[index], trials_[index]);
-    if (error != 0) refused = Mover::Failure{peer, error};
+    const int error = probe_process(pids_[index], peer_probes_[index]);
+    if (error != 0) failure = Mover::Failure{peer, error};
   }
-  const auto refusal = end_work(refused, deadline);
-  if (!refusal) return give_up(refusal.error());
-  across_ = !*refusal;
-  if (across_) return {};
-  why_staged_ = (**refusal).in_words();
-  open_to_peers_.reset();
-  if (private_way_ != PrivateWay::across) return {};
-  return fail(Errc::unsupported, concat("private memory cannot go across: ", why_staged_));
+  const auto access_failure = end_work(failure, deadline);
+  if (!access_failure) return abandon(access_failure.error());
+  cross_process_ = !*access_failure;
+  if (cross_process_) return {};
+  staged_reason_ = (**access_failure).describe();
+  ptrace_grant_.reset();
+  if (private_copy_ != PrivateCopy::cross_process) return {};
+  return fail(Errc::unsupported, concat("private memory cannot go across: ", staged_reason_));
 }
 
 std::string ShmCommunicator::details() const {
   std::string details = segment_->pages();
   if (size() == 1) return details;
-  details += concat("; private memory is ", across_ ? ways_of(size()) : "copied twice");
-  if (!why_staged_.empty()) details += concat(": ", why_staged_);
+  details += concat("; private memory is ", cross_process_ ? describe_copies(size()) : "copied twice");
+  if (!staged_reason_.empty()) details += concat(": ", staged_reason_);
   return details;
 }
 
@@ -149,54 +149,54 @@ std::atomic<std::uint32_t>& ShmCommunicator::working(std::size_t rank) const {
 
 bool ShmCommunicator::begin_work() {
   // Sequentially consistent on both sides: either this rank sees that one has given up, or that one sees it at work.
-  ++works_;
+  ++work_count_;
   at_work_ = true;
   working(static_cast<std::size_t>(rank())).store(1);
-  return at<Control>(0)->given_up.load() == 0;
+  return at<Control>(0)->abandoned.load() == 0;
 }
 
-Result<std::optional<ShmCommunicator::Refusal>> ShmCommunicator::end_work(const std::optional<Mover::Failure>& failure,
-                                                                          Deadline deadline) {
+Result<std::optional<ShmCommunicator::AccessFailure>> ShmCommunicator::end_work(
+    const std::optional<Mover::Failure>& failure, Deadline deadline) {
   working(static_cast<std::size_t>(rank())).store(0);
-  Line& mine = gate_.mine();
+  Line& mine = barrier_.own_line();
   mine.kind = failure ? static_cast<std::uint32_t>(failure->error) : 0;
   mine.count = failure ? static_cast<std::uint64_t>(failure->rank) : 0;
-  if (auto passed = gate_.pass(deadline); !passed) return tl::unexpected(passed.error());
+  if (auto passed = barrier_.wait(deadline); !passed) return tl::unexpected(passed.error());
   for (int peer = 0; peer < size(); ++peer) {
-    const Line& theirs = gate_.of(peer);
+    const Line& theirs = barrier_.line_of(peer);
     if (theirs.kind == 0) continue;
-    return Refusal{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
+    return AccessFailure{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
   }
   // Who has seen a refusal gives up as well, but that is for all to see.
   // A quicker rank may have given up the next call already.
-  const std::uint32_t given_up = at<Control>(0)->given_up.load();
+  const std::uint32_t abandoned = at<Control>(0)->abandoned.load();
   at_work_ = false;
-  if (given_up != 0 && given_up <= works_) {
+  if (abandoned != 0 && abandoned <= work_count_) {
     return fail(Errc::timeout, concat("rank ", rank(), " came so late that others have given up"));
   }
   return std::nullopt;
 }
 
-std::string ShmCommunicator::Refusal::in_words() const {
+std::string ShmCommunicator::AccessFailure::describe() const {
   const std::error_code cause(failure.error, std::generic_category());
   return concat("rank ", by, " does not reach the memory of rank ", failure.rank, " (", cause.message(), ')');
 }
 
-tl::unexpected<Error> ShmCommunicator::give_up(Error error) {
+tl::unexpected<Error> ShmCommunicator::abandon(Error error) {
   std::uint32_t none = 0;
-  at<Control>(0)->given_up.compare_exchange_strong(none, at_work_ ? works_ : works_ + 1);
-  const Deadline until = Clock::now() + max_work;
+  at<Control>(0)->abandoned.compare_exchange_strong(none, at_work_ ? work_count_ : work_count_ + 1);
+  const Deadline until = Clock::now() + max_work_wait;
   for (std::size_t peer = 0; peer < pids_.size(); ++peer) {
     if (static_cast<int>(peer) == rank()) continue;
-    const auto gone = [&] { return peer < trials_.size() && is_gone(pids_[peer], trials_[peer]); };
-    while (working(peer).load() != 0 && !gone() && Clock::now() < until) {
-      std::this_thread::sleep_for(look_again);
+    const auto is_gone = [&] { return peer < peer_probes_.size() && is_process_gone(pids_[peer], peer_probes_[peer]); };
+    while (working(peer).load() != 0 && !is_gone() && Clock::now() < until) {
+      std::this_thread::sleep_for(poll_interval);
     }
   }
   return tl::unexpected(std::move(error));
 }
 
-std::optional<Error> ShmCommunicator::trouble() { return lost_rank(*at<Control>(0)); }
+std::optional<Error> ShmCommunicator::async_error() { return lost_rank(*at<Control>(0)); }
 
 template <class T>
 T* ShmCommunicator::at(std::size_t offset) const {
@@ -214,35 +214,35 @@ std::uint64_t ShmCommunicator::offset_of(const std::byte* data, std::size_t byte
   return first - start;
 }
 
-Place ShmCommunicator::place_of(int rank, std::uint64_t offset, std::uint64_t address) const {
+RankAddress ShmCommunicator::address_of(int rank, std::uint64_t offset, std::uint64_t address) const {
   if (offset != not_shared) return {at(offset)};
   auto* const data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-  return {data, rank == this->rank() ? Place::near_by : rank};
+  return {data, rank == this->rank() ? RankAddress::local : rank};
 }
 
-Seen ShmCommunicator::seen_of(int rank) const {
-  const Line& line = gate_.of(rank);
+PeerBuffers ShmCommunicator::peer_buffers(int rank) const {
+  const Line& line = barrier_.line_of(rank);
   Addresses addresses{};
   std::memcpy(&addresses, line.data.data(), sizeof(addresses));
-  Seen seen{place_of(rank, line.in, addresses.in), place_of(rank, line.out, addresses.out), line.in != not_shared,
-            line.out != not_shared};
-  std::memcpy(&seen.peers, line.data.data() + line_bytes(Collective::send_recv), sizeof(Partners));
-  return seen;
+  PeerBuffers buffers{address_of(rank, line.in, addresses.in), address_of(rank, line.out, addresses.out),
+                      line.in != not_shared, line.out != not_shared};
+  std::memcpy(&buffers.partners, line.data.data() + line_bytes(Collective::send_recv), sizeof(Partners));
+  return buffers;
 }
 
 Result<void> ShmCommunicator::announce(const Call& call, Deadline deadline) {
-  Line& mine = gate_.mine();
+  Line& mine = barrier_.own_line();
   mine.kind = kind_of(call);
   mine.count = call.count;
   if (call.collective == Collective::send_recv) {
     const Partners peers{call.to, call.from};
     std::memcpy(mine.data.data() + line_bytes(call.collective), &peers, sizeof(peers));
   }
-  if (auto passed = gate_.pass(deadline); !passed) return passed;
+  if (auto passed = barrier_.wait(deadline); !passed) return passed;
   for (int peer = 0; peer < size(); ++peer) {
-    const Line& theirs = gate_.of(peer);
+    const Line& theirs = barrier_.line_of(peer);
     if (theirs.count != call.count || theirs.kind != kind_of(call)) {
-      return different_calls(peer, theirs.kind, theirs.count, rank(), call);
+      return call_mismatch(peer, theirs.kind, theirs.count, rank(), call);
     }
   }
   return call.collective == Collective::send_recv ? compare_peers() : Result<void>();
@@ -250,9 +250,9 @@ Result<void> ShmCommunicator::announce(const Call& call, Deadline deadline) {
 
 Result<void> ShmCommunicator::compare_peers() const {
   for (int peer = 0; peer < size(); ++peer) {
-    const int from = seen_of(peer).peers.from;
-    const int to = seen_of(from).peers.to;
-    if (to != peer) return not_sent(peer, from, to);
+    const int from = peer_buffers(peer).partners.from;
+    const int to = peer_buffers(from).partners.to;
+    if (to != peer) return send_recv_mismatch(peer, from, to);
   }
   return {};
 }
@@ -272,72 +272,75 @@ Result<void> ShmCommunicator::run(const Call& call, Deadline deadline) {
 
 Result<void> ShmCommunicator::run_small(const Call& call, bool in_lines, Deadline deadline) {
   const Part all{0, call.count, call.bytes()};
-  const unsigned parity = gate_.parity_ahead();
-  give(call, rank(), size(), all, in_lines ? gate_.mine().data.data() : at(layout_.slot(rank(), parity)));
-  if (auto met = announce(call, deadline); !met) return met;
+  const unsigned parity = barrier_.next_parity();
+  pack(call, rank(), size(), all, in_lines ? barrier_.own_line().data.data() : at(layout_.slot(rank(), parity)));
+  if (auto announced = announce(call, deadline); !announced) return announced;
   for (int peer = 0; peer < size(); ++peer) {
-    places_[static_cast<std::size_t>(peer)] = in_lines ? gate_.of(peer).data.data() : at(layout_.slot(peer, parity));
+    places_[static_cast<std::size_t>(peer)] =
+        in_lines ? barrier_.line_of(peer).data.data() : at(layout_.slot(peer, parity));
   }
-  take(call, rank(), all, places_, from_, Stores::normal);
+  unpack(call, rank(), all, places_, from_, Stores::normal);
   return {};
 }
 
-bool ShmCommunicator::wants_across(const Call& call) const {
-  if (!across_) return false;
-  if (private_way_ == PrivateWay::across) return true;
-  if (size() > max_ranks_across(call.collective)) return false;
+bool ShmCommunicator::uses_cross_process(const Call& call) const {
+  if (!cross_process_) return false;
+  if (private_copy_ == PrivateCopy::cross_process) return true;
+  if (size() > max_cross_process_ranks(call.collective)) return false;
   const bool shared_out = call.collective == Collective::broadcast || call.collective == Collective::all_reduce ||
                           call.collective == Collective::reduce;
-  return call.bytes() / (shared_out ? static_cast<std::size_t>(size()) : 1) >= min_across;
+  return call.bytes() / (shared_out ? static_cast<std::size_t>(size()) : 1) >= min_cross_process;
 }
 
 Result<void> ShmCommunicator::run_large(const Call& call, Deadline deadline) {
-  auto done = run_anywhere(call, deadline);
-  if (!done && across_) return give_up(done.error());
+  auto done = run_direct_or_staged(call, deadline);
+  if (!done && cross_process_) return abandon(done.error());
   return done;
 }
 
-Result<void> ShmCommunicator::run_anywhere(const Call& call, Deadline deadline) {
+Result<void> ShmCommunicator::run_direct_or_staged(const Call& call, Deadline deadline) {
   const Blocks blocks = blocks_of(call.collective, size());
-  Line& mine = gate_.mine();
+  Line& mine = barrier_.own_line();
   mine.in = offset_of(call.in, call.bytes() * blocks.in);
   mine.out = offset_of(call.out, call.bytes() * blocks.out);
   const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
   std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
-  const bool across = wants_across(call);
+  const bool cross_process = uses_cross_process(call);
   // Who knows already that it will be so, need not wait until it has been said.
-  const Seen own{{}, {}, mine.in != not_shared, mine.out != not_shared, {call.to, call.from}};
-  if (!across && DirectWork::is_private(call, rank(), own)) staging_.begin(call);
-  if (auto met = announce(call, deadline); !met) return met;
-  bool begun = !across;
-  Call its = call;
+  const PeerBuffers own{{}, {}, mine.in != not_shared, mine.out != not_shared, {call.to, call.from}};
+  if (!cross_process && DirectTransfer::is_private(call, rank(), own)) staging_.begin(call);
+  if (auto announced = announce(call, deadline); !announced) return announced;
+  bool begun = !cross_process;
+  Call peer_call = call;
   for (int peer = 0; peer < size(); ++peer) {
-    Seen& seen = seen_[static_cast<std::size_t>(peer)];
-    seen = seen_of(peer);
-    its.to = seen.peers.to;
-    begun = begun && (!Staging::gives(its, peer) || DirectWork::is_private(its, peer, seen));
+    PeerBuffers& buffers = peer_buffers_[static_cast<std::size_t>(peer)];
+    buffers = peer_buffers(peer);
+    peer_call.to = buffers.partners.to;
+    begun = begun && (!Staging::has_input(peer_call, peer) || DirectTransfer::is_private(peer_call, peer, buffers));
   }
-  const bool any_private = direct_.any_private(call, seen_);
-  if (!direct_.possible(call, seen_) || (any_private && !across)) return staging_.run(call, begun, deadline);
+  const bool any_private = direct_.any_private(call, peer_buffers_);
+  if (!direct_.is_possible(call, peer_buffers_) || (any_private && !cross_process))
+    return staging_.run(call, begun, deadline);
   if (!any_private) {
-    direct_.work(call, seen_, false);
-    return gate_.pass(deadline);
+    direct_.run(call, peer_buffers_, false);
+    return barrier_.wait(deadline);
   }
-  if (begin_work()) direct_.work(call, seen_, true);
-  const auto refusal = end_work(mover_.take_failure(), deadline);
-  if (!refusal) return tl::unexpected(refusal.error());
-  if (!*refusal) return {};
-  const Refusal& first = **refusal;
+  if (begin_work()) direct_.run(call, peer_buffers_, true);
+  const auto access_failure = end_work(mover_.take_failure(), deadline);
+  if (!access_failure) return tl::unexpected(access_failure.error());
+  if (!*access_failure) return {};
+  const AccessFailure& first = **access_failure;
   // It had done its own work before.
   if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
-  return fail(Errc::unavailable, concat(first.in_words(), ": is all of it there, as plain memory of the process?"));
+  return fail(Errc::unavailable, concat(first.describe(), ": is all of it there, as plain memory of the process?"));
 }
 
-Suits suits_shm(const Ranks& ranks) {
+Eligibility shm_eligibility(const Ranks& ranks) {
   const std::vector<HostIdentity>& all = ranks.hosts;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].place.empty() && all.size() > 1) return {false, concat("/proc tells rank ", rank, " too little")};
-    if (all[rank].place != all[0].place) {
+    if (all[rank].memory_domain.empty() && all.size() > 1)
+      return {false, concat("/proc tells rank ", rank, " too little")};
+    if (all[rank].memory_domain != all[0].memory_domain) {
       return {false, concat("rank 0 and rank ", rank,
                             " run on different machines, in different containers or as different users")};
     }
@@ -345,33 +348,34 @@ Suits suits_shm(const Ranks& ranks) {
   return {};
 }
 
-Result<Chosen> connect_shm(const Ranks& ranks, Deadline deadline) {
+Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
   const Group& group = ranks.group;
   const CommunicatorOptions& options = ranks.options;
-  if (const Suits verdict = suits_shm(ranks); !verdict.suits) {
-    return fail(Errc::unavailable, concat("no shared memory: ", verdict.why_not));
+  if (const Eligibility verdict = shm_eligibility(ranks); !verdict.eligible) {
+    return fail(Errc::unavailable, concat("no shared memory: ", verdict.reason));
   }
   Result<std::shared_ptr<Segment>> segment;
-  std::string announcement;
+  std::string location;
   if (group.rank == 0) {
     segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
-    if (segment) announcement = (*segment)->where();
+    if (segment) location = (*segment)->location();
   }
   // A failure of rank 0 shows in agree(): no rank can open what is not there, and rank 0's words come first.
-  const auto where = exchange(group, "segment", announcement, deadline);
+  const auto where = exchange(group, "segment", location, deadline);
   if (!where) return tl::unexpected(where.error());
   if (group.rank != 0) segment = Segment::open((*where)[0]);
 
   std::vector<int> pids;
   for (const HostIdentity& one : ranks.hosts) pids.push_back(one.pid);
-  const bool crowded = group.size > count_processors(ranks.hosts);
+  const bool oversubscribed = group.size > count_processors(ranks.hosts);
   auto made = segment.and_then([&](const std::shared_ptr<Segment>& opened) {
-    return ShmCommunicator::start(opened, group.rank, pids, {options.buffer_bytes, crowded, options.private_way});
+    return ShmCommunicator::start(opened, group.rank, pids,
+                                  {options.buffer_bytes, oversubscribed, options.private_copy});
   });
   const Result<void> mine = made ? Result<void>() : Result<void>(tl::unexpected(made.error()));
   if (auto agreed = agree(group, "mapped", mine, deadline); !agreed) return tl::unexpected(agreed.error());
-  if (auto met = (*made)->meet(deadline); !met) return tl::unexpected(met.error());
-  return Chosen{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
+  if (auto probed = (*made)->probe_private_access(deadline); !probed) return tl::unexpected(probed.error());
+  return BackendConnection{std::move(*made), group.size == 1 ? "one rank" : "all ranks are on one machine"};
 }
 
 }  // namespace ddrun::collectives

@@ -7,8 +7,8 @@
 
 #include "back_ends.hpp"
 #include "ddrun/collectives/communicator.hpp"
+#include "shm/barrier.hpp"
 #include "shm/direct.hpp"
-#include "shm/gate.hpp"
 #include "shm/mover.hpp"
 #include "shm/segment.hpp"
 #include "shm/staging.hpp"
@@ -31,8 +31,8 @@ class ShmCommunicator final : public Communicator {
   /// Equal on all ranks.
   struct Options {
     std::size_t buffer_bytes = 0;
-    bool crowded = false;  ///< more ranks than processors
-    PrivateWay private_way = PrivateWay::automatic;
+    bool oversubscribed = false;  ///< more ranks than processors
+    PrivateCopy private_copy = PrivateCopy::automatic;
   };
 
   /// How many bytes a group needs. The same on every rank.
@@ -44,12 +44,12 @@ class ShmCommunicator final : public Communicator {
                                                                       const Options& options);
   /// To be called once all ranks have started, by all of them, and waits for them: finds out whether they reach each
   /// other's private memory. Fails with `unsupported` if they do not and PrivateWay::across is asked for.
-  [[nodiscard]] Result<void> meet(Deadline deadline);
+  [[nodiscard]] Result<void> probe_private_access(Deadline deadline);
   ~ShmCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "shm"; }
   [[nodiscard]] std::string details() const override;
-  [[nodiscard]] std::optional<Error> trouble() override;
+  [[nodiscard]] std::optional<Error> async_error() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override;
   [[nodiscard]] std::span<std::byte> recv_buffer() override;
 
@@ -59,48 +59,48 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] Result<void> run(const Call& call, Deadline deadline) override;
   [[nodiscard]] Result<void> run_small(const Call& call, bool in_lines, Deadline deadline);
   [[nodiscard]] Result<void> run_large(const Call& call, Deadline deadline);
-  [[nodiscard]] Result<void> run_anywhere(const Call& call, Deadline deadline);
+  [[nodiscard]] Result<void> run_direct_or_staged(const Call& call, Deadline deadline);
   /// Whether this call's private memory goes across. May be asked before anything is known of the others.
-  [[nodiscard]] bool wants_across(const Call& call) const;
+  [[nodiscard]] bool uses_cross_process(const Call& call) const;
   /// Which rank did not reach which other one.
-  struct Refusal {
+  struct AccessFailure {
     int by = 0;
     Mover::Failure failure;
 
-    [[nodiscard]] std::string in_words() const;
+    [[nodiscard]] std::string describe() const;
   };
   /// Before work on other ranks' private memory: false if it must not begin. And the gate after it: the first refusal
   /// by rank, the same on all ranks.
   [[nodiscard]] bool begin_work();
-  [[nodiscard]] Result<std::optional<Refusal>> end_work(const std::optional<Mover::Failure>& failure,
-                                                        Deadline deadline);
+  [[nodiscard]] Result<std::optional<AccessFailure>> end_work(const std::optional<Mover::Failure>& failure,
+                                                              Deadline deadline);
   /// Sees to it that no rank works on this rank's memory when the caller gets `error`.
-  [[nodiscard]] tl::unexpected<Error> give_up(Error error);
+  [[nodiscard]] tl::unexpected<Error> abandon(Error error);
   [[nodiscard]] std::atomic<std::uint32_t>& working(std::size_t rank) const;
   template <class T = std::byte>
   [[nodiscard]] T* at(std::size_t offset) const;
   [[nodiscard]] std::uint64_t offset_of(const std::byte* data, std::size_t bytes) const;
-  [[nodiscard]] Place place_of(int rank, std::uint64_t offset, std::uint64_t address) const;
-  [[nodiscard]] Seen seen_of(int rank) const;
+  [[nodiscard]] RankAddress address_of(int rank, std::uint64_t offset, std::uint64_t address) const;
+  [[nodiscard]] PeerBuffers peer_buffers(int rank) const;
   [[nodiscard]] Result<void> announce(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> compare_peers() const;
 
   std::shared_ptr<Segment> segment_;
   Layout layout_;
-  Gate gate_;
+  ShmBarrier barrier_;
   std::vector<int> pids_;
-  PrivateWay private_way_;
-  bool across_ = false;     ///< all ranks reach all others' private memory
-  std::string why_staged_;  ///< where they do not
-  Trial trial_;
-  std::vector<Trial::Note> trials_;
-  std::uint32_t works_ = 0;  ///< how often this rank has worked on others' private memory: as often as they on its
-  bool at_work_ = false;     ///< until the gate after that has been passed
-  std::optional<OpenToPeers> open_to_peers_;
+  PrivateCopy private_copy_;
+  bool cross_process_ = false;  ///< all ranks reach all others' private memory
+  std::string staged_reason_;   ///< where they do not
+  AccessProbe probe_;
+  std::vector<AccessProbe::Handle> peer_probes_;
+  std::uint32_t work_count_ = 0;  ///< how often this rank has worked on others' private memory: as often as they on its
+  bool at_work_ = false;          ///< until the gate after that has been passed
+  std::optional<PtraceGrant> ptrace_grant_;
   Mover mover_;
-  DirectWork direct_;
+  DirectTransfer direct_;
   Staging staging_;
-  std::vector<Seen> seen_;
+  std::vector<PeerBuffers> peer_buffers_;
   std::vector<const void*> from_;
   std::vector<const std::byte*> places_;
   PeerWatch watch_;  ///< last: it ends before what it reports to

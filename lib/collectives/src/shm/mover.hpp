@@ -20,44 +20,44 @@ namespace ddrun::collectives {
 [[nodiscard]] int copy_to_process(int pid, std::byte* to, const std::byte* from, std::size_t bytes);
 
 /// A place in a process in which others find out whether they may reach into it. It outlives their trials.
-struct Trial {
-  std::uint64_t word = 0;  ///< what they have to find
-  std::uint64_t room = 0;  ///< where they write
+struct AccessProbe {
+  std::uint64_t token = 0;     ///< what they have to find
+  std::uint64_t writable = 0;  ///< where they write
 
   /// What they are told of it.
-  struct Note {
+  struct Handle {
     std::uint64_t address;
-    std::uint64_t word;
+    std::uint64_t token;
   };
 };
 /// Reads and writes it: 0, or an errno.
-[[nodiscard]] int try_process(int pid, const Trial::Note& note);
+[[nodiscard]] int probe_process(int pid, const AccessProbe::Handle& handle);
 /// Whether the process is gone, or going.
-[[nodiscard]] bool is_gone(int pid, const Trial::Note& note);
+[[nodiscard]] bool is_process_gone(int pid, const AccessProbe::Handle& handle);
 
 /// Where Yama restricts who may reach into a process to its ancestors (kernel.yama.ptrace_scope = 1, as on Ubuntu):
 /// lets all processes of this user reach into this one, as they may without Yama. Given back (PR_SET_PTRACER 0) when
 /// the last one of a process ends. Elsewhere it does nothing.
-class OpenToPeers {
+class PtraceGrant {
  public:
-  OpenToPeers();
-  OpenToPeers(const OpenToPeers&) = delete;
-  OpenToPeers& operator=(const OpenToPeers&) = delete;
-  ~OpenToPeers();
+  PtraceGrant();
+  PtraceGrant(const PtraceGrant&) = delete;
+  PtraceGrant& operator=(const PtraceGrant&) = delete;
+  ~PtraceGrant();
 };
 
 /// Memory of some rank, as this rank reaches it.
-struct Place {
-  static constexpr int near_by = -1;
+struct RankAddress {
+  static constexpr int local = -1;
 
   std::byte* data = nullptr;
   /// near_by: this rank's own memory or what it has mapped. Else `data` is an address in that rank's process, which is
   /// reached through the system.
-  int far_rank = near_by;
+  int remote_rank = local;
 
-  [[nodiscard]] bool near() const { return far_rank == near_by; }
-  [[nodiscard]] Place operator+(std::size_t bytes) const { return {data + bytes, far_rank}; }
-  bool operator==(const Place&) const = default;
+  [[nodiscard]] bool is_local() const { return remote_rank == local; }
+  [[nodiscard]] RankAddress operator+(std::size_t bytes) const { return {data + bytes, remote_rank}; }
+  bool operator==(const RankAddress&) const = default;
 };
 
 /// Copies and reduces what lies in places, near and far. Where all are near, it is done at a stroke; what is far comes
@@ -72,14 +72,14 @@ class Mover {
   /// Processes by rank; equal ones are threads of one process.
   explicit Mover(std::vector<int> pids);
 
-  void copy(Place to, Place from, std::size_t bytes, Stores stores);
+  void copy(RankAddress to, RankAddress from, std::size_t bytes, Stores stores);
   /// To several places, of which one may be the source.
-  void copy_to_all(std::span<const Place> to, Place from, std::size_t bytes, Stores stores);
+  void copy_to_all(std::span<const RankAddress> to, RankAddress from, std::size_t bytes, Stores stores);
   /// What `places[i]` holds goes to `places[i + 1]`, and from the last to the first.
-  void rotate(std::span<const Place> places, std::size_t bytes);
+  void rotate(std::span<const RankAddress> places, std::size_t bytes);
   /// Elements [begin, end) of `in` to all of `out`, as Kernels::reduce. `element`: bytes of one.
-  void reduce(const Kernels& kernels, std::span<const Place> in, std::span<const Place> out, std::size_t begin,
-              std::size_t end, std::size_t element, Stores stores, int ranks);
+  void reduce(const Kernels& kernels, std::span<const RankAddress> in, std::span<const RankAddress> out,
+              std::size_t begin, std::size_t end, std::size_t element, Stores stores, int ranks);
 
   /// The first one since the last call of this. After it nothing is moved any more.
   [[nodiscard]] std::optional<Failure> take_failure();
@@ -87,14 +87,14 @@ class Mover {
  private:
   /// Room for what a far place holds of a part; `number` below the number of ranks + 1.
   [[nodiscard]] std::byte* scratch(std::size_t number);
-  void fetch(std::byte* to, const Place& from, std::size_t bytes);
-  void store(const Place& to, const std::byte* from, std::size_t bytes);
-  void note(int rank, int error);
+  void fetch(std::byte* to, const RankAddress& from, std::size_t bytes);
+  void store(const RankAddress& to, const std::byte* from, std::size_t bytes);
+  void record_failure(int rank, int error);
 
   std::vector<int> pids_;
   std::size_t part_;  ///< bytes
   std::unique_ptr<std::byte[]> scratch_;
-  std::vector<std::byte*> near_;
+  std::vector<std::byte*> local_;
   std::vector<const void*> from_;
   std::vector<void*> results_;
   std::optional<Failure> failure_;

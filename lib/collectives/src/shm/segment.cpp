@@ -53,13 +53,13 @@ Registry& registry() {
 }
 
 /// "pid fd device inode bytes"
-struct Where {
+struct Location {
   std::uint64_t pid = 0, fd = 0, device = 0, inode = 0, bytes = 0;
 
-  static Result<Where> parse(const std::string& text) {
-    Where where;
+  static Result<Location> parse(const std::string& text) {
+    Location location;
     const std::vector<std::string> fields = split(text, ' ');
-    std::uint64_t* const targets[] = {&where.pid, &where.fd, &where.device, &where.inode, &where.bytes};
+    std::uint64_t* const targets[] = {&location.pid, &location.fd, &location.device, &location.inode, &location.bytes};
     bool good = fields.size() == std::size(targets);
     for (std::size_t i = 0; good && i < fields.size(); ++i) {
       const char* const end = fields[i].data() + fields[i].size();
@@ -67,7 +67,7 @@ struct Where {
       good = error == std::errc() && stop == end;
     }
     if (!good) return fail(Errc::protocol, concat("rank 0 described its shared memory as '", text, "'"));
-    return where;
+    return location;
   }
 };
 
@@ -116,18 +116,18 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes) {
   }
   struct stat info {};
   if (fstat(segment->fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot see shared memory", errno);
-  segment->where_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes);
+  segment->location_ = concat(getpid(), ' ', segment->fd_.get(), ' ', info.st_dev, ' ', info.st_ino, ' ', bytes);
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
   std::erase_if(known.segments, [](const auto& entry) { return entry.second.expired(); });
-  known.segments[segment->where_] = segment;
+  known.segments[segment->location_] = segment;
   return segment;
 }
 
 Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
-  const auto where = Where::parse(text);
-  if (!where) return tl::unexpected(where.error());
-  if (where->pid == static_cast<std::uint64_t>(getpid())) {
+  const auto location = Location::parse(text);
+  if (!location) return tl::unexpected(location.error());
+  if (location->pid == static_cast<std::uint64_t>(getpid())) {
     Registry& known = registry();
     const std::lock_guard lock(known.mutex);
     const auto found = known.segments.find(text);
@@ -135,20 +135,20 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
       if (auto segment = found->second.lock()) return segment;
     }
   }
-  const std::string path = concat("/proc/", where->pid, "/fd/", where->fd);
+  const std::string path = concat("/proc/", location->pid, "/fd/", location->fd);
   std::shared_ptr<Segment> segment(new Segment);
-  segment->where_ = text;
+  segment->location_ = text;
   segment->fd_.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat info {};
   if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
     return fail_errno(Errc::unavailable, concat("cannot open rank 0's shared memory at ", path), errno);
   }
   // The process id may mean another process in this rank's container.
-  if (info.st_dev != where->device || info.st_ino != where->inode ||
-      static_cast<std::uint64_t>(info.st_size) < where->bytes) {
+  if (info.st_dev != location->device || info.st_ino != location->inode ||
+      static_cast<std::uint64_t>(info.st_size) < location->bytes) {
     return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));
   }
-  if (auto mapped = segment->map(where->bytes); !mapped) return tl::unexpected(mapped.error());
+  if (auto mapped = segment->map(location->bytes); !mapped) return tl::unexpected(mapped.error());
   return segment;
 }
 

@@ -21,13 +21,13 @@ inline constexpr std::size_t cache_line = 64;
 inline constexpr std::size_t lines_apart = 2 * cache_line;
 
 /// A rank that cannot go on spinning sleeps on `bell`; `sleepers` spares the others a system call when none does.
-struct Bell {
-  std::atomic<std::uint32_t> rings;
+struct WaitQueue {
+  std::atomic<std::uint32_t> wakeups;
   std::atomic<std::uint32_t> sleepers;
 };
 
 struct Control {
-  alignas(lines_apart) Bell bell;
+  alignas(lines_apart) WaitQueue wait_queue;
   /// How often any rank arrived at a gate; used when there are more ranks than processors.
   alignas(lines_apart) std::atomic<std::uint32_t> arrivals;
   /// 1 + the rank that was seen to be gone first; 0: none. A rank that gives up because of it comes later, so the cause
@@ -35,18 +35,18 @@ struct Control {
   alignas(lines_apart) std::atomic<std::uint32_t> lost;
   /// Not 0: a rank has given up a call in which others may work on its private memory, and this is that call's number
   /// among all such calls. They leave its memory alone from then on.
-  std::atomic<std::uint32_t> given_up;
+  std::atomic<std::uint32_t> abandoned;
 };
 
 /// What one rank tells the others when it arrives at a gate. Two per rank, used in turn: a rank can be at most one
 /// gate ahead, so the other line is still readable. After work in other ranks' private memory `kind` is 0 or an errno,
 /// and `count` the rank whose memory was not to be reached.
 struct alignas(lines_apart) Line {
-  std::atomic<std::uint32_t> gate;  ///< number of the gate arrived at; written last
-  std::uint32_t kind;               ///< of the call: what all ranks must have alike
-  std::uint64_t count;              ///< elements of the call
-  std::uint64_t in;                 ///< offset of the input in the segment, or not_shared
-  std::uint64_t out;                ///< same for the output
+  std::atomic<std::uint32_t> phase;  ///< number of the gate arrived at; written last
+  std::uint32_t kind;                ///< of the call: what all ranks must have alike
+  std::uint64_t count;               ///< elements of the call
+  std::uint64_t in;                  ///< offset of the input in the segment, or not_shared
+  std::uint64_t out;                 ///< same for the output
   /// The input itself if it is this small: one cache line is all that moves. Else Addresses. The last bytes of a
   /// send_recv are Partners.
   std::array<std::byte, 32> data;
@@ -92,10 +92,10 @@ class Layout {
     return slots() + (2 * at(rank) + parity) * slot_bytes;
   }
   /// Two places per rank that are filled in turn with what it gives, and two for what it has reduced.
-  [[nodiscard]] std::size_t given(int rank, unsigned parity) const {
+  [[nodiscard]] std::size_t packed(int rank, unsigned parity) const {
     return staging() + (4 * at(rank) + parity) * staging_bytes_;
   }
-  [[nodiscard]] std::size_t reduced(int rank, unsigned parity) const { return given(rank, 2 + parity); }
+  [[nodiscard]] std::size_t reduced(int rank, unsigned parity) const { return packed(rank, 2 + parity); }
   /// Bytes of each of these.
   [[nodiscard]] std::size_t staging_bytes() const { return staging_bytes_; }
   /// The two that the caller uses.
@@ -135,13 +135,13 @@ class Segment {
 
   /// `where` is what the creator's where() said; the creator must still have it open. Ranks that are threads of
   /// one process get the same mapping. Fails with `unavailable` if this process may not or cannot reach it.
-  [[nodiscard]] static Result<std::shared_ptr<Segment>> open(const std::string& where);
+  [[nodiscard]] static Result<std::shared_ptr<Segment>> open(const std::string& location);
 
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
   ~Segment();
 
-  [[nodiscard]] const std::string& where() const { return where_; }
+  [[nodiscard]] const std::string& location() const { return location_; }
   [[nodiscard]] std::byte* data() const { return data_; }
   /// As asked for; the file itself is whole pages.
   [[nodiscard]] std::size_t size() const { return size_; }
@@ -157,7 +157,7 @@ class Segment {
   [[nodiscard]] Result<void> map(std::size_t bytes);
 
   UniqueFd fd_;
-  std::string where_;
+  std::string location_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
   std::size_t page_ = 0;  ///< bytes of a page of the file

@@ -12,13 +12,13 @@ namespace {
 /// Outputs of this size together do not stay in any cache.
 constexpr std::size_t stream_bytes = std::size_t{8} << 20;
 
-bool root_alone_gets(Collective collective) {
+bool only_root_has_output(Collective collective) {
   return collective == Collective::reduce || collective == Collective::gather;
 }
 
 }  // namespace
 
-bool gives(const Call& call, int rank) {
+bool has_input(const Call& call, int rank) {
   switch (call.collective) {
     case Collective::barrier: return false;
     case Collective::broadcast:
@@ -30,12 +30,12 @@ bool gives(const Call& call, int rank) {
   }
 }
 
-bool gets(const Call& call, int rank) {
-  return call.collective != Collective::barrier && (rank == call.root || !root_alone_gets(call.collective));
+bool has_output(const Call& call, int rank) {
+  return call.collective != Collective::barrier && (rank == call.root || !only_root_has_output(call.collective));
 }
 
-void give(const Call& call, int rank, int size, const Part& part, std::byte* place) {
-  if (!gives(call, rank)) return;
+void pack(const Call& call, int rank, int size, const Part& part, std::byte* place) {
+  if (!has_input(call, rank)) return;
   const std::size_t element = size_of(call.type);
   const std::byte* const in = call.in + part.begin * element;
   if (blocks_of(call.collective, size).in == 1) {
@@ -48,9 +48,9 @@ void give(const Call& call, int rank, int size, const Part& part, std::byte* pla
   }
 }
 
-void take(const Call& call, int rank, const Part& part, std::span<const std::byte* const> places,
-          std::span<const void*> from, Stores stores) {
-  if (!gets(call, rank)) return;
+void unpack(const Call& call, int rank, const Part& part, std::span<const std::byte* const> places,
+            std::span<const void*> from, Stores stores) {
+  if (!has_output(call, rank)) return;
   const std::size_t element = size_of(call.type);
   const std::size_t begin = part.begin * element;
   const std::size_t bytes = part.count * element;
@@ -76,8 +76,8 @@ void take(const Call& call, int rank, const Part& part, std::span<const std::byt
 
 Stores stores_of(const Call& call, int size, bool in_place) {
   if (in_place && reduces(call.collective)) return Stores::normal;
-  const std::size_t outputs =
-      blocks_of(call.collective, size).out * (root_alone_gets(call.collective) ? 1 : static_cast<std::size_t>(size));
+  const std::size_t outputs = blocks_of(call.collective, size).out *
+                              (only_root_has_output(call.collective) ? 1 : static_cast<std::size_t>(size));
   return outputs * call.bytes() >= stream_bytes ? Stores::streaming : Stores::normal;
 }
 
@@ -90,12 +90,12 @@ bool sliced(const Call& call) {
 
 }  // namespace
 
-bool Staging::gives(const Call& call, int rank) { return sliced(call) || collectives::gives(call, rank); }
+bool Staging::has_input(const Call& call, int rank) { return sliced(call) || collectives::has_input(call, rank); }
 
-Staging::Staging(std::byte* segment, const Layout& layout, Gate& gate, int rank, int size)
+Staging::Staging(std::byte* segment, const Layout& layout, ShmBarrier& barrier, int rank, int size)
     : segment_(segment),
       layout_(layout),
-      gate_(gate),
+      barrier_(barrier),
       rank_(rank),
       size_(size),
       from_(static_cast<std::size_t>(size)),
@@ -125,9 +125,9 @@ Part Staging::slice_of(const Call& call, const Cut& cut, std::size_t number, int
   return {begin, std::min(part.count, call.count - begin), cut.stride};
 }
 
-void Staging::give_part(const Call& call, const Cut& cut, std::size_t number) {
-  std::byte* const place = given(rank_, turn_);
-  if (!cut.sliced) return give(call, rank_, size_, part_of(cut, number), place);
+void Staging::pack_part(const Call& call, const Cut& cut, std::size_t number) {
+  std::byte* const place = packed(rank_, round_);
+  if (!cut.sliced) return pack(call, rank_, size_, part_of(cut, number), place);
   const std::size_t element = size_of(call.type);
   for (int owner = 0; owner < size_; ++owner) {
     const Part slice = slice_of(call, cut, number, owner);
@@ -137,9 +137,9 @@ void Staging::give_part(const Call& call, const Cut& cut, std::size_t number) {
   }
 }
 
-void Staging::take_part(const Call& call, const Cut& cut, std::size_t number, Stores stores) {
-  for (int rank = 0; rank < size_; ++rank) places_[static_cast<std::size_t>(rank)] = given(rank, turn_ - 1);
-  take(call, rank_, part_of(cut, number), places_, from_, stores);
+void Staging::unpack_part(const Call& call, const Cut& cut, std::size_t number, Stores stores) {
+  for (int rank = 0; rank < size_; ++rank) places_[static_cast<std::size_t>(rank)] = packed(rank, round_ - 1);
+  unpack(call, rank_, part_of(cut, number), places_, from_, stores);
 }
 
 void Staging::reduce_slice(const Call& call, const Cut& cut, std::size_t number) {
@@ -147,23 +147,23 @@ void Staging::reduce_slice(const Call& call, const Cut& cut, std::size_t number)
   for (int rank = 0; rank < size_; ++rank) {
     from_[static_cast<std::size_t>(rank)] =
         rank == rank_ ? call.in + slice.begin * size_of(call.type)
-                      : given(rank, turn_ - 1) + static_cast<std::size_t>(rank_) * slice.stride;
+                      : packed(rank, round_ - 1) + static_cast<std::size_t>(rank_) * slice.stride;
   }
-  void* out = reduced(rank_, turn_);
+  void* out = reduced(rank_, round_);
   kernels(call.type, call.op).reduce(from_.data(), from_.size(), &out, 1, 0, slice.count, Stores::normal, size_);
 }
 
-void Staging::take_slices(const Call& call, const Cut& cut, std::size_t number, Stores stores) {
-  if (!gets(call, rank_)) return;
+void Staging::unpack_slices(const Call& call, const Cut& cut, std::size_t number, Stores stores) {
+  if (!has_output(call, rank_)) return;
   const std::size_t element = size_of(call.type);
   for (int owner = 0; owner < size_; ++owner) {
     const Part slice = slice_of(call, cut, number, owner);
-    copy_bytes(call.out + slice.begin * element, reduced(owner, turn_ - 1), slice.count * element, stores);
+    copy_bytes(call.out + slice.begin * element, reduced(owner, round_ - 1), slice.count * element, stores);
   }
 }
 
 void Staging::begin(const Call& call) {
-  if (gives(call, rank_)) give_part(call, cut(call), 0);
+  if (has_input(call, rank_)) pack_part(call, cut(call), 0);
 }
 
 Result<void> Staging::run(const Call& call, bool begun, Deadline deadline) {
@@ -172,19 +172,19 @@ Result<void> Staging::run(const Call& call, bool begun, Deadline deadline) {
   const std::size_t last = cut.parts + (cut.sliced ? 1 : 0);
   std::size_t step = 0;
   if (begun) {
-    ++turn_;
+    ++round_;
     ++step;
   }
   for (;; ++step) {
-    if (step < cut.parts) give_part(call, cut, step);
+    if (step < cut.parts) pack_part(call, cut, step);
     if (step >= 1 && step <= cut.parts) {
       if (cut.sliced) reduce_slice(call, cut, step - 1);
-      else take_part(call, cut, step - 1, stores);
+      else unpack_part(call, cut, step - 1, stores);
     }
-    if (cut.sliced && step >= 2) take_slices(call, cut, step - 2, stores);
+    if (cut.sliced && step >= 2) unpack_slices(call, cut, step - 2, stores);
     if (step == last) return {};
-    if (auto passed = gate_.pass(deadline); !passed) return passed;
-    ++turn_;
+    if (auto passed = barrier_.wait(deadline); !passed) return passed;
+    ++round_;
   }
 }
 

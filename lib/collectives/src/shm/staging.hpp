@@ -6,7 +6,7 @@
 
 #include "ddrun/collectives/communicator.hpp"
 #include "ddrun/collectives/reduction.hpp"
-#include "shm/gate.hpp"
+#include "shm/barrier.hpp"
 #include "shm/segment.hpp"
 
 namespace ddrun::collectives {
@@ -19,17 +19,17 @@ struct Part {
 };
 
 /// Whether other ranks need `rank`'s input.
-[[nodiscard]] bool gives(const Call& call, int rank);
+[[nodiscard]] bool has_input(const Call& call, int rank);
 /// Whether `rank` has an output.
-[[nodiscard]] bool gets(const Call& call, int rank);
+[[nodiscard]] bool has_output(const Call& call, int rank);
 
 /// Copies what the others need of this rank's input to `place`: of calls with a block for every rank, each of theirs.
-void give(const Call& call, int rank, int size, const Part& part, std::byte* place);
+void pack(const Call& call, int rank, int size, const Part& part, std::byte* place);
 
 /// Makes this rank's output of what the others have given; `places` are all ranks', of which its own is not read.
 /// `from` is room for a pointer per rank.
-void take(const Call& call, int rank, const Part& part, std::span<const std::byte* const> places,
-          std::span<const void*> from, Stores stores);
+void unpack(const Call& call, int rank, const Part& part, std::span<const std::byte* const> places,
+            std::span<const void*> from, Stores stores);
 
 /// Whether the results of a call, all ranks' together, stay in no cache and so need not be read into one. Results of
 /// reductions in place lie where inputs were just read.
@@ -43,10 +43,10 @@ void take(const Call& call, int rank, const Part& part, std::span<const std::byt
 class Staging {
  public:
   /// All of it outlives this object. `segment` is laid out as `layout` says.
-  Staging(std::byte* segment, const Layout& layout, Gate& gate, int rank, int size);
+  Staging(std::byte* segment, const Layout& layout, ShmBarrier& barrier, int rank, int size);
 
   /// Whether `rank` has anything to give in such a call.
-  [[nodiscard]] static bool gives(const Call& call, int rank);
+  [[nodiscard]] static bool has_input(const Call& call, int rank);
 
   /// May come before the gate at which the ranks compare their calls: gives the first part.
   void begin(const Call& call);
@@ -67,23 +67,25 @@ class Staging {
   [[nodiscard]] Part part_of(const Cut& cut, std::size_t number) const;
   [[nodiscard]] Part slice_of(const Call& call, const Cut& cut, std::size_t number, int owner) const;
 
-  void give_part(const Call& call, const Cut& cut, std::size_t number);
-  void take_part(const Call& call, const Cut& cut, std::size_t number, Stores stores);
+  void pack_part(const Call& call, const Cut& cut, std::size_t number);
+  void unpack_part(const Call& call, const Cut& cut, std::size_t number, Stores stores);
   void reduce_slice(const Call& call, const Cut& cut, std::size_t number);
-  void take_slices(const Call& call, const Cut& cut, std::size_t number, Stores stores);
-  [[nodiscard]] std::byte* given(int rank, unsigned turn) const { return segment_ + layout_.given(rank, turn & 1U); }
-  [[nodiscard]] std::byte* reduced(int rank, unsigned turn) const {
-    return segment_ + layout_.reduced(rank, turn & 1U);
+  void unpack_slices(const Call& call, const Cut& cut, std::size_t number, Stores stores);
+  [[nodiscard]] std::byte* packed(int rank, unsigned round) const {
+    return segment_ + layout_.packed(rank, round & 1U);
+  }
+  [[nodiscard]] std::byte* reduced(int rank, unsigned round) const {
+    return segment_ + layout_.reduced(rank, round & 1U);
   }
 
   std::byte* segment_;
   const Layout& layout_;
-  Gate& gate_;
+  ShmBarrier& barrier_;
   int rank_;
   int size_;
   /// Gates that were passed here: what is given in one turn is taken in the next. The first part of a call is given
   /// in the turn in which the last of the call before is taken.
-  unsigned turn_ = 0;
+  unsigned round_ = 0;
   std::vector<const void*> from_;
   std::vector<const std::byte*> places_;
 };

@@ -9,44 +9,45 @@
 
 namespace ddrun::collectives {
 
-Partial::Partial(const Call& call, int ranks)
-    : element_(size_of(call.type)),
-      number_(size_of(accumulator_type(call.type))),
+Accumulator::Accumulator(const Call& call, int ranks)
+    : element_bytes_(size_of(call.type)),
+      partial_bytes_(size_of(accumulator_type(call.type))),
       ranks_(ranks),
-      loops_(kernels(call.type, call.op)),
-      on_the_way_(kernels(accumulator_type(call.type), call.op == ReduceOp::avg ? ReduceOp::sum : call.op)) {}
+      kernels_(kernels(call.type, call.op)),
+      partial_kernels_(kernels(accumulator_type(call.type), call.op == ReduceOp::avg ? ReduceOp::sum : call.op)) {}
 
-void Partial::merge(void* out, const void* first, const void* second, std::size_t count) const {
+void Accumulator::combine(void* out, const void* first, const void* second, std::size_t count) const {
   const std::array in{first, second};
-  on_the_way_.reduce(in.data(), in.size(), &out, 1, 0, count, Stores::normal, ranks_);
+  partial_kernels_.reduce(in.data(), in.size(), &out, 1, 0, count, Stores::normal, ranks_);
 }
 
-void Partial::reduce(void* out, const void* first, const void* second, std::size_t count, bool finished) const {
+void Accumulator::reduce(void* out, const void* first, const void* second, std::size_t count, bool finished) const {
   const std::array in{first, second};
-  (finished ? loops_ : on_the_way_).reduce(in.data(), in.size(), &out, 1, 0, count, Stores::normal, ranks_);
+  (finished ? kernels_ : partial_kernels_).reduce(in.data(), in.size(), &out, 1, 0, count, Stores::normal, ranks_);
 }
 
-void Merging::take(std::size_t offset, std::byte* data, std::size_t bytes) {
-  std::byte* const mine = mine_ + offset;
-  const std::size_t count = bytes / partial_.number();
-  if (theirs_first_) partial_.merge(mine, data, mine, count);
-  else partial_.merge(mine, mine, data, count);
+void ReduceOnRecv::consume(std::size_t offset, std::byte* data, std::size_t bytes) {
+  std::byte* const mine = data_ + offset;
+  const std::size_t count = bytes / accumulator_.partial_bytes();
+  if (peer_first_) accumulator_.combine(mine, data, mine, count);
+  else accumulator_.combine(mine, mine, data, count);
 }
 
-void Passing::take(std::size_t offset, std::byte* data, std::size_t bytes) {
-  const std::size_t count = bytes / arriving();
-  const std::size_t first = offset / arriving();
-  const std::byte* const own = places_.own + first * partial_.element();
-  std::byte* const to = places_.to + first * (places_.last ? partial_.element() : partial_.number());
-  if (!partial_.apart()) return partial_.reduce(to, data, own, count, places_.last);
+void ReduceAndForward::consume(std::size_t offset, std::byte* data, std::size_t bytes) {
+  const std::size_t count = bytes / recv_element_bytes();
+  const std::size_t first = offset / recv_element_bytes();
+  const std::byte* const own = operands_.own + first * accumulator_.element_bytes();
+  std::byte* const to =
+      operands_.to + first * (operands_.last ? accumulator_.element_bytes() : accumulator_.partial_bytes());
+  if (!accumulator_.types_differ()) return accumulator_.reduce(to, data, own, count, operands_.last);
   std::byte* numbers = data;
-  if (!places_.numbers) {
-    numbers = places_.last ? scratch_.at_least(count * partial_.number()) : to;
-    partial_.load(numbers, data, count);
+  if (!operands_.recv_partial) {
+    numbers = operands_.last ? scratch_.at_least(count * accumulator_.partial_bytes()) : to;
+    accumulator_.load(numbers, data, count);
   }
-  partial_.accumulate(numbers, own, count);
-  if (places_.last) partial_.finish(to, numbers, count);
-  else if (numbers != to) copy_bytes(to, numbers, count * partial_.number());
+  accumulator_.accumulate(numbers, own, count);
+  if (operands_.last) accumulator_.finish(to, numbers, count);
+  else if (numbers != to) copy_bytes(to, numbers, count * accumulator_.partial_bytes());
 }
 
 namespace {
@@ -82,14 +83,14 @@ Parts::Range Parts::operator[](int index) const {
 /// Each part is reduced on its way round the ring, in n - 1 steps, and is finished at rank `index + shift` for part
 /// `index`. `finished` is where this rank's own finished part goes. Others' parts, unfinished, are kept where they
 /// belong in `on_the_way`, or in the workspace if that is null or too narrow for numbers.
-Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Partial& partial, const Parts& parts, int shift,
-                                 const std::byte* in, std::byte* finished, std::byte* on_the_way) {
+Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator& accumulator, const Parts& parts,
+                                 int shift, const std::byte* in, std::byte* finished, std::byte* partials) {
   const int n = peers.size();
-  const std::size_t element = partial.element();
-  const bool aside = on_the_way == nullptr || partial.apart();
-  const std::size_t most = parts.largest() * partial.number();
+  const std::size_t element = accumulator.element_bytes();
+  const bool in_workspace = partials == nullptr || accumulator.types_differ();
+  const std::size_t most = parts.largest() * accumulator.partial_bytes();
   // Two in turn: one is sent while the other is being received.
-  std::byte* const kept = aside && n > 2 ? ws.mine.at_least(2 * most) : nullptr;
+  std::byte* const kept = in_workspace && n > 2 ? ws.mine.at_least(2 * most) : nullptr;
   const std::byte* send = nullptr;
   for (int i = 0; i < n - 1; ++i) {
     const auto sent = parts[peers.rank() - shift + n - 1 - i];
@@ -97,14 +98,16 @@ Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Partial& par
     const bool first = i == 0;
     const bool last = i == n - 2;
     if (first) send = in + sent.begin * element;
-    Passing::Places places{in + received.begin * element, nullptr, !first, last};
-    if (last) places.to = finished;
-    else places.to = aside ? kept + static_cast<std::size_t>(i % 2) * most : on_the_way + received.begin * element;
-    Passing arrival(partial, ws.piece, places);
-    const Outgoing out{peers.at(1), send, sent.count * (first ? element : partial.number())};
-    const Incoming incoming{peers.at(-1), nullptr, received.count * arrival.arriving(), &arrival, arrival.arriving()};
+    ReduceAndForward::Operands operands{in + received.begin * element, nullptr, !first, last};
+    if (last) operands.to = finished;
+    else
+      operands.to = in_workspace ? kept + static_cast<std::size_t>(i % 2) * most : partials + received.begin * element;
+    ReduceAndForward sink(accumulator, ws.piece, operands);
+    const Outgoing out{peers.at(1), send, sent.count * (first ? element : accumulator.partial_bytes())};
+    const Incoming incoming{peers.at(-1), nullptr, received.count * sink.recv_element_bytes(), &sink,
+                            sink.recv_element_bytes()};
     if (auto done = peers.exchange(out, incoming); !done) return done;
-    send = places.to;
+    send = operands.to;
   }
   return {};
 }
@@ -124,20 +127,20 @@ Result<void> ring_all_gather(Peers& peers, const Parts& parts, int shift, std::b
 }  // namespace
 
 Result<void> all_reduce_by_ring(Peers& peers, Workspace& ws, const Call& call) {
-  const Partial partial(call, peers.size());
+  const Accumulator accumulator(call, peers.size());
   const Parts parts(call.count, peers.size());
   // Rank r ends with part r + 1.
-  const std::size_t own = parts[peers.rank() + 1].begin * partial.element();
-  if (auto done = ring_reduce_scatter(peers, ws, partial, parts, -1, call.in, call.out + own, call.out); !done) {
+  const std::size_t own = parts[peers.rank() + 1].begin * accumulator.element_bytes();
+  if (auto done = ring_reduce_scatter(peers, ws, accumulator, parts, -1, call.in, call.out + own, call.out); !done) {
     return done;
   }
-  return ring_all_gather(peers, parts, -1, call.out, partial.element());
+  return ring_all_gather(peers, parts, -1, call.out, accumulator.element_bytes());
 }
 
 Result<void> reduce_scatter_by_ring(Peers& peers, Workspace& ws, const Call& call) {
-  const Partial partial(call, peers.size());
+  const Accumulator accumulator(call, peers.size());
   const Parts blocks(call.count * static_cast<std::size_t>(peers.size()), peers.size());
-  return ring_reduce_scatter(peers, ws, partial, blocks, 0, call.in, call.out, nullptr);
+  return ring_reduce_scatter(peers, ws, accumulator, blocks, 0, call.in, call.out, nullptr);
 }
 
 Result<void> all_gather_by_ring(Peers& peers, const Call& call) {
@@ -152,126 +155,129 @@ namespace {
 
 /// Pairs need a power of two. What is above it joins: of the first ranks, each even one gives its part to the odd one
 /// after it, which acts for both (Thakur et al. 2005, 4.5).
-class Pairs {
+class PowerOfTwoFold {
  public:
-  explicit Pairs(const Peers& peers)
+  explicit PowerOfTwoFold(const Peers& peers)
       : rank_(peers.rank()),
-        places_(static_cast<int>(std::bit_floor(static_cast<unsigned>(peers.size())))),
-        extra_(peers.size() - places_) {}
+        size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(peers.size())))),
+        extra_(peers.size() - size_) {}
 
   /// Gives its part away and gets the result.
-  [[nodiscard]] bool gives() const { return rank_ < 2 * extra_ && rank_ % 2 == 0; }
+  [[nodiscard]] bool is_folded() const { return rank_ < 2 * extra_ && rank_ % 2 == 0; }
   /// Acts for the rank before it as well.
-  [[nodiscard]] bool takes() const { return rank_ < 2 * extra_ && rank_ % 2 == 1; }
-  [[nodiscard]] int places() const { return places_; }
+  [[nodiscard]] bool is_proxy() const { return rank_ < 2 * extra_ && rank_ % 2 == 1; }
+  [[nodiscard]] int size() const { return size_; }
   /// Of a rank that does not give.
-  [[nodiscard]] int place() const { return rank_ < 2 * extra_ ? rank_ / 2 : rank_ - extra_; }
-  [[nodiscard]] int rank_at(int place) const { return place < extra_ ? 2 * place + 1 : place + extra_; }
+  [[nodiscard]] int virtual_rank() const { return rank_ < 2 * extra_ ? rank_ / 2 : rank_ - extra_; }
+  [[nodiscard]] int rank_of(int virtual_rank) const {
+    return virtual_rank < extra_ ? 2 * virtual_rank + 1 : virtual_rank + extra_;
+  }
 
  private:
   int rank_;
-  int places_;
+  int size_;
   int extra_;
 };
 
 /// Those who give part with `ws.mine`, those who take have it merged into theirs.
-Result<void> join_power(Peers& peers, const Pairs& pairs, const Partial& partial, std::byte* mine, std::size_t count) {
-  const std::size_t bytes = count * partial.number();
-  if (pairs.gives()) return peers.send({peers.rank() + 1, mine, bytes});
-  if (!pairs.takes()) return {};
-  Merging merging(partial, mine, true);
-  return peers.receive({peers.rank() - 1, nullptr, bytes, &merging, partial.number()});
+Result<void> fold_in(Peers& peers, const PowerOfTwoFold& fold, const Accumulator& accumulator, std::byte* mine,
+                     std::size_t count) {
+  const std::size_t bytes = count * accumulator.partial_bytes();
+  if (fold.is_folded()) return peers.send({peers.rank() + 1, mine, bytes});
+  if (!fold.is_proxy()) return {};
+  ReduceOnRecv sink(accumulator, mine, true);
+  return peers.receive({peers.rank() - 1, nullptr, bytes, &sink, accumulator.partial_bytes()});
 }
 
 /// Those who gave get the result.
-Result<void> give_back(Peers& peers, const Pairs& pairs, std::byte* result, std::size_t bytes) {
-  if (pairs.takes()) return peers.send({peers.rank() - 1, result, bytes});
-  if (pairs.gives()) return peers.receive({peers.rank() + 1, result, bytes});
+Result<void> fold_out(Peers& peers, const PowerOfTwoFold& fold, std::byte* result, std::size_t bytes) {
+  if (fold.is_proxy()) return peers.send({peers.rank() - 1, result, bytes});
+  if (fold.is_folded()) return peers.receive({peers.rank() + 1, result, bytes});
   return {};
 }
 
 /// All ranks have everything reduced, as numbers in `ws.mine`; `in` has `count` elements.
-Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Partial& partial, const std::byte* in,
+Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& accumulator, const std::byte* in,
                                 std::size_t count) {
-  const Pairs pairs(peers);
-  const std::size_t bytes = count * partial.number();
+  const PowerOfTwoFold fold(peers);
+  const std::size_t bytes = count * accumulator.partial_bytes();
   std::byte* const mine = ws.mine.at_least(bytes);
   std::byte* const theirs = ws.theirs.at_least(bytes);
-  partial.load(mine, in, count);
-  if (auto joined = join_power(peers, pairs, partial, mine, count); !joined) return joined;
-  for (int mask = 1; mask < pairs.places() && !pairs.gives(); mask *= 2) {
-    const int other = pairs.place() ^ mask;
-    const int partner = pairs.rank_at(other);
+  accumulator.load(mine, in, count);
+  if (auto folded = fold_in(peers, fold, accumulator, mine, count); !folded) return folded;
+  for (int mask = 1; mask < fold.size() && !fold.is_folded(); mask *= 2) {
+    const int other = fold.virtual_rank() ^ mask;
+    const int partner = fold.rank_of(other);
     if (auto done = peers.exchange({partner, mine, bytes}, {partner, theirs, bytes}); !done) return done;
     // The same order at both: that of the ranks.
-    if (other < pairs.place()) partial.merge(mine, theirs, mine, count);
-    else partial.merge(mine, mine, theirs, count);
+    if (other < fold.virtual_rank()) accumulator.combine(mine, theirs, mine, count);
+    else accumulator.combine(mine, mine, theirs, count);
   }
-  return give_back(peers, pairs, mine, bytes);
+  return fold_out(peers, fold, mine, bytes);
 }
 
 }  // namespace
 
 Result<void> all_reduce_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
-  const Partial partial(call, peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, partial, call.in, call.count); !done) return done;
-  partial.finish(call.out, ws.mine.at_least(0), call.count);
+  const Accumulator accumulator(call, peers.size());
+  if (auto done = reduce_by_doubling(peers, ws, accumulator, call.in, call.count); !done) return done;
+  accumulator.finish(call.out, ws.mine.at_least(0), call.count);
   return {};
 }
 
 Result<void> reduce_scatter_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
-  const Partial partial(call, peers.size());
+  const Accumulator accumulator(call, peers.size());
   const std::size_t own = call.count * static_cast<std::size_t>(peers.rank());
   const std::size_t all = call.count * static_cast<std::size_t>(peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, partial, call.in, all); !done) return done;
-  partial.finish(call.out, ws.mine.at_least(0) + own * partial.number(), call.count);
+  if (auto done = reduce_by_doubling(peers, ws, accumulator, call.in, all); !done) return done;
+  accumulator.finish(call.out, ws.mine.at_least(0) + own * accumulator.partial_bytes(), call.count);
   return {};
 }
 
 Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call) {
-  const Partial partial(call, peers.size());
-  const Pairs pairs(peers);
-  const std::size_t number = partial.number();
-  const std::size_t element = partial.element();
+  const Accumulator accumulator(call, peers.size());
+  const PowerOfTwoFold fold(peers);
+  const std::size_t number = accumulator.partial_bytes();
+  const std::size_t element = accumulator.element_bytes();
   std::byte* const mine = ws.mine.at_least(call.count * number);
-  partial.load(mine, call.in, call.count);
-  if (auto joined = join_power(peers, pairs, partial, mine, call.count); !joined) return joined;
+  accumulator.load(mine, call.in, call.count);
+  if (auto folded = fold_in(peers, fold, accumulator, mine, call.count); !folded) return folded;
 
   struct Range {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
   std::vector<Range> kept{{0, call.count}};
-  if (!pairs.gives()) {
-    for (int mask = pairs.places() / 2; mask > 0; mask /= 2) {
+  if (!fold.is_folded()) {
+    for (int mask = fold.size() / 2; mask > 0; mask /= 2) {
       const auto [begin, end] = kept.back();
       const std::size_t middle = begin + (end - begin) / 2;
-      const bool upper = (pairs.place() & mask) != 0;
+      const bool upper = (fold.virtual_rank() & mask) != 0;
       const Range keep = upper ? Range{middle, end} : Range{begin, middle};
       const Range give = upper ? Range{begin, middle} : Range{middle, end};
-      const int partner = pairs.rank_at(pairs.place() ^ mask);
-      Merging merging(partial, mine + keep.begin * number, upper);
+      const int partner = fold.rank_of(fold.virtual_rank() ^ mask);
+      ReduceOnRecv sink(accumulator, mine + keep.begin * number, upper);
       auto done = peers.exchange({partner, mine + give.begin * number, (give.end - give.begin) * number},
-                                 {partner, nullptr, (keep.end - keep.begin) * number, &merging, number});
+                                 {partner, nullptr, (keep.end - keep.begin) * number, &sink, number});
       if (!done) return done;
       kept.push_back(keep);
     }
     const Range own = kept.back();
-    partial.finish(call.out + own.begin * element, mine + own.begin * number, own.end - own.begin);
+    accumulator.finish(call.out + own.begin * element, mine + own.begin * number, own.end - own.begin);
     // The way back: the partner of each step has the other half, finished.
-    for (int mask = 1; mask < pairs.places(); mask *= 2) {
+    for (int mask = 1; mask < fold.size(); mask *= 2) {
       const Range half = kept.back();
       kept.pop_back();
       const Range whole = kept.back();
-      const bool upper = (pairs.place() & mask) != 0;
+      const bool upper = (fold.virtual_rank() & mask) != 0;
       const Range other = upper ? Range{whole.begin, half.begin} : Range{half.end, whole.end};
-      const int partner = pairs.rank_at(pairs.place() ^ mask);
+      const int partner = fold.rank_of(fold.virtual_rank() ^ mask);
       auto done = peers.exchange({partner, call.out + half.begin * element, (half.end - half.begin) * element},
                                  {partner, call.out + other.begin * element, (other.end - other.begin) * element});
       if (!done) return done;
     }
   }
-  return give_back(peers, pairs, call.out, call.count * element);
+  return fold_out(peers, fold, call.out, call.count * element);
 }
 
 Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
@@ -279,20 +285,20 @@ Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& cal
   const std::size_t bytes = call.bytes();
   const auto blocks = [bytes](int count) { return static_cast<std::size_t>(count) * bytes; };
   // From this rank's own block on, going round.
-  std::byte* const turned = ws.mine.at_least(blocks(n));
-  copy_bytes(turned, call.in, bytes);
+  std::byte* const rotated = ws.mine.at_least(blocks(n));
+  copy_bytes(rotated, call.in, bytes);
   for (int have = 1; have < n; have *= 2) {
     const std::size_t more = blocks(std::min(have, n - have));
-    auto done = peers.exchange({peers.at(-have), turned, more}, {peers.at(have), turned + blocks(have), more});
+    auto done = peers.exchange({peers.at(-have), rotated, more}, {peers.at(have), rotated + blocks(have), more});
     if (!done) return done;
   }
   const int end = n - peers.rank();
-  copy_bytes(call.out + blocks(peers.rank()), turned, blocks(end));
-  copy_bytes(call.out, turned + blocks(end), blocks(peers.rank()));
+  copy_bytes(call.out + blocks(peers.rank()), rotated, blocks(end));
+  copy_bytes(call.out, rotated + blocks(end), blocks(peers.rank()));
   return {};
 }
 
-Result<void> meet(Peers& peers) {
+Result<void> dissemination_barrier(Peers& peers) {
   for (int distance = 1; distance < peers.size(); distance *= 2) {
     if (auto done = peers.exchange({peers.at(distance)}, {peers.at(-distance)}); !done) return done;
   }
@@ -306,24 +312,27 @@ namespace {
 class Tree {
  public:
   Tree(const Peers& peers, int root)
-      : size_(peers.size()), root_(root), place_((peers.rank() - root + size_) % size_) {}
+      : size_(peers.size()), root_(root), relative_rank_((peers.rank() - root + size_) % size_) {}
 
-  [[nodiscard]] int place() const { return place_; }
-  [[nodiscard]] int rank_at(int place) const { return (place + root_) % size_; }
-  [[nodiscard]] int parent() const { return rank_at(place_ & (place_ - 1)); }
+  [[nodiscard]] int relative_rank() const { return relative_rank_; }
+  [[nodiscard]] int rank_of(int relative_rank) const { return (relative_rank + root_) % size_; }
+  [[nodiscard]] int parent() const { return rank_of(relative_rank_ & (relative_rank_ - 1)); }
   /// Of the root, a power of two that is not below the group's size.
-  [[nodiscard]] int reach() const {
-    return place_ == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size_))) : place_ & -place_;
+  [[nodiscard]] int subtree_span() const {
+    return relative_rank_ == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size_)))
+                               : relative_rank_ & -relative_rank_;
   }
   /// Places of the subtree `distance` further.
-  [[nodiscard]] int places_at(int distance) const { return std::min(distance, size_ - place_ - distance); }
+  [[nodiscard]] int subtree_size_at(int distance) const {
+    return std::min(distance, size_ - relative_rank_ - distance);
+  }
   /// Places of this rank's own subtree.
-  [[nodiscard]] int places() const { return std::min(reach(), size_ - place_); }
+  [[nodiscard]] int subtree_size() const { return std::min(subtree_span(), size_ - relative_rank_); }
 
  private:
   int size_;
   int root_;
-  int place_;
+  int relative_rank_;
 };
 
 /// The pieces of an array, in elements.
@@ -344,14 +353,14 @@ std::size_t blocks(const Call& call, int count) { return static_cast<std::size_t
 Result<void> broadcast_by_tree(Peers& peers, const Call& call) {
   const Tree tree(peers, call.root);
   const std::byte* data = call.out;
-  if (tree.place() == 0) {
+  if (tree.relative_rank() == 0) {
     if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   } else if (auto got = peers.receive({tree.parent(), call.out, call.bytes()}); !got) {
     return got;
   }
-  for (int distance = tree.reach() / 2; distance > 0; distance /= 2) {
-    if (tree.places_at(distance) <= 0) continue;
-    if (auto sent = peers.send({tree.rank_at(tree.place() + distance), data, call.bytes()}); !sent) return sent;
+  for (int distance = tree.subtree_span() / 2; distance > 0; distance /= 2) {
+    if (tree.subtree_size_at(distance) <= 0) continue;
+    if (auto sent = peers.send({tree.rank_of(tree.relative_rank() + distance), data, call.bytes()}); !sent) return sent;
   }
   return {};
 }
@@ -360,8 +369,8 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
   const Tree tree(peers, call.root);
   const Pieces pieces(call, piece_bytes);
   const std::size_t element = size_of(call.type);
-  const bool first = tree.place() == 0;
-  const bool last = tree.place() == peers.size() - 1;
+  const bool first = tree.relative_rank() == 0;
+  const bool last = tree.relative_rank() == peers.size() - 1;
   const std::byte* const source = first ? call.in : call.out;
   // A piece is sent on while the next one comes in.
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
@@ -382,30 +391,30 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
 
 Result<void> reduce_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   const Tree tree(peers, call.root);
-  const Partial partial(call, peers.size());
-  const std::size_t bytes = call.count * partial.number();
+  const Accumulator accumulator(call, peers.size());
+  const std::size_t bytes = call.count * accumulator.partial_bytes();
   std::byte* const mine = ws.mine.at_least(bytes);
-  partial.load(mine, call.in, call.count);
-  for (int distance = 1; distance < tree.reach(); distance *= 2) {
-    if (tree.places_at(distance) <= 0) continue;
-    Merging merging(partial, mine, false);
-    const int child = tree.rank_at(tree.place() + distance);
-    if (auto got = peers.receive({child, nullptr, bytes, &merging, partial.number()}); !got) return got;
+  accumulator.load(mine, call.in, call.count);
+  for (int distance = 1; distance < tree.subtree_span(); distance *= 2) {
+    if (tree.subtree_size_at(distance) <= 0) continue;
+    ReduceOnRecv sink(accumulator, mine, false);
+    const int child = tree.rank_of(tree.relative_rank() + distance);
+    if (auto got = peers.receive({child, nullptr, bytes, &sink, accumulator.partial_bytes()}); !got) return got;
   }
-  if (tree.place() != 0) return peers.send({tree.parent(), mine, bytes});
-  partial.finish(call.out, mine, call.count);
+  if (tree.relative_rank() != 0) return peers.send({tree.parent(), mine, bytes});
+  accumulator.finish(call.out, mine, call.count);
   return {};
 }
 
 /// From the rank after the root round to the root, which is the last to add its own.
 Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std::size_t piece_bytes) {
   const Tree tree(peers, call.root);
-  const Partial partial(call, peers.size());
+  const Accumulator accumulator(call, peers.size());
   const Pieces pieces(call, piece_bytes);
-  const bool first = tree.place() == 1;
-  const bool last = tree.place() == 0;
-  const std::size_t element = partial.element();
-  const std::size_t most = pieces.most * partial.number();
+  const bool first = tree.relative_rank() == 1;
+  const bool last = tree.relative_rank() == 0;
+  const std::size_t element = accumulator.element_bytes();
+  const std::size_t most = pieces.most * accumulator.partial_bytes();
   // Two in turn: one is sent on while the other is being received.
   std::byte* const kept = first || last ? nullptr : ws.mine.at_least(2 * most);
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
@@ -415,14 +424,15 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
       continue;
     }
     // What comes from the first rank is its input.
-    const bool numbers = tree.rank_at(1) != peers.at(-1);
+    const bool numbers = tree.rank_of(1) != peers.at(-1);
     std::byte* const to = last ? call.out + pieces.begin(i) * element : kept + i % 2 * most;
-    Passing arrival(partial, ws.piece, {own, to, numbers, last});
+    ReduceAndForward sink(accumulator, ws.piece, {own, to, numbers, last});
     Outgoing out;
     Incoming in;
-    if (!last && i > 0) out = {peers.at(1), kept + (i - 1) % 2 * most, pieces.count(i - 1) * partial.number()};
+    if (!last && i > 0)
+      out = {peers.at(1), kept + (i - 1) % 2 * most, pieces.count(i - 1) * accumulator.partial_bytes()};
     if (i < pieces.number()) {
-      in = {peers.at(-1), nullptr, pieces.count(i) * arrival.arriving(), &arrival, arrival.arriving()};
+      in = {peers.at(-1), nullptr, pieces.count(i) * sink.recv_element_bytes(), &sink, sink.recv_element_bytes()};
     }
     if (auto done = peers.exchange(out, in); !done) return done;
   }
@@ -432,18 +442,18 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
 Result<void> gather_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   const Tree tree(peers, call.root);
   const std::byte* data = call.in;
-  if (tree.places() > 1) {
-    std::byte* const all = ws.mine.at_least(blocks(call, tree.places()));
+  if (tree.subtree_size() > 1) {
+    std::byte* const all = ws.mine.at_least(blocks(call, tree.subtree_size()));
     copy_bytes(all, call.in, call.bytes());
-    for (int distance = 1; distance < tree.reach(); distance *= 2) {
-      const int places = tree.places_at(distance);
-      if (places <= 0) continue;
-      const int child = tree.rank_at(tree.place() + distance);
-      if (auto got = peers.receive({child, all + blocks(call, distance), blocks(call, places)}); !got) return got;
+    for (int distance = 1; distance < tree.subtree_span(); distance *= 2) {
+      const int ranks = tree.subtree_size_at(distance);
+      if (ranks <= 0) continue;
+      const int child = tree.rank_of(tree.relative_rank() + distance);
+      if (auto got = peers.receive({child, all + blocks(call, distance), blocks(call, ranks)}); !got) return got;
     }
     data = all;
   }
-  if (tree.place() != 0) return peers.send({tree.parent(), data, blocks(call, tree.places())});
+  if (tree.relative_rank() != 0) return peers.send({tree.parent(), data, blocks(call, tree.subtree_size())});
   const int end = peers.size() - call.root;
   copy_bytes(call.out + blocks(call, call.root), data, blocks(call, end));
   copy_bytes(call.out, data + blocks(call, end), blocks(call, call.root));
@@ -453,19 +463,19 @@ Result<void> gather_by_tree(Peers& peers, Workspace& ws, const Call& call) {
 Result<void> scatter_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   const Tree tree(peers, call.root);
   std::byte* data = call.out;
-  if (tree.places() > 1) data = ws.mine.at_least(blocks(call, tree.places()));
-  if (tree.place() == 0) {
+  if (tree.subtree_size() > 1) data = ws.mine.at_least(blocks(call, tree.subtree_size()));
+  if (tree.relative_rank() == 0) {
     const int end = peers.size() - call.root;
     copy_bytes(data, call.in + blocks(call, call.root), blocks(call, end));
     copy_bytes(data + blocks(call, end), call.in, blocks(call, call.root));
-  } else if (auto got = peers.receive({tree.parent(), data, blocks(call, tree.places())}); !got) {
+  } else if (auto got = peers.receive({tree.parent(), data, blocks(call, tree.subtree_size())}); !got) {
     return got;
   }
-  for (int distance = tree.reach() / 2; distance > 0; distance /= 2) {
-    const int places = tree.places_at(distance);
-    if (places <= 0) continue;
-    const int child = tree.rank_at(tree.place() + distance);
-    if (auto sent = peers.send({child, data + blocks(call, distance), blocks(call, places)}); !sent) return sent;
+  for (int distance = tree.subtree_span() / 2; distance > 0; distance /= 2) {
+    const int ranks = tree.subtree_size_at(distance);
+    if (ranks <= 0) continue;
+    const int child = tree.rank_of(tree.relative_rank() + distance);
+    if (auto sent = peers.send({child, data + blocks(call, distance), blocks(call, ranks)}); !sent) return sent;
   }
   if (data != call.out) copy_bytes(call.out, data, call.bytes());
   return {};
@@ -497,14 +507,14 @@ namespace {
 
 /// What is sent from the place where something else is received is copied first, this much at a time. On all ranks
 /// alike, as the two sides of a message must name the same length.
-constexpr std::size_t swap_piece = 4 << 20;
+constexpr std::size_t exchange_piece = 4 << 20;
 
 /// Sends `bytes` of `in` and receives as many at `out`, which may be the same place.
-Result<void> swap(Peers& peers, Workspace& ws, int to, const std::byte* in, int from, std::byte* out,
-                  std::size_t bytes) {
+Result<void> exchange_in_pieces(Peers& peers, Workspace& ws, int to, const std::byte* in, int from, std::byte* out,
+                                std::size_t bytes) {
   std::size_t at = 0;
   do {
-    const std::size_t now = std::min(swap_piece, bytes - at);
+    const std::size_t now = std::min(exchange_piece, bytes - at);
     const std::byte* data = in + at;
     if (in == out) {
       std::byte* const kept = ws.mine.at_least(now);
@@ -527,7 +537,7 @@ Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call) 
     std::byte* const out = call.out + static_cast<std::size_t>(partner) * bytes;
     if (partner == peers.rank()) {
       if (in != out) copy_bytes(out, in, bytes);
-    } else if (auto done = swap(peers, ws, partner, in, partner, out, bytes); !done) {
+    } else if (auto done = exchange_in_pieces(peers, ws, partner, in, partner, out, bytes); !done) {
       return done;
     }
   }
@@ -536,8 +546,8 @@ Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call) 
 
 Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call) {
   const bool to_itself = call.to == peers.rank();
-  if (to_itself != (call.from == peers.rank())) return sends_to_itself(peers.rank(), call.to, call.from);
-  if (!to_itself) return swap(peers, ws, call.to, call.in, call.from, call.out, call.bytes());
+  if (to_itself != (call.from == peers.rank())) return self_send_mismatch(peers.rank(), call.to, call.from);
+  if (!to_itself) return exchange_in_pieces(peers, ws, call.to, call.in, call.from, call.out, call.bytes());
   if (call.in != call.out) copy_bytes(call.out, call.in, call.bytes());
   return {};
 }
@@ -561,7 +571,7 @@ Result<void> perform(Peers& peers, Workspace& ws, const Plan& plan, const Call& 
   const std::size_t bytes = call.bytes();
   const std::size_t all = bytes * static_cast<std::size_t>(peers.size());
   switch (call.collective) {
-    case Collective::barrier: return meet(peers);
+    case Collective::barrier: return dissemination_barrier(peers);
     case Collective::all_reduce:
       if (bytes <= plan.doubling) return all_reduce_by_doubling(peers, ws, call);
       if (bytes <= plan.halving) return all_reduce_by_halving(peers, ws, call);

@@ -28,67 +28,69 @@ class Scratch {
 
 /// How a call's partial results are made: numbers of accumulator_type(), which are rounded, and averages divided, only
 /// when they are finished. Counts are elements.
-class Partial {
+class Accumulator {
  public:
-  Partial(const Call& call, int ranks);
+  Accumulator(const Call& call, int ranks);
 
-  [[nodiscard]] std::size_t element() const { return element_; }  ///< bytes of an input's or result's
-  [[nodiscard]] std::size_t number() const { return number_; }    ///< bytes of a partial result's
+  [[nodiscard]] std::size_t element_bytes() const { return element_bytes_; }  ///< bytes of an input's or result's
+  [[nodiscard]] std::size_t partial_bytes() const { return partial_bytes_; }  ///< bytes of a partial result's
   /// Whether the two are different.
-  [[nodiscard]] bool apart() const { return element_ != number_; }
+  [[nodiscard]] bool types_differ() const { return element_bytes_ != partial_bytes_; }
 
-  void load(void* numbers, const void* in, std::size_t count) const { loops_.load(numbers, in, count); }
+  void load(void* numbers, const void* in, std::size_t count) const { kernels_.load(numbers, in, count); }
   /// out = first op second, of numbers. `out` may be either of them.
-  void merge(void* out, const void* first, const void* second, std::size_t count) const;
-  void finish(void* out, const void* numbers, std::size_t count) const { loops_.finish(out, numbers, count, ranks_); }
+  void combine(void* out, const void* first, const void* second, std::size_t count) const;
+  void finish(void* out, const void* numbers, std::size_t count) const { kernels_.finish(out, numbers, count, ranks_); }
   /// numbers = numbers op in, with an input.
-  void accumulate(void* numbers, const void* in, std::size_t count) const { loops_.accumulate(numbers, in, count); }
+  void accumulate(void* numbers, const void* in, std::size_t count) const { kernels_.accumulate(numbers, in, count); }
   /// out = first op second, of inputs that are of the accumulator's type; `finished` if nothing comes after it.
   void reduce(void* out, const void* first, const void* second, std::size_t count, bool finished) const;
 
  private:
-  std::size_t element_;
-  std::size_t number_;
+  std::size_t element_bytes_;
+  std::size_t partial_bytes_;
   int ranks_;
-  const Kernels& loops_;
-  const Kernels& on_the_way_;  ///< of numbers; an average is a sum until it is finished
+  const Kernels& kernels_;
+  const Kernels& partial_kernels_;  ///< of numbers; an average is a sum until it is finished
 };
 
 /// Merges numbers that arrive into those that are there.
-class Merging final : public Arrival {
+class ReduceOnRecv final : public RecvSink {
  public:
   /// `theirs_first`: the order of the operation.
-  Merging(const Partial& partial, std::byte* mine, bool theirs_first)
-      : partial_(partial), mine_(mine), theirs_first_(theirs_first) {}
-  void take(std::size_t offset, std::byte* data, std::size_t bytes) override;
+  ReduceOnRecv(const Accumulator& accumulator, std::byte* mine, bool peer_first)
+      : accumulator_(accumulator), data_(mine), peer_first_(peer_first) {}
+  void consume(std::size_t offset, std::byte* data, std::size_t bytes) override;
 
  private:
-  const Partial& partial_;
-  std::byte* mine_;
-  bool theirs_first_;
+  const Accumulator& accumulator_;
+  std::byte* data_;
+  bool peer_first_;
 };
 
 /// Reduces what arrives, the inputs of the ranks so far, with this rank's own, on its way to the next.
-class Passing final : public Arrival {
+class ReduceAndForward final : public RecvSink {
  public:
-  struct Places {
+  struct Operands {
     const std::byte* own = nullptr;  ///< this rank's input
     std::byte* to = nullptr;         ///< finished elements if `last`, else numbers; may be `own` if types are alike
-    bool numbers = false;            ///< what arrives: numbers, or one rank's input
+    bool recv_partial = false;       ///< what arrives: numbers, or one rank's input
     bool last = false;
   };
   /// `scratch` is used where types differ.
-  Passing(const Partial& partial, Scratch& scratch, const Places& places)
-      : partial_(partial), scratch_(scratch), places_(places) {}
-  void take(std::size_t offset, std::byte* data, std::size_t bytes) override;
+  ReduceAndForward(const Accumulator& accumulator, Scratch& scratch, const Operands& operands)
+      : accumulator_(accumulator), scratch_(scratch), operands_(operands) {}
+  void consume(std::size_t offset, std::byte* data, std::size_t bytes) override;
 
   /// Bytes of an arriving element.
-  [[nodiscard]] std::size_t arriving() const { return places_.numbers ? partial_.number() : partial_.element(); }
+  [[nodiscard]] std::size_t recv_element_bytes() const {
+    return operands_.recv_partial ? accumulator_.partial_bytes() : accumulator_.element_bytes();
+  }
 
  private:
-  const Partial& partial_;
+  const Accumulator& accumulator_;
   Scratch& scratch_;
-  Places places_;
+  Operands operands_;
 };
 
 /// Memory that the algorithms share.
@@ -134,7 +136,7 @@ struct Workspace {
 [[nodiscard]] Result<void> all_to_all_by_pairs(Peers& peers, Workspace& ws, const Call& call);
 [[nodiscard]] Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call);
 /// To the rank 1, 2, 4, … places further, from the one as many before: who has heard from all of them knows of all.
-[[nodiscard]] Result<void> meet(Peers& peers);
+[[nodiscard]] Result<void> dissemination_barrier(Peers& peers);
 
 /// Up to how many bytes which algorithm is taken. The same on all ranks.
 struct Plan {

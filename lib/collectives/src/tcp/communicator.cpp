@@ -23,7 +23,7 @@ Result<std::unique_ptr<TcpCommunicator>> TcpCommunicator::connect(const Group& g
   if (!links) return tl::unexpected(links.error());
   const int chosen = links->one_machine() ? 1 : streams_between_machines;
   const int streams = options.streams == 0 ? chosen : options.streams;
-  const TransferOptions transfer{streams, !options.crowded};
+  const TransferOptions transfer{streams, !options.oversubscribed};
   std::unique_ptr<TcpCommunicator> made(new TcpCommunicator(group, std::move(*links), options, transfer));
   if (auto got = made->buffers_.allocate(made->distance_, 2); !got) return tl::unexpected(got.error());
   return made;
@@ -48,9 +48,9 @@ std::string TcpCommunicator::details() const {
   return concat(streams_, streams_ == 1 ? " stream" : " streams");
 }
 
-std::optional<Error> TcpCommunicator::trouble() {
+std::optional<Error> TcpCommunicator::async_error() {
   if (group_.size == 1 || failed_) return std::nullopt;
-  if (auto looked = transfer_.look_at_neighbour(); !looked) return first_failure(looked.error());
+  if (auto checked = transfer_.check_next_rank(); !checked) return first_failure(checked.error());
   return std::nullopt;
 }
 
@@ -69,9 +69,9 @@ Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
 /// who then see that, know what came first.
 Error TcpCommunicator::first_failure(Error mine) {
   failed_ = true;
-  const std::string words = concat(static_cast<int>(mine.code), ' ', mine.message);
+  const std::string text = concat(static_cast<int>(mine.code), ' ', mine.message);
   const auto first =
-      group_.store->compare_set(group_.prefix + "failed", "", words, Clock::now() + std::chrono::seconds(2));
+      group_.store->compare_set(group_.prefix + "failed", "", text, Clock::now() + std::chrono::seconds(2));
   transfer_.close();
   if (!first) return mine;
   const auto blank = first->find(' ');
@@ -82,14 +82,14 @@ Error TcpCommunicator::first_failure(Error mine) {
   return mine;
 }
 
-Result<Chosen> connect_tcp(const Ranks& ranks, Deadline deadline) {
+Result<BackendConnection> connect_tcp(const Ranks& ranks, Deadline deadline) {
   TcpOptions tcp;
   tcp.buffer_bytes = ranks.options.buffer_bytes;
   tcp.streams = ranks.options.tcp_streams;
-  tcp.crowded = is_crowded(ranks.hosts, ranks.group.rank);
+  tcp.oversubscribed = is_oversubscribed(ranks.hosts, ranks.group.rank);
   auto made = TcpCommunicator::connect(ranks.group, tcp, deadline);
   if (!made) return tl::unexpected(made.error());
-  return Chosen{std::move(*made)};
+  return BackendConnection{std::move(*made)};
 }
 
 }  // namespace ddrun::collectives

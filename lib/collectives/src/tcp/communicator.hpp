@@ -17,7 +17,7 @@ struct TcpOptions {
   /// Connections of a link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
   int streams = 0;
   /// Whether more ranks run on this machine than it has processors, so that none should wait awake.
-  bool crowded = true;
+  bool oversubscribed = true;
   /// Which algorithm for which size, for tests; equal on all ranks. None: plan_for().
   std::optional<Plan> plan{};
 };
@@ -34,7 +34,7 @@ class TcpCommunicator final : public Communicator {
   /// "4 streams"
   [[nodiscard]] std::string details() const override;
   /// Looks at the next rank only; the ranks before learn of its end by this one's.
-  [[nodiscard]] std::optional<Error> trouble() override;
+  [[nodiscard]] std::optional<Error> async_error() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
 

@@ -31,16 +31,16 @@ class TcpLinks {
 
   /// Makes what is lacking of the first `streams` streams to `peer`. Waits for the peer's machine, not for the peer:
   /// its queue answers. `connection_lost` if that rank does not listen any more.
-  [[nodiscard]] Result<void> call(int peer, int streams, Deadline deadline);
+  [[nodiscard]] Result<void> connect(int peer, int streams, Deadline deadline);
 
   /// Answers all who call now; does not wait. `unavailable` when descriptors run out.
-  [[nodiscard]] Result<void> answer();
+  [[nodiscard]] Result<void> accept_pending();
   /// Adds what becomes ready when answer() has something to do.
-  void poll_for_callers(std::vector<pollfd>& polled) const;
+  void add_poll_fds(std::vector<pollfd>& polled) const;
 
   /// The descriptor of a stream to or from `peer`; -1 while there is none.
-  [[nodiscard]] int to(int peer, int stream) const { return of(to_, peer, stream); }
-  [[nodiscard]] int from(int peer, int stream) const { return of(from_, peer, stream); }
+  [[nodiscard]] int to(int peer, int stream) const { return fd_of(to_, peer, stream); }
+  [[nodiscard]] int from(int peer, int stream) const { return fd_of(from_, peer, stream); }
 
   /// Whether all ranks listen on the same address.
   [[nodiscard]] bool one_machine() const;
@@ -50,41 +50,41 @@ class TcpLinks {
 
  private:
   using Streams = std::vector<UniqueFd>;
-  struct Place {
+  struct Endpoint {
     SocketAddress at;
-    std::string word;
+    std::string token;
   };
   /// What a caller says first, in the byte order of the machine: all ranks have the same program.
-  struct Hello {
-    std::array<char, 32> word;  ///< hexadecimal digits
+  struct HelloMessage {
+    std::array<char, 32> token;  ///< hexadecimal digits
     std::uint32_t rank;
     std::uint32_t stream;
   };
   /// A caller that has not said yet which rank it is.
-  struct Caller {
+  struct PendingPeer {
     UniqueFd fd;
-    std::array<char, sizeof(Hello)> said;
+    std::array<char, sizeof(HelloMessage)> received;
     std::size_t have;
-    Deadline until;
+    Deadline deadline;
   };
 
-  [[nodiscard]] static int of(const std::vector<Streams>& all, int peer, int stream);
-  [[nodiscard]] Result<Place> place_of(int peer) const;
-  [[nodiscard]] tl::unexpected<Error> cannot_call(int peer, int error) const;
-  [[nodiscard]] Result<void> wait_for_previous(Deadline deadline);
-  enum class Heard { more, friendly, stranger };
-  [[nodiscard]] Heard listen_to(Caller& caller) const;
-  void welcome(Caller& caller);
+  [[nodiscard]] static int fd_of(const std::vector<Streams>& all, int peer, int stream);
+  [[nodiscard]] Result<Endpoint> endpoint_of(int peer) const;
+  [[nodiscard]] tl::unexpected<Error> connect_error(int peer, int error) const;
+  [[nodiscard]] Result<void> accept_previous(Deadline deadline);
+  enum class Hello { incomplete, valid, invalid };
+  [[nodiscard]] Hello read_hello(PendingPeer& pending) const;
+  void register_peer(PendingPeer& pending);
 
   int rank_ = 0;
   int size_ = 1;
   Listener listener_;
   Acceptor acceptor_;
-  std::string word_;
-  std::vector<std::string> places_;  ///< "address port word" by rank, as it was told
-  std::vector<Streams> to_;          ///< by rank
+  std::string token_;
+  std::vector<std::string> endpoints_;  ///< "address port word" by rank, as it was told
+  std::vector<Streams> to_;             ///< by rank
   std::vector<Streams> from_;
-  std::vector<Caller> callers_;
+  std::vector<PendingPeer> pending_;
 };
 
 /// Who is gone and who makes another call, seen at the end of links where no data comes: a link's receiver sends
@@ -98,17 +98,17 @@ class TcpWatch {
   void begin(const Call& call, std::uint64_t number);
 
   /// Whether there is a link to `peer` to listen on, and nothing final was heard from there.
-  [[nodiscard]] bool can_hear(const TcpLinks& links, int peer) const;
+  [[nodiscard]] bool can_read(const TcpLinks& links, int peer) const;
   /// Takes the notices from `peer`, if there are any; does not block. `connection_lost` if it is gone without a word,
   /// `invalid_argument` if it makes another call.
-  [[nodiscard]] Result<void> hear(const TcpLinks& links, int peer);
+  [[nodiscard]] Result<void> read_notices(const TcpLinks& links, int peer);
   /// Whether `peer` has left, as it should or not: it will never send anything again.
   [[nodiscard]] bool has_left(int peer) const { return left_[static_cast<std::size_t>(peer)] != 0; }
 
   /// Tells the rank before which call this is; for who has waited long. Once per call.
-  void tell_call(const TcpLinks& links);
+  void send_call_notice(const TcpLinks& links);
   /// Tells every rank that has a link to this one that it leaves as it should.
-  static void tell_leaving(const TcpLinks& links, int size);
+  static void send_leave_notice(const TcpLinks& links, int size);
 
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
 
@@ -120,22 +120,22 @@ class TcpWatch {
     std::uint64_t count = 0;
   };
   static constexpr std::uint64_t leaving = ~std::uint64_t{0};
-  struct Half {
+  struct PartialNotice {
     std::array<std::byte, sizeof(Notice)> bytes;
     std::size_t have = 0;
   };
 
   [[nodiscard]] Result<void> compare() const;
-  static void tell(int fd, const Notice& notice);
+  static void send_notice(int fd, const Notice& notice);
 
   int rank_;
   int size_;
   Call call_;
   std::uint64_t number_ = 0;
-  bool told_ = false;
-  std::vector<Half> halves_;         ///< by rank: a notice that is not whole yet
-  std::vector<unsigned char> left_;  ///< by rank
-  Notice next_says_;                 ///< the last one of the next rank
+  bool notice_sent_ = false;
+  std::vector<PartialNotice> partial_;  ///< by rank: a notice that is not whole yet
+  std::vector<unsigned char> left_;     ///< by rank
+  Notice next_notice_;                  ///< the last one of the next rank
 };
 
 }  // namespace ddrun::collectives

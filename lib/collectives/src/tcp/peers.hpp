@@ -12,16 +12,16 @@ inline constexpr int no_peer = -1;
 [[nodiscard]] constexpr std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
 
 /// Takes what arrives, piece by piece, while it is still in the cache.
-class Arrival {
+class RecvSink {
  public:
-  Arrival() = default;
-  Arrival(const Arrival&) = delete;
-  Arrival& operator=(const Arrival&) = delete;
-  virtual ~Arrival() = default;
+  RecvSink() = default;
+  RecvSink(const RecvSink&) = delete;
+  RecvSink& operator=(const RecvSink&) = delete;
+  virtual ~RecvSink() = default;
 
   /// Bytes `offset` … of the message, whole elements. Each byte comes once; pieces come in any order. What is at `data`
   /// is not needed afterwards and may be overwritten.
-  virtual void take(std::size_t offset, std::byte* data, std::size_t bytes) = 0;
+  virtual void consume(std::size_t offset, std::byte* data, std::size_t bytes) = 0;
 };
 
 /// A message to a rank, or to none. `data` must stay as it is until the exchange ends.
@@ -37,7 +37,7 @@ struct Incoming {
   int from = no_peer;
   std::byte* data = nullptr;
   std::size_t bytes = 0;
-  Arrival* arrival = nullptr;
+  RecvSink* sink = nullptr;
   std::size_t element = 1;
 };
 

@@ -77,7 +77,7 @@ class TcpTransfer final : public Peers {
   [[nodiscard]] Result<void> exchange(const Outgoing& out, const Incoming& in) override;
 
   /// Fails if the next rank has died or left, or makes another call than this one made last. Does not block.
-  [[nodiscard]] Result<void> look_at_neighbour();
+  [[nodiscard]] Result<void> check_next_rank();
 
   /// Says that this rank has done its part and needs no other any more, then close().
   void leave();
@@ -91,7 +91,7 @@ class TcpTransfer final : public Peers {
     std::uint64_t count = 0;
   };
   /// One direction of an exchange.
-  struct Way {
+  struct Direction {
     int peer = no_peer;
     std::size_t header_left = 0;  ///< bytes, before the data of stream 0
     std::vector<Stripe> stripes;  ///< by stream
@@ -99,19 +99,19 @@ class TcpTransfer final : public Peers {
     [[nodiscard]] bool done(std::size_t stream) const;
   };
   /// What a stream has received for an Arrival: more than it wants at once, less than an element.
-  struct Arrived {
+  struct RecvBuffer {
     std::unique_ptr<std::byte[]> data;
     std::size_t pending = 0;  ///< bytes that are no whole element yet
   };
 
-  void start(Way& way, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
+  void start(Direction& direction, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
   [[nodiscard]] Result<void> send_some(const Outgoing& out, std::size_t stream, bool& progress);
   [[nodiscard]] Result<void> receive_some(const Incoming& in, std::size_t stream, bool& progress);
-  [[nodiscard]] std::size_t hand_over(const Incoming& in, std::size_t stream, std::size_t got);
+  [[nodiscard]] std::size_t deliver(const Incoming& in, std::size_t stream, std::size_t got);
   [[nodiscard]] Result<void> wait();
-  [[nodiscard]] Result<void> waited_long();
-  [[nodiscard]] Result<void> sender_may_be_gone();
-  [[nodiscard]] tl::unexpected<Error> lost(int peer) const;
+  [[nodiscard]] Result<void> check_slow_peer();
+  [[nodiscard]] Result<void> check_sender();
+  [[nodiscard]] tl::unexpected<Error> peer_lost(int peer) const;
 
   int rank_;
   int size_;
@@ -121,14 +121,14 @@ class TcpTransfer final : public Peers {
   Call call_;
   std::uint64_t calls_ = 0;
   Deadline deadline_;
-  Deadline next_look_;  ///< when waited_long() is due
-  Way out_;
-  Way in_;
-  std::vector<std::uint64_t> told_;   ///< by rank: the last call that it was sent the header of
-  std::vector<std::uint64_t> heard_;  ///< by rank: the last call whose header it has sent
-  Header mine_;
-  Header theirs_;
-  std::vector<Arrived> arrived_;  ///< by stream
+  Deadline next_check_;  ///< when waited_long() is due
+  Direction out_;
+  Direction in_;
+  std::vector<std::uint64_t> last_call_sent_;      ///< by rank: the last call that it was sent the header of
+  std::vector<std::uint64_t> last_call_received_;  ///< by rank: the last call whose header it has sent
+  Header own_header_;
+  Header peer_header_;
+  std::vector<RecvBuffer> recv_buffers_;  ///< by stream
   std::vector<pollfd> polled_;
 };
 

@@ -79,6 +79,6 @@ struct Parsed {
 [[nodiscard]] std::string buffers_of(const Options& options);
 
 /// `invalid_argument` if options were given that mean nothing to the back end of this name.
-[[nodiscard]] Result<void> suits(const Options& options, std::string_view backend);
+[[nodiscard]] Result<void> check_backend_options(const Options& options, std::string_view backend);
 
 }  // namespace ddrun::bench

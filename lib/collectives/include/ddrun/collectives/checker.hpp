@@ -43,14 +43,14 @@ class Checker {
   [[nodiscard]] Result<std::uint64_t> count_wrong(const Call& call, std::uint64_t first);
 
   /// Makes the element in the middle of this rank's input one that makes results wrong.
-  [[nodiscard]] Result<void> spoil(const Call& call);
+  [[nodiscard]] Result<void> corrupt(const Call& call);
 
  private:
   [[nodiscard]] std::span<std::byte> input(const Call& call) const;
   [[nodiscard]] std::span<std::byte> output(const Call& call) const;
   [[nodiscard]] std::span<std::byte> guard(const Call& call) const;
   /// Whether the output lies where there is nothing of the input.
-  [[nodiscard]] bool apart(const Call& call) const;
+  [[nodiscard]] bool is_out_of_place(const Call& call) const;
   [[nodiscard]] const Sequence& sequence_of(int rank);
 
   Memory& memory_;
@@ -59,7 +59,7 @@ class Checker {
   std::size_t element_;
   ExactPattern pattern_;
   Sequence poison_;
-  bool spoilt_ = false;             ///< the input is not what prepare() has written
+  bool corrupted_ = false;          ///< the input is not what prepare() has written
   std::map<int, Sequence> others_;  ///< contributions of other ranks, as far as needed so far
 };
 

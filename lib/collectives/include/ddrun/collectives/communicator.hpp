@@ -80,24 +80,25 @@ struct Call {
 
 /// A hook for tests of what checks results: it stands between one rank and its back end and may make mistakes that
 /// a back end could make. Called on the calling thread, for each call but barriers.
-class Tap {
+class FaultInjector {
  public:
-  Tap() = default;
-  Tap(const Tap&) = delete;
-  Tap& operator=(const Tap&) = delete;
-  virtual ~Tap() = default;
+  FaultInjector() = default;
+  FaultInjector(const FaultInjector&) = delete;
+  FaultInjector& operator=(const FaultInjector&) = delete;
+  virtual ~FaultInjector() = default;
 
   /// What this rank contributes: `call.in`, or as many bytes elsewhere that stay valid until result().
-  [[nodiscard]] virtual const std::byte* contribution(const Call& call) { return call.in; }
+  [[nodiscard]] virtual const std::byte* replace_input(const Call& call) { return call.in; }
   /// After the call has succeeded, before the caller sees `call.out`.
-  virtual void result(const Call& /*call*/) {}
+  virtual void corrupt_output(const Call& /*call*/) {}
 };
 
 /// How shm moves what lies in the callers' own memory.
-enum class PrivateWay : unsigned char {
-  automatic,  ///< across where that is allowed and pays, else staged
-  staged,     ///< in parts, through memory that the ranks share
-  across,  ///< copied by the system from process to process, if it is not small; `unsupported` where it is not allowed
+enum class PrivateCopy : unsigned char {
+  automatic,      ///< across where that is allowed and pays, else staged
+  staged,         ///< in parts, through memory that the ranks share
+  cross_process,  ///< copied by the system from process to process, if it is not small; `unsupported` where it is not
+                  ///< allowed
 };
 
 struct CommunicatorOptions {
@@ -108,14 +109,14 @@ struct CommunicatorOptions {
   /// and names both values if it is not.
   std::string must_agree{};
   /// Not owned; must outlive the Communicator. Null: none.
-  Tap* tap = nullptr;
+  FaultInjector* fault_injector = nullptr;
   /// tcp: connections from one rank to another, which large messages are spread over, 1 to 64; 0: chosen. Equal on all
   /// ranks.
   int tcp_streams = 0;
   bool nccl_blocking = false;   ///< nccl, of what is timed: wait for each call before the next
   int nccl_graph_launches = 0;  ///< not 0: write the calls down as a CUDA graph and launch it so often
   /// For tests and measurements. Equal on all ranks.
-  PrivateWay private_way = PrivateWay::automatic;
+  PrivateCopy private_copy = PrivateCopy::automatic;
 };
 
 /// Collective operations of the ranks of a group. One implementation per way of moving data.
@@ -147,10 +148,11 @@ class Communicator {
   [[nodiscard]] virtual std::string details() const { return {}; }
 
   /// A peer that is known to be gone (`connection_lost`, naming the rank), also between calls. Does not wait.
-  [[nodiscard]] virtual std::optional<Error> trouble() { return std::nullopt; }
+  [[nodiscard]] virtual std::optional<Error> async_error() { return std::nullopt; }
 
   /// Empty, or why this back end cannot make such a call ("nccl has no all_to_all in place"). The same on every rank.
-  [[nodiscard]] virtual std::string lacks(Collective collective, DataType type, ReduceOp op, bool in_place) const;
+  [[nodiscard]] virtual std::string unsupported_reason(Collective collective, DataType type, ReduceOp op,
+                                                       bool in_place) const;
 
   /// out[i] of all_reduce = in[i] of rank 0 op in[i] of rank 1 op …; the others as Collective says. What the operations
   /// mean, and how half and bfloat16 are rounded, see ReduceOp and Kernels.
@@ -178,7 +180,7 @@ class Communicator {
   /// The call that was begun last, for people: "all_reduce, 4194304 bytes, iteration 1234". Empty before the first.
   [[nodiscard]] std::string last_call() const;
   /// When it was begun; of many that are timed together, at the latest.
-  [[nodiscard]] Deadline begun() const { return begun_; }
+  [[nodiscard]] Deadline begin_time() const { return begin_time_; }
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
@@ -192,15 +194,15 @@ class Communicator {
  private:
   friend Result<struct Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline);
   [[nodiscard]] Result<void> check(const Call& call) const;
-  [[nodiscard]] Call meeting();
+  [[nodiscard]] Call barrier_call();
 
   int rank_;
   int size_;
   std::uint64_t calls_ = 0;
   Call last_;
-  Deadline begun_;
-  alignas(float) std::array<std::byte, sizeof(float)> nothing_{};  ///< what barriers sum
-  Tap* tap_ = nullptr;
+  Deadline begin_time_;
+  alignas(float) std::array<std::byte, sizeof(float)> barrier_scratch_{};  ///< what barriers sum
+  FaultInjector* fault_injector_ = nullptr;
   Result<void> state_;  ///< the failure after which nothing works any more
 };
 

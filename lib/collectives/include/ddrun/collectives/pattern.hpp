@@ -21,7 +21,7 @@ class Sequence {
   [[nodiscard]] std::span<const std::byte> period() const { return period_; }
   /// Elements of a period.
   [[nodiscard]] std::size_t length() const { return length_; }
-  [[nodiscard]] static constexpr std::size_t turn() { return 4099; }
+  [[nodiscard]] static constexpr std::size_t period_shift() { return 4099; }
 
   /// Elements first, first + 1, …; `data` are whole elements.
   void fill(std::span<std::byte> data, std::uint64_t first) const;
@@ -56,7 +56,7 @@ class ExactPattern {
   /// For data that is only moved: words that are random in all bits, whatever they would mean as numbers. No two ranks
   /// have the same at a position (as far as the type has as many values), and neighbours differ. There is no
   /// reduction().
-  [[nodiscard]] static ExactPattern moved(int rank, int size, DataType type);
+  [[nodiscard]] static ExactPattern for_moved_data(int rank, int size, DataType type);
 
   /// What `rank` contributes. Made anew at each call but for this rank.
   [[nodiscard]] Sequence contribution_of(int rank) const;
@@ -76,7 +76,7 @@ class ExactPattern {
   }
 
   /// Makes this rank's contribution to element `index` of `data` one that makes the result wrong.
-  void spoil(std::span<std::byte> data, std::size_t index) const;
+  void corrupt(std::span<std::byte> data, std::size_t index) const;
 
  private:
   ExactPattern(int size, DataType type);
@@ -84,7 +84,7 @@ class ExactPattern {
   DataType type_;
   ReduceOp op_;
   int size_;
-  bool moved_ = false;
+  bool moves_only_ = false;
   std::vector<std::uint8_t> attempts_;  ///< at each place of a period, which of the contributions it is
   Sequence mine_;
   Sequence reduction_;

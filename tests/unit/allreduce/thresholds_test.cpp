@@ -33,20 +33,20 @@ Report usual_report() {
   return report_of({row_of(8, 0.004, 2), row_of(1024, 1, 4), row_of(1 << 20, 10, 100), row_of(64 << 20, 6, 10000)});
 }
 
-struct Asked {
+struct Requested {
   std::string busbw;
   std::string latency;
 };
 
-Result<Thresholds> thresholds_of(const Asked& asked) {
+Result<Thresholds> thresholds_of(const Requested& requested) {
   Thresholds thresholds;
-  if (!asked.busbw.empty()) {
-    auto parsed = parse_min_busbw(asked.busbw);
+  if (!requested.busbw.empty()) {
+    auto parsed = parse_min_busbw(requested.busbw);
     if (!parsed) return tl::unexpected(parsed.error());
     thresholds.min_busbw = *parsed;
   }
-  if (!asked.latency.empty()) {
-    auto parsed = parse_max_latency(asked.latency);
+  if (!requested.latency.empty()) {
+    auto parsed = parse_max_latency(requested.latency);
     if (!parsed) return tl::unexpected(parsed.error());
     thresholds.max_latency = *parsed;
   }
@@ -54,12 +54,12 @@ Result<Thresholds> thresholds_of(const Asked& asked) {
 }
 
 /// The words of what fell short, or of what is wrong with the question.
-std::vector<std::string> judged(const Report& report, const Asked& asked) {
-  const auto thresholds = thresholds_of(asked);
+std::vector<std::string> failures_of(const Report& report, const Requested& requested) {
+  const auto thresholds = thresholds_of(requested);
   if (!thresholds) return {thresholds.error().message};
-  if (const auto good = check_judgeable(*thresholds, report); !good) return {good.error().message};
+  if (const auto good = check_thresholds(*thresholds, report); !good) return {good.error().message};
   std::vector<std::string> words;
-  for (const Shortfall& one : shortfalls(*thresholds, report.summary)) words.push_back(one.words);
+  for (const Violation& one : threshold_failures(*thresholds, report.summary)) words.push_back(one.text);
   return words;
 }
 
@@ -69,15 +69,15 @@ using Words = std::vector<std::string>;
 
 TEST_CASE("bandwidth is asked of the largest size, latency of the smallest, unless a size is named") {
   const Report report = usual_report();
-  CHECK(judged(report, {"6", "2us"}).empty());
-  CHECK(judged(report, {"10@1M,1@1K", "0.1ms@1MiB,4000ns@1K,0.01s@64M"}).empty());
-  CHECK(judged(report, {"6.5GB/s", ""}) ==
+  CHECK(failures_of(report, {"6", "2us"}).empty());
+  CHECK(failures_of(report, {"10@1M,1@1K", "0.1ms@1MiB,4000ns@1K,0.01s@64M"}).empty());
+  CHECK(failures_of(report, {"6.5GB/s", ""}) ==
         Words{"all_reduce of 64 MiB float sum out of place: busbw 6 GB/s, 6.5 wanted: 7.69 % less"});
-  CHECK(judged(report, {"20@1M", ""}) ==
+  CHECK(failures_of(report, {"20@1M", ""}) ==
         Words{"all_reduce of 1 MiB float sum out of place: busbw 10 GB/s, 20 wanted: 50 % less"});
-  CHECK(judged(report, {"", "1.6us"}) ==
+  CHECK(failures_of(report, {"", "1.6us"}) ==
         Words{"all_reduce of 8 B float sum out of place: latency 2 us, 1.6 us wanted: 25 % more"});
-  CHECK(judged(report, {"", "50us@1M"}) ==
+  CHECK(failures_of(report, {"", "50us@1M"}) ==
         Words{"all_reduce of 1 MiB float sum out of place: latency 100 us, 50 us wanted: 100 % more"});
 }
 
@@ -85,52 +85,53 @@ TEST_CASE("the better placement counts, and each threshold that is missed") {
   Report report = usual_report();
   report.summary.rows[3].in_place.microseconds = 5000;
   report.summary.rows[3].in_place.busbw = 12;
-  CHECK(judged(report, {"12", ""}).empty());
-  CHECK(judged(report, {"13", ""}) ==
+  CHECK(failures_of(report, {"12", ""}).empty());
+  CHECK(failures_of(report, {"13", ""}) ==
         Words{"all_reduce of 64 MiB float sum in place: busbw 12 GB/s, 13 wanted: 7.69 % less"});
-  CHECK(judged(report, {"13,40@1M", "1.9us"}).size() == 3);
+  CHECK(failures_of(report, {"13,40@1M", "1.9us"}).size() == 3);
 }
 
 TEST_CASE("each case is judged, a barrier by its time alone") {
   Report report = usual_report();
   Row other = row_of(1 << 20, 3, 300);
-  other.what.collective = collectives::Collective::broadcast;
-  other.what.root = 1;
+  other.bench_case.collective = collectives::Collective::broadcast;
+  other.bench_case.root = 1;
   Row barrier = row_of(0, 0, 7);
-  barrier.what.collective = collectives::Collective::barrier;
+  barrier.bench_case.collective = collectives::Collective::barrier;
   report.summary.rows.push_back(other);
   report.summary.rows.push_back(barrier);
-  CHECK(judged(report, {"4", ""}) ==
+  CHECK(failures_of(report, {"4", ""}) ==
         Words{"broadcast of 1 MiB float from rank 1 out of place: busbw 3 GB/s, 4 wanted: 25 % less"});
-  CHECK(judged(report, {"", "300us,6us"}) ==
+  CHECK(failures_of(report, {"", "300us,6us"}) ==
         Words{"broadcast of 1 MiB float from rank 1 out of place: latency 300 us, 6 us wanted: 4900 % more",
               "barrier out of place: latency 7 us, 6 us wanted: 16.7 % more"});
-  CHECK(judged(report_of({barrier}), {"1", ""}) == Words{"--min-busbw: nothing is measured that has it"});
+  CHECK(failures_of(report_of({barrier}), {"1", ""}) == Words{"--min-busbw: nothing is measured that has it"});
 }
 
 TEST_CASE("what a back end lacks falls short of any threshold") {
   Report report = usual_report();
   for (Measurement* one : {&report.summary.rows[3].out_of_place, &report.summary.rows[3].in_place}) {
     *one = {};
-    one->lacking = "nccl has no all_reduce, says the test";
+    one->unsupported_reason = "nccl has no all_reduce, says the test";
   }
-  CHECK(judged(report, {"1", ""}) ==
+  CHECK(failures_of(report, {"1", ""}) ==
         Words{"all_reduce of 64 MiB float sum: not measured: nccl has no all_reduce, says the test"});
 }
 
 TEST_CASE("thresholds that say nothing are refused") {
   for (const std::string bad : {"fast", "-1", "1,"}) {
-    CHECK(judged(usual_report(), {bad, ""})[0].find("must be GB/s such as 10 or 10@64M, not '") == 0);
+    CHECK(failures_of(usual_report(), {bad, ""})[0].find("must be GB/s such as 10 or 10@64M, not '") == 0);
   }
   CHECK_FALSE(parse_min_busbw("1@much"));
   for (const std::string bad : {"20", "0us"}) {
-    CHECK(judged(usual_report(), {"", bad}) == Words{"must be a time such as 20us or 1.5ms@64K, not '" + bad + "'"});
+    CHECK(failures_of(usual_report(), {"", bad}) ==
+          Words{"must be a time such as 20us or 1.5ms@64K, not '" + bad + "'"});
   }
-  CHECK(judged(usual_report(), {"1@2M", ""}) ==
+  CHECK(failures_of(usual_report(), {"1@2M", ""}) ==
         Words{"--min-busbw: all_reduce of float sum is not measured at 2 MiB, only at 4 sizes from 8 B to 64 MiB"});
   Report alone = usual_report();
   alone.setting.size = 1;
-  CHECK(judged(alone, {"1", ""})[0].find("--min-busbw: a group of one has no bus bandwidth") == 0);
+  CHECK(failures_of(alone, {"1", ""})[0].find("--min-busbw: a group of one has no bus bandwidth") == 0);
 }
 
 TEST_CASE("every pair has to reach a threshold, and the worst pair and node are named") {
@@ -147,11 +148,13 @@ TEST_CASE("every pair has to reach a threshold, and the worst pair and node are 
   pairs.nodes = {"a", "b", "c", "d"};
   pairs.gbps = matrix({10, 3, 9.5, 2, 9.5, 4});
   pairs.median_us = matrix({5, 9, 5, 20, 5, 10});
-  CHECK(judged(report, {"2", "20us"}).empty());
-  CHECK(judged(report, {"9", ""}) == Words{"pair b and c: bandwidth 2 GB/s, 9 GB/s wanted: 77.8 % less; 3 of 6 pairs "
-                                           "fell short, worst node c"});
-  CHECK(judged(report, {"", "8us"}) == Words{"pair b and c: latency 20 us, 8 us wanted: 150 % more; 3 of 6 pairs fell "
-                                             "short, worst node c"});
-  CHECK(judged(report, {"1@1M", ""}) == Words{"--min-busbw: pairs are measured at one size, so name none"});
-  CHECK(judged(report, {"", "1us@8"}) == Words{"--max-latency: pairs are measured at one size, so name none"});
+  CHECK(failures_of(report, {"2", "20us"}).empty());
+  CHECK(failures_of(report, {"9", ""}) ==
+        Words{"pair b and c: bandwidth 2 GB/s, 9 GB/s wanted: 77.8 % less; 3 of 6 pairs "
+              "fell short, worst node c"});
+  CHECK(failures_of(report, {"", "8us"}) ==
+        Words{"pair b and c: latency 20 us, 8 us wanted: 150 % more; 3 of 6 pairs fell "
+              "short, worst node c"});
+  CHECK(failures_of(report, {"1@1M", ""}) == Words{"--min-busbw: pairs are measured at one size, so name none"});
+  CHECK(failures_of(report, {"", "1us@8"}) == Words{"--max-latency: pairs are measured at one size, so name none"});
 }

@@ -19,7 +19,7 @@ using collectives::Collective;
 
 /// What is asked of every pair.
 struct PairsQuantity {
-  std::string_view words;
+  std::string_view name;
   std::vector<double> Pairs::*values;
   bool more_is_better;
 };
@@ -27,38 +27,38 @@ struct PairsQuantity {
 constexpr PairsQuantity pairs_bandwidth{"bandwidth", &Pairs::gbps, true};
 constexpr PairsQuantity pairs_latency{"latency", &Pairs::median_us, false};
 
-std::string in_words(const PairsQuantity& quantity, double value) {
-  return quantity.more_is_better ? number_in_words(value) + " GB/s" : time_in_words(value);
+std::string describe(const PairsQuantity& quantity, double value) {
+  return quantity.more_is_better ? format_number(value) + " GB/s" : format_time(value);
 }
 
 /// None if every pair reaches `wanted`, else one that names the worst pair, how many fell short and, of more than two
 /// nodes, the worst node.
-std::optional<Shortfall> judge(const Pairs& pairs, const PairsQuantity& quantity, double wanted) {
+std::optional<Violation> find_violation(const Pairs& pairs, const PairsQuantity& quantity, double wanted) {
   const int count = static_cast<int>(pairs.nodes.size());
   const std::vector<double>& values = pairs.*quantity.values;
   Pairs::Worst worst;
   double least = 1;
-  int short_of = 0;
+  int failures = 0;
   for (int first = 0; first < count; ++first) {
     for (int second = first + 1; second < count; ++second) {
       const double value = values[pairs.at(first, second)];
       const double ratio = quantity.more_is_better ? value / wanted : wanted / value;
       if (ratio >= 1) continue;
-      ++short_of;
+      ++failures;
       if (ratio < least) worst = {first, second};
       least = std::min(least, ratio);
     }
   }
-  if (short_of == 0) return std::nullopt;
+  if (failures == 0) return std::nullopt;
   const auto name = [&](int node) -> const std::string& { return pairs.nodes[static_cast<std::size_t>(node)]; };
-  const std::string how_much =
-      quantity.more_is_better ? percent_in_words(1 - least) + " less" : percent_in_words(1 / least - 1) + " more";
+  const std::string difference =
+      quantity.more_is_better ? format_percent(1 - least) + " less" : format_percent(1 / least - 1) + " more";
   const int all = count * (count - 1) / 2;
   const int node = worst_node_of(pairs, values, quantity.more_is_better ? 1 : -1);
-  return Shortfall{
-      concat("pair ", name(worst.first), " and ", name(worst.second), ": ", quantity.words, ' ',
-             in_words(quantity, values[pairs.at(worst.first, worst.second)]), ", ", in_words(quantity, wanted),
-             " wanted: ", how_much, "; ", short_of, " of ", all, all == 1 ? " pair" : " pairs", " fell short",
+  return Violation{
+      concat("pair ", name(worst.first), " and ", name(worst.second), ": ", quantity.name, ' ',
+             describe(quantity, values[pairs.at(worst.first, worst.second)]), ", ", describe(quantity, wanted),
+             " wanted: ", difference, "; ", failures, " of ", all, all == 1 ? " pair" : " pairs", " fell short",
              node < 0 ? std::string() : concat(", worst node ", name(node))),
       least};
 }
@@ -68,7 +68,7 @@ enum class Kind { bandwidth, latency };
 constexpr const char* option_of(Kind kind) { return kind == Kind::bandwidth ? "--min-busbw" : "--max-latency"; }
 
 /// A positive number at the beginning; what is behind it stays in `text`.
-std::optional<double> take_number(std::string_view& text) {
+std::optional<double> parse_number_prefix(std::string_view& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (error != std::errc() || !std::isfinite(value) || value <= 0) return std::nullopt;
@@ -77,12 +77,12 @@ std::optional<double> take_number(std::string_view& text) {
 }
 
 std::optional<double> gigabytes_in(std::string_view text) {
-  const auto value = take_number(text);
+  const auto value = parse_number_prefix(text);
   return text.empty() || text == "GB/s" ? value : std::nullopt;
 }
 
 std::optional<double> microseconds_in(std::string_view text) {
-  const auto value = take_number(text);
+  const auto value = parse_number_prefix(text);
   for (const auto& [unit, factor] : {std::pair("ns", 1e-3), {"us", 1.0}, {"ms", 1e3}, {"s", 1e6}}) {
     if (value && text == unit) return *value * factor;
   }
@@ -118,8 +118,8 @@ bool has_size(const Row& row, std::uint64_t bytes) {
 }
 
 /// The row that a threshold is about among those of one case; null: none.
-const Row* chosen(Kind kind, const Threshold& threshold, const std::vector<const Row*>& rows) {
-  const bool barrier = rows.front()->what.collective == Collective::barrier;
+const Row* row_for(Kind kind, const Threshold& threshold, const std::vector<const Row*>& rows) {
+  const bool barrier = rows.front()->bench_case.collective == Collective::barrier;
   if (barrier) return kind == Kind::latency && !threshold.bytes ? rows.front() : nullptr;
   if (threshold.bytes) {
     const auto found =
@@ -134,8 +134,9 @@ const Row* chosen(Kind kind, const Threshold& threshold, const std::vector<const
 std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
   std::vector<std::vector<const Row*>> cases;
   for (const Row& row : rows) {
-    const auto known = std::find_if(cases.begin(), cases.end(),
-                                    [&](const auto& one) { return same_case(one.front()->what, row.what); });
+    const auto known = std::find_if(cases.begin(), cases.end(), [&](const auto& one) {
+      return same_case(one.front()->bench_case, row.bench_case);
+    });
     if (known == cases.end()) {
       cases.push_back({&row});
     } else {
@@ -146,7 +147,7 @@ std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
 }
 
 /// The better of what was measured; null: nothing was.
-const Measurement* better(const Row& row) {
+const Measurement* better_placement(const Row& row) {
   const Measurement* best = nullptr;
   for (const Placement& placement : placements) {
     const Measurement& one = row.*placement.of;
@@ -155,28 +156,29 @@ const Measurement* better(const Row& row) {
   return best;
 }
 
-std::optional<Shortfall> judge(Kind kind, const Threshold& threshold, const Row& row) {
-  const Measurement* const best = better(row);
-  if (best == nullptr) return Shortfall{concat(in_words(row), ": not measured: ", row.out_of_place.lacking), 0};
+std::optional<Violation> find_violation(Kind kind, const Threshold& threshold, const Row& row) {
+  const Measurement* const best = better_placement(row);
+  if (best == nullptr)
+    return Violation{concat(describe(row), ": not measured: ", row.out_of_place.unsupported_reason), 0};
   const std::string where =
-      concat(in_words(row), ' ', best == &row.in_place ? placements[1].words : placements[0].words, ": ");
+      concat(describe(row), ' ', best == &row.in_place ? placements[1].name : placements[0].name, ": ");
   if (kind == Kind::bandwidth) {
     const double ratio = best->busbw / threshold.value;
     if (ratio >= 1) return std::nullopt;
-    return Shortfall{concat(where, "busbw ", number_in_words(best->busbw), " GB/s, ", number_in_words(threshold.value),
-                            " wanted: ", percent_in_words(1 - ratio), " less"),
+    return Violation{concat(where, "busbw ", format_number(best->busbw), " GB/s, ", format_number(threshold.value),
+                            " wanted: ", format_percent(1 - ratio), " less"),
                      ratio};
   }
   const double ratio = threshold.value / best->microseconds;
   if (ratio >= 1) return std::nullopt;
-  return Shortfall{concat(where, "latency ", time_in_words(best->microseconds), ", ", time_in_words(threshold.value),
-                          " wanted: ", percent_in_words(1 / ratio - 1), " more"),
+  return Violation{concat(where, "latency ", format_time(best->microseconds), ", ", format_time(threshold.value),
+                          " wanted: ", format_percent(1 / ratio - 1), " more"),
                    ratio};
 }
 
-using Asked = std::array<std::pair<Kind, const std::vector<Threshold>*>, 2>;
+using ThresholdLists = std::array<std::pair<Kind, const std::vector<Threshold>*>, 2>;
 
-Asked asked(const Thresholds& thresholds) {
+ThresholdLists threshold_lists(const Thresholds& thresholds) {
   return {std::pair(Kind::bandwidth, &thresholds.min_busbw), std::pair(Kind::latency, &thresholds.max_latency)};
 }
 
@@ -185,12 +187,12 @@ Asked asked(const Thresholds& thresholds) {
 Result<std::vector<Threshold>> parse_min_busbw(const std::string& text) { return parse(Kind::bandwidth, text); }
 Result<std::vector<Threshold>> parse_max_latency(const std::string& text) { return parse(Kind::latency, text); }
 
-Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned) {
+Result<void> check_thresholds(const Thresholds& thresholds, const Report& planned) {
   if (!thresholds.min_busbw.empty() && planned.setting.size == 1) {
     return fail(Errc::invalid_argument, "--min-busbw: a group of one has no bus bandwidth: start more ranks");
   }
   if (planned.summary.pairs) {
-    for (const auto& [kind, all] : asked(thresholds)) {
+    for (const auto& [kind, all] : threshold_lists(thresholds)) {
       if (std::any_of(all->begin(), all->end(), [](const Threshold& one) { return one.bytes.has_value(); })) {
         return fail(Errc::invalid_argument, concat(option_of(kind), ": pairs are measured at one size, so name none"));
       }
@@ -198,17 +200,17 @@ Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned
     return {};
   }
   const auto cases = by_case(planned.summary.rows);
-  for (const auto& [kind, all] : asked(thresholds)) {
+  for (const auto& [kind, all] : threshold_lists(thresholds)) {
     for (const Threshold& threshold : *all) {
       bool applies = false;
       for (const auto& one : cases) {
-        if (chosen(kind, threshold, one) != nullptr) {
+        if (row_for(kind, threshold, one) != nullptr) {
           applies = true;
-        } else if (one.front()->what.collective != Collective::barrier) {
+        } else if (one.front()->bench_case.collective != Collective::barrier) {
           return fail(Errc::invalid_argument,
-                      concat(option_of(kind), ": ", in_words(one.front()->what), " is not measured at ",
-                             size_in_words(*threshold.bytes), ", only at ", one.size(), " sizes from ",
-                             size_in_words(one.front()->bytes), " to ", size_in_words(one.back()->bytes)));
+                      concat(option_of(kind), ": ", describe(one.front()->bench_case), " is not measured at ",
+                             format_size(*threshold.bytes), ", only at ", one.size(), " sizes from ",
+                             format_size(one.front()->bytes), " to ", format_size(one.back()->bytes)));
         }
       }
       if (!applies) return fail(Errc::invalid_argument, concat(option_of(kind), ": nothing is measured that has it"));
@@ -217,21 +219,22 @@ Result<void> check_judgeable(const Thresholds& thresholds, const Report& planned
   return {};
 }
 
-std::vector<Shortfall> shortfalls(const Thresholds& thresholds, const Summary& summary) {
-  std::vector<Shortfall> all;
-  for (const auto& [kind, wanted] : asked(thresholds)) {
+std::vector<Violation> threshold_failures(const Thresholds& thresholds, const Summary& summary) {
+  std::vector<Violation> all;
+  for (const auto& [kind, wanted] : threshold_lists(thresholds)) {
     for (const Threshold& threshold : *wanted) {
       if (!summary.pairs) continue;
       const PairsQuantity& quantity = kind == Kind::bandwidth ? pairs_bandwidth : pairs_latency;
-      if (auto shortfall = judge(*summary.pairs, quantity, threshold.value)) all.push_back(std::move(*shortfall));
+      if (auto violation = find_violation(*summary.pairs, quantity, threshold.value))
+        all.push_back(std::move(*violation));
     }
   }
   for (const auto& one : by_case(summary.rows)) {
-    for (const auto& [kind, wanted] : asked(thresholds)) {
+    for (const auto& [kind, wanted] : threshold_lists(thresholds)) {
       for (const Threshold& threshold : *wanted) {
-        const Row* const row = chosen(kind, threshold, one);
+        const Row* const row = row_for(kind, threshold, one);
         if (row == nullptr) continue;
-        if (auto shortfall = judge(kind, threshold, *row)) all.push_back(std::move(*shortfall));
+        if (auto violation = find_violation(kind, threshold, *row)) all.push_back(std::move(*violation));
       }
     }
   }

@@ -1,4 +1,4 @@
-#include "shm/gate.hpp"
+#include "shm/barrier.hpp"
 
 #include <linux/futex.h>
 #include <poll.h>
@@ -22,16 +22,16 @@ namespace {
 using namespace std::chrono_literals;
 
 // Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
-constexpr std::chrono::nanoseconds max_watch = 40us;
+constexpr std::chrono::nanoseconds max_spin = 40us;
 // Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
-constexpr std::chrono::nanoseconds min_watch = 1us;
+constexpr std::chrono::nanoseconds min_spin = 1us;
 // Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
 constexpr int min_yields = 30;
-constexpr std::chrono::nanoseconds yield_for = 100us;
+constexpr std::chrono::nanoseconds yield_time = 100us;
 // Two ranks that take turns at a processor need this long for a turn each.
-constexpr std::chrono::nanoseconds turn_time = 3us;
+constexpr std::chrono::nanoseconds handoff_spin = 3us;
 
-void relax() {
+void cpu_relax() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -41,20 +41,20 @@ void relax() {
 
 /// Until `word` is rung, the deadline (an absolute time of CLOCK_MONOTONIC, which steady_clock is), or for no
 /// reason at all: the caller looks again in any case.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen, Deadline deadline) {
+void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline) {
   const auto since = deadline.time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
   timespec until{};
   until.tv_sec = static_cast<time_t>(seconds.count());
   until.tv_nsec = static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(since - seconds).count());
-  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, seen, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
+  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
 /// As in Line::processor.
-std::int32_t this_processor() { return sched_getcpu() + 1; }
+std::int32_t current_processor() { return sched_getcpu() + 1; }
 
-void note_processor(Line& line) {
-  const std::int32_t processor = this_processor();
+void record_processor(Line& line) {
+  const std::int32_t processor = current_processor();
   // Those who wait have read the old value, so that writing the same again is not free.
   if (line.processor.load(std::memory_order_relaxed) == processor) return;
   line.processor.store(processor, std::memory_order_relaxed);
@@ -62,15 +62,16 @@ void note_processor(Line& line) {
 
 }  // namespace
 
-void ring(Bell& bell) {
-  bell.rings.fetch_add(1);
-  if (bell.sleepers.load() != 0) syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void wake_all(WaitQueue& wait_queue) {
+  wait_queue.wakeups.fetch_add(1);
+  if (wait_queue.sleepers.load() != 0)
+    syscall(SYS_futex, &wait_queue.wakeups, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void report_lost(Control& control, int rank) {
   std::uint32_t none = 0;
   control.lost.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
-  ring(control.bell);
+  wake_all(control.wait_queue);
 }
 
 std::optional<Error> lost_rank(const Control& control) {
@@ -79,105 +80,111 @@ std::optional<Error> lost_rank(const Control& control) {
   return Error{Errc::connection_lost, concat("rank ", lost - 1, " is gone")};
 }
 
-Gate::Gate(Control& control, Line* lines, int rank, int size, bool crowded)
-    : control_(control), lines_(lines), rank_(rank), size_(size), crowded_(crowded), watch_(max_watch) {}
+ShmBarrier::ShmBarrier(Control& control, Line* lines, int rank, int size, bool oversubscribed)
+    : control_(control),
+      lines_(lines),
+      rank_(rank),
+      size_(size),
+      oversubscribed_(oversubscribed),
+      spin_time_(max_spin) {}
 
-bool Gate::here(int rank) const { return line(rank, gate_).gate.load() == gate_; }
+bool ShmBarrier::has_arrived(int rank) const { return line(rank, phase_).phase.load() == phase_; }
 
-int Gate::first_missing() {
-  while (seen_ < size_ && here(seen_)) ++seen_;
-  return seen_;
+int ShmBarrier::first_missing() {
+  while (arrived_below_ < size_ && has_arrived(arrived_below_)) ++arrived_below_;
+  return arrived_below_;
 }
 
-bool Gate::all_here() {
+bool ShmBarrier::all_arrived() {
   // The counter runs through 2^32 and starts again; only the distance counts.
-  if (crowded_) return static_cast<std::int32_t>(control_.arrivals.load() - due()) >= 0;
+  if (oversubscribed_) return static_cast<std::int32_t>(control_.arrivals.load() - expected_arrivals()) >= 0;
   return first_missing() == size_;
 }
 
-bool Gate::watch(std::chrono::nanoseconds longest) {
-  const auto until = Clock::now() + longest;
+bool ShmBarrier::spin(std::chrono::nanoseconds duration) {
+  const auto until = Clock::now() + duration;
   do {
     for (int i = 0; i < 8; ++i) {
-      if (all_here()) return true;
-      relax();
+      if (all_arrived()) return true;
+      cpu_relax();
     }
   } while (Clock::now() < until);
   return false;
 }
 
-bool Gate::processor_is_needed() {
-  const std::int32_t processor = this_processor();
+bool ShmBarrier::missing_rank_shares_processor() {
+  const std::int32_t processor = current_processor();
   for (int rank = first_missing(); rank < size_; ++rank) {
-    if (!here(rank) && line(rank, gate_ - 1).processor.load(std::memory_order_relaxed) == processor) return true;
+    if (!has_arrived(rank) && line(rank, phase_ - 1).processor.load(std::memory_order_relaxed) == processor)
+      return true;
   }
   return false;
 }
 
-bool Gate::linger() {
-  if (all_here()) return true;  // the last one to come learns nothing about watching
-  if (!crowded_) {
-    if (watch(watch_)) {
-      watch_ = std::min(2 * watch_, max_watch);
+bool ShmBarrier::spin_then_yield() {
+  if (all_arrived()) return true;  // the last one to come learns nothing about watching
+  if (!oversubscribed_) {
+    if (spin(spin_time_)) {
+      spin_time_ = std::min(2 * spin_time_, max_spin);
       return true;
     }
-    watch_ = std::max(watch_ / 2, min_watch);
+    spin_time_ = std::max(spin_time_ / 2, min_spin);
   }
-  const auto until = Clock::now() + yield_for;
-  for (int i = 0; i < min_yields || (!crowded_ && Clock::now() < until); ++i) {
-    if (all_here()) return true;
+  const auto until = Clock::now() + yield_time;
+  for (int i = 0; i < min_yields || (!oversubscribed_ && Clock::now() < until); ++i) {
+    if (all_arrived()) return true;
     // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
-    if (crowded_ && !processor_is_needed() && watch(turn_time)) return true;
+    if (oversubscribed_ && !missing_rank_shares_processor() && spin(handoff_spin)) return true;
     sched_yield();
   }
-  return all_here();
+  return all_arrived();
 }
 
-Result<void> Gate::sleep(Deadline deadline) {
+Result<void> ShmBarrier::sleep(Deadline deadline) {
   // Sequentially consistent on both sides: either the one who arrives sees a sleeper, or the sleeper sees the arrival.
-  control_.bell.sleepers.fetch_add(1);
+  control_.wait_queue.sleepers.fetch_add(1);
   Result<void> result;
   while (true) {
-    const std::uint32_t seen = control_.bell.rings.load();
+    const std::uint32_t expected = control_.wait_queue.wakeups.load();
     auto lost = lost_rank(control_);
-    if (all_here()) break;
+    if (all_arrived()) break;
     if (lost) {
       result = tl::unexpected(std::move(*lost));
       break;
     }
     if (Clock::now() >= deadline) {
-      result = too_late();
+      result = timeout_error();
       break;
     }
-    futex_wait(control_.bell.rings, seen, deadline);
+    futex_wait(control_.wait_queue.wakeups, expected, deadline);
   }
-  control_.bell.sleepers.fetch_sub(1);
+  control_.wait_queue.sleepers.fetch_sub(1);
   return result;
 }
 
-Result<void> Gate::pass(Deadline deadline) {
-  ++gate_;
-  seen_ = 0;
-  if (crowded_) note_processor(line(rank_, gate_));
-  line(rank_, gate_).gate.store(gate_);
-  if (crowded_) {
-    if (control_.arrivals.fetch_add(1) + 1 == due()) {
-      ring(control_.bell);
+Result<void> ShmBarrier::wait(Deadline deadline) {
+  ++phase_;
+  arrived_below_ = 0;
+  if (oversubscribed_) record_processor(line(rank_, phase_));
+  line(rank_, phase_).phase.store(phase_);
+  if (oversubscribed_) {
+    if (control_.arrivals.fetch_add(1) + 1 == expected_arrivals()) {
+      wake_all(control_.wait_queue);
       return {};
     }
-  } else if (control_.bell.sleepers.load() != 0) {
-    ring(control_.bell);
+  } else if (control_.wait_queue.sleepers.load() != 0) {
+    wake_all(control_.wait_queue);
   }
-  if (linger()) return {};
+  if (spin_then_yield()) return {};
   return sleep(deadline);
 }
 
-tl::unexpected<Error> Gate::too_late() const {
+tl::unexpected<Error> ShmBarrier::timeout_error() const {
   std::vector<int> missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (!here(rank)) missing.push_back(rank);
+    if (!has_arrived(rank)) missing.push_back(rank);
   }
-  return fail(Errc::timeout, missing_in_words(missing));
+  return fail(Errc::timeout, describe_missing(missing));
 }
 
 Result<void> PeerWatch::start(Control& control, const std::vector<Peer>& peers) {

@@ -29,8 +29,8 @@
 using namespace ddrun;
 using namespace ddrun::collectives;
 using namespace std::chrono_literals;
+using ddrun::test::can_access_processes;
 using ddrun::test::in_time;
-using ddrun::test::reaches_across;
 using ddrun::test::run_ranks;
 
 namespace {
@@ -48,7 +48,7 @@ class Pages {
   ~Pages() { munmap(data_, bytes_); }
 
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(data_); }
-  void take_away(std::size_t page) const { mprotect(data() + page * page_bytes, page_bytes, PROT_NONE); }
+  void protect(std::size_t page) const { mprotect(data() + page * page_bytes, page_bytes, PROT_NONE); }
 
  private:
   std::size_t bytes_;
@@ -56,7 +56,7 @@ class Pages {
 };
 
 /// From now on a call of the system fails on this thread as a sandbox makes it fail.
-bool refuse(long number) {
+bool deny_syscall(long number) {
   sock_filter code[] = {
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
       {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<unsigned>(number)},
@@ -92,9 +92,9 @@ class Child {
   pid_t pid_;
 };
 
-CommunicatorOptions by(PrivateWay way) {
+CommunicatorOptions options_with(PrivateCopy way) {
   CommunicatorOptions options{Backend::shm, 64};
-  options.private_way = way;
+  options.private_copy = way;
   return options;
 }
 
@@ -110,7 +110,7 @@ Call call_of(Collective collective, std::vector<float>& in, std::vector<float>& 
 }  // namespace
 
 TEST_CASE("memory is copied from and to a process, or it is said why not") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   const Pages mine(3);
   const Pages theirs(3);
   std::fill_n(theirs.data(), 3 * page_bytes, std::byte{7});
@@ -124,30 +124,30 @@ TEST_CASE("memory is copied from and to a process, or it is said why not") {
   CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 0) == 0);
 
   // What begins well and ends badly.
-  theirs.take_away(2);
+  theirs.protect(2);
   CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * page_bytes) == EFAULT);
   CHECK(copy_to_process(getpid(), theirs.data(), mine.data(), 3 * page_bytes) == EFAULT);
 
-  Trial trial{42, 0};
-  const auto address = reinterpret_cast<std::uintptr_t>(&trial);
-  CHECK(try_process(getpid(), {address, 42}) == 0);
-  CHECK(trial.room == 42);
-  CHECK(try_process(getpid(), {address, 43}) == ESRCH);
-  CHECK(!is_gone(getpid(), {address, 42}));
+  AccessProbe probe{42, 0};
+  const auto address = reinterpret_cast<std::uintptr_t>(&probe);
+  CHECK(probe_process(getpid(), {address, 42}) == 0);
+  CHECK(probe.writable == 42);
+  CHECK(probe_process(getpid(), {address, 43}) == ESRCH);
+  CHECK(!is_process_gone(getpid(), {address, 42}));
   Child child([] { pause(); });
   const pid_t pid = child.pid();
-  CHECK(!is_gone(pid, {address, 42}));
+  CHECK(!is_process_gone(pid, {address, 42}));
   child.end();
-  CHECK(is_gone(pid, {address, 42}));
+  CHECK(is_process_gone(pid, {address, 42}));
   CHECK(copy_from_process(pid, mine.data(), theirs.data(), page_bytes) == ESRCH);
 }
 
 TEST_CASE("one rank that may not reach into another makes all ranks stage private memory") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
-    const auto words = run_ranks(3, [&](const Group& group) -> std::string {
-      if (group.rank == 1 && !refuse(call)) return "no filter";
-      auto connected = connect(group, by(PrivateWay::automatic), in_time());
+    const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
+      if (group.rank == 1 && !deny_syscall(call)) return "no filter";
+      auto connected = connect(group, options_with(PrivateCopy::automatic), in_time());
       if (!connected) return connected.error().message;
       std::vector<float> in(60000, 2);
       std::vector<float> out(60000);
@@ -156,52 +156,52 @@ TEST_CASE("one rank that may not reach into another makes all ranks stage privat
       const std::string details = connected->communicator->details();
       return details.substr(details.find("; ") + 2);
     });
-    CHECK(words == std::vector<std::string>(3,
-                                            "private memory is copied twice: rank 1 does not reach the memory of "
-                                            "rank 0 (Operation not permitted)"));
+    CHECK(messages == std::vector<std::string>(3,
+                                               "private memory is copied twice: rank 1 does not reach the memory of "
+                                               "rank 0 (Operation not permitted)"));
   }
-  const auto words = run_ranks(2, [&](const Group& group) -> std::string {
-    if (group.rank == 0 && !refuse(SYS_process_vm_readv)) return "no filter";
-    const auto connected = connect(group, by(PrivateWay::across), in_time());
+  const auto messages = run_ranks(2, [&](const Group& group) -> std::string {
+    if (group.rank == 0 && !deny_syscall(SYS_process_vm_readv)) return "no filter";
+    const auto connected = connect(group, options_with(PrivateCopy::cross_process), in_time());
     if (connected || connected.error().code != Errc::unsupported) return "it was not refused";
     return connected.error().message;
   });
-  CHECK(words == std::vector<std::string>(2,
-                                          "private memory cannot go across: rank 0 does not reach the memory of "
-                                          "rank 1 (Operation not permitted)"));
+  CHECK(messages == std::vector<std::string>(2,
+                                             "private memory cannot go across: rank 0 does not reach the memory of "
+                                             "rank 1 (Operation not permitted)"));
 }
 
 TEST_CASE("it is said how private memory travels") {
-  const auto details_of = [](PrivateWay way, int ranks) {
+  const auto details_of = [](PrivateCopy way, int ranks) {
     return run_ranks(ranks, [&](const Group& group) -> std::string {
-      auto connected = connect(group, by(way), in_time());
+      auto connected = connect(group, options_with(way), in_time());
       if (!connected) return connected.error().message;
       const std::string details = connected->communicator->details();
       const auto at = details.find("; ");
       return at == std::string::npos ? "nothing" : details.substr(at + 2);
     });
   };
-  CHECK(details_of(PrivateWay::staged, 2) == std::vector<std::string>(2, "private memory is copied twice"));
-  CHECK(details_of(PrivateWay::automatic, 1) == std::vector<std::string>(1, "nothing"));
-  if (!reaches_across()) ddrun::test::skip(kRefused);
-  CHECK(details_of(PrivateWay::automatic, 3) == std::vector<std::string>(3, "private memory is copied once"));
-  CHECK(details_of(PrivateWay::automatic, 4) ==
+  CHECK(details_of(PrivateCopy::staged, 2) == std::vector<std::string>(2, "private memory is copied twice"));
+  CHECK(details_of(PrivateCopy::automatic, 1) == std::vector<std::string>(1, "nothing"));
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
+  CHECK(details_of(PrivateCopy::automatic, 3) == std::vector<std::string>(3, "private memory is copied once"));
+  CHECK(details_of(PrivateCopy::automatic, 4) ==
         std::vector<std::string>(4, "private memory is copied once, by reductions twice"));
-  CHECK(details_of(PrivateWay::automatic, 5) ==
+  CHECK(details_of(PrivateCopy::automatic, 5) ==
         std::vector<std::string>(
             5, "private memory is copied once by broadcast, gather, scatter and send_recv, else twice"));
 }
 
 TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kPages = 64;
-  const auto words = run_ranks(3, [&](const Group& group) -> std::string {
-    auto connected = connect(group, by(PrivateWay::across), in_time());
+  const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
+    auto connected = connect(group, options_with(PrivateCopy::cross_process), in_time());
     if (!connected) return connected.error().message;
     const Pages in(3 * kPages);
     const Pages out(3 * kPages);
     // Of the block that rank 2 is to get.
-    if (group.rank == 1) in.take_away(3 * kPages - 1);
+    if (group.rank == 1) in.protect(3 * kPages - 1);
     Call call;
     call.collective = Collective::all_to_all;
     call.count = kPages * page_bytes / sizeof(float);
@@ -214,18 +214,18 @@ TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
     const auto again = connected->communicator->barrier(in_time());
     return again ? "it went on" : again.error().message;
   });
-  CHECK(words == std::vector<std::string>(3,
-                                          "rank 2 does not reach the memory of rank 1 (Bad address): is all of it "
-                                          "there, as plain memory of the process?"));
+  CHECK(messages == std::vector<std::string>(3,
+                                             "rank 2 does not reach the memory of rank 1 (Bad address): is all of it "
+                                             "there, as plain memory of the process?"));
 }
 
 TEST_CASE("nobody touches the memory of a rank that has given up") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = 100000;
   std::latch first_has_failed(2);
   std::latch all_have_failed(3);
-  const auto words = run_ranks(3, [&](const Group& group) -> std::string {
-    auto connected = connect(group, by(PrivateWay::across), in_time());
+  const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
+    auto connected = connect(group, options_with(PrivateCopy::cross_process), in_time());
     std::vector<float> in(kCount, 2);
     std::vector<float> out(kCount, 1);
     if (group.rank == 2) first_has_failed.arrive_and_wait();
@@ -237,7 +237,7 @@ TEST_CASE("nobody touches the memory of a rank that has given up") {
     if (out != std::vector<float>(kCount, 1)) return "written to";
     return done.error().code == Errc::timeout ? "too late" : done.error().message;
   });
-  CHECK(words == std::vector<std::string>(3, "too late"));
+  CHECK(messages == std::vector<std::string>(3, "too late"));
 }
 
 namespace {
@@ -245,7 +245,7 @@ namespace {
 /// Two processes with a segment that both have.
 struct Pair {
   std::shared_ptr<Segment> segment;
-  ShmCommunicator::Options options{0, false, PrivateWay::across};
+  ShmCommunicator::Options options{0, false, PrivateCopy::cross_process};
 
   Pair() {
     auto made = Segment::create(ShmCommunicator::segment_bytes(2, 0));
@@ -255,7 +255,7 @@ struct Pair {
   [[nodiscard]] Result<std::unique_ptr<ShmCommunicator>> connect(int rank, const std::vector<int>& pids) const {
     auto made = ShmCommunicator::start(segment, rank, pids, options);
     if (!made) return made;
-    if (auto met = (*made)->meet(in_time()); !met) return tl::unexpected(met.error());
+    if (auto synced = (*made)->probe_private_access(in_time()); !synced) return tl::unexpected(synced.error());
     return made;
   }
 };
@@ -263,7 +263,7 @@ struct Pair {
 }  // namespace
 
 TEST_CASE("a process that is killed while its memory is copied is named") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = std::size_t{1} << 20;
   for (int round = 0; round < (ddrun::test::kSanitized ? 3 : 10); ++round) {
     const Pair pair;
@@ -300,7 +300,7 @@ TEST_CASE("a process that is killed while its memory is copied is named") {
 }
 
 TEST_CASE("a process that ends after it has said where its memory is, is named") {
-  if (!reaches_across()) ddrun::test::skip(kRefused);
+  if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = std::size_t{1} << 16;
   const Pair pair;
   REQUIRE(pair.segment);
@@ -321,7 +321,7 @@ TEST_CASE("a process that ends after it has said where its memory is, is named")
     mine.in = mine.out = not_shared;
     const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
     std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
-    mine.gate.store(3);
+    mine.phase.store(3);
     kill(getpid(), SIGKILL);
   });
   auto all = pair.connect(0, {parent, child.pid()});
