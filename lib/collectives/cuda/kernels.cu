@@ -1,5 +1,5 @@
-// The kernels for device memory: every thread does its part of what sequence_walk.hpp says.
-// They are C functions, as they are found by name; arguments are those of lib/collectives/src/gpu/kernels.cpp.
+// Kernels for device memory: each thread runs its part of sequence_walk.hpp. extern "C", as they are looked up by name;
+// the arguments must match lib/collectives/src/gpu/kernels.cpp.
 
 #include "sequence_walk.hpp"
 
@@ -12,7 +12,7 @@ extern __shared__ std::uint32_t shared_table[];
 __device__ std::uint64_t own_index() { return static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ std::uint64_t all_threads() { return static_cast<std::uint64_t>(gridDim.x) * blockDim.x; }
 
-/// A block's own copy of the table, as near as memory can be.
+/// A copy of the table in the block's shared memory.
 __device__ const std::uint32_t* load_table(const std::uint32_t* table, std::uint32_t period) {
   for (std::uint32_t i = threadIdx.x; i < table_words(period); i += blockDim.x) shared_table[i] = table[i];
   __syncthreads();
@@ -27,7 +27,7 @@ __device__ void add_all(std::uint64_t mine, unsigned long long* total) {
 
 }  // namespace
 
-// As many blocks of 512 threads as gpu/kernels.cpp starts on a multiprocessor. Of architecture 75 it holds 1024
+// The number of 512-thread blocks that gpu/kernels.cpp starts per multiprocessor. Architecture 75 holds only 1024
 // threads.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define DDRUN_BOUNDS __launch_bounds__(512, 2)

@@ -1,10 +1,9 @@
 #pragma once
 
-// What the kernels do for one of their threads, as plain C++17 that a processor can run as well: so the very same
-// arithmetic is tested without a GPU.
+// One thread's part of the kernels, as plain C++17, so that the same arithmetic is tested on a CPU.
 //
-// A Sequence is taken as one of bytes. Its table is one period and the beginning of the next, so that a word can be
-// read from any place of it, as two words of which the middle is taken.
+// A Sequence is treated as bytes. Its table is one period and the beginning of the next, so that a word at any byte
+// offset is the middle of two table words.
 
 #include <cstdint>
 
@@ -18,11 +17,11 @@
 
 namespace ddrun::collectives::gpu {
 
-/// 32-bit words of the table of a period of so many bytes.
+/// Size in 32-bit words of the table of a period of `period` bytes.
 DDRUN_HOST_DEVICE constexpr std::uint32_t table_words(std::uint32_t period) { return (period + 3) / 4 + 3; }
 
-/// A place in a sequence, in bytes. Element p of a Sequence is period[(p % n + p / n * turn) % n]: `in_period` is p % n
-/// and `turned` is p / n * turn, modulo n.
+/// A position in a sequence, in bytes. Element p of a Sequence is period[(p % n + p / n * period_shift) % n]:
+/// `in_period` is p % n, `shift` is p / n * period_shift, modulo n.
 struct Position {
   std::uint32_t in_period;
   std::uint32_t shift;
@@ -38,7 +37,7 @@ struct Walk {
             static_cast<std::uint32_t>(periods % period * period_shift % period)};
   }
 
-  /// `step` is at(bytes to go).
+  /// `step` is position_at(the distance in bytes).
   DDRUN_HOST_DEVICE void advance(Position& position, const Position& step) const {
     position.in_period += step.in_period;
     position.shift += step.shift;
@@ -61,11 +60,11 @@ DDRUN_HOST_DEVICE std::uint32_t byte_at(const std::uint32_t* table, const Walk& 
   return table[from / 4] >> (from % 4 * 8) & 0xffU;
 }
 
-/// The four bytes from `place` on, of elements of `Element` bytes (up to 4).
+/// The four bytes at `position`, of elements of `Element` bytes (up to 4).
 template <int Element>
 DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& walk, Position position) {
   if (Element < 4 && position.in_period + 4 > walk.period) {
-    // Across the end of a period, where the next begins at another place.
+    // Across the end of a period, where the next one is rotated.
     const Position one{1, 0};
     std::uint32_t word = 0;
     for (int i = 0; i < 4; ++i) {
@@ -81,7 +80,7 @@ DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& 
   return static_cast<std::uint32_t>(both >> (from % 4 * 8));
 }
 
-/// How many elements of a word differ.
+/// The number of elements of a word that differ.
 template <int Element>
 DDRUN_HOST_DEVICE std::uint32_t count_different(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t different = a ^ b;
@@ -94,7 +93,7 @@ DDRUN_HOST_DEVICE std::uint32_t count_different(std::uint32_t a, std::uint32_t b
   return different != 0 ? 1 : 0;
 }
 
-/// Where data of elements of `Element` bytes is cut into words that are aligned: single elements before and after.
+/// Division of an array into aligned words, with single elements before and after.
 struct Cut {
   std::uint64_t head;   ///< bytes
   std::uint64_t units;  ///< words, or pairs of words for elements of 8 bytes
@@ -109,7 +108,7 @@ DDRUN_HOST_DEVICE Cut cut(const void* data, std::uint64_t bytes) {
   return {head, (bytes - head) / unit, (bytes - head) % unit};
 }
 
-/// What thread `thread` of `threads` has to fill. `first` is the sequence's byte that comes first.
+/// Fills the share of `thread` of `threads`. `first` is the sequence's byte at the start of `data`.
 template <int Element>
 DDRUN_HOST_DEVICE void fill_part(std::uint8_t* data, std::uint64_t bytes, const std::uint32_t* table, Walk walk,
                                  std::uint64_t first, std::uint64_t thread, std::uint64_t threads) {
@@ -136,15 +135,16 @@ DDRUN_HOST_DEVICE void fill_part(std::uint8_t* data, std::uint64_t bytes, const 
   }
 }
 
-/// How many elements that thread finds wrong. Several words are loaded before the first is looked at, as memory is far
-/// away; that each thread has words of 4 bytes next to its neighbours' makes the table's words neighbours, too.
+/// The number of wrong elements in the share of `thread`. Several words are loaded before the first comparison, to hide
+/// the memory latency. Neighbouring threads read neighbouring 4-byte words, so their accesses to the table are adjacent
+/// too.
 template <int Element>
 DDRUN_HOST_DEVICE std::uint64_t count_wrong_part(const std::uint8_t* data, std::uint64_t bytes,
                                                  const std::uint32_t* table, Walk walk, std::uint64_t first,
                                                  std::uint64_t thread, std::uint64_t threads) {
   const Cut parts = cut<Element>(data, bytes);
   std::uint64_t wrong = 0;
-  // Of the single elements, this thread's is one whole.
+  // Of the unaligned elements, each thread compares one.
   for (int part = 0; part < 2; ++part) {
     const std::uint64_t begin = part == 0 ? 0 : bytes - parts.tail;
     const std::uint64_t end = part == 0 ? parts.head : bytes;

@@ -42,7 +42,7 @@ constexpr std::array table{
             .connect = connect_gloo},
 };
 
-/// Failures that another back end would not mend.
+/// Errors after which `auto` does not try the next back end.
 bool is_final(const Error& error) { return error.code == Errc::timeout || error.code == Errc::connection_lost; }
 
 Result<BackendConnection> connect_first_eligible(const Ranks& ranks, bool with_gpus, Deadline deadline) {

@@ -12,74 +12,75 @@
 
 namespace ddrun::collectives {
 
-/// What every rank knows of all of them before they are connected, so that all decide alike and no rank has to
-/// announce a decision. By rank.
+/// Data of all ranks, equal on every rank before they are connected, so that each makes the same decisions without
+/// further messages. Indexed by rank.
 struct Ranks {
   const Group& group;
   CommunicatorOptions options;
   const std::vector<HostIdentity>& hosts;
-  const std::vector<GpuSurvey>& surveys;  ///< empty ones where no rank was asked to look
+  const std::vector<GpuSurvey>& surveys;  ///< empty if the ranks did not probe for GPUs
 };
 
 struct BackendConnection {
   std::shared_ptr<Communicator> communicator;
-  /// Why it is this one, in words. Empty: because of what stands against those before it, or it was asked for.
+  /// Why this back end was chosen. Empty: because the previous ones were not eligible, or it was requested.
   std::string why{};
-  /// See Connected; null: the same as `communicator`.
+  /// See Connected. Null: equal to `communicator`.
   std::shared_ptr<Communicator> control{};
 };
 
-/// Whether `auto` takes a back end for these ranks.
+/// Whether `auto` may choose a back end for these ranks.
 struct Eligibility {
   bool eligible = true;
-  std::string reason{};  ///< may be empty: not worth a word
+  std::string reason{};  ///< empty: not worth reporting
 };
 
-/// What a back end has to do with GPUs.
+/// Whether a back end uses GPUs.
 enum class GpuUse : unsigned char { none, optional, required };
 
-/// A way to move data: a row of the table in back_ends.cpp, which is all that knows what back ends there are.
+/// A back end: a row of the table in back_ends.cpp, which is the only list of them.
 struct BackEnd {
   std::string_view name;
-  Backend backend;  ///< by --backend
-  /// What it is, for people.
+  Backend backend;  ///< selected by --backend
+  /// Description for --help.
   std::string_view help;
-  /// See collectives::probe(); null: there is nothing to look for.
+  /// See collectives::probe(). Null: always available.
   Result<std::string> (*probe)() = nullptr;
-  /// Connects all ranks; every rank calls it. A failure of one is one of all.
+  /// Connects all ranks; called on every rank. Fails on all ranks if it fails on one.
   Result<BackendConnection> (*connect)(const Ranks& ranks, Deadline deadline);
-  /// Null: `auto` never takes it. It takes the first in the table that suits, and of those that need no GPU the next
-  /// one if that cannot be connected. The same on every rank.
+  /// Null: not chosen by `auto`, which takes the first eligible row of the table, and the next one if connecting a back
+  /// end without GPUs fails. Equal on all ranks.
   Eligibility (*eligibility)(const Ranks& ranks) = nullptr;
   GpuUse gpus = GpuUse::none;
 };
 
 [[nodiscard]] const BackEnd& back_end(Backend backend);
 
-/// Connects what `ranks.options.backend` asks for.
+/// Connects the back end `ranks.options.backend`.
 [[nodiscard]] Result<BackendConnection> connect_backend(const Ranks& ranks, Deadline deadline);
 
-/// For a back end that needs another one beside it (Connected::control): what `auto` takes without GPUs and buffers.
+/// The control communicator (Connected::control) of a back end that needs one: the choice of `auto` without GPUs, with
+/// no buffers.
 [[nodiscard]] Result<std::shared_ptr<Communicator>> connect_control(const Ranks& ranks, Deadline deadline);
 
-// The functions of the table's rows, each in the source of its back end.
+// Functions of the table's rows, each defined in its back end's source.
 
-/// Where there is a GPU for each rank, and NCCL.
+/// Available with a GPU and NCCL.
 [[nodiscard]] Result<std::string> probe_nccl();
-/// Where NCCL might refuse it is not chosen, but a user who asks for it gets it if NCCL can.
+/// Not eligible where NCCL might refuse; an explicit --backend=nccl still tries it.
 [[nodiscard]] Eligibility nccl_eligibility(const Ranks& ranks);
 [[nodiscard]] Result<BackendConnection> connect_nccl(const Ranks& ranks, Deadline deadline);
 
-/// Where all ranks can reach the same memory.
+/// Eligible if all ranks can map the same memory.
 [[nodiscard]] Eligibility shm_eligibility(const Ranks& ranks);
 [[nodiscard]] Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline);
 
 [[nodiscard]] Result<BackendConnection> connect_tcp(const Ranks& ranks, Deadline deadline);
 
-/// The version of the Gloo that is built in, or `unsupported` with how to get it.
+/// The version of the linked Gloo, or `unsupported` with how to build with it.
 [[nodiscard]] Result<std::string> probe_gloo();
-/// Collectives by the Gloo library over TCP, as a second opinion. The control communicator knows soon when a peer is
-/// gone; Gloo itself says no more than that something went wrong. It does not notice that ranks make different calls.
+/// Collectives by the Gloo library over TCP, for comparison. Gloo reports only that a connection failed, so the control
+/// communicator detects exited peers. Ranks that make different calls are not detected.
 [[nodiscard]] Result<BackendConnection> connect_gloo(const Ranks& ranks, Deadline deadline);
 
 }  // namespace ddrun::collectives

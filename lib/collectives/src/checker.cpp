@@ -35,9 +35,9 @@ std::vector<Expected> expected_of(const Call& call, int rank, int size, std::uin
 
 namespace {
 
-/// What outputs are filled with: an element that was never written is found.
+/// Fill value of outputs, so that unwritten elements are detected.
 constexpr std::byte poison_byte{0xa5};
-/// A prime, as Sequence wants it.
+/// A prime, as Sequence requires.
 constexpr std::size_t poison_period = 1021;
 
 }  // namespace
@@ -62,7 +62,7 @@ std::span<std::byte> Checker::output(const Call& call) const {
 bool Checker::is_out_of_place(const Call& call) const { return !in_place(call, rank_, size_); }
 
 std::span<std::byte> Checker::guard(const Call& call) const {
-  // In place the output may be a block in the middle of the input, and what is behind it the next block.
+  // In place, the output may be a block within the input; the byte behind it then belongs to the next block.
   const auto in = input(call);
   const auto out = output(call);
   const bool inside = !is_out_of_place(call) && in.size() > out.size();

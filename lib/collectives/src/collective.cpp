@@ -32,7 +32,7 @@ struct CollectiveFacts {
   bool reduces = false;
   bool has_root = false;
   bool all_in = false;   ///< the input has a block for every rank
-  bool all_out = false;  ///< the output has
+  bool all_out = false;  ///< the output has a block for every rank
 };
 
 /// In the order of the enumeration.

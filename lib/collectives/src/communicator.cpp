@@ -12,7 +12,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// What a rank says first: who it is, and what must be the same everywhere.
+/// Separates the fields of the line that ranks exchange: host, GPUs, options that must agree.
 constexpr char unit_separator = '\x1f';
 
 Result<void> compare(const std::string& first, const std::string& other, std::size_t rank) {
@@ -92,7 +92,7 @@ Result<double> Communicator::time(const Call& call, int times, Milliseconds time
 }
 
 Result<double> Communicator::run_timed(const Call& call, int times, Milliseconds timeout) {
-  // A call of microseconds does not need a look at the clock of its own.
+  // Reading the clock costs too much for each call of a microsecond.
   constexpr int calls_per_clock_read = 64;
   const auto start = Clock::now();
   Deadline deadline = start + timeout;
@@ -130,7 +130,7 @@ Result<void> Communicator::barrier(Deadline deadline) {
 }
 
 Call Communicator::barrier_call() {
-  // No rank can know a sum before all have given a part of it.
+  // A reduction returns on no rank before every rank has contributed.
   return {Collective::barrier, DataType::float32, ReduceOp::sum, 1, barrier_scratch_.data(), barrier_scratch_.data()};
 }
 

@@ -13,7 +13,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Stays in the first-level cache while it goes to several places.
+/// Fits in the first-level cache while it is copied to several destinations.
 constexpr std::size_t part_bytes = 8 << 10;
 
 #ifdef __SSE2__

@@ -6,7 +6,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-// The bits of a kind: 4 collective, 4 type, 3 operation, 21 root.
+// Bit fields of a kind: 4 collective, 4 type, 3 operation, 21 root.
 constexpr unsigned type_at = 4;
 constexpr unsigned op_at = 8;
 constexpr unsigned root_at = 11;

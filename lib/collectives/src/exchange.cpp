@@ -27,7 +27,7 @@ Error name_missing_ranks(const Group& group, std::string_view topic, Error error
   std::vector<int> missing;
   for (int rank = 0; rank < group.size; ++rank) {
     const std::string key = key_of(group, topic, rank);
-    // What is there is there: one quick question per rank, with a little time for a server that is busy.
+    // One short request per rank; the second allows for a busy server.
     const auto there = group.store->check({&key, 1}, Clock::now() + std::chrono::seconds(1));
     if (!there) return error;
     if (!*there) missing.push_back(rank);
@@ -98,7 +98,7 @@ std::string usable_processors() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    // More processors than the set holds: as many as there are, from the first.
+    // More processors than the set holds: assume the first ones, as many as there are.
     for (unsigned i = 0; i < std::thread::hardware_concurrency() && i < CPU_SETSIZE; ++i) CPU_SET(i, &set);
   }
   std::string digits;

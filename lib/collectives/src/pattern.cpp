@@ -11,7 +11,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Calls `part(offset in data, offset in the table, length)`, in elements, for each piece that is one in both.
+/// Calls `part(offset in data, offset in the table, length)`, in elements, for each piece contiguous in both.
 template <class Part>
 void for_each_piece(std::uint64_t first, std::size_t count, std::size_t period, Part part) {
   for (std::size_t done = 0; done < count;) {
@@ -68,7 +68,7 @@ std::size_t Sequence::count_wrong(std::span<const std::byte> data, std::uint64_t
 
 namespace {
 
-/// Every bit of x matters to every bit of the result (splitmix64's finaliser, public domain, by Sebastiano Vigna).
+/// splitmix64's finaliser (public domain, by Sebastiano Vigna): every input bit affects every output bit.
 std::uint64_t mix(std::uint64_t x) {
   x ^= x >> 30U;
   x *= 0xbf58476d1ce4e5b9ULL;
@@ -85,15 +85,15 @@ std::uint64_t random_word(std::uint64_t rank, std::uint64_t position, std::uint6
 
 namespace {
 
-/// What `rank` has at the positions of a period of data that is only moved, words of `word_bytes` (1, 2, 4 or 8), one
-/// after the other. Random in all bits. No two ranks have the same at a position as long as there are as many different
-/// words as ranks, and neighbours differ, also where Sequence begins its period again.
+/// One period of data that is only moved, for `rank`: consecutive words of `word_bytes` (1, 2, 4 or 8), all bits
+/// random. The words of any two ranks at a position differ as long as there are as many words as ranks; neighbours
+/// differ too, also where Sequence starts its next period.
 std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t word_bytes) {
-  // What all ranks have in common, plus the rank's distance, whose lowest bits are the rank's times an odd number.
+  // A word common to all ranks plus a rank-specific distance, whose lowest bits are the rank times an odd number.
   const std::uint64_t distance = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL;
   const std::uint64_t mask = ~std::uint64_t{0} >> (64 - 8 * word_bytes);
   std::vector<std::uint64_t> common(length);
-  const std::size_t shift = Sequence::period_shift() + 1;  // from the last of a period to the first of the next
+  const std::size_t shift = Sequence::period_shift() + 1;  // from the last element of a period to the first of the next
   std::vector<std::byte> period(length * word_bytes);
   for (std::size_t i = 0; i < length; ++i) {
     const std::size_t before = i == 0 ? length - 1 : i - 1;
@@ -115,17 +115,17 @@ std::vector<std::byte> random_period(int rank, std::size_t length, std::size_t w
   return period;
 }
 
-// Primes: data moved by any number of whole blocks, pages or slices meets other values. The shorter one is for groups
-// so large that all ranks' contributions take their time.
+// Primes, so that data displaced by whole blocks, pages or slices differs. The short period limits the construction
+// time for large groups.
 constexpr std::size_t long_period = 8191;
 constexpr std::size_t short_period = 509;
 constexpr int many_ranks = 2048;
-/// How often a position is tried again whose result is that of its neighbour.
+/// Limit of retries for a position whose result equals its neighbour's.
 constexpr std::uint8_t max_attempts = 32;
 
-/// What a floating type can do without rounding.
+/// Values that a floating type represents without rounding.
 struct Range {
-  std::uint64_t whole;  ///< every whole number up to this
+  std::uint64_t whole;  ///< every integer up to this
   int exponent;         ///< 2^-exponent to 2^exponent
 };
 
@@ -138,7 +138,7 @@ Range range_of(DataType type) {
   }
 }
 
-/// The contributions of all ranks to one position, as numbers that are exact in a double, or as bits of an integer.
+/// The contributions of all ranks to one position, as numbers that are exact in double or as bits of an integer.
 class Contributions {
  public:
   Contributions(DataType type, ReduceOp op, int size)
@@ -163,7 +163,7 @@ class Contributions {
   [[nodiscard]] bool has_extreme(std::uint64_t rank, std::uint64_t position) const { return position % size_ == rank; }
 
  private:
-  /// With more ranks than the range has room for, they take turns: 1 of so many has its turn.
+  /// With more ranks than the range allows, only one rank in `every` contributes at a position.
   [[nodiscard]] bool contributes(std::uint64_t rank, std::uint64_t position, std::uint64_t most) const {
     const std::uint64_t every = (size_ + most - 1) / most;
     return (rank + position) % every == 0;
@@ -183,7 +183,7 @@ class Contributions {
         return has_extreme(rank, position) == (op_ == ReduceOp::max) ? magnitude : -magnitude;
       }
       default: {
-        // At least 1, so that leaving a contribution out always shows.
+        // At least 1, so that a missing contribution always changes the sum.
         if (size_ > range_.whole && !contributes(rank, position, range_.whole)) return 0;
         return static_cast<double>(1 + number % std::max<std::uint64_t>(range_.whole / size_, 1));
       }
@@ -193,9 +193,9 @@ class Contributions {
   [[nodiscard]] std::uint64_t integer(std::uint64_t number, std::uint64_t rank, std::uint64_t position) const {
     if (op_ == ReduceOp::prod) return number | 3U;  // odd, and not 1
     if (op_ != ReduceOp::max && op_ != ReduceOp::min) return number | 1U;
-    // The upper half of the type's numbers, or the lower: by the sign, or by what is the sign in others.
+    // The upper or lower half of the type's values, by the sign bit or, for unsigned types, the top bit.
     const std::uint64_t top = std::uint64_t{1} << (8 * size_of(type_) - 1);
-    // Never the greatest or the smallest number, so that spoil() finds one beyond.
+    // Excludes the greatest and smallest values, so that corrupt() can use one beyond.
     number = (number & ~std::uint64_t{3}) | ((number & 1U) != 0 ? 1U : 2U);
     bool high = has_extreme(rank, position) == (op_ == ReduceOp::max);
     if (kind_of(type_) == NumberKind::signed_integer) high = !high;
@@ -222,7 +222,7 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
   attempts_.resize(length);
   std::vector<std::byte> mine;
   std::vector<std::byte> result(length * element);
-  // All of them, rank by rank.
+  // First all positions, rank by rank.
   std::vector<std::byte> row(length * element);
   std::vector<std::byte> numbers(length * size_of(accumulator_type(type)));
   for (int r = 0; r < size; ++r) {
@@ -231,7 +231,7 @@ ExactPattern::ExactPattern(int rank, int size, DataType type, ReduceOp op) : typ
     if (r == rank) mine = row;
   }
   loops.finish(result.data(), numbers.data(), length, size);
-  // Then again those whose result is that of a neighbour.
+  // Then retry the positions whose result equals a neighbour's.
   const auto like_neighbour = [&](std::size_t i) {
     const std::byte* const one = result.data() + i * element;
     return (i > 0 && std::memcmp(one, one - element, element) == 0) ||
@@ -281,7 +281,7 @@ void ExactPattern::corrupt(std::span<std::byte> data, std::size_t index) const {
   if (moves_only_) {
     bits ^= sign;
   } else if (kind_of(type_) == NumberKind::floating) {
-    // The other sign changes sums and products; infinity is more than any other number.
+    // Flipping the sign changes sums and products; infinity exceeds every other number.
     if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
       const double infinity = std::numeric_limits<double>::infinity();
       bits = Contributions(type_, op_, size_).encode(op_ == ReduceOp::max ? infinity : -infinity);
@@ -289,16 +289,16 @@ void ExactPattern::corrupt(std::span<std::byte> data, std::size_t index) const {
       bits ^= sign;
     }
   } else if (op_ == ReduceOp::max || op_ == ReduceOp::min) {
-    // The greatest number or the smallest, which is no rank's.
+    // The greatest or smallest value, which no rank contributes.
     const bool is_signed = kind_of(type_) == NumberKind::signed_integer;
     const std::uint64_t all = sign | (sign - 1);
     const std::uint64_t greatest = is_signed ? sign - 1 : all;
     const std::uint64_t smallest = is_signed ? sign : 0;
     bits = op_ == ReduceOp::max ? greatest : smallest;
   } else if (op_ == ReduceOp::avg) {
-    bits += static_cast<std::uint64_t>(size_);  // one more, after the division
+    bits += static_cast<std::uint64_t>(size_);  // the average grows by one
   } else {
-    bits += 2;  // of a product, an odd factor stays odd and becomes another
+    bits += 2;  // for prod: an odd factor becomes another odd one
   }
   std::memcpy(element, &bits, size);
 }

@@ -1,4 +1,4 @@
-// libcuda.so.1 of a machine with GPUs that are made of host memory.
+// A fake libcuda.so.1 whose devices are host memory.
 
 #include <chrono>
 #include <cstring>
@@ -46,7 +46,7 @@ T argument(void** arguments, int index) {
   return value;
 }
 
-/// A recipe for work that is done at once.
+/// A recipe for work that completes in one step.
 template <class Do>
 Recipe at_once(Do act) {
   return [act] {

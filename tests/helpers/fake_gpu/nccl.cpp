@@ -1,5 +1,5 @@
-// libnccl.so.2 of a machine with GPUs that are made of host memory: the ranks of a communicator, threads or processes,
-// share a file. A call is work on a stream: give this rank's data; when all have, take what is wanted.
+// A fake libnccl.so.2: the ranks of a communicator, threads or processes, share a file. A call is work on a stream:
+// write this rank's slot; once all ranks have, read their slots.
 
 #include "gpu/nccl_abi.hpp"
 
@@ -32,7 +32,7 @@ struct Shared {
   std::atomic<std::uint64_t> reads[kMostRanks];
 };
 
-/// A block that is sent, as it lies in a slot: peer, bytes, data.
+/// Header of a sent block in a slot; its data follows.
 struct MessageHeader {
   std::uint64_t peer;
   std::uint64_t bytes;
@@ -81,7 +81,7 @@ Script script_for(State& comm, const std::string& function) {
   return wanted("hang", "") == now ? Script::hang : Script::none;
 }
 
-/// `give` writes into this rank's slot; `take` reads all ranks'.
+/// `write_slot` fills this rank's slot; `read_slots` reads those of all ranks.
 Status add(State& comm, cuda::Stream stream, const std::string& function, std::function<void(std::byte*)> write_slot,
            std::function<void()> read_slots) {
   const Script script = script_for(comm, function);
@@ -104,7 +104,7 @@ Status add(State& comm, cuda::Stream stream, const std::string& function, std::f
       return true;
     };
   });
-  // As a communicator that does not block may say.
+  // As a non-blocking communicator may return.
   return in_progress;
 }
 
@@ -120,7 +120,7 @@ void reduce_slots(State& comm, std::size_t offset, void* out, std::size_t count,
   }
 }
 
-// A group is of one thread.
+// A group belongs to one thread.
 thread_local int group_depth = 0;
 thread_local std::vector<Piece> group_sends;
 thread_local std::vector<Piece> group_receives;
@@ -213,7 +213,7 @@ FAKE Status ncclCommDestroy(Comm comm) {
   return success;
 }
 FAKE Status ncclCommAbort(Comm comm) {
-  // Work that is still on a stream asks whether it is aborted, so the rest is left behind.
+  // Work still on a stream checks for the abort, so the memory is not freed.
   comm->aborted = true;
   return success;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Streams of a GPU that is not there: work is done, step by step, by whoever asks whether it is done. What a peer has
-// to do first is simply not done yet, so ranks can be threads or processes and nothing blocks.
+// Fake GPU streams: querying a stream runs its work, step by step. Work that depends on a peer is not done yet, so
+// ranks can be threads or processes and nothing blocks.
 
 #include <cstdint>
 #include <cstdlib>
@@ -15,13 +15,13 @@
 
 namespace ddrun::test::fake {
 
-/// One step; true when it was the last.
+/// One step; true when done.
 using Work = std::function<bool()>;
-/// Makes such work anew, as often as a graph is launched.
+/// Creates the work, once per graph launch.
 using Recipe = std::function<Work()>;
 
-/// What the test wants, from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1 dir=/tmp/x".
-/// hang and fail: the n-th call of that function by each rank, counted from 1.
+/// A setting from FAKE_GPU: "devices=2 nccl=22809 hang=ncclAllReduce:3 fail=ncclBroadcast:1 dir=/tmp/x". hang and fail
+/// apply to each rank's n-th call of that function, counted from 1.
 inline std::string wanted(const std::string& name, const std::string& otherwise) {
   const char* const all = std::getenv("FAKE_GPU");
   const std::string text = std::string(" ") + (all != nullptr ? all : "") + " ";
@@ -45,7 +45,7 @@ struct StreamState {
     else queue.push_back(recipe());
   }
 
-  /// Whether everything is done.
+  /// Runs the queue; true if all is done.
   bool run() {
     while (!queue.empty()) {
       if (!queue.front()()) return false;

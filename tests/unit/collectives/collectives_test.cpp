@@ -1,4 +1,4 @@
-// Every back end's collectives, compared with what their definition says about random data.
+// Compares all back ends' collectives on random data with naive implementations.
 
 #include <algorithm>
 #include <string>
@@ -25,18 +25,18 @@ struct Tested {
   PrivateCopy private_copy = PrivateCopy::automatic;
 };
 
-/// What is tested of shared memory.
+/// Variants of shared memory.
 const std::vector<Tested> kShm = [] {
   std::vector<Tested> tested{{"shm, staged", Backend::shm, PrivateCopy::staged}};
   if (ddrun::test::can_access_processes()) tested.push_back({"shm, across", Backend::shm, PrivateCopy::cross_process});
   return tested;
 }();
 
-/// What is tested here: a new back end needs one line more.
+/// The tested back ends; add new ones here.
 const std::vector<Tested> kTested = [] {
   std::vector<Tested> tested = kShm;
   tested.push_back({"tcp", Backend::tcp});
-  // It is slow enough, and not our code, to be left out under a sanitizer.
+  // Gloo is slow and third-party code: skip it under a sanitizer.
   if (!ddrun::test::kSanitized && probe(Backend::gloo)) tested.push_back({"gloo", Backend::gloo});
   return tested;
 }();
@@ -49,22 +49,22 @@ constexpr std::array kPlaces{MemoryPlace::communicators, MemoryPlace::own, Memor
 
 /// One call of all ranks.
 struct TestCall {
-  Call call;  ///< without memory, and without peers
+  Call call;  ///< without memory and peers
   MemoryPlace place = MemoryPlace::communicators;
   bool in_place = false;
-  int peers = 0;  ///< which of the patterns below
+  int peers = 0;  ///< index of a pattern of send_to()
 };
 
 constexpr int kPeerPatterns = 5;
 
-/// Who sends to whom.
+/// The destination of `rank` in each pattern.
 int send_to(int pattern, int rank, int size) {
   switch (pattern) {
     case 0: return (rank + 1) % size;                                       // a ring
-    case 1: return (rank + size - 1) % size;                                // the other way round
-    case 2: return (rank ^ 1) < size ? rank ^ 1 : rank;                     // pairs, and perhaps one that is alone
+    case 1: return (rank + size - 1) % size;                                // the reverse
+    case 2: return (rank ^ 1) < size ? rank ^ 1 : rank;                     // pairs; an odd rank sends to itself
     case 3: return rank == 0 || rank == size - 1 ? size - 1 - rank : rank;  // one pair, the others idle
-    default: return rank;                                                   // everybody alone
+    default: return rank;                                                   // every rank sends to itself
   }
 }
 
@@ -161,7 +161,7 @@ std::string try_one(Communicator& all, TestCall test_call, std::uint64_t seed) {
   return arrays.compare(mine, naive_output(arrays.call(), all.rank(), inputs));
 }
 
-/// Whether a trial differs from that with the next less of root, op and peers.
+/// Whether root, op and peers matter: otherwise the call equals one with a lower value.
 bool is_distinct(const TestCall& test_call) {
   const Collective collective = test_call.call.collective;
   return (has_root(collective) || test_call.call.root == 0) &&
@@ -194,8 +194,8 @@ void try_all(const Tested& tested, int size, const std::vector<TestCall>& test_c
   CHECK(problems == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
-/// Each collective with each of these, wherever the memory is; of all those every `step`-th, which has to be a prime
-/// above 5, so that each value still meets each other one.
+/// All combinations, for each placement of memory. Takes every `step`-th, a prime above 5, so that all pairs of values
+/// still occur.
 std::vector<TestCall> test_calls_of(const std::vector<std::size_t>& counts, const std::vector<DataType>& types,
                                     const std::vector<ReduceOp>& ops, const std::vector<int>& roots, int step = 1) {
   std::vector<TestCall> test_calls;
@@ -240,7 +240,7 @@ TEST_CASE("every collective is right for small and odd counts and every root") {
 
 TEST_CASE("every collective is right for large counts") {
   for (const Tested& tested : kTested) {
-    // More than one round of whatever the back ends move at a time.
+    // More than one round of the back ends' block sizes.
     const std::size_t most = ddrun::test::kSanitized ? 70001 : 200003;
     try_all(tested, 2, test_calls_of({4099, most}, {DataType::float32}, {ReduceOp::sum}, {1}));
     for (const int size : ddrun::test::few_if_sanitized<int>({3, 5, 8}, 1)) {
@@ -266,7 +266,7 @@ TEST_CASE("every collective over shared memory is right for more ranks than proc
   }
 }
 
-TEST_CASE("a sum of more than caches hold is right", "[full]") {
+TEST_CASE("a sum of more data than fits in the caches is right", "[full]") {
   for (const Tested& tested : kShm) {
     TestCall test_call{{Collective::all_reduce, DataType::float32, ReduceOp::sum, (20U << 20) / sizeof(float) + 5}};
     try_all(tested, 2, {test_call, {test_call.call, MemoryPlace::own}});

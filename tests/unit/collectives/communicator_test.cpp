@@ -23,7 +23,7 @@ TEST_CASE("half and bfloat16 are rounded once in both back ends") {
         auto connected = connect(group, {backend, 64}, in_time());
         if (!connected) return connected.error().message;
         for (int large = 0; large < 3; ++large) {
-          // More elements than ranks, so that each part of a ring starts elsewhere.
+          // More elements than ranks, so that the parts of a ring differ.
           std::vector<std::uint16_t> data(301, group.rank == large ? numbers.one : numbers.tiny);
           const auto bytes = std::as_writable_bytes(std::span(data));
           auto done = connected->communicator->all_reduce(bytes, bytes, numbers.type, ReduceOp::sum, in_time());
@@ -38,7 +38,7 @@ TEST_CASE("half and bfloat16 are rounded once in both back ends") {
   }
 }
 
-TEST_CASE("every rank has the same bits where rounding depends on the order") {
+TEST_CASE("results are bitwise equal on all ranks where rounding depends on the order") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     for (const std::size_t count : {std::size_t{5}, std::size_t{500}, std::size_t{50000}}) {
       std::vector<std::vector<float>> results(5);
@@ -59,14 +59,14 @@ TEST_CASE("every rank has the same bits where rounding depends on the order") {
   }
 }
 
-TEST_CASE("many small sums in a row never meet old data") {
+TEST_CASE("many small sums in a row never use stale data") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     const int rounds = backend == Backend::shm ? 3000 : 200;
     const auto problems = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 64}, in_time());
       if (!connected) return connected.error().message;
       for (int round = 1; round <= rounds; ++round) {
-        // Lines and slots in turn.
+        // Alternates lines and slots.
         std::vector<float> data(round % 3 == 0 ? 100 : 2, static_cast<float>(round * (group.rank + 1)));
         if (auto summed = connected->communicator->sum_in_place(data, in_time()); !summed)
           return summed.error().message;
@@ -81,7 +81,7 @@ TEST_CASE("many small sums in a row never meet old data") {
   }
 }
 
-TEST_CASE("without a wish ranks of one machine share memory") {
+TEST_CASE("auto chooses shared memory for ranks of one machine") {
   const auto problems = run_ranks(2, [](const Group& group) -> std::string {
     auto connected = connect(group, {Backend::automatic, 16}, in_time());
     if (!connected) return connected.error().message;

@@ -1,4 +1,4 @@
-// Private memory that goes from process to process in one copy: who may, who may not, and who goes away meanwhile.
+// Cross-process copies of private memory: permitted, denied, and with exiting peers.
 
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -37,7 +37,7 @@ namespace {
 
 const char* const kRefused = "this system lets no process reach into another (process_vm_readv)";
 
-/// Pages of this process, of which some can be taken away.
+/// Pages of this process that can be made inaccessible.
 class Pages {
  public:
   explicit Pages(std::size_t count) : bytes_(count * page_bytes) {
@@ -55,7 +55,7 @@ class Pages {
   void* data_ = nullptr;
 };
 
-/// From now on a call of the system fails on this thread as a sandbox makes it fail.
+/// Makes a system call fail on this thread, as in a sandbox.
 bool deny_syscall(long number) {
   sock_filter code[] = {
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -67,7 +67,7 @@ bool deny_syscall(long number) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/// Another process that plays rank 1, killed and reaped at the end.
+/// A child process that runs rank 1; killed and reaped at the end.
 class Child {
  public:
   explicit Child(const std::function<void()>& body) : pid_(fork()) {
@@ -109,7 +109,7 @@ Call call_of(Collective collective, std::vector<float>& in, std::vector<float>& 
 
 }  // namespace
 
-TEST_CASE("memory is copied from and to a process, or it is said why not") {
+TEST_CASE("memory is copied from and to a process, or an errno is returned") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   const Pages mine(3);
   const Pages theirs(3);
@@ -123,7 +123,7 @@ TEST_CASE("memory is copied from and to a process, or it is said why not") {
   CHECK(theirs.data()[2 * page_bytes + 5] == std::byte{7});
   CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 0) == 0);
 
-  // What begins well and ends badly.
+  // Valid memory followed by an inaccessible page.
   theirs.protect(2);
   CHECK(copy_from_process(getpid(), mine.data(), theirs.data(), 3 * page_bytes) == EFAULT);
   CHECK(copy_to_process(getpid(), theirs.data(), mine.data(), 3 * page_bytes) == EFAULT);
@@ -142,7 +142,7 @@ TEST_CASE("memory is copied from and to a process, or it is said why not") {
   CHECK(copy_from_process(pid, mine.data(), theirs.data(), page_bytes) == ESRCH);
 }
 
-TEST_CASE("one rank that may not reach into another makes all ranks stage private memory") {
+TEST_CASE("one rank without access to another makes all ranks stage private memory") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   for (const long call : {SYS_process_vm_readv, SYS_process_vm_writev}) {
     const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
@@ -171,7 +171,7 @@ TEST_CASE("one rank that may not reach into another makes all ranks stage privat
                                              "rank 1 (Operation not permitted)"));
 }
 
-TEST_CASE("it is said how private memory travels") {
+TEST_CASE("details() describes how private memory is copied") {
   const auto details_of = [](PrivateCopy way, int ranks) {
     return run_ranks(ranks, [&](const Group& group) -> std::string {
       auto connected = connect(group, options_with(way), in_time());
@@ -192,7 +192,7 @@ TEST_CASE("it is said how private memory travels") {
             5, "private memory is copied once by broadcast, gather, scatter and send_recv, else twice"));
 }
 
-TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
+TEST_CASE("inaccessible memory of one rank fails the call on all ranks") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kPages = 64;
   const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
@@ -200,7 +200,7 @@ TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
     if (!connected) return connected.error().message;
     const Pages in(3 * kPages);
     const Pages out(3 * kPages);
-    // Of the block that rank 2 is to get.
+    // In the block for rank 2.
     if (group.rank == 1) in.protect(3 * kPages - 1);
     Call call;
     call.collective = Collective::all_to_all;
@@ -210,7 +210,7 @@ TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
     const auto done = connected->communicator->perform(call, in_time());
     if (done) return "it did not fail";
     if (done.error().code != Errc::unavailable) return "wrong code: " + done.error().message;
-    // And the object is done with.
+    // The communicator stays failed.
     const auto again = connected->communicator->barrier(in_time());
     return again ? "it went on" : again.error().message;
   });
@@ -219,7 +219,7 @@ TEST_CASE("a rank whose memory is not all there fails the call on all ranks") {
                                              "there, as plain memory of the process?"));
 }
 
-TEST_CASE("nobody touches the memory of a rank that has given up") {
+TEST_CASE("no peer accesses the memory of a rank whose call has timed out") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = 100000;
   std::latch first_has_failed(2);
@@ -242,7 +242,7 @@ TEST_CASE("nobody touches the memory of a rank that has given up") {
 
 namespace {
 
-/// Two processes with a segment that both have.
+/// Two processes that share a segment.
 struct Pair {
   std::shared_ptr<Segment> segment;
   ShmCommunicator::Options options{0, false, PrivateCopy::cross_process};
@@ -251,7 +251,7 @@ struct Pair {
     auto made = Segment::create(ShmCommunicator::segment_bytes(2, 0));
     if (made) segment = *made;
   }
-  /// `pids` are both ranks'.
+  /// `pids` are those of both ranks.
   [[nodiscard]] Result<std::unique_ptr<ShmCommunicator>> connect(int rank, const std::vector<int>& pids) const {
     auto made = ShmCommunicator::start(segment, rank, pids, options);
     if (!made) return made;
@@ -262,7 +262,7 @@ struct Pair {
 
 }  // namespace
 
-TEST_CASE("a process that is killed while its memory is copied is named") {
+TEST_CASE("a process that is killed while its memory is copied is reported as lost") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = std::size_t{1} << 20;
   for (int round = 0; round < (ddrun::test::kSanitized ? 3 : 10); ++round) {
@@ -284,7 +284,7 @@ TEST_CASE("a process that is killed while its memory is copied is named") {
     auto all = pair.connect(0, {parent, child.pid()});
     REQUIRE(all);
     std::latch at_work(2);
-    // While some call is under way, or between two.
+    // During a call or between two.
     std::thread killer([&] {
       at_work.arrive_and_wait();
       while (calls.load() < 3 + round) std::this_thread::yield();
@@ -299,7 +299,7 @@ TEST_CASE("a process that is killed while its memory is copied is named") {
   }
 }
 
-TEST_CASE("a process that ends after it has said where its memory is, is named") {
+TEST_CASE("a process that exits after it has announced its memory is reported as lost") {
   if (!can_access_processes()) ddrun::test::skip(kRefused);
   constexpr std::size_t kCount = std::size_t{1} << 16;
   const Pair pair;
@@ -311,7 +311,7 @@ TEST_CASE("a process that ends after it has said where its memory is, is named")
   Child child([&] {
     auto all = pair.connect(1, {parent, getpid()});
     if (!all) return;
-    // As run_large() would, and then no more. Two gates have been passed.
+    // Announces the call as run_large() does, then exits. Two barriers have passed.
     const Layout layout(2, 0);
     std::byte* const start = pair.segment->data();
     Line* const lines = reinterpret_cast<Line*>(start + layout.lines());

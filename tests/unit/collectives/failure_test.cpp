@@ -18,7 +18,7 @@ namespace {
 
 std::string describe(const Result<void>& result) { return result ? "fine" : result.error().message; }
 
-/// In place, of what the receive buffer holds.
+/// In place, in the receive buffer.
 Result<void> reduce(Communicator& all, std::size_t count, DataType type = DataType::float32,
                     ReduceOp op = ReduceOp::sum) {
   const auto data = all.recv_buffer().first(count * size_of(type));
@@ -27,7 +27,7 @@ Result<void> reduce(Communicator& all, std::size_t count, DataType type = DataTy
 
 }  // namespace
 
-TEST_CASE("a peer that left is told of before anybody needs it") {
+TEST_CASE("a lost peer is reported between calls") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 64}, in_time());
@@ -43,16 +43,16 @@ TEST_CASE("a peer that left is told of before anybody needs it") {
       if (!async_error) return "nothing";
       return async_error->code == Errc::connection_lost ? async_error->message : "wrong code: " + async_error->message;
     });
-    // Who leaves after rank 1 is not told of: the first note stays.
+    // The first lost rank is kept, so later exits are not reported.
     CHECK(messages == std::vector<std::string>{"rank 1 is gone", "left", "rank 1 is gone"});
   }
 }
 
-TEST_CASE("a rank that does not come makes the others give up at the deadline") {
+TEST_CASE("a missing rank makes the others time out at the deadline") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     std::once_flag once;
     Deadline deadline;
-    std::latch all_have_seen(3);  // nobody leaves before, or the others would see that instead
+    std::latch all_have_seen(3);  // ranks wait here, as an exit would be reported instead of the timeout
     const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 8}, in_time());
       Result<void> synced = connected ? connected->communicator->barrier(in_time()) : tl::unexpected(connected.error());
@@ -63,7 +63,7 @@ TEST_CASE("a rank that does not come makes the others give up at the deadline") 
       std::call_once(once, [&] { deadline = Clock::now() + 200ms; });
       if (group.rank != 1) synced = connected->communicator->barrier(deadline);
       const auto end = Clock::now();
-      // What has failed once stays failed.
+      // Further calls return the same failure.
       const auto again = group.rank == 1 ? synced : connected->communicator->barrier(in_time());
       all_have_seen.arrive_and_wait();
       if (group.rank == 1) return "good";
@@ -89,7 +89,7 @@ TEST_CASE("ranks missing at the start are named") {
   CHECK(connected.error().message == "ranks 1-3 did not come in time");
 }
 
-TEST_CASE("ranks that make different calls are told both") {
+TEST_CASE("different calls are reported with both") {
   struct One {
     std::size_t count;
     DataType type;
@@ -121,7 +121,7 @@ TEST_CASE("ranks that make different calls are told both") {
   }
 }
 
-TEST_CASE("a rank that makes another call is told to those that do not hear it themselves") {
+TEST_CASE("a different call is reported on ranks without a link to its rank too") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     const auto messages = run_ranks(5, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 400000}, in_time());
@@ -137,7 +137,7 @@ TEST_CASE("a rank that makes another call is told to those that do not hear it t
   }
 }
 
-TEST_CASE("ranks that must agree and do not are told both values") {
+TEST_CASE("options that must agree and differ are reported with both values") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     const auto messages = run_ranks(3, [&](const Group& group) -> std::string {
       auto connected = connect(group, {backend, 64, group.rank == 2 ? "a=1 b=x" : "a=1 b=y"}, in_time());
@@ -158,7 +158,7 @@ TEST_CASE("bytes that are no whole elements are refused") {
   CHECK(done.error().message == "12 bytes are no whole number of double: each has 8");
 }
 
-TEST_CASE("ranks with unequal options are told so") {
+TEST_CASE("different buffer sizes are reported") {
   const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     auto connected = connect(group, {Backend::shm, group.rank == 0 ? 1000U : 5000U}, in_time());
     return connected ? "fine" : connected.error().message;
@@ -180,7 +180,7 @@ TEST_CASE("an input and an output of different sizes are refused") {
   }
 }
 
-TEST_CASE("more memory than there is is refused with a clear message") {
+TEST_CASE("a request for more memory than available is refused") {
   const auto connected = connect(Group{}, {Backend::shm, std::size_t{1} << 48U}, in_time());
   REQUIRE(!connected);
   CHECK(connected.error().code == Errc::unavailable);
@@ -188,7 +188,7 @@ TEST_CASE("more memory than there is is refused with a clear message") {
   CHECK(!connect(Group{}, {Backend::tcp, std::size_t{1} << 60U}, in_time()));
 }
 
-TEST_CASE("a name is no address to listen on") {
+TEST_CASE("a host name is refused as a listen address") {
   const auto messages = run_ranks(2, [](Group group) -> std::string {
     group.address = "no-such-host.invalid";
     auto connected = connect(group, {Backend::tcp, 8}, in_time());

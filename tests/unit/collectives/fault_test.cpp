@@ -18,22 +18,22 @@ namespace {
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = ddrun::test::kSanitized ? 501 : 1501;
 constexpr std::size_t kChunk = 64;
-constexpr int kFaulty = 1;      // the rank that makes the mistake
-constexpr int kFaultyCall = 3;  // and when
+constexpr int kFaulty = 1;      // the rank with the fault
+constexpr int kFaultyCall = 3;  // the call with the fault
 
 enum class Fault {
   none,
   bit_flip,           ///< in the result
-  other_ranks_data,   ///< contributes what the next rank does
-  swapped_blocks,     ///< the first two blocks of a result have changed places
-  lost_chunk,         ///< of the result
-  lost_contribution,  ///< a piece of it
+  other_ranks_data,   ///< contributes the next rank's data
+  swapped_blocks,     ///< swaps the first two blocks of a result
+  lost_chunk,         ///< a chunk of the result is not written
+  lost_contribution,  ///< a chunk of the input is missing
   stale_result,
-  overrun,            ///< a byte behind the result
-  overwritten_input,  ///< a byte of the input is written to
+  overrun,            ///< a byte behind the result is written
+  overwritten_input,  ///< a byte of the input is changed
 };
 
-/// What is called, with memory as a back end wants it.
+/// A call, on memory of the back end.
 struct CallSpec {
   Backend backend = Backend::shm;
   Collective collective = Collective::all_reduce;
@@ -63,12 +63,12 @@ std::string describe(const CallSpec& spec) {
                 spec.in_place ? " in place" : "");
 }
 
-/// Makes one mistake at one call of its rank.
+/// Injects one fault into one call of its rank.
 class InjectedFault final : public FaultInjector {
  public:
   explicit InjectedFault(Fault fault) : fault_(fault) {}
 
-  /// Counts calls anew.
+  /// Restarts the count of calls.
   void begin(const CallSpec& spec) {
     calls_ = 0;
     next_.emplace(host_memory(), (kFaulty + 1) % kRanks, kRanks, spec.collective, spec.type, spec.op);
@@ -90,7 +90,7 @@ class InjectedFault final : public FaultInjector {
       return input_.data();
     }
     if (fault_ == Fault::lost_contribution) {
-      // As if a piece had been taken from a buffer that nobody has filled.
+      // As if a chunk came from an unfilled buffer.
       std::fill_n(input_.begin(), kChunk * size_of(call.type), std::byte{0});
       return input_.data();
     }
@@ -123,7 +123,7 @@ class InjectedFault final : public FaultInjector {
 
 using Wrong = std::vector<std::size_t>;
 
-/// Wrong elements that this rank sees when it makes the faulty call of `what`; before it there must be none.
+/// Wrong elements on this rank in the faulty call; earlier calls must have none.
 Result<std::size_t> try_one(Communicator& all, const CallSpec& spec) {
   Checker checker(all.memory(), all.rank(), kRanks, spec.collective, spec.type, spec.op);
   const Call call = spec.call(all);
@@ -137,13 +137,13 @@ Result<std::size_t> try_one(Communicator& all, const CallSpec& spec) {
       return fail(Errc::protocol, concat(*found, " are wrong in iteration ", iteration));
     }
     wrong = *found;
-    // Nobody starts again while another still looks.
+    // Keeps ranks from starting the next call during a check.
     if (auto synced = all.barrier(in_time()); !synced) return tl::unexpected(synced.error());
   }
   return wrong;
 }
 
-/// What each rank sees of each of `all`, whose back end is the first one's. Empty where it lacks the call.
+/// Wrong elements by call and rank; all calls use the first one's back end. Empty for unsupported calls.
 std::vector<Wrong> wrong_with(Fault fault, const std::vector<CallSpec>& all) {
   std::vector<Wrong> wrong(all.size(), Wrong(kRanks));
   std::vector<int> is_unsupported(all.size());
@@ -176,7 +176,7 @@ std::vector<Wrong> wrong_with(Fault fault, const std::vector<CallSpec>& all) {
   return wrong;
 }
 
-/// Calls `body` for everything that a mistake could hide in, and that the back end can do.
+/// Calls `body` for all supported combinations.
 template <class Body>
 void for_everything(Fault fault, bool in_place_too, Body body) {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
@@ -184,7 +184,7 @@ void for_everything(Fault fault, bool in_place_too, Body body) {
     for (const Collective collective : all_collectives) {
       if (collective == Collective::barrier) continue;
       for (const DataType type : all_types) {
-        // Every operation, but not every one with every type.
+        // All operations, but not each with every type.
         const auto turn = static_cast<std::size_t>(type) + static_cast<std::size_t>(collective);
         const ReduceOp op = reduces(collective) ? all_ops[turn % all_ops.size()] : ReduceOp::sum;
         all.push_back({backend, collective, type, op, false});
@@ -199,7 +199,7 @@ void for_everything(Fault fault, bool in_place_too, Body body) {
   }
 }
 
-/// Ranks that get something of what the faulty rank, which is the root, contributes.
+/// Ranks that receive data of the faulty rank, which is the root.
 Wrong receivers(Collective collective) {
   switch (collective) {
     case Collective::reduce:
@@ -211,34 +211,34 @@ Wrong receivers(Collective collective) {
 
 }  // namespace
 
-TEST_CASE("a flipped bit in a result, a byte behind it and an input that was written to are one wrong element each") {
+TEST_CASE("a flipped bit in a result, a byte behind it and a changed input are one wrong element each") {
   const Fault fault = GENERATE(Fault::bit_flip, Fault::overrun, Fault::overwritten_input);
   for_everything(fault, false, [](const CallSpec&, const Wrong& wrong) { CHECK(wrong == Wrong{0, 1, 0}); });
 }
 
-TEST_CASE("another rank's data is found by all who get it", "[full]") {
+TEST_CASE("another rank's data is detected on all receiving ranks", "[full]") {
   for_everything(Fault::other_ranks_data, false, [](const CallSpec& spec, const Wrong& wrong) {
     const Wrong receives = receivers(spec.collective);
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
       CAPTURE(rank, wrong[rank]);
       if (receives[rank] == 0) CHECK(wrong[rank] == 0);
       if (receives[rank] == 0) continue;
-      // Of max and min, where one of two ranks has the extreme value.
+      // For max and min, only where one of two ranks has the extreme value.
       if (reduces(spec.collective)) CHECK(wrong[rank] > kCount / 5);
       if (!reduces(spec.collective)) CHECK(wrong[rank] == kCount);
     }
   });
 }
 
-TEST_CASE("blocks of two ranks that have changed places are wrong at every element", "[full]") {
+TEST_CASE("swapped blocks are wrong at every element", "[full]") {
   for_everything(Fault::swapped_blocks, false, [](const CallSpec& spec, const Wrong& wrong) {
     if (spec.blocks().out > 1) CHECK(wrong[kFaulty] > 2 * kCount * 9 / 10);
-    // Of 256 different words, one in 256 is the same by chance where it is also from another place.
+    // With 256 values, one in 256 elements is equal by chance.
     if (spec.blocks().out > 1 && spec.collective != Collective::all_to_all) CHECK(wrong[kFaulty] == 2 * kCount);
   });
 }
 
-TEST_CASE("a piece of the result that never arrived is found by its rank", "[full]") {
+TEST_CASE("a lost chunk of a result is detected by its rank", "[full]") {
   for_everything(Fault::lost_chunk, true, [](const CallSpec& spec, const Wrong& wrong) {
     CHECK(wrong[0] + wrong[2] == 0);
     // In place, a root's result may be its own input, of which nothing can be lost.
@@ -250,9 +250,9 @@ TEST_CASE("a piece of the result that never arrived is found by its rank", "[ful
   });
 }
 
-TEST_CASE("a piece of a contribution that is missing is found by all who get it", "[full]") {
+TEST_CASE("a lost chunk of a contribution is detected on all receiving ranks", "[full]") {
   for_everything(Fault::lost_contribution, false, [](const CallSpec& spec, const Wrong& wrong) {
-    // The piece is in the first block, which only the first rank gets of some.
+    // The chunk is in the first block, which some collectives send to the first rank only.
     Wrong receives = receivers(spec.collective);
     if (spec.blocks().in > 1) receives = {1, 0, 0};
     for (std::size_t rank = 0; rank < kRanks; ++rank) {
@@ -266,13 +266,13 @@ TEST_CASE("a piece of a contribution that is missing is found by all who get it"
   });
 }
 
-TEST_CASE("the result of the iteration before is wrong at every element", "[full]") {
+TEST_CASE("a stale result of the previous iteration is wrong at every element", "[full]") {
   for_everything(Fault::stale_result, false, [](const CallSpec& spec, const Wrong& wrong) {
     CHECK(wrong == Wrong{0, spec.blocks().out * kCount, 0});
   });
 }
 
-TEST_CASE("what only the root gets must not be written elsewhere") {
+TEST_CASE("the output of ranks other than the root must not change") {
   for (const Backend backend : {Backend::shm, Backend::tcp}) {
     for (const Collective collective : {Collective::reduce, Collective::gather}) {
       CallSpec spec{backend, collective};

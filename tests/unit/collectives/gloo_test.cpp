@@ -23,7 +23,7 @@ CommunicatorOptions gloo() {
 
 }  // namespace
 
-TEST_CASE("gloo is built in, or it is said how to get it") {
+TEST_CASE("gloo is built in, or the error says how to build with it") {
   const auto there = probe(Backend::gloo);
   if (there) CHECK(there->starts_with("gloo "));
   else CHECK(there.error().message.find("libgloo-dev") != std::string::npos);
@@ -35,7 +35,7 @@ TEST_CASE("gloo is built in, or it is said how to get it") {
   CHECK(messages == std::vector<std::string>(2, there.error().message));
 }
 
-TEST_CASE("gloo says what it lacks, and is watched by another back end") {
+TEST_CASE("gloo reports unsupported calls, and has another back end as control") {
   need_gloo();
   const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     const auto connected = connect(group, gloo(), in_time());
@@ -50,7 +50,7 @@ TEST_CASE("gloo says what it lacks, and is watched by another back end") {
                        !is_unsupported(Collective::broadcast, DataType::bfloat16, ReduceOp::sum, false) &&
                        is_unsupported(Collective::reduce_scatter, DataType::float32, ReduceOp::sum, false) &&
                        is_unsupported(Collective::all_to_all, DataType::float32, ReduceOp::sum, true);
-    if (!right) return "wrong about what it lacks";
+    if (!right) return "wrong unsupported_reason()";
     return concat(all.name(), ' ', connected->control->name());
   });
   CHECK(messages == std::vector<std::string>(2, "gloo shm"));
@@ -70,7 +70,7 @@ TEST_CASE("a rank that leaves gloo is named by the others") {
   CHECK(messages == std::vector<std::string>(3, "rank 1 is gone"));
 }
 
-TEST_CASE("gloo gives up at the deadline") {
+TEST_CASE("a call of gloo times out at the deadline") {
   need_gloo();
   const auto messages = run_ranks(2, [](const Group& group) -> std::string {
     auto connected = connect(group, gloo(), in_time());
@@ -78,7 +78,7 @@ TEST_CASE("gloo gives up at the deadline") {
     Communicator& all = *connected->communicator;
     if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
     if (group.rank == 1) {
-      // Stays until rank 0 has given up, and so ends its connections.
+      // Keeps its connections open until rank 0 has timed out.
       static_cast<void>(group.store->get(group.prefix + "given up", in_time()));
       return "late";
     }

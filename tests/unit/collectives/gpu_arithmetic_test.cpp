@@ -1,4 +1,4 @@
-// What the kernels do for each of their threads, done by a processor.
+// The kernels' arithmetic, run on a CPU.
 
 #include <cstring>
 #include <vector>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kThreads = 37;
 
-/// A kernel's threads, one after the other.
+/// Runs the threads of a kernel one after the other.
 class Kernels {
  public:
   explicit Kernels(const Sequence& sequence)
@@ -60,7 +60,7 @@ class Kernels {
 
 }  // namespace
 
-TEST_CASE("kernels fill and count as a Sequence does, wherever the data begins and ends") {
+TEST_CASE("kernels fill and count as a Sequence does, at any alignment and length") {
   for (const DataType type : {DataType::uint8, DataType::bfloat16, DataType::float32, DataType::int64}) {
     const std::size_t element = size_of(type);
     const ExactPattern pattern(1, 3, type, ReduceOp::sum);

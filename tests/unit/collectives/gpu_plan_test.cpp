@@ -26,20 +26,20 @@ std::vector<HostIdentity> on(const std::vector<std::string>& machines) {
 
 }  // namespace
 
-TEST_CASE("a rank's GPU is the one of its place on its machine") {
+TEST_CASE("a rank's GPU index is its index on its machine") {
   const auto two = with({"a", "b"});
   const auto plan = plan_gpus({two, two, two, two}, on({"x", "y", "x", "y"}));
   CHECK(plan.devices == std::vector<int>{0, 0, 1, 1});
   CHECK(plan.problem.empty());
 }
 
-TEST_CASE("where each rank sees one GPU only, that is its own") {
+TEST_CASE("a rank that sees a single GPU uses it") {
   const auto plan = plan_gpus({with({"a"}), with({"b"})}, on({"x", "x"}));
   CHECK(plan.devices == std::vector<int>{0, 0});
   CHECK_FALSE(plan.shared());
 }
 
-TEST_CASE("two ranks on one GPU are possible with NCCL's leave only") {
+TEST_CASE("two ranks share a GPU only if NCCL allows it") {
   const auto refused = plan_gpus({with({"a"}), with({"a"})}, on({"x", "x"}));
   CHECK(refused.possible());
   CHECK(refused.shared());
@@ -52,7 +52,7 @@ TEST_CASE("two ranks on one GPU are possible with NCCL's leave only") {
   CHECK(plan.problem.empty());
 }
 
-TEST_CASE("what stands against nccl is said with its rank") {
+TEST_CASE("the reason against nccl names the rank") {
   CHECK(plan_gpus({with({"a"}), with({})}, on({"x", "y"})).problem ==
         "rank 1 on y: driver for CUDA 13.0 (libcuda.so.1), 0 GPUs; NCCL 2.28.9 (libnccl.so.2)");
   CHECK(plan_gpus({with({"a"}), with({"a"}, 22703)}, on({"x", "y"})).problem ==
@@ -62,7 +62,7 @@ TEST_CASE("what stands against nccl is said with its rank") {
         "rank 2 on x: the machine has at least 3 ranks and only 2 GPUs");
 }
 
-TEST_CASE("a survey travels in a line") {
+TEST_CASE("a survey is serialised and parsed") {
   const auto sent = with({"a", "b"}, 23007, true);
   const auto came = GpuSurvey::parse(sent.line());
   REQUIRE(came);

@@ -14,7 +14,7 @@ namespace ddrun::test {
 using collectives::DataType;
 using collectives::ReduceOp;
 
-/// A number of a small floating type, from the definition: `fraction` and `exponent` are widths in bits.
+/// Decodes a small floating type by definition; `fraction` and `exponent` are widths in bits.
 inline double decode(std::uint16_t bits, int fraction, int exponent) {
   const int bias = (1 << (exponent - 1)) - 1;
   const int e = (bits >> fraction) & ((1 << exponent) - 1);
@@ -27,7 +27,7 @@ inline double decode(std::uint16_t bits, int fraction, int exponent) {
   return sign * std::ldexp((1 << fraction) + f, e - bias - fraction);
 }
 
-/// The nearest number of that type, ties to even. For NaN some NaN.
+/// Rounds to that type, to nearest even. Any NaN for NaN.
 inline std::uint16_t encode(double number, int fraction, int exponent) {
   const int bias = (1 << (exponent - 1)) - 1;
   const std::uint16_t sign = std::signbit(number) ? 0x8000 : 0;
@@ -36,10 +36,10 @@ inline std::uint16_t encode(double number, int fraction, int exponent) {
   const double magnitude = std::fabs(number);
   if (magnitude == 0) return sign;
   if (std::isinf(magnitude)) return static_cast<std::uint16_t>(sign | infinity);
-  // The distance of neighbours at this size; nearbyint() rounds ties to even.
+  // The distance of neighbouring numbers; nearbyint() rounds ties to even.
   const int place = std::max(std::ilogb(magnitude), 1 - bias) - fraction;
   const double steps = std::nearbyint(std::ldexp(magnitude, -place));
-  // Neighbours' bits differ by one, across powers of two and into infinity as well.
+  // Bits of neighbouring numbers differ by one, also across powers of two and to infinity.
   const int first = place + fraction == 1 - bias ? 0 : (place + fraction + bias - 1) << fraction;
   const double bits = first + steps;
   return static_cast<std::uint16_t>(sign | static_cast<int>(std::min<double>(bits, infinity)));
@@ -71,7 +71,7 @@ Number naive_last(ReduceOp op, Number number, int ranks) {
   else return number / static_cast<Number>(ranks);
 }
 
-/// One element: `in` are its bytes in the ranks' arrays, in their order.
+/// Reduces one element; `in` points to it in each rank's array.
 inline void naive_element(DataType type, ReduceOp op, const std::vector<const std::byte*>& in, std::byte* out,
                           int ranks) {
   const auto plain = [&]<class Number>(Number) {

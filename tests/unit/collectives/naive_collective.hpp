@@ -16,8 +16,8 @@ using collectives::Collective;
 
 using Bytes = std::vector<std::byte>;
 
-/// Random input of `rank`, the same wherever it is made. Numbers with a point are plus or minus 1/2, 1 or 2, so that no
-/// order of sums or products of a few of them rounds differently.
+/// Random input of `rank`, reproducible. Floating values are ±1/2, ±1 or ±2, so that sums and products of a few of them
+/// need no rounding in any order.
 inline Bytes random_input(DataType type, std::size_t elements, std::uint64_t seed, int rank) {
   Bytes data(elements * collectives::size_of(type));
   std::uint64_t state = seed * 0x9e3779b97f4a7c15U + static_cast<std::uint64_t>(rank) + 1;
@@ -46,7 +46,7 @@ inline Bytes random_input(DataType type, std::size_t elements, std::uint64_t see
   return data;
 }
 
-/// What `rank` gets, from the definition: `in` are all ranks' inputs. Empty for who gets nothing.
+/// The output of `rank` by definition; `in` are all ranks' inputs. Empty without an output.
 inline Bytes naive_output(const Call& call, int rank, const std::vector<Bytes>& in) {
   const int size = static_cast<int>(in.size());
   const std::size_t bytes = call.bytes();

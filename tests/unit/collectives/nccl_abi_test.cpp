@@ -1,4 +1,4 @@
-// Our declarations against those of CUDA and NCCL, where their headers are.
+// Compares the redeclared CUDA and NCCL interfaces with the real headers, if available.
 
 #include "gpu/nccl_abi.hpp"
 
@@ -15,7 +15,7 @@ namespace {
 namespace ours = ddrun::collectives::nccl;
 namespace cuda = ddrun::collectives::cuda;
 
-/// Arguments are passed alike: pointers as pointers, numbers as numbers of one size.
+/// Same size and kind, so that arguments are passed alike.
 template <class A, class B>
 constexpr bool kAlike =
     sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>&& std::is_class_v<A> == std::is_class_v<B>;
@@ -85,7 +85,7 @@ static_assert(cuda::attribute_dynamic_shared_memory == CU_FUNC_ATTRIBUTE_MAX_DYN
 
 }  // namespace
 
-TEST_CASE("our declarations are those of NCCL and CUDA") { SUCCEED("the compiler has compared them"); }
+TEST_CASE("the redeclared interfaces match those of NCCL and CUDA") { SUCCEED("the compiler has compared them"); }
 #else
-TEST_CASE("our declarations are those of NCCL and CUDA") { ddrun::test::skip("no nccl.h and cuda.h here"); }
+TEST_CASE("the redeclared interfaces match those of NCCL and CUDA") { ddrun::test::skip("no nccl.h and cuda.h here"); }
 #endif

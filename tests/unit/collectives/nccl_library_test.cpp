@@ -30,7 +30,7 @@ void need_libraries() {
 
 }  // namespace
 
-TEST_CASE("an NCCL that is too old is told with its version and what it lacks") {
+TEST_CASE("an NCCL that is too old is reported with its version and the missing function") {
   need_libraries();
   const Variable library("DDRUN_NCCL_LIBRARY", DDRUN_TEST_OLD_NCCL);
   const Variable version("FAKE_GPU", "nccl=21212");
@@ -41,7 +41,7 @@ TEST_CASE("an NCCL that is too old is told with its version and what it lacks") 
             "is NCCL 2.12.12 and has no ncclCommInitRankConfig: NCCL 2.14 or later is needed") != std::string::npos);
 }
 
-TEST_CASE("a library that is not there is told with its path") {
+TEST_CASE("a missing library is reported with its path") {
   need_libraries();
   const Variable nccl("DDRUN_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
   const Variable cuda("DDRUN_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
@@ -53,7 +53,7 @@ TEST_CASE("a library that is not there is told with its path") {
   CHECK(driver.error().message.find("no NVIDIA driver: /nowhere/libcuda.so.1: ") == 0);
 }
 
-TEST_CASE("versions of NCCL have two forms") {
+TEST_CASE("NCCL's version codes of both forms are formatted") {
   CHECK(nccl::format_version(22809) == "2.28.9");
   CHECK(nccl::format_version(2708) == "2.7.8");
 }

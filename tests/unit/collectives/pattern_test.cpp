@@ -55,7 +55,7 @@ TEST_CASE("another rank's contribution in place of one makes nearly every elemen
   CHECK(pattern.count_wrong(sum_of({0, 0, 3, 3}, 4)) > kElements * 99 / 100);
 }
 
-TEST_CASE("data from another place is wrong") {
+TEST_CASE("data from another position is wrong") {
   const ExactPattern pattern(0, 2);
   const auto sum = sum_of({0, 1}, 2);
   for (const std::size_t shift : {std::size_t{1}, std::size_t{16}, std::size_t{4096}, std::size_t{8191}}) {
@@ -72,10 +72,10 @@ TEST_CASE("a single wrong element is counted once") {
   CHECK(pattern.count_wrong(sum) == 1);
 }
 
-TEST_CASE("data that is moved is different for every rank, and for neighbours") {
+TEST_CASE("data for moves differs between ranks and between neighbours") {
   for (const DataType type : all_types) {
     CAPTURE(name_of(type));
-    constexpr int kSize = 256;  // as many as the smallest type has words
+    constexpr int kSize = 256;  // the number of values of the smallest type
     constexpr std::size_t kElements = 5000;
     const std::size_t element = size_of(type);
     std::vector<std::vector<std::byte>> ranks;
@@ -93,7 +93,7 @@ TEST_CASE("data that is moved is different for every rank, and for neighbours") 
         if (other == rank) continue;
         CHECK(pattern.contribution_of(other).count_wrong(ranks.back(), 3) == kElements);
       }
-      // Every bit is as often 0 as 1, so that none can be stuck.
+      // Every bit is 0 and 1 equally often, so a stuck bit would show.
       std::vector<std::size_t> ones(8 * element);
       for (std::size_t i = 0; i < ranks.back().size(); ++i) {
         for (std::size_t bit = 0; bit < 8; ++bit) {

@@ -15,20 +15,20 @@
 
 namespace ddrun::test {
 
-/// Under a sanitizer everything takes ten times as long or more: there, tests of many combinations try fewer of them.
+/// Sanitizers slow the tests down tenfold or more, so fewer combinations are tried.
 #ifdef DDRUN_SANITIZED
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-/// `all`, or only the first `few` of them under a sanitizer.
+/// `all`, or under a sanitizer only the first `few`.
 template <class Value>
 std::vector<Value> few_if_sanitized(std::vector<Value> all, std::size_t few) {
   if (kSanitized && all.size() > few) all.resize(few);
   return all;
 }
 
-/// Threads as ranks: runs `body` once per rank and returns what went wrong, by rank; empty texts mean success.
+/// Runs `body` once per rank, each on its own thread. Returns the problems by rank; empty: success.
 inline std::vector<std::string> run_ranks(int size, const std::function<std::string(const collectives::Group&)>& body) {
   const auto server = started();
   std::vector<std::unique_ptr<store::TcpClient>> clients;
@@ -49,13 +49,13 @@ inline std::vector<std::string> run_ranks(int size, const std::function<std::str
   return problems;
 }
 
-/// Whether the error's words are those of ranks that make different calls, and name both of these.
+/// Whether an error names both of these as different calls.
 inline bool names_both_calls(const std::string& words, const std::string& one, const std::string& other) {
   const auto contains = [&](const std::string& text) { return words.find(text) != std::string::npos; };
   return contains(one) && contains(other) && contains("all ranks must make the same calls");
 }
 
-/// Whether this process may copy from one process to another: a sandbox may refuse that.
+/// Whether cross-process copies are permitted; a sandbox may deny them.
 inline bool can_access_processes() {
   std::byte from{1};
   std::byte to{};

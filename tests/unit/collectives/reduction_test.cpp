@@ -21,7 +21,8 @@ std::string label(DataType type, ReduceOp op, SimdPath path) {
   return concat(name_of(type), ' ', name_of(op), ' ', name_of(path));
 }
 
-/// Any bits: with NaN, infinity and subnormal numbers. Every second time moderate ones, so that sums are not only that.
+/// Random bits, including NaN, infinity and subnormal numbers; most floating values are moderate, so that sums stay
+/// finite.
 void fill(std::byte* data, DataType type, std::size_t count, std::mt19937_64& random) {
   const std::size_t size = size_of(type);
   for (std::size_t i = 0; i < count; ++i) {
@@ -41,7 +42,7 @@ bool same(DataType type, const std::byte* a, const std::byte* b) {
   return std::memcmp(a, b, size_of(type)) == 0 || (is_nan(type, a) && is_nan(type, b));
 }
 
-/// Inputs at odd addresses of their own, results from the naive loop.
+/// Inputs at odd addresses, and the naive loop's results.
 struct Case {
   DataType type;
   ReduceOp op;
@@ -134,7 +135,7 @@ void check_steps(const Case& one, SimdPath path) {
 
 }  // namespace
 
-TEST_CASE("types and operations are found by the names of nccl-tests") {
+TEST_CASE("types and operations have the names of nccl-tests") {
   CHECK(data_type_named("half") == DataType::float16);
   CHECK(data_type_named("double") == DataType::float64);
   CHECK(!data_type_named("float32"));
@@ -150,7 +151,7 @@ TEST_CASE("every reduction is right on every path, also at odd lengths and addre
   for (const DataType type : all_types) {
     for (const ReduceOp op : all_ops) {
       for (const std::size_t inputs : {1U, 2U, 3U, 4U, 5U, 8U}) {
-        // Each type and operation in pairs with each count and address, not all four together.
+        // Covers pairs of values rather than all combinations.
         const std::size_t count = kCounts[next % 4];
         const std::size_t skew = next / 4 % 2 * 3;
         ++next;
@@ -168,8 +169,8 @@ TEST_CASE("every reduction is right on every path, also at odd lengths and addre
   }
 }
 
-TEST_CASE("half and bfloat16 are converted as defined, whatever the bits") {
-  // All 65536 numbers up, and what lies around the limits of both types down.
+TEST_CASE("half and bfloat16 are converted as defined, for all bits") {
+  // All 65536 numbers to float, and values around the limits of both types from float.
   std::vector<std::uint16_t> all(65536);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   std::vector<float> numbers(all.size());
@@ -190,7 +191,7 @@ TEST_CASE("half and bfloat16 are converted as defined, whatever the bits") {
         const auto right = static_cast<float>(decode(all[i], fraction, exponent));
         wrong += std::isnan(right) ? !std::isnan(numbers[i])
                                    : std::signbit(right) != std::signbit(numbers[i]) || right != numbers[i];
-        // Exactly between two neighbours, and just beside.
+        // Halfway between two neighbours, and next to that.
         const auto next = static_cast<float>(decode(static_cast<std::uint16_t>(all[i] + 1), fraction, exponent));
         const float middle = right + (next - right) / 2;
         for (const float near : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, next)}) {
@@ -223,7 +224,7 @@ TEST_CASE("half is rounded once, not at each input") {
   }
 }
 
-TEST_CASE("the average of integers is the wrapped sum, divided and cut towards zero") {
+TEST_CASE("the average of integers is the wrapped sum, divided and truncated towards zero") {
   const auto average = [](std::vector<std::int8_t> in) {
     std::vector<const void*> from;
     for (const std::int8_t& one : in) from.push_back(&one);

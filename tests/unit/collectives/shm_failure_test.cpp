@@ -14,7 +14,7 @@ using ddrun::test::run_ranks;
 
 namespace {
 
-/// How much, and whose memory it is in: each takes another way.
+/// Size and owner of the memory; each selects another path.
 struct Size {
   std::size_t count;
   bool own;
@@ -23,7 +23,7 @@ struct Size {
 constexpr std::array kSizes{Size{2, false}, Size{300, false}, Size{50000, false},
                             Size{50000, true, PrivateCopy::staged}, Size{50000, true}};
 
-/// What each rank does of its own accord, with memory for it.
+/// Makes the call in this memory.
 Result<void> perform(Communicator& all, Call call, Size size, std::vector<std::byte>& own, Deadline deadline) {
   call.count = size.count;
   const std::size_t bytes = call.bytes() * static_cast<std::size_t>(all.size());
@@ -50,7 +50,7 @@ std::vector<std::string> failures_of(int ranks, Size size, Errc code, const std:
       message = done ? "fine" : done.error().message;
       if (!done && done.error().code != code) message = "wrong code: " + message;
     }
-    // Leaves where the others shall see that; else waits until they have seen what they shall.
+    // Leaves at once if the peers should see that; else only after they have failed.
     if (code == Errc::connection_lost) connected = fail(Errc::cancelled, "left");
     all_have_seen.arrive_and_wait();
     return message;
@@ -81,20 +81,20 @@ TEST_CASE("a rank that leaves instead of any collective over shared memory is na
   }
 }
 
-TEST_CASE("ranks that do not come to a collective over shared memory are named at the deadline") {
+TEST_CASE("ranks missing from a collective over shared memory are named at the deadline") {
   for (const Collective what : all_collectives) {
     const Size size = what < Collective::gather ? kSizes.front() : kSizes.back();
     const auto messages = failures_of(
         4, size, Errc::timeout, [](int rank) { return rank == 0 || rank == 2; },
         [&](int rank) { return in_a_ring(what, rank, 4); }, 50ms);
     CAPTURE(name_of(what), size.count, size.own);
-    // On a busy machine one of those that come may be late for the other as well.
+    // On a busy machine one of the two participating ranks may be late as well.
     CHECK((messages[0] == "ranks 1,3 did not come in time" || messages[0] == "ranks 1-3 did not come in time"));
     CHECK((messages[2] == "ranks 1,3 did not come in time" || messages[2] == "ranks 0-1,3 did not come in time"));
   }
 }
 
-TEST_CASE("ranks that make different collectives over shared memory are told both") {
+TEST_CASE("different collectives over shared memory are reported with both calls") {
   struct Pair {
     Call calls[2];
     std::string text[2];
@@ -131,7 +131,7 @@ TEST_CASE("ranks that make different collectives over shared memory are told bot
   }
 }
 
-TEST_CASE("all ranks are told of one that receives from a rank that sends elsewhere") {
+TEST_CASE("all ranks report a receive from a rank that sends elsewhere") {
   for (const Size size : kSizes) {
     const auto messages = failures_of(
         3, size, Errc::invalid_argument, [](int) { return true; },

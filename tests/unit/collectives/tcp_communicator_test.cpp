@@ -45,7 +45,7 @@ Plan everything_halved() {
   return plan;
 }
 
-/// What a rank has after a call that has `count` floats in each block, or what is wrong with it.
+/// Makes a call with `count` floats per block; returns what is wrong.
 std::string check(Communicator& all, Collective collective, std::size_t count, int round) {
   const int n = all.size();
   const ExactPattern pattern(all.rank(), n);
@@ -81,7 +81,7 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
   for (const int streams : {1, 3}) {
     for (const auto& plan : {std::optional<Plan>(), std::optional(everything_small()),
                              std::optional(everything_large()), std::optional(everything_halved())}) {
-      // Powers of two, and others, which some algorithms fold into these first.
+      // Powers of two, and others, which some algorithms fold first.
       for (const int size : streams == 1 ? std::vector{2, 3, 6, 8} : std::vector{5}) {
         TcpOptions options;
         options.streams = streams;
@@ -90,7 +90,7 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
         const auto problems = run_tcp(size, options, [&](Communicator& all) -> std::string {
           int round = 0;
           for (const Collective collective : all_collectives) {
-            // Below one chunk, and several chunks with a rest.
+            // Less than a chunk, and several chunks plus a rest.
             const std::size_t large = size <= 5 ? 200003 : 20011;
             for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, large}) {
               if (auto problem = check(all, collective, count, ++round); !problem.empty()) return problem;
@@ -105,7 +105,7 @@ TEST_CASE("all collectives over tcp are right with one stream and with several, 
   }
 }
 
-TEST_CASE("the plan of any group has pieces of whole elements, and larger sizes for what has fewer steps") {
+TEST_CASE("any plan has pieces of whole elements, and larger limits for algorithms with fewer steps") {
   for (int ranks = 2; ranks <= 64; ++ranks) {
     const Plan plan = plan_for(ranks);
     CHECK(plan.chain_piece % 8 == 0);
@@ -121,7 +121,7 @@ TEST_CASE("a rank that leaves instead of a call is named by the others, whatever
       if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
       if (all.rank() == 3) return "left";
       const auto start = Clock::now();
-      // Not everybody needs rank 3 in the first call, but in the next.
+      // Some ranks need rank 3 only in the second call.
       Result<void> done;
       for (int time = 0; time < 2 && done; ++time) {
         std::vector<float> in(5 * 5000);
@@ -142,11 +142,11 @@ TEST_CASE("a rank that leaves instead of a call is named by the others, whatever
   }
 }
 
-TEST_CASE("a rank without a link to one that left hears of it") {
+TEST_CASE("a rank is notified of a lost rank to which it has no link") {
   const auto messages = run_tcp(6, {}, [](Communicator& all) -> std::string {
     if (auto synced = all.barrier(in_time()); !synced) return synced.error().message;
     if (all.rank() == 4) return "left";
-    // A barrier of six links 1, 2 and 4 places; rank 1 and rank 4 are three apart.
+    // The barrier of six ranks makes links at distances 1, 2 and 4; ranks 1 and 4 are three apart.
     if (all.rank() != 1) return "did not look";
     std::vector<std::byte> data(8);
     Call call{Collective::send_recv, DataType::float32, ReduceOp::sum, 2, data.data(), data.data()};
@@ -159,8 +159,8 @@ TEST_CASE("a rank without a link to one that left hears of it") {
   CHECK(messages[1] == "rank 4 is gone");
 }
 
-TEST_CASE("ranks that wait for each other in different calls find out") {
-  // Everybody waits for rank 0 or for rank 1, who wait for each other's first word in calls that have none.
+TEST_CASE("ranks that wait for each other in different calls detect the mismatch") {
+  // Ranks wait for the first message of rank 0 or 1, which itself waits.
   std::latch all_have_seen(4);
   const auto messages = run_tcp(4, {}, [&](Communicator& all) -> std::string {
     std::vector<float> data(16);
@@ -181,9 +181,9 @@ TEST_CASE("ranks that wait for each other in different calls find out") {
   }
 }
 
-TEST_CASE("who has done its part may leave while others are still at it") {
+TEST_CASE("a rank that is done may leave while others are still in the call") {
   for (int round = 0; round < 5; ++round) {
-    // The root has sent everything before the last ranks of the chain have got it.
+    // The root is done before the last ranks of the chain have their data.
     TcpOptions options;
     options.plan = everything_large();
     const auto problems =
@@ -192,18 +192,18 @@ TEST_CASE("who has done its part may leave while others are still at it") {
   }
 }
 
-TEST_CASE("who was waited for long may send and leave at once") {
+TEST_CASE("a late sender may leave right after sending") {
   TcpOptions options;
   options.plan = everything_small();
   const auto problems = run_tcp(4, options, [](Communicator& all) -> std::string {
-    // Rank 0 looks after a while whether rank 2, which has no link to it yet, is still there.
+    // Rank 0 checks during the wait whether rank 2, to which it has no link yet, still exists.
     if (all.rank() == 2) std::this_thread::sleep_for(250ms);
     return check(all, Collective::broadcast, 1000, 2);
   });
   CHECK(problems == std::vector<std::string>(4));
 }
 
-TEST_CASE("many ranks have only the connections that their calls need") {
+TEST_CASE("ranks open only the connections that their calls need") {
   const auto problems = run_tcp(64, {}, [](Communicator& all) -> std::string {
     for (const Collective collective : {Collective::all_reduce, Collective::broadcast, Collective::all_gather}) {
       if (auto problem = check(all, collective, 100, 3); !problem.empty()) return problem;

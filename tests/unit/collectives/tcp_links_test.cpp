@@ -18,7 +18,7 @@ using ddrun::test::run_ranks;
 
 namespace {
 
-/// Where a rank of run_ranks() listens, as it told the others.
+/// The endpoint that a rank published.
 std::optional<SocketAddress> endpoint_of(const Group& group, int rank) {
   const auto endpoint = group.store->get(concat(group.prefix, "ring/", rank), in_time());
   if (!endpoint) return std::nullopt;
@@ -34,7 +34,7 @@ UniqueFd connect_without_token(const SocketAddress& at, std::string_view bytes) 
   return fd;
 }
 
-/// Answers until there is that stream from `peer`.
+/// Accepts until the stream from `peer` exists.
 std::string accept_until(TcpLinks& links, int peer, int stream) {
   for (const Deadline deadline = in_time(); links.from(peer, stream) < 0;) {
     if (Clock::now() > deadline) return concat("rank ", peer, " did not call");
@@ -48,7 +48,7 @@ std::string accept_until(TcpLinks& links, int peer, int stream) {
 
 }  // namespace
 
-TEST_CASE("only the ring is linked until somebody needs more") {
+TEST_CASE("only the ring is linked until a call needs more") {
   const auto problems = run_ranks(5, [](const Group& group) -> std::string {
     auto links = TcpLinks::connect(group, in_time());
     if (!links) return links.error().message;
@@ -59,7 +59,7 @@ TEST_CASE("only the ring is linked until somebody needs more") {
       if (previous != (links->from(peer, 0) >= 0)) return concat("from ", peer);
       if (links->to(peer, 1) >= 0 || links->from(peer, 1) >= 0) return "a second stream";
     }
-    // Across the ring, with several streams, while the other only calls back.
+    // Across the ring with several streams, while the peer only connects back.
     const int far = (group.rank + 2) % group.size;
     const int farther = (group.rank + 3) % group.size;
     if (auto connected = links->connect(far, 3, in_time()); !connected) return connected.error().message;
@@ -73,7 +73,7 @@ TEST_CASE("only the ring is linked until somebody needs more") {
   CHECK(problems == std::vector<std::string>(5));
 }
 
-TEST_CASE("strangers and slow talkers keep no rank waiting") {
+TEST_CASE("connections with a wrong or late token do not block a rank") {
   std::latch linked(2);
   const auto problems = run_ranks(2, [&](const Group& group) -> std::string {
     auto links = TcpLinks::connect(group, in_time());
@@ -82,7 +82,7 @@ TEST_CASE("strangers and slow talkers keep no rank waiting") {
     const int peer = 1 - group.rank;
     const auto at = endpoint_of(group, peer);
     if (!at) return "no place";
-    // One says the wrong word, one nothing, one a part of a word that may be right.
+    // One sends a wrong token, two send nothing.
     const UniqueFd wrong = connect_without_token(*at, std::string(40, 'x'));
     const UniqueFd silent = connect_without_token(*at, "");
     const UniqueFd gone = connect_without_token(*at, "");
@@ -90,17 +90,17 @@ TEST_CASE("strangers and slow talkers keep no rank waiting") {
     const auto start = Clock::now();
     if (auto problem = accept_until(*links, peer, 1); !problem.empty()) return problem;
     if (Clock::now() - start > 1500ms) return "they were waited for";
-    // Who has said the wrong word is hung up on, at the latest when the peer has found its link.
+    // The connection with the wrong token must be closed by now.
     char byte = 0;
     timeval limit{20, 0};
     setsockopt(wrong.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     const ssize_t got = recv(wrong.get(), &byte, 1, 0);
-    return got == 0 || (got < 0 && errno == ECONNRESET) ? "" : "the stranger was not hung up on";
+    return got == 0 || (got < 0 && errno == ECONNRESET) ? "" : "the connection was not closed";
   });
   CHECK(problems == std::vector<std::string>(2));
 }
 
-TEST_CASE("who has told who it is only in part is given up after a while") {
+TEST_CASE("a connection with an incomplete hello is closed after a while") {
   std::latch linked(2);
   const auto problems = run_ranks(2, [&](const Group& group) -> std::string {
     auto links = TcpLinks::connect(group, in_time());
@@ -122,7 +122,7 @@ TEST_CASE("who has told who it is only in part is given up after a while") {
   CHECK(problems == std::vector<std::string>(2));
 }
 
-TEST_CASE("a rank that listens no more is gone, and named as one") {
+TEST_CASE("a rank that no longer listens is reported as lost") {
   std::latch linked(2);
   std::latch closed(1);
   const auto messages = run_ranks(2, [&](const Group& group) -> std::string {
@@ -144,7 +144,7 @@ TEST_CASE("a rank that listens no more is gone, and named as one") {
   CHECK(messages == std::vector<std::string>(2));
 }
 
-TEST_CASE("a number of streams that makes no sense is refused") {
+TEST_CASE("an invalid number of streams is refused") {
   TcpOptions options;
   for (const int streams : {-1, 65}) {
     options.streams = streams;

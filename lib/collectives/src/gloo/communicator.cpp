@@ -31,10 +31,10 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// A group's store as Gloo asks for one. What fails is thrown, as Gloo expects: gloo::IoException with our words.
+/// Adapts a group's store to Gloo's interface. Errors are thrown as gloo::IoException, as Gloo expects.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  /// `group` outlives this object.
+  /// `group` must outlive this object.
   GlooStore(const Group& group, Deadline deadline) : group_(group), deadline_(deadline) {}
 
   void set(const std::string& key, const std::vector<char>& data) override;
@@ -81,10 +81,10 @@ using namespace std::chrono_literals;
 
 std::chrono::milliseconds remaining(Deadline deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-  return std::max(left, 1ms);  // to Gloo, 0 means for ever
+  return std::max(left, 1ms);  // Gloo takes 0 as no timeout
 }
 
-/// Gloo puts its own file and line in front, in brackets.
+/// Removes Gloo's prefix "[file:line] ".
 std::string describe(const std::exception& error) {
   const std::string_view what = error.what();
   const std::size_t end = what.starts_with('[') ? what.find("] ") : std::string_view::npos;
@@ -114,7 +114,7 @@ class GlooCommunicator final : public Communicator {
     if (collective == Collective::all_to_all && in_place) return "gloo has no all_to_all in place";
     if (!reduces(collective)) return {};
     if (op == ReduceOp::avg) return "gloo has no avg";
-    // It reduces two inputs at a time, and would round each time.
+    // Gloo reduces two inputs at a time, which would round each time.
     if (type == DataType::float16 || type == DataType::bfloat16) return concat("gloo does not reduce ", name_of(type));
     return {};
   }
@@ -137,7 +137,7 @@ class GlooCommunicator final : public Communicator {
     }
   }
 
-  /// Which rank is gone, the control's connections know, sooner or later than Gloo's.
+  /// Gloo does not say which rank is gone; the control communicator does, possibly a little later.
   Error explain(const std::exception& error, Deadline deadline) {
     Error mine{Clock::now() >= deadline ? Errc::timeout : Errc::connection_lost, describe(error)};
     if (mine.code == Errc::timeout) return mine;
@@ -159,11 +159,11 @@ class GlooCommunicator final : public Communicator {
       case Collective::gather: return gather(call, deadline);
       case Collective::scatter: return scatter(call, deadline);
       case Collective::send_recv: return send_recv(call, deadline);
-      case Collective::reduce_scatter: break;  // see lacks()
+      case Collective::reduce_scatter: break;  // see unsupported_reason()
     }
   }
 
-  /// Gloo's interface takes pointers to what it only reads.
+  /// Gloo's interface takes non-const pointers to inputs.
   static char* input(const Call& call) { return reinterpret_cast<char*>(const_cast<std::byte*>(call.in)); }
   static char* output(const Call& call) { return reinterpret_cast<char*>(call.out); }
 
@@ -174,7 +174,7 @@ class GlooCommunicator final : public Communicator {
     return options;
   }
 
-  /// Gloo's own functions are for one type each, and drop NaN; these are ours. Alignment is the caller's.
+  /// Gloo's own functions are typed and drop NaN, so ddrun's kernels are used. The caller must align the data.
   static auto reduce_function(const Call& call, int ranks) {
     const auto reduce = kernels(call.type, call.op).reduce;
     return [reduce, ranks](void* to, const void* a, const void* b, std::size_t count) {
@@ -183,7 +183,7 @@ class GlooCommunicator final : public Communicator {
     };
   }
 
-  /// The size of an element is a template's argument in Gloo.
+  /// Gloo takes the element size as a template argument.
   template <class Body>
   static void with_element(const Call& call, const Body& body) {
     switch (size_of(call.type)) {
@@ -211,7 +211,7 @@ class GlooCommunicator final : public Communicator {
   }
 
   void reduce_to_root(const Call& call, Deadline deadline) {
-    // Every rank needs room for what it has reduced on the way.
+    // Every rank needs a buffer for partial results.
     std::byte* to = call.out;
     if (rank() != call.root) {
       scratch_.resize(call.bytes());
@@ -267,10 +267,10 @@ class GlooCommunicator final : public Communicator {
   }
 
   void send_recv(const Call& call, Deadline deadline) {
-    // Of messages, apart from those of Gloo's collectives.
+    // Differs from the slots of Gloo's collectives.
     constexpr std::uint64_t message_slot = 0x64647275'6e000000ULL;
     if (call.to == rank()) {
-      // Then `from` is this rank as well.
+      // `from` is this rank too.
       if (call.in != call.out) std::memcpy(call.out, call.in, call.bytes());
       return;
     }

@@ -11,8 +11,8 @@ namespace ddrun::collectives::cuda {
 
 namespace {
 
-/// Name of the first function that is missing; null if all are there. The driver's names are those that its own header
-/// gives to the functions as they are declared in cuda_abi.hpp.
+/// Returns the name of the first missing function, or null. The names are those to which cuda.h maps the functions
+/// declared in cuda_abi.hpp.
 const char* fill(Driver& to) {
   const char* missing = nullptr;
   const auto require = [&](const char* name, auto*& function) {
@@ -25,7 +25,7 @@ const char* fill(Driver& to) {
   require("cuDeviceGetCount", to.device_get_count);
   require("cuDeviceGet", to.device_get);
   require("cuDeviceGetName", to.device_get_name);
-  // The later form tells the parts of a divided GPU apart.
+  // The _v2 form distinguishes the MIG instances of a GPU.
   if (!load_function(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid))
     require("cuDeviceGetUuid", to.device_get_uuid);
   require("cuDeviceGetAttribute", to.device_get_attribute);
@@ -119,7 +119,7 @@ Result<std::shared_ptr<Device>> Device::open(Driver driver, int ordinal) {
   }
   (void)d.device_get_attribute(&made->multiprocessors_, attribute_multiprocessors, made->device_);
   (void)d.device_get_attribute(&made->max_shared_memory_, attribute_max_shared_memory, made->device_);
-  // The primary context is the one that NCCL uses, too.
+  // NCCL uses the primary context too.
   if (auto done = d.check(d.primary_retain(&made->context_, made->device_), what); !done) {
     made->context_ = nullptr;
     return tl::unexpected(done.error());

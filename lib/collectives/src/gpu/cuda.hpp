@@ -12,15 +12,14 @@
 
 namespace ddrun::collectives::cuda {
 
-/// The driver's functions, found when the program runs. All of its calls go through this table, so that a build needs
-/// no CUDA and a test can put another library in its place.
+/// The CUDA driver's functions, loaded at run time, so that a build needs no CUDA and tests can substitute a library.
 struct Driver {
-  /// From the library that DDRUN_CUDA_LIBRARY names, else libcuda.so.1. Fails with `unsupported` where there is no
-  /// driver, or none that works.
+  /// Loads the library named by DDRUN_CUDA_LIBRARY, else libcuda.so.1. Fails with `unsupported` without a working
+  /// driver.
   [[nodiscard]] static Result<Driver> open();
 
   SharedLibrary library;
-  int version = 0;  ///< the latest CUDA it can do: 13000 is 13.0
+  int version = 0;  ///< the latest CUDA version it supports: 13000 is 13.0
 
   Init* init = nullptr;
   DriverGetVersion* driver_get_version = nullptr;
@@ -62,23 +61,23 @@ struct Driver {
 
   /// "cuMemAlloc of 4096 bytes: out of memory (CUDA_ERROR_OUT_OF_MEMORY)"
   [[nodiscard]] std::string describe(const std::string& what, Status status) const;
-  /// Success, or `unavailable` with those words.
+  /// Success, or `unavailable` with describe().
   [[nodiscard]] Result<void> check(Status status, const std::string& what) const;
 };
 
 /// 13000 as "13.0".
 [[nodiscard]] std::string format_version(int version);
 
-/// Asked now and then during a wait; a failure ends it.
+/// Called periodically during a wait; an error ends the wait.
 using CancelCheck = std::function<Result<void>()>;
-/// None: the wait ends with the work or at the deadline.
+/// For waits that end only with the work or at the deadline.
 inline Result<void> never_cancel() { return {}; }
 
-/// One GPU as this process uses it: its primary context and a stream, on which everything happens in order. What it
-/// gives out must be gone before it. Failures are `unavailable`, in the driver's words.
+/// A GPU of this process: its primary context and one stream, which executes everything in order. Arrays and events
+/// keep it alive. Errors are `unavailable`, with the driver's text.
 class Device {
  public:
-  /// `ordinal` among the GPUs that this process may use.
+  /// `ordinal` counts the GPUs visible to this process.
   [[nodiscard]] static Result<std::shared_ptr<Device>> open(Driver driver, int ordinal);
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -88,22 +87,22 @@ class Device {
   [[nodiscard]] Stream stream() const { return stream_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] int multiprocessors() const { return multiprocessors_; }
-  /// Bytes of shared memory that a block may ask for.
+  /// Maximum shared memory of a block, in bytes.
   [[nodiscard]] int max_shared_memory() const { return max_shared_memory_; }
 
-  /// Makes it the calling thread's. To be called before anything else, on whatever thread that happens.
+  /// Makes the context current on the calling thread. Required on each thread before other calls.
   [[nodiscard]] Result<void> use() const;
-  /// Bytes that are free.
+  /// Free device memory in bytes.
   [[nodiscard]] Result<std::size_t> free_memory() const;
 
-  // On the stream; they return before it is done. Host memory must stay as it is until then.
+  // Enqueued on the stream; they return at once. Host memory must not change until the work is done.
   [[nodiscard]] Result<void> copy_to_device(std::byte* to, const void* from, std::size_t bytes) const;
   [[nodiscard]] Result<void> copy_to_host(void* to, const std::byte* from, std::size_t bytes) const;
   [[nodiscard]] Result<void> set(std::byte* to, std::byte value, std::size_t bytes) const;
 
-  /// Until everything on the stream is done.
+  /// Blocks until all work on the stream is done.
   [[nodiscard]] Result<void> wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const;
-  /// Gives up: nothing is freed or waited for any more, as work that never ends may still use it.
+  /// After work that may never end: nothing is freed or waited for any more, as that work may still use it.
   void mark_unusable() { unusable_ = true; }
   [[nodiscard]] bool is_unusable() const { return unusable_; }
 
@@ -120,7 +119,7 @@ class Device {
   bool unusable_ = false;
 };
 
-/// An array of a device.
+/// An array in device memory.
 class Array {
  public:
   [[nodiscard]] static Result<Array> make(std::shared_ptr<Device> device, std::size_t bytes);
@@ -129,7 +128,7 @@ class Array {
   Array& operator=(Array&& other) noexcept;
   ~Array();
 
-  /// Never null in one that was made.
+  /// Not null after make().
   [[nodiscard]] std::byte* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return bytes_; }
 
@@ -139,7 +138,7 @@ class Array {
   std::size_t bytes_ = 0;
 };
 
-/// A place in a device's stream.
+/// A point in a device's stream.
 class Event {
  public:
   enum class Kind { timing, order };
@@ -148,10 +147,10 @@ class Event {
   Event& operator=(Event&& other) noexcept;
   ~Event();
 
-  /// The place is here: after all that is on the stream now.
+  /// Marks the point after all work enqueued so far.
   [[nodiscard]] Result<void> record() const;
   [[nodiscard]] Result<void> wait(const CancelCheck& cancel_check, Deadline deadline, const std::string& what) const;
-  /// From `start` to this; both have been waited for.
+  /// Time from `start` to this event. Both must have been waited for.
   [[nodiscard]] Result<double> microseconds_since(const Event& start) const;
 
  private:

@@ -1,8 +1,8 @@
 #pragma once
 
-// The CUDA driver's C interface (libcuda.so.1), as far as it is used here, declared anew so that no toolkit is needed
-// to build. The driver keeps every function under the name and with the arguments that it once had: a changed one gets
-// another name (_v2). tests/unit/collectives/nccl_abi_test.cpp compares these with cuda.h where there is one.
+// The parts of the CUDA driver's C interface (libcuda.so.1) that are used here, redeclared so that a build needs no
+// toolkit. The driver's ABI is stable: a changed function gets a new name (_v2).
+// tests/unit/collectives/nccl_abi_test.cpp compares the declarations with cuda.h if available.
 
 #include <array>
 #include <cstddef>
@@ -44,7 +44,7 @@ inline constexpr unsigned event_without_time = 2;
 inline constexpr int relaxed_capture = 2;
 // CUdevice_attribute
 inline constexpr int attribute_multiprocessors = 16;
-inline constexpr int attribute_max_shared_memory = 97;  ///< bytes of a block that asks for more than usual
+inline constexpr int attribute_max_shared_memory = 97;  ///< bytes per block, with opt-in
 // CUfunction_attribute
 inline constexpr int attribute_dynamic_shared_memory = 8;
 

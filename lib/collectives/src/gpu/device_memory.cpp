@@ -11,7 +11,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// No filling or comparing takes that long; a device that needs longer is broken.
+/// Far longer than filling or comparing takes on a working device.
 constexpr std::chrono::seconds work_limit{60};
 constexpr std::size_t max_tables = 32;
 constexpr std::size_t copied_at_once = std::size_t{4} << 20;
@@ -118,7 +118,7 @@ Result<const cuda::Array*> DeviceMemory::table_of(const Sequence& sequence) {
   return &tables_.back().array;
 }
 
-/// A comparison that never finds anything would say that all is well.
+/// Otherwise a comparison that never detects anything would pass unnoticed.
 Result<void> DeviceMemory::self_test() {
   constexpr std::size_t trial_length = 101;
   constexpr std::size_t trial_count = 40'009;

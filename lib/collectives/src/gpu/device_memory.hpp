@@ -12,12 +12,12 @@
 
 namespace ddrun::collectives {
 
-/// A device's memory, filled and compared by kernels of our own. In a build without them the data goes through the
-/// host's memory, piece by piece: right, but as slow as the way between the two.
+/// Device memory, filled and compared by ddrun's kernels. In a build without kernels the data is copied through host
+/// memory, piece by piece, at the speed of the bus.
 class DeviceMemory final : public Memory {
  public:
-  /// Loads the kernels and lets them show that they find a wrong element where there is one. Fails with `unavailable`
-  /// if the device refuses, or if they do not.
+  /// Loads the kernels and tests that they detect a wrong element. Fails with `unavailable` if the device rejects them
+  /// or the test fails.
   [[nodiscard]] static Result<std::unique_ptr<DeviceMemory>> make(std::shared_ptr<cuda::Device> device);
 
   [[nodiscard]] Result<void> fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) override;
@@ -28,7 +28,7 @@ class DeviceMemory final : public Memory {
   [[nodiscard]] Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) override;
 
  private:
-  /// A sequence's period as the kernels read it.
+  /// A sequence's period in the kernels' format.
   struct Table {
     std::vector<std::byte> period;
     cuda::Array array;
@@ -42,9 +42,9 @@ class DeviceMemory final : public Memory {
 
   std::shared_ptr<cuda::Device> device_;
   std::optional<GpuKernels> kernels_;
-  std::vector<Table> tables_;  ///< the latest used last
+  std::vector<Table> tables_;  ///< most recently used last
   cuda::Array counter_;
-  std::vector<std::byte> piece_;  ///< on its way between the two memories
+  std::vector<std::byte> piece_;  ///< for copies through host memory
 };
 
 }  // namespace ddrun::collectives

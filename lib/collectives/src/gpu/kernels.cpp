@@ -7,7 +7,7 @@
 #include "ddrun/base/text.hpp"
 
 #ifdef DDRUN_GPU_KERNELS
-// The file as it is, between two symbols.
+// Embeds the file between two symbols.
 __asm__(
     ".pushsection .rodata\n"
     ".balign 64\n"
@@ -32,12 +32,11 @@ const void* gpu_kernels_image() {
 
 namespace {
 
-// As many as a multiprocessor has registers and shared memory for; each then goes on until all is done. kernels.cu has
-// the same numbers.
+// Grid-stride launch: as many threads as a multiprocessor's registers and shared memory allow. Must match kernels.cu.
 constexpr unsigned threads_per_block = 512;
 constexpr unsigned blocks_per_multiprocessor = 3;
 
-/// What the kernels that walk along a sequence are given first, in their order.
+/// The first arguments of the kernels, in order.
 struct Walk {
   Walk(std::span<const std::byte> data, const Sequence& sequence, const std::byte* table, std::uint64_t first)
       : element(size_of(sequence.type())),

@@ -12,26 +12,25 @@
 
 namespace ddrun::collectives {
 
-/// cuda/kernels.cu as nvcc has compiled it, for cuModuleLoadData(); null in a build without nvcc.
+/// cuda/kernels.cu compiled by nvcc, for cuModuleLoadData(); null in a build without nvcc.
 [[nodiscard]] const void* gpu_kernels_image();
 
-/// The kernels of cuda/kernels.cu on one device. All calls put their work on the device's stream and return.
+/// The kernels of cuda/kernels.cu on one device. All calls enqueue work on the device's stream and return.
 class GpuKernels {
  public:
-  /// Nothing in a build without them. Fails with `unavailable` if the device does not take them: an architecture that
-  /// they were not built for.
+  /// Empty in a build without kernels. Fails with `unavailable` if they were not built for the device's architecture.
   [[nodiscard]] static Result<std::optional<GpuKernels>> load(std::shared_ptr<cuda::Device> device);
   GpuKernels(GpuKernels&& other) noexcept;
   GpuKernels& operator=(GpuKernels&& other) noexcept;
   ~GpuKernels();
 
-  /// The period as the kernels want it, to be put into the device's memory; and its size.
+  /// The period in the kernels' format, to be copied to device memory; and its size.
   [[nodiscard]] static std::vector<std::byte> table_of(const Sequence& sequence);
   [[nodiscard]] static std::size_t table_bytes(const Sequence& sequence);
 
   [[nodiscard]] Result<void> fill(std::span<std::byte> data, const Sequence& sequence, const std::byte* table,
                                   std::uint64_t first) const;
-  /// Adds to the 64-bit number at `counter`.
+  /// Adds the number of wrong elements to the 64-bit counter at `counter`.
   [[nodiscard]] Result<void> count_wrong(std::span<const std::byte> data, const Sequence& sequence,
                                          const std::byte* table, std::uint64_t first, std::byte* counter) const;
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// NCCL's C interface, as far as it is used here, declared anew so that the back end is in every build and needs no
-// header of NCCL. Numbers and layouts have not changed since the versions named;
-// tests/unit/collectives/nccl_abi_test.cpp compares them with nccl.h where there is one.
+// The parts of NCCL's C interface that are used here, redeclared so that every build has the back end and none needs
+// nccl.h. Values and layouts are unchanged since the versions named; tests/unit/collectives/nccl_abi_test.cpp compares
+// them with nccl.h if available.
 
 #include <array>
 #include <climits>
@@ -15,20 +15,20 @@ namespace ddrun::collectives::nccl {
 struct CommunicatorState;
 using Comm = CommunicatorState*;  ///< ncclComm_t
 
-/// ncclUniqueId: where and by what secret word a group meets.
+/// ncclUniqueId: address and secret of a group's bootstrap.
 struct UniqueId {
   std::array<char, 128> internal;
 };
 
-/// ncclResult_t; what other versions add is another number.
+/// ncclResult_t; other versions have further values.
 using Status = int;
 inline constexpr Status success = 0;
 inline constexpr Status unhandled_cuda_error = 1;
 inline constexpr Status invalid_usage = 5;
 inline constexpr Status in_progress = 7;
 
-/// ncclConfig_t as of 2.14, the first with `blocking`. By size and version a later library knows that there is no more,
-/// and takes its defaults for the rest.
+/// ncclConfig_t of 2.14, the first with `blocking`. From size and version a later library knows which fields are set
+/// and uses defaults for the rest.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -36,11 +36,11 @@ struct Config {
   int blocking = INT_MIN;
 };
 
-/// ncclDataType_t and ncclRedOp_t; those of DataType and ReduceOp have the same numbers.
+/// ncclDataType_t and ncclRedOp_t; DataType and ReduceOp have the same values.
 using Type = int;
 using Op = int;
 
-/// In a version's number: 2.28.9 is 22809; up to 2.8 it was 2809.
+/// NCCL_VERSION_CODE: 2.28.9 is 22809; up to 2.8 it was 2809.
 constexpr int version_code(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 
 extern "C" {

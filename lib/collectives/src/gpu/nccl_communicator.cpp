@@ -22,11 +22,10 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// The two buffers on the device: from ncclMemAlloc() where the library has it, so that they can be registered, else
-/// from the driver.
+/// The two device buffers: from ncclMemAlloc() if available, so that they can be registered, else from the driver.
 class NcclBuffers {
  public:
-  /// Fails with `invalid_argument` if the device has not as much memory free, before anything is taken.
+  /// Fails with `invalid_argument` if the device has too little free memory, before allocating.
   [[nodiscard]] static Result<NcclBuffers> make(const nccl::Library& library, std::shared_ptr<cuda::Device> device,
                                                 std::size_t bytes);
   NcclBuffers(NcclBuffers&& other) noexcept;
@@ -35,7 +34,7 @@ class NcclBuffers {
 
   [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
   [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
-  /// Whether they can be registered.
+  /// Whether the buffers can be registered.
   [[nodiscard]] bool from_nccl() const { return free_ != nullptr; }
 
  private:
@@ -48,11 +47,11 @@ class NcclBuffers {
   nccl::MemFree* free_ = nullptr;
 };
 
-/// Collectives between GPUs by NVIDIA's library. Buffers are device memory; before each call the ranks compare, through
-/// the control communicator, that all make the same one. What is timed is timed by the device.
+/// Collectives between GPUs by NCCL, on device memory. Before each call the ranks compare their calls through the
+/// control communicator. Timed calls are timed on the device.
 class NcclCommunicator final : public Communicator {
  public:
-  /// This rank's GPU is `device` among those of `survey`. Every rank calls it; a failure of one is one of all.
+  /// Uses GPU `plan.devices[rank]`. Called on every rank; fails on all ranks if it fails on one.
   [[nodiscard]] static Result<std::unique_ptr<Communicator>> connect(const Group& group,
                                                                      const CommunicatorOptions& options,
                                                                      const GpuPlan& plan,
@@ -91,11 +90,11 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<cuda::Device> device_;
   std::unique_ptr<DeviceMemory> memory_;
   NcclBuffers buffers_;
-  cuda::Array barrier_scratch_;  ///< what barriers sum
+  cuda::Array barrier_scratch_;  ///< operand of barriers
   cuda::Event start_;
   cuda::Event end_;
   std::vector<cuda::Event> marks_;
-  std::unique_ptr<NcclSession> session_;  ///< last: it ends before what it uses
+  std::unique_ptr<NcclSession> session_;  ///< last member: destroyed before what it uses
   bool blocking_;
   int graph_launches_;
   double last_call_microseconds_ = 0;  ///< 0: unknown
@@ -123,7 +122,7 @@ Result<NcclBuffers> NcclBuffers::make(const nccl::Library& library, std::shared_
     };
     made.free_ = library.mem_free;
     if (got(made.data_[0]) && got(made.data_[1])) return made;
-    // Some systems do not let NCCL have such memory (no peer access, old drivers).
+    // ncclMemAlloc() is unavailable on some systems (no peer access, old drivers).
     if (made.data_[0] != nullptr) (void)library.mem_free(std::exchange(made.data_[0], nullptr));
     made.free_ = nullptr;
   }
@@ -152,9 +151,9 @@ NcclBuffers::~NcclBuffers() {
 
 namespace {
 
-/// Looks between calls that are timed together.
+/// Limit of calls between two events when timing several.
 constexpr int max_between_marks = 64;
-/// Every call must end in time; as many may share a look as would take this part of it.
+/// Each call must end within the timeout, so the calls between two events may take at most this fraction of it.
 constexpr double part_between_marks = 8;
 
 constexpr int number_of(DataType type) { return static_cast<int>(type); }
@@ -162,7 +161,7 @@ constexpr int number_of(ReduceOp op) { return static_cast<int>(op); }
 
 }  // namespace
 
-/// What a rank makes for itself, before it meets the others.
+/// A rank's local objects, made before it connects.
 struct NcclCommunicator::Local {
   nccl::Library library;
   std::shared_ptr<cuda::Device> device;
@@ -250,13 +249,13 @@ std::string NcclCommunicator::unsupported_reason(Collective collective, DataType
   }
   if (reduces(collective) && op == ReduceOp::avg && kind_of(type) == NumberKind::floating &&
       !std::has_single_bit(static_cast<unsigned>(size()))) {
-    // It multiplies every input by 1/n before it adds them.
+    // NCCL multiplies every input by 1/n before the sum.
     return concat("nccl's average of ", size(), " ranks is rounded more than once: there is no exact result");
   }
   return {};
 }
 
-/// After a failure nothing may stay on the device that waits for a peer.
+/// After a failure no work may stay on the device that waits for a peer.
 template <class Value>
 Result<Value> NcclCommunicator::abort_on_error(Result<Value> result) {
   if (!result) session_->abort();
@@ -278,16 +277,16 @@ Result<void> NcclCommunicator::run(const Call& call, Deadline deadline) {
   return abort_on_error(device_->wait(cancel_check, deadline, describe(collectives::kind_of(call), call.count)));
 }
 
-/// NCCL itself would wait for ever, or mix up data, where ranks make different calls.
+/// NCCL hangs or corrupts data if ranks make different calls.
 Result<void> NcclCommunicator::check_same_call(const Call& call, Deadline deadline) {
   if (size() == 1) return {};
   const std::uint64_t kind = collectives::kind_of(call);
-  // The maximum of each number and of its complement, which is the minimum's.
+  // The maximum of each number and of its complement, which gives the minimum.
   std::array<std::uint64_t, 4> most{kind, ~kind, call.count, ~call.count};
   const auto words = std::as_writable_bytes(std::span(most));
   if (auto done = control_->all_reduce(words, words, DataType::uint64, ReduceOp::max, deadline); !done) return done;
   if (most[0] == ~most[1] && most[2] == ~most[3]) return {};
-  // All ranks know by now that they differ, and each tells its own.
+  // All ranks have seen that the calls differ, and now exchange theirs.
   std::vector<std::uint64_t> all(2 * static_cast<std::size_t>(size()));
   all[2 * static_cast<std::size_t>(rank())] = kind;
   all[2 * static_cast<std::size_t>(rank()) + 1] = call.count;
@@ -302,7 +301,7 @@ Result<void> NcclCommunicator::check_same_call(const Call& call, Deadline deadli
   return {};
 }
 
-/// Gathers, scatters and exchanges are blocks sent and received together. A rank's own block, in place, is there.
+/// Sends and receives blocks in one NCCL group. In place, a rank's own block needs no copy.
 nccl::Status NcclCommunicator::exchange_blocks(const Call& call) {
   const nccl::Library& nccl = session_->library();
   const int type = number_of(call.type);
@@ -384,7 +383,7 @@ Result<double> NcclCommunicator::run_timed(const Call& call, int times, Millisec
   return abort_on_error(std::move(took));
 }
 
-/// Calls are put on the stream without waiting; marks between them show that they go on.
+/// Enqueues calls without waiting; events between them show progress.
 Result<double> NcclCommunicator::time_calls(const Call& call, int times, Milliseconds timeout) {
   const auto failed = [](const Result<void>& result) { return tl::unexpected(result.error()); };
   const double affordable =
@@ -404,7 +403,7 @@ Result<double> NcclCommunicator::time_calls(const Call& call, int times, Millise
   for (int i = 0; i < times; ++i) {
     if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
     if (i % between != between - 1 || i + 1 == times) continue;
-    // A mark is used again only when it has been passed, so that no more than so many calls are under way.
+    // Reusing an event only after it has passed limits the calls in flight.
     if (recorded - passed == marks_.size()) {
       if (auto done = wait_next_mark(); !done) return failed(done);
     }
@@ -428,7 +427,7 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
                 concat("graphs need a driver for CUDA 11.4, this one is for ", cuda::format_version(driver.version)));
   }
   const auto do_check = [&](cuda::Status status, const char* what) { return driver.check(status, what); };
-  // What a call needs for the first time must not happen while calls are only written down.
+  // NCCL's setup on the first call must not happen during capture.
   if (auto done = enqueue(call, Clock::now() + timeout); !done) return failed(done);
   const auto cancel_check = [this] { return session_->cancel_reason(); };
   const std::string words = describe(collectives::kind_of(call), call.count);
@@ -455,7 +454,7 @@ Result<double> NcclCommunicator::time_graph(const Call& call, int times, Millise
   for (int i = 0; i < graph_launches_ && launched; ++i) {
     launched = do_check(driver.graph_launch(exec, device_->stream()), "cuGraphLaunch");
     if (launched) launched = end_.record();
-    // A graph has many calls, of which each may take so long.
+    // A graph contains many calls, each with its own timeout.
     if (launched) launched = wait_for(end_, call, Clock::now() + timeout * times);
   }
   if (launched) (void)driver.graph_exec_destroy(exec);

@@ -8,7 +8,7 @@ namespace ddrun::collectives::nccl {
 
 namespace {
 
-/// Name of the first function that is missing; null if all that are needed are there.
+/// Returns the name of the first missing required function, or null.
 const char* fill(Library& to) {
   const char* missing = nullptr;
   const auto require = [&](const char* name, auto*& function) {

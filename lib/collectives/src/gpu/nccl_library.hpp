@@ -8,10 +8,10 @@
 
 namespace ddrun::collectives::nccl {
 
-/// NCCL's functions, found when the program runs.
+/// NCCL's functions, loaded at run time.
 struct Library {
-  /// From the file that DDRUN_NCCL_LIBRARY names, else libnccl.so.2. Fails with `unsupported`: not there, or too old;
-  /// then the function that is missing and the library's version are named.
+  /// Loads the file named by DDRUN_NCCL_LIBRARY, else libnccl.so.2. Fails with `unsupported` if it is missing or too
+  /// old, naming the missing function and the library's version.
   [[nodiscard]] static Result<Library> open();
 
   SharedLibrary library;
@@ -36,7 +36,7 @@ struct Library {
   GroupStart* group_start = nullptr;
   GroupEnd* group_end = nullptr;
 
-  // What only later versions have; null in others.
+  // Optional functions of later versions; null if missing.
   CommInitRankScalable* comm_init_rank_scalable = nullptr;  ///< 2.23
   MemAlloc* mem_alloc = nullptr;                            ///< 2.19, as the next three
   MemFree* mem_free = nullptr;

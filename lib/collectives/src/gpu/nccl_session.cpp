@@ -44,7 +44,7 @@ int ranks_per_nccl_id(const nccl::Library& library) {
 
 Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const nccl::Library& library,
                                                       int ranks_per_id, Deadline deadline) {
-  // Every so-many-th rank: those are on different machines, so each serves its part.
+  // Ids are made by ranks on different machines, which share the bootstrap's load.
   const bool makes_one = group.rank % ranks_per_id == 0;
   nccl::UniqueId mine{};
   Result<void> made;
@@ -59,15 +59,15 @@ Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const 
   const auto lines = exchange(group, "nccl", line, deadline);
   if (!lines) return tl::unexpected(lines.error());
   std::vector<nccl::UniqueId> ids;
-  const std::string ours = std::to_string(library.version);
+  const std::string own_version = std::to_string(library.version);
   for (std::size_t rank = 0; rank < lines->size(); ++rank) {
     const std::string& line_of_rank = (*lines)[rank];
     const std::string version = line_of_rank.substr(0, line_of_rank.find(' '));
     const std::string rest = line_of_rank.substr(std::min(line_of_rank.size(), version.size() + 1));
     if (version == "!") return fail(Errc::unavailable, concat("rank ", rank, ": ", rest));
-    if (version != ours) {
-      return fail(Errc::invalid_argument, concat("rank ", group.rank, " has NCCL version ", ours, ", rank ", rank,
-                                                 " has ", version, ": all ranks must have the same"));
+    if (version != own_version) {
+      return fail(Errc::invalid_argument, concat("rank ", group.rank, " has NCCL version ", own_version, ", rank ",
+                                                 rank, " has ", version, ": all ranks must have the same"));
     }
     if (rest.empty()) continue;
     auto id = from_hex(rest, rank);
@@ -79,12 +79,12 @@ Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const 
 
 namespace {
 
-/// How long an orderly end may take, and an abort.
+/// Time limits of an orderly end and of an abort.
 constexpr std::chrono::seconds finish_limit{5};
 constexpr std::chrono::seconds abort_limit{10};
 
-/// While NCCL meets, ranks know each other only through the store: a rank that fails says so there, and the others
-/// look.
+/// During NCCL's bootstrap the ranks communicate only through the store: a failing rank reports there, and the others
+/// poll.
 class FailureBoard {
  public:
   explicit FailureBoard(const Group& group)
@@ -186,7 +186,7 @@ Result<void> NcclSession::wait_complete(const std::string& what, nccl::Status st
 }
 
 Result<void> NcclSession::cancel_reason() {
-  // A peer that is gone explains NCCL's own errors, so it comes first.
+  // An exited peer is the cause of NCCL's own errors, so it is checked first.
   if (auto async_error = parts_.control->async_error()) return tl::unexpected(*async_error);
   bool pending = false;
   return poll_state("NCCL", pending);
@@ -205,7 +205,7 @@ void NcclSession::abort() {
   comm_ = nullptr;
 }
 
-/// What peers do is their affair: one that has ended already has nothing more to say.
+/// A peer may already have exited; that is not an error here.
 bool NcclSession::finish() {
   if (!parts_.device->use()) return false;
   for (void* const handle : registered_) (void)library().comm_deregister(comm_, handle);
@@ -222,7 +222,7 @@ bool NcclSession::finish() {
   return true;
 }
 
-/// The last call with this communicator, on a thread of its own that is left behind if it does not return.
+/// Makes the last call with this communicator on its own thread, which is detached if the call does not return.
 bool NcclSession::run_with_timeout(nccl::CommDestroy* last) {
   auto returned = std::make_shared<std::promise<void>>();
   auto future = returned->get_future();

@@ -10,17 +10,16 @@
 
 namespace ddrun::collectives {
 
-/// Ranks that share one id: with more, NCCL lets them wait their turn; a library that knows one id only has that.
+/// Number of ranks per NCCL id; with more, the bootstrap queues them. Unlimited if the library supports only one id.
 [[nodiscard]] int ranks_per_nccl_id(const nccl::Library& library);
 
-/// Makes the ids, on ranks spread over the group, and hands them to all through the store, with NCCL's version, which
-/// must be the same everywhere (`invalid_argument`).
+/// Creates the ids on ranks spread over the group and distributes them through the store, with NCCL's version, which
+/// must be equal on all ranks (`invalid_argument`).
 [[nodiscard]] Result<std::vector<nccl::UniqueId>> exchange_nccl_ids(const Group& group, const nccl::Library& library,
                                                                     int ranks_per_id, Deadline deadline);
 
-/// One rank's NCCL communicator from its making to its end, watched: whatever NCCL does, it is asked about errors, the
-/// control communicator about dead peers, and the clock about the deadline; then NCCL is told to abort. Nothing here
-/// waits for ever.
+/// One rank's NCCL communicator, from bootstrap to destruction. Every wait polls NCCL for errors, the control
+/// communicator for exited peers, and the deadline, and then aborts NCCL, so nothing blocks forever.
 class NcclSession {
  public:
   struct Parts {
@@ -29,26 +28,27 @@ class NcclSession {
     std::shared_ptr<Communicator> control;
   };
 
-  /// Blocks until all ranks are there. `ids` are the same on every rank; one is enough, several share the work of
-  /// many ranks' meeting (and need NCCL 2.23). A failure of any rank ends all.
+  /// Blocks until all ranks have joined. `ids` are equal on all ranks; several (NCCL 2.23 or later) share the load of a
+  /// large group. Fails on all ranks if it fails on one.
   [[nodiscard]] static Result<std::unique_ptr<NcclSession>> start(const Group& group, Parts parts,
                                                                   std::vector<nccl::UniqueId> ids, Deadline deadline);
   NcclSession(const NcclSession&) = delete;
   NcclSession& operator=(const NcclSession&) = delete;
-  /// Waits some seconds for what is under way, then aborts.
+  /// Waits some seconds for work in progress, then aborts.
   ~NcclSession();
 
   [[nodiscard]] const nccl::Library& library() const { return parts_.library; }
   [[nodiscard]] nccl::Comm comm() const { return comm_; }
 
-  /// What an NCCL function has returned: done, failed, or going on, which is waited for.
+  /// Handles the result of an NCCL function: success, an error, or in progress, for which it waits.
   [[nodiscard]] Result<void> wait_complete(const std::string& what, nccl::Status status, Deadline deadline);
-  /// For waits on the device: an error of NCCL or a dead peer.
+  /// A CancelCheck: an error of NCCL or an exited peer.
   [[nodiscard]] Result<void> cancel_reason();
-  /// After a failure. Whatever runs on the device is stopped, if NCCL can do that; else the device is given up.
+  /// After a failure. Stops the work on the device if NCCL can; else marks the device unusable.
   void abort();
 
-  /// Makes `memory` known to the network and the other GPUs. Memory that cannot be registered works as well.
+  /// Registers `memory` with the network and the other GPUs. False if it cannot be registered; it is then used as it
+  /// is.
   [[nodiscard]] bool register_memory(std::byte* memory, std::size_t bytes);
 
  private:

@@ -11,8 +11,8 @@ namespace ddrun::collectives {
 
 #ifdef DDRUN_LINKED_STATICALLY
 
-// The C library's static form has a dlopen() that works only beside the very C library it was built from, and brings a
-// second one into the process. So a static program does without.
+// dlopen() of a static glibc works only with the same glibc version installed and loads a second copy of it, so a
+// static program does not use it.
 bool can_open_libraries() { return false; }
 
 Result<SharedLibrary> SharedLibrary::open(const std::string& path) {

@@ -6,18 +6,17 @@
 
 namespace ddrun::collectives {
 
-/// A library that is opened while the program runs. It stays open: drivers leave threads and exit handlers behind.
+/// A library opened at run time. It is never closed, as drivers leave threads and exit handlers behind.
 class SharedLibrary {
  public:
-  /// `path` as dlopen(3) takes it: a path, or a name that is searched for. Fails with `unsupported` and says why; a
-  /// program that is linked statically cannot open any.
+  /// `path` is a path or a name, as for dlopen(3). Fails with `unsupported`, always in a statically linked program.
   [[nodiscard]] static Result<SharedLibrary> open(const std::string& path);
 
   /// Null if there is no such function.
   [[nodiscard]] void* find(const char* name) const;
-  /// As it was asked for.
+  /// As passed to open().
   [[nodiscard]] const std::string& path() const { return path_; }
-  /// Which file it turned out to be; path() if that cannot be known.
+  /// The file that was loaded; path() if unknown.
   [[nodiscard]] const std::string& file() const { return file_; }
 
  private:
@@ -28,10 +27,10 @@ class SharedLibrary {
   std::string file_;
 };
 
-/// Whether this program can open shared libraries: false if it is linked statically.
+/// False if this program is linked statically.
 [[nodiscard]] bool can_open_libraries();
 
-/// Puts the function `name` of `library` into `to`; false if it is not there.
+/// Stores the function `name` in `to`; false if it is missing.
 template <class Function>
 [[nodiscard]] bool load_function(const SharedLibrary& library, const char* name, Function*& to) {
   to = reinterpret_cast<Function*>(library.find(name));

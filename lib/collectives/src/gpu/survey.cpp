@@ -15,7 +15,7 @@ namespace ddrun::collectives {
 namespace {
 
 constexpr char separator = '\x1e';
-/// The first NCCL that lets ranks share a GPU.
+/// The first NCCL version that lets ranks share a GPU.
 constexpr int sharing_version = nccl::version_code(2, 30, 0);
 
 std::string uuid_of(const cuda::Driver& driver, int ordinal) {
@@ -32,7 +32,7 @@ bool sharing_is_enabled() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
-/// Equal for ranks of one machine. Where /proc tells too little the host's name has to do.
+/// Equal for ranks of one machine; the host name if /proc is not available.
 const std::string& machine_of(const HostIdentity& host) {
   return host.memory_domain.empty() ? host.host : host.memory_domain;
 }

@@ -10,10 +10,9 @@
 
 namespace ddrun::collectives {
 
-/// Waits for something that can only be asked whether it is so, as a GPU's work is. `done` is asked without a pause for
-/// a while, as most waits are short, then with growing pauses up to half a millisecond; `alarm` about once a
-/// millisecond, and its failure ends the wait. Both return Results, of bool and of void. `timeout` says that `what` did
-/// not end in time.
+/// Polls `done`, such as the state of a GPU's work. Spins at first, as most waits are short, then sleeps up to half a
+/// millisecond. Calls `cancel_check` about once a millisecond; an error from it ends the wait. They return Result<bool>
+/// and Result<void>. Fails with `timeout`, naming `what`.
 template <class Done, class CancelCheck>
 [[nodiscard]] Result<void> wait_until(Done done, CancelCheck cancel_check, Deadline deadline, const std::string& what) {
   using std::chrono::microseconds;

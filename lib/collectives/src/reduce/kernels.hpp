@@ -1,6 +1,6 @@
-// The loops over elements, compiled once per SimdPath: each of those files names its table in DDRUN_KERNEL_TABLE and
-// has compiler options of its own. So everything here is local to the file, and nothing inline comes from elsewhere:
-// what the linker keeps one copy of must not use instructions that another processor lacks.
+// Reduction loops, compiled once per SimdPath with different compiler options; each source defines DDRUN_KERNEL_TABLE.
+// All code here must be local to the file: of inline functions the linker keeps one copy, which must not use
+// instructions that other processors lack.
 
 #include <stdint.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include <immintrin.h>
 #endif
 
-/// Says of the loop that follows that its rounds do not depend on each other: outputs are inputs of the same index or
-/// none at all, which a compiler cannot know.
+/// Declares the iterations of the next loop independent: an output equals an input of the same index or overlaps none,
+/// which the compiler cannot know.
 #ifdef __clang__
 #define DDRUN_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -23,11 +23,11 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Elements worked on at a time: a few such blocks stay in the first-level cache.
+/// Elements per block; a few blocks fit in the first-level cache.
 constexpr size_t block_elements = 1024;
 constexpr size_t cache_line_bytes = 64;
 
-// Element types: how one is held in memory and how it is computed with.
+// Element types: storage and arithmetic type of each.
 
 template <class Number>
 struct Plain {
@@ -44,7 +44,7 @@ struct Half {
   static float load(uint16_t stored) {
     const uint32_t sign = static_cast<uint32_t>(stored & 0x8000U) << 16U;
     const uint32_t magnitude = static_cast<uint32_t>(stored & 0x7fffU) << 13U;
-    // The exponent's bias differs by 112. As a product this is right for subnormal numbers, too.
+    // The exponents' biases differ by 112. Multiplication is right for subnormal numbers too.
     const uint32_t scaled = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) * 0x1p112F);
     const uint32_t special = magnitude | (magnitude > 0x0f800000U ? 0x7fc00000U : 0x7f800000U);
     return __builtin_bit_cast(float, sign | (magnitude >= 0x0f800000U ? special : scaled));
@@ -55,7 +55,7 @@ struct Half {
     const uint32_t magnitude = bits & 0x7fffffffU;
     const uint32_t odd = (magnitude >> 13U) & 1U;
     const uint32_t normal = (magnitude + 0xfffU + odd - (112U << 23U)) >> 13U;
-    // Added to a half, a number that is subnormal as half is rounded by the adder at just the right place.
+    // For results that are subnormal in half, adding 0.5 rounds at the right bit.
     const float shifted = __builtin_bit_cast(float, magnitude) + 0.5F;
     const uint32_t subnormal = __builtin_bit_cast(uint32_t, shifted) - 0x3f000000U;
     const uint32_t nan = 0x7e00U | ((magnitude >> 13U) & 0x3ffU);
@@ -67,7 +67,7 @@ struct Half {
 };
 
 #ifdef __F16C__
-/// Half numbers, eight at a time, by the processor's own conversions: it rounds and keeps NaNs as Half does.
+/// Eight half numbers at a time with F16C instructions, which round and keep NaNs as Half does.
 struct EightHalves {
   typedef float Numbers __attribute__((vector_size(32)));
   static constexpr size_t lanes = 8;
@@ -98,7 +98,7 @@ struct BFloat16 {
   }
 };
 
-// Operations on two numbers, and what is done with the last result.
+// Operations on two numbers, and the final step on the result.
 
 struct KeepResult {
   template <class Number>
@@ -122,8 +122,7 @@ struct Product : KeepResult {
   }
 };
 
-// A comparison with a number that is not equal to itself, NaN, is false: a NaN that is there stays, and one that comes
-// is taken.
+// Comparisons with NaN are false, so a NaN in either operand is kept.
 
 struct Maximum : KeepResult {
   template <class Number>
@@ -139,8 +138,8 @@ struct Minimum : KeepResult {
   }
 };
 
-/// What integers are divided in. A double quotient of numbers below 2^32 is cut rightly for every divisor below 2^20,
-/// and unlike integers, doubles are divided several at a time.
+/// Type in which integers are divided. For numbers below 2^32 a double quotient truncates correctly for divisors below
+/// 2^20, and double division is vectorised.
 template <class Number>
 struct Quotient {
   using In = double;
@@ -159,7 +158,7 @@ struct Quotient<uint64_t> {
 };
 
 struct Average {
-  /// Signed numbers wrap around as unsigned ones do; in floats the cast is nothing.
+  /// Signed addition wraps as unsigned; for floats the cast has no effect.
   template <class Number>
   static Number apply(Number a, Number b) {
     return static_cast<Number>(a + b);
@@ -178,10 +177,10 @@ struct Average {
   static constexpr bool finalizes = true;
 };
 
-/// Streaming stores to more arrays than this in turn were slower than ordinary ones.
+/// With more output arrays, streaming stores were slower than ordinary ones.
 constexpr size_t max_streams = 4;
 
-/// One line past the cache, where there is such a store; both are aligned.
+/// Stores one aligned line with streaming stores, where available.
 void stream_line(void* out, const void* from) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(static_cast<__m512i*>(out), *static_cast<const __m512i*>(from));
@@ -199,14 +198,14 @@ void stream_line(void* out, const void* from) {
 #endif
 }
 
-/// Streaming stores are not ordered by the flags that follow.
+/// Later flag stores are not ordered after streaming stores without this.
 void order_streams() {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
 }
 
-/// Whether three and four arrays get loops of their own: code that only the most usual case is worth.
+/// Whether three and four arrays have specialised loops; only the most usual case is worth the code size.
 template <class Element, class Op>
 constexpr bool fuse_many = false;
 template <>
@@ -220,7 +219,7 @@ struct Loops {
 
   static Stored result(Number number, int ranks) { return Element::store(Op::finalize(number, ranks)); }
 
-  /// A few inputs, each read once, and as many outputs or one: loads come before stores, so an output may be an input.
+  /// A few inputs, each read once, and as many outputs or one. Loads precede stores, so an output may equal an input.
   template <size_t Inputs, size_t Outputs>
   static void fused(const void* const* in, void* const* out, size_t begin, size_t end, int ranks) {
     const Stored* const a = static_cast<const Stored*>(in[0]);
@@ -260,7 +259,7 @@ struct Loops {
     blocked(in, inputs, out, outputs, begin, end, ranks);
   }
 
-  /// With stores past the cache, as far as the outputs have whole lines.
+  /// With streaming stores for whole lines.
   static void streamed(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                        int ranks) {
     constexpr size_t line_elements = cache_line_bytes / sizeof(Stored);
@@ -283,7 +282,7 @@ struct Loops {
     blocked(in, inputs, out, outputs, i, end, ranks);
   }
 
-  /// Any number of inputs and outputs, through a block that stays in the cache.
+  /// Any number of inputs and outputs, through a block in the cache.
   static void blocked(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                       int ranks) {
     alignas(cache_line_bytes) Number numbers[block_elements];
@@ -335,7 +334,7 @@ struct Loops {
 };
 
 #ifdef __F16C__
-/// The same for half: lines of 64 bytes whole, and what is left over as the others do it.
+/// Loops for half: whole lines of 64 bytes with F16C, the rest by Loops.
 template <class Op>
 struct HalfLoops {
   using Rest = Loops<Half, Op>;
@@ -349,7 +348,7 @@ struct HalfLoops {
     return numbers;
   }
 
-  /// Loads come before stores, so an output may be an input.
+  /// Loads precede stores, so an output may equal an input.
   static void reduce(const void* const* in, size_t inputs, void* const* out, size_t outputs, size_t begin, size_t end,
                      Stores stores, int ranks) {
     bool streaming = stores == Stores::streaming && inputs <= max_streams;
@@ -364,7 +363,7 @@ struct HalfLoops {
     }
     alignas(cache_line_bytes) uint16_t stored[line_elements];
     for (; end - i >= line_elements; i += line_elements) {
-      // Four by name, as compilers keep an array of them in memory.
+      // Four variables, as compilers keep an array of vectors in memory.
       const uint16_t* from = static_cast<const uint16_t*>(in[0]) + i;
       Numbers a = EightHalves::load(from);
       Numbers b = EightHalves::load(from + eight);
@@ -438,7 +437,7 @@ constexpr Kernels make() {
   return {Mine::reduce, Mine::load, Mine::accumulate, Mine::finish};
 }
 
-/// Sums and products that wrap around are the same bits with and without a sign.
+/// Wrapping sums and products have equal bits for signed and unsigned types.
 template <class Element, class Wrapping>
 constexpr void fill(Kernels (&of)[all_ops.size()]) {
   of[static_cast<size_t>(ReduceOp::sum)] = make<Wrapping, Sum>();

@@ -11,7 +11,7 @@ namespace ddrun::collectives {
 namespace {
 
 #if defined(__x86_64__)
-/// Conversions of half. Not all compilers' __builtin_cpu_supports knows it; what has avx2 has its registers saved.
+/// F16C. Not every compiler's __builtin_cpu_supports knows it; its registers are saved if avx2 is supported.
 bool has_f16c() {
   unsigned a = 0;
   unsigned b = 0;
@@ -24,7 +24,7 @@ bool has_f16c() {
 std::vector<SimdPath> find_paths() {
   std::vector<SimdPath> paths{SimdPath::baseline};
 #if defined(__x86_64__)
-  // __builtin_cpu_supports also asks whether the system saves the registers.
+  // __builtin_cpu_supports also checks that the system saves the registers.
   __builtin_cpu_init();
   const bool half = has_f16c();
   if (half && __builtin_cpu_supports("avx2")) paths.push_back(SimdPath::avx2);

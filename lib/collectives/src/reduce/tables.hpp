@@ -8,7 +8,7 @@ struct KernelTable {
   Kernels of[all_types.size()][all_ops.size()];
 };
 
-// One per way of compiling reduce_kernels.hpp.
+// One per compilation of reduce/kernels.hpp.
 [[nodiscard]] const KernelTable& kernels_baseline();
 [[nodiscard]] const KernelTable& kernels_avx2();
 [[nodiscard]] const KernelTable& kernels_avx512();

@@ -21,14 +21,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Waking a sleeper on another processor costs 15 to 40 µs, so that much watching is never wasted by much.
+// Waking a sleeper on another processor costs 15 to 40 µs, so spinning this long never wastes much.
 constexpr std::chrono::nanoseconds max_spin = 40us;
-// Where watching was in vain, the peer probably waits for this very processor, so the next watch is half as long.
+// After a failed spin the peer probably needs this processor, so the next spin is half as long.
 constexpr std::chrono::nanoseconds min_spin = 1us;
-// Giving the processor away finds a peer that shares it within a microsecond or two, and costs nothing to others.
+// Yielding reaches a peer on the same processor within a microsecond or two and costs other processors nothing.
 constexpr int min_yields = 30;
 constexpr std::chrono::nanoseconds yield_time = 100us;
-// Two ranks that take turns at a processor need this long for a turn each.
+// Time for one turn each of two ranks that alternate on a processor.
 constexpr std::chrono::nanoseconds handoff_spin = 3us;
 
 void cpu_relax() {
@@ -39,8 +39,8 @@ void cpu_relax() {
 #endif
 }
 
-/// Until `word` is rung, the deadline (an absolute time of CLOCK_MONOTONIC, which steady_clock is), or for no
-/// reason at all: the caller looks again in any case.
+/// Waits until `word` changes, the deadline (absolute CLOCK_MONOTONIC, as steady_clock) or a spurious wakeup; the
+/// caller checks again in any case.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadline deadline) {
   const auto since = deadline.time_since_epoch();
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since);
@@ -50,12 +50,12 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, Deadli
   syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, &until, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-/// As in Line::processor.
+/// Numbered as in Line::processor.
 std::int32_t current_processor() { return sched_getcpu() + 1; }
 
 void record_processor(Line& line) {
   const std::int32_t processor = current_processor();
-  // Those who wait have read the old value, so that writing the same again is not free.
+  // Waiting peers have cached the old value, so an unchanged store is not free.
   if (line.processor.load(std::memory_order_relaxed) == processor) return;
   line.processor.store(processor, std::memory_order_relaxed);
 }
@@ -96,7 +96,7 @@ int ShmBarrier::first_missing() {
 }
 
 bool ShmBarrier::all_arrived() {
-  // The counter runs through 2^32 and starts again; only the distance counts.
+  // The counter wraps around at 2^32; only the difference counts.
   if (oversubscribed_) return static_cast<std::int32_t>(control_.arrivals.load() - expected_arrivals()) >= 0;
   return first_missing() == size_;
 }
@@ -122,7 +122,7 @@ bool ShmBarrier::missing_rank_shares_processor() {
 }
 
 bool ShmBarrier::spin_then_yield() {
-  if (all_arrived()) return true;  // the last one to come learns nothing about watching
+  if (all_arrived()) return true;  // the last rank to arrive learns nothing about spinning
   if (!oversubscribed_) {
     if (spin(spin_time_)) {
       spin_time_ = std::min(2 * spin_time_, max_spin);
@@ -133,7 +133,7 @@ bool ShmBarrier::spin_then_yield() {
   const auto until = Clock::now() + yield_time;
   for (int i = 0; i < min_yields || (!oversubscribed_ && Clock::now() < until); ++i) {
     if (all_arrived()) return true;
-    // Where all that is missing runs elsewhere, a turn of who waits here too would only come before theirs end.
+    // While all missing ranks run elsewhere, yielding to a rank that waits too would gain nothing.
     if (oversubscribed_ && !missing_rank_shares_processor() && spin(handoff_spin)) return true;
     sched_yield();
   }
@@ -141,7 +141,7 @@ bool ShmBarrier::spin_then_yield() {
 }
 
 Result<void> ShmBarrier::sleep(Deadline deadline) {
-  // Sequentially consistent on both sides: either the one who arrives sees a sleeper, or the sleeper sees the arrival.
+  // Sequentially consistent on both sides: either the arriving rank sees a sleeper, or the sleeper sees the arrival.
   control_.wait_queue.sleepers.fetch_add(1);
   Result<void> result;
   while (true) {

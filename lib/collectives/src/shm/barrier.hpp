@@ -13,25 +13,24 @@
 
 namespace ddrun::collectives {
 
-/// The meeting point of all ranks in shared memory: no rank passes gate n before all have arrived there.
+/// Barrier of all ranks in shared memory: no rank leaves phase n before all have arrived at it.
 ///
-/// Waiting starts with watching the peers' lines when every rank can have a processor of its own, goes on with
-/// giving the processor away, and ends asleep on a futex that the last to arrive rings. Where ranks share processors,
-/// one that waits gives its own away at once, unless none of the missing ones was last seen there.
+/// A waiting rank spins on the peers' lines if every rank has its own processor, then yields, then sleeps on a futex
+/// that the last rank to arrive wakes. If oversubscribed, it yields at once, unless no missing rank last ran on its
+/// processor. Used by one thread per rank.
 class ShmBarrier {
  public:
-  /// `lines` are two per rank. `crowded`: more ranks than processors; equal on all ranks.
+  /// `lines` has two per rank. `oversubscribed`: more ranks than processors; equal on all ranks.
   ShmBarrier(Control& control, Line* lines, int rank, int size, bool oversubscribed);
 
-  /// The line to fill in before pass(): what the peers read after it.
+  /// The line to fill in before wait(), for the peers to read after it.
   [[nodiscard]] Line& own_line() { return line(rank_, phase_ + 1); }
-  /// What `rank` wrote before it arrived at the gate that was passed last. Valid until the next pass().
+  /// The line that `rank` wrote before the last barrier. Valid until the next wait().
   [[nodiscard]] const Line& line_of(int rank) const { return line(rank, phase_); }
-  /// 0 or 1 in turn, for other memory that is used like the lines. Before pass(): of the gate to come.
+  /// The parity (0 or 1) of the next barrier, to double-buffer other memory like the lines.
   [[nodiscard]] unsigned next_parity() const { return (phase_ + 1) & 1U; }
 
-  /// Arrives and waits for the others. `timeout` names the ranks that did not come, `connection_lost` the one
-  /// that is gone.
+  /// Arrives and blocks until all ranks have. `timeout` names the missing ranks, `connection_lost` the exited one.
   [[nodiscard]] Result<void> wait(Deadline deadline);
 
  private:
@@ -54,21 +53,21 @@ class ShmBarrier {
   int size_;
   bool oversubscribed_;
   std::uint32_t phase_ = 0;
-  std::chrono::nanoseconds spin_time_{};  ///< how long watching has been worth it lately
-  int arrived_below_ = 0;                 ///< ranks below this one have arrived at gate_
+  std::chrono::nanoseconds spin_time_{};  ///< adapted to recent success of spinning
+  int arrived_below_ = 0;                 ///< all ranks below this one have arrived at phase_
 };
 
-/// Wakes every rank that sleeps at a gate.
+/// Wakes every rank that sleeps in a barrier.
 void wake_all(WaitQueue& wait_queue);
 
-/// The rank that was noted as gone first, as an error of a rank that needs it.
+/// An error that names the first rank reported as lost; none if there is none.
 [[nodiscard]] std::optional<Error> lost_rank(const Control& control);
 
-/// Notes that `rank` is gone, unless another went before it, and wakes all.
+/// Records `rank` as lost, unless another was recorded before, and wakes all sleepers.
 void report_lost(Control& control, int rank);
 
-/// Notices the end of peer processes of this machine: a thread that sleeps on their pidfds, reports the first one
-/// that ends through `report_lost`, and costs nothing until then.
+/// Detects the exit of peer processes on this machine: a thread polls their pidfds and calls report_lost() for the
+/// first one that exits.
 class PeerWatch {
  public:
   struct Peer {
@@ -76,8 +75,8 @@ class PeerWatch {
     int pid;
   };
 
-  /// `control` must outlive the watch. Peers that are this process itself (threads as ranks) are not watched.
-  /// Fails with `unavailable` where there are no pidfds (Linux before 5.3, some sandboxes) or a peer is gone.
+  /// `control` must outlive this object. Peers within this process (threads as ranks) are skipped. Fails with
+  /// `unavailable` without pidfds (Linux before 5.3, some sandboxes) or if a peer has exited.
   [[nodiscard]] Result<void> start(Control& control, const std::vector<Peer>& peers);
 
   PeerWatch() = default;

@@ -16,17 +16,16 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// What all slots that are read in one call may hold together.
+/// Limit of all slots that one call reads.
 constexpr std::size_t slots_total = 64 << 10;
 
-/// From which size on of what one rank has for another it goes across. Below, two copies cost less than the system's
-/// finding its way into another process: about 1 µs for a call, and 0.1 µs for a page.
+/// Smallest transfer between two ranks that is copied across processes. Below it two local copies are cheaper than the
+/// system call, which costs about 1 µs plus 0.1 µs per page.
 constexpr std::size_t min_cross_process = 32 << 10;
 
-/// In how large a group it goes across. Where each rank needs something of each other one, what is staged is put there
-/// once for all of them, by copies within a process, which are quicker: with n ranks an all_reduce moves 2 (n - 1) / n
-/// of its bytes per rank across, and copies 1 + (n - 1) / n of them else. Measured with 2, 3, 4 and 8 ranks on two
-/// processors.
+/// Largest group whose data is copied across processes. Where each rank needs data of every other one, staging copies
+/// it once for all of them, and local copies are faster: with n ranks an all_reduce copies 2 (n - 1) / n of its bytes
+/// per rank across processes, or 1 + (n - 1) / n locally. Measured with 2, 3, 4 and 8 ranks on two processors.
 int max_cross_process_ranks(Collective collective) {
   switch (collective) {
     case Collective::all_reduce:
@@ -38,19 +37,19 @@ int max_cross_process_ranks(Collective collective) {
   }
 }
 
-/// How private memory travels where it may go across.
+/// How private memory is copied where cross-process copies are possible.
 std::string_view describe_copies(int ranks) {
   if (ranks <= max_cross_process_ranks(Collective::reduce)) return "copied once";
   if (ranks <= max_cross_process_ranks(Collective::all_gather)) return "copied once, by reductions twice";
   return "copied once by broadcast, gather, scatter and send_recv, else twice";
 }
 
-/// How long a rank whose call has failed waits at most for peers that are at work on its memory. They move a part of
-/// it at a time; only one that is stopped in the middle of that takes longer.
+/// Longest time that a rank with a failed call waits for peers that are accessing its memory. They access it part by
+/// part; only a peer that is stopped within a part takes longer.
 constexpr auto max_work_wait = std::chrono::seconds(1);
 constexpr auto poll_interval = std::chrono::microseconds(100);
 
-/// Bytes of a line's data that are free for a call's input.
+/// Bytes of a line that are available for a call's input.
 std::size_t line_bytes(Collective collective) {
   return sizeof(Line::data) - (collective == Collective::send_recv ? sizeof(Partners) : 0);
 }
@@ -69,7 +68,7 @@ Result<std::unique_ptr<ShmCommunicator>> ShmCommunicator::start(std::shared_ptr<
     return fail(Errc::invalid_argument, concat("rank 0 shares ", segment->size(), " bytes, rank ", rank, " expects ",
                                                layout.end(), ": do all ranks have the same options?"));
   }
-  // Each rank its own part, so that the zeroing of pages is shared among the processors.
+  // Each rank reserves its own part, so that all processors share the zeroing of pages.
   if (rank == 0) {
     if (auto done = segment->reserve(0, layout.buffers()); !done) return tl::unexpected(done.error());
   }
@@ -103,7 +102,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<Segment> segment, int rank, std
       places_(pids_.size()) {}
 
 ShmCommunicator::~ShmCommunicator() {
-  // A rank that still waits for this one waits in vain; one that has passed the last gate does not look any more.
+  // Wakes peers that wait for this rank. Peers past the last barrier no longer check.
   report_lost(*at<Control>(0), rank());
 }
 
@@ -148,7 +147,8 @@ std::atomic<std::uint32_t>& ShmCommunicator::working(std::size_t rank) const {
 }
 
 bool ShmCommunicator::begin_work() {
-  // Sequentially consistent on both sides: either this rank sees that one has given up, or that one sees it at work.
+  // Sequentially consistent on both sides: either this rank sees the abandoned call, or the abandoning rank sees this
+  // one at work.
   ++work_count_;
   at_work_ = true;
   working(static_cast<std::size_t>(rank())).store(1);
@@ -167,8 +167,8 @@ Result<std::optional<ShmCommunicator::AccessFailure>> ShmCommunicator::end_work(
     if (theirs.kind == 0) continue;
     return AccessFailure{peer, {static_cast<int>(theirs.count), static_cast<int>(theirs.kind)}};
   }
-  // Who has seen a refusal gives up as well, but that is for all to see.
-  // A quicker rank may have given up the next call already.
+  // Checked after access failures, which all ranks report alike. A faster rank may already have abandoned the next
+  // call.
   const std::uint32_t abandoned = at<Control>(0)->abandoned.load();
   at_work_ = false;
   if (abandoned != 0 && abandoned <= work_count_) {
@@ -306,7 +306,7 @@ Result<void> ShmCommunicator::run_direct_or_staged(const Call& call, Deadline de
   const Addresses addresses{reinterpret_cast<std::uintptr_t>(call.in), reinterpret_cast<std::uintptr_t>(call.out)};
   std::memcpy(mine.data.data(), &addresses, sizeof(addresses));
   const bool cross_process = uses_cross_process(call);
-  // Who knows already that it will be so, need not wait until it has been said.
+  // A rank that will stage its data packs the first part before the barrier.
   const PeerBuffers own{{}, {}, mine.in != not_shared, mine.out != not_shared, {call.to, call.from}};
   if (!cross_process && DirectTransfer::is_private(call, rank(), own)) staging_.begin(call);
   if (auto announced = announce(call, deadline); !announced) return announced;
@@ -330,7 +330,7 @@ Result<void> ShmCommunicator::run_direct_or_staged(const Call& call, Deadline de
   if (!access_failure) return tl::unexpected(access_failure.error());
   if (!*access_failure) return {};
   const AccessFailure& first = **access_failure;
-  // It had done its own work before.
+  // The peer had finished its own part before.
   if (first.failure.error == ESRCH) return fail(Errc::connection_lost, concat("rank ", first.failure.rank, " is gone"));
   return fail(Errc::unavailable, concat(first.describe(), ": is all of it there, as plain memory of the process?"));
 }
@@ -360,7 +360,7 @@ Result<BackendConnection> connect_shm(const Ranks& ranks, Deadline deadline) {
     segment = Segment::create(ShmCommunicator::segment_bytes(group.size, options.buffer_bytes));
     if (segment) location = (*segment)->location();
   }
-  // A failure of rank 0 shows in agree(): no rank can open what is not there, and rank 0's words come first.
+  // agree() reports a failure of rank 0: no other rank can open the segment then, and rank 0's message comes first.
   const auto where = exchange(group, "segment", location, deadline);
   if (!where) return tl::unexpected(where.error());
   if (group.rank != 0) segment = Segment::open((*where)[0]);

@@ -15,17 +15,15 @@
 
 namespace ddrun::collectives {
 
-/// Collectives through memory that every rank of one machine has mapped.
+/// Collectives through a segment that all ranks of one machine have mapped.
 ///
-/// * Up to 32 bytes travel in the line that announces them, and up to a few KiB in a slot beside it: a rank that needs
-///   them reads them there, and reduces all ranks' data itself. One gate.
-/// * Larger data that lies in the segment goes from where it is to where it belongs (DirectWork). Two gates, no copy
-///   on the way.
-/// * Private data goes the same way, across, if it is large enough and all ranks may reach into each other, which they
-///   try at the start: the system copies it from one process to the other (Mover). A rank whose call fails waits until
-///   no rank works on its memory any more, for a second or two at most. Memory that is not the process's own, a
-///   device's for example, cannot be reached like that: such a call fails on all ranks.
-/// * Other private data goes through a staging area, part by part (Staging).
+/// * Inputs of up to 32 bytes travel in the Line that announces the call, up to a few KiB in a slot beside it. Every
+///   rank reads and reduces all inputs itself. One barrier.
+/// * Larger data in the segment is moved directly from inputs to outputs (DirectTransfer). Two barriers, no extra copy.
+/// * Larger private data is moved directly too, by cross-process copies (Mover), if all ranks may access each other's
+///   memory, which is probed at the start. A rank whose call fails waits for about a second for peers that access its
+///   memory. Memory that the kernel cannot copy, such as a device's, fails the call on all ranks.
+/// * Other private data is copied through the segment part by part (Staging).
 class ShmCommunicator final : public Communicator {
  public:
   /// Equal on all ranks.
@@ -35,15 +33,15 @@ class ShmCommunicator final : public Communicator {
     PrivateCopy private_copy = PrivateCopy::automatic;
   };
 
-  /// How many bytes a group needs. The same on every rank.
+  /// Segment size for a group. Equal on all ranks.
   [[nodiscard]] static std::size_t segment_bytes(int size, std::size_t buffer_bytes);
 
-  /// `segment` has that size. Reserves this rank's memory and starts to watch the peers; `pids` are all ranks'.
+  /// `segment` has that size. Reserves this rank's memory and starts to watch the peers; `pids` are those of all ranks.
   [[nodiscard]] static Result<std::unique_ptr<ShmCommunicator>> start(std::shared_ptr<Segment> segment, int rank,
                                                                       const std::vector<int>& pids,
                                                                       const Options& options);
-  /// To be called once all ranks have started, by all of them, and waits for them: finds out whether they reach each
-  /// other's private memory. Fails with `unsupported` if they do not and PrivateWay::across is asked for.
+  /// Probes whether all ranks can access each other's private memory. Call on every rank after all have started; blocks
+  /// until all have called. Fails with `unsupported` if they cannot and PrivateCopy::cross_process is requested.
   [[nodiscard]] Result<void> probe_private_access(Deadline deadline);
   ~ShmCommunicator() override;
 
@@ -60,21 +58,21 @@ class ShmCommunicator final : public Communicator {
   [[nodiscard]] Result<void> run_small(const Call& call, bool in_lines, Deadline deadline);
   [[nodiscard]] Result<void> run_large(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> run_direct_or_staged(const Call& call, Deadline deadline);
-  /// Whether this call's private memory goes across. May be asked before anything is known of the others.
+  /// Whether this call's private memory is copied across processes. Depends on no peer.
   [[nodiscard]] bool uses_cross_process(const Call& call) const;
-  /// Which rank did not reach which other one.
+  /// A rank could not access the memory of another.
   struct AccessFailure {
     int by = 0;
     Mover::Failure failure;
 
     [[nodiscard]] std::string describe() const;
   };
-  /// Before work on other ranks' private memory: false if it must not begin. And the gate after it: the first refusal
-  /// by rank, the same on all ranks.
+  /// begin_work() precedes access to other ranks' private memory; false: do not access it. end_work() is the barrier
+  /// after it and returns the first failure by rank, the same on all ranks.
   [[nodiscard]] bool begin_work();
   [[nodiscard]] Result<std::optional<AccessFailure>> end_work(const std::optional<Mover::Failure>& failure,
                                                               Deadline deadline);
-  /// Sees to it that no rank works on this rank's memory when the caller gets `error`.
+  /// Waits until no peer accesses this rank's memory, then returns `error`.
   [[nodiscard]] tl::unexpected<Error> abandon(Error error);
   [[nodiscard]] std::atomic<std::uint32_t>& working(std::size_t rank) const;
   template <class T = std::byte>
@@ -90,12 +88,12 @@ class ShmCommunicator final : public Communicator {
   ShmBarrier barrier_;
   std::vector<int> pids_;
   PrivateCopy private_copy_;
-  bool cross_process_ = false;  ///< all ranks reach all others' private memory
-  std::string staged_reason_;   ///< where they do not
+  bool cross_process_ = false;  ///< all ranks can access all others' private memory
+  std::string staged_reason_;   ///< why private memory is staged
   AccessProbe probe_;
   std::vector<AccessProbe::Handle> peer_probes_;
-  std::uint32_t work_count_ = 0;  ///< how often this rank has worked on others' private memory: as often as they on its
-  bool at_work_ = false;          ///< until the gate after that has been passed
+  std::uint32_t work_count_ = 0;  ///< number of calls with access to private memory; equal on all ranks
+  bool at_work_ = false;          ///< from begin_work() to the barrier of end_work()
   std::optional<PtraceGrant> ptrace_grant_;
   Mover mover_;
   DirectTransfer direct_;
@@ -103,7 +101,7 @@ class ShmCommunicator final : public Communicator {
   std::vector<PeerBuffers> peer_buffers_;
   std::vector<const void*> from_;
   std::vector<const std::byte*> places_;
-  PeerWatch watch_;  ///< last: it ends before what it reports to
+  PeerWatch watch_;  ///< last member: it stops before what it reports to is destroyed
 };
 
 }  // namespace ddrun::collectives

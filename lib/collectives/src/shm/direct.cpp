@@ -8,7 +8,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Whose memory the others have to reach.
+/// The ranks whose buffer the peers access.
 enum class BufferOwner { no_rank, root, all_ranks };
 struct RemoteAccess {
   BufferOwner in = BufferOwner::no_rank;
@@ -31,12 +31,12 @@ RemoteAccess remote_access_of(Collective collective) {
   return {};
 }
 
-/// Whether each rank overwrites what it gives to another one, so that both must be moved at the same time.
+/// Whether every rank both sends and overwrites a block, so that in place both are moved together.
 bool is_exchange(Collective collective) {
   return collective == Collective::all_to_all || collective == Collective::send_recv;
 }
 
-/// A rank that a send_recv leaves alone.
+/// A send_recv of a rank with itself.
 bool is_self(const Call& call, int rank, const PeerBuffers& buffers) {
   return call.collective == Collective::send_recv && buffers.partners.to == rank;
 }
@@ -125,7 +125,7 @@ void DirectTransfer::reduce_scatter(const Call& call, std::span<const PeerBuffer
 void DirectTransfer::broadcast(const Call& call, std::span<const PeerBuffers> buffers, bool cross_process) {
   const PeerBuffers& root = buffers[static_cast<std::size_t>(call.root)];
   const Stores stores = stores_of(call, size_, false);
-  // A root that has to copy everything to its own output has as much to do with that as each of the others.
+  // A root with a separate output spends as long on its own copy as each other rank on its share.
   const bool root_copies_own = cross_process && !root.in_place();
   if (root_copies_own && rank_ == call.root) return mover_.copy(root.out, root.in, call.bytes(), stores);
   const std::size_t workers = buffers.size() - (root_copies_own ? 1 : 0);
@@ -153,8 +153,8 @@ void DirectTransfer::gather_or_scatter(const Call& call, std::span<const PeerBuf
   const auto its_block = [&](int rank) {
     return (to_root ? root.out : root.in) + static_cast<std::size_t>(rank) * call.bytes();
   };
-  // A root that has a block of its own to copy has as much to do with it as each of the others with theirs. Else it
-  // does its share of each block that it reaches, the last.
+  // A root with its own block to copy spends as long on it as each other rank on its block. Otherwise it takes the last
+  // share of each block that it can access.
   const bool root_is_free = its_block(call.root) == (to_root ? root.in : root.out);
   for (int other = 0; other < size_; ++other) {
     if (rank_ != call.root && rank_ != other) continue;
@@ -178,7 +178,7 @@ void DirectTransfer::gather_or_scatter(const Call& call, std::span<const PeerBuf
 void DirectTransfer::all_to_all(const Call& call, std::span<const PeerBuffers> buffers) {
   const auto mine = static_cast<std::size_t>(rank_);
   const Stores stores = stores_of(call, size_, false);
-  // Each begins with another one, so that they do not all read the same rank's memory at a time.
+  // Each rank starts with a different peer, to spread the load on memory.
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     const std::size_t other = (mine + i) % buffers.size();
     const RankAddress to = buffers[mine].out + other * call.bytes();
@@ -200,8 +200,8 @@ void DirectTransfer::send_recv(const Call& call, std::span<const PeerBuffers> bu
   if (!buffers[mine].in_place()) {
     return mover_.copy(buffers[mine].out, buffers[static_cast<std::size_t>(call.from)].in, call.bytes(), stores);
   }
-  // The ranks that what this one sends would come through, if it were sent on and on. All begin with the least of
-  // them, and each has its share of the bytes of all.
+  // The cycle of ranks along which blocks are rotated, starting with its lowest rank. Each member rotates its share of
+  // the bytes of all.
   std::size_t members = 0;
   int first = rank_;
   int at = rank_;

@@ -10,36 +10,35 @@
 
 namespace ddrun::collectives {
 
-/// What a rank uses in a call, as another one reaches it.
+/// A rank's buffers in a call, as addresses of the accessing rank.
 struct PeerBuffers {
   RankAddress in{};
   RankAddress out{};
-  bool shared_in = false;  ///< in the segment, where every rank reaches it
+  bool shared_in = false;  ///< in the segment, which every rank has mapped
   bool shared_out = false;
   Partners partners{};
 
   [[nodiscard]] bool in_place() const { return in == out; }
 };
 
-/// Collectives whose data goes from where it is to where it belongs, and all ranks share the work. No rank waits here:
-/// between two gates, each rank calls work().
+/// Moves data directly from inputs to outputs; all ranks share the work. Does not block: every rank calls run() between
+/// two barriers.
 ///
-/// A rank that moves what it reaches only through the system does so from or to its own memory, so that there is one
-/// copy: a root hands out its share of everything, the others fetch theirs.
+/// With cross-process copies one end is always the calling rank's own memory, so that the data is copied once: a root
+/// writes its share to every rank, the other ranks read theirs.
 class DirectTransfer {
  public:
-  /// `mover` outlives it.
+  /// `mover` must outlive it.
   DirectTransfer(Mover& mover, int rank, int size);
 
-  /// Whether the others have to reach something of `rank` that is not in the segment.
+  /// Whether peers access a buffer of `rank` that is not in the segment.
   [[nodiscard]] static bool is_private(const Call& call, int rank, const PeerBuffers& buffers);
-  /// Whether the call can be made like this if the ranks reach everything: not if it exchanges data in place on some
-  /// ranks and out of place on others. The same on all ranks, as the next.
+  /// Whether direct transfer is possible at all: an exchange must be in place on all ranks or on none. Equal on all
+  /// ranks, like any_private().
   [[nodiscard]] bool is_possible(const Call& call, std::span<const PeerBuffers> buffers) const;
-  /// Whether any rank has something private that the others have to reach.
+  /// Whether peers access a private buffer of any rank.
   [[nodiscard]] bool any_private(const Call& call, std::span<const PeerBuffers> buffers) const;
-  /// This rank's share. `across`: the ranks reach each other's private memory, too; what was not to be reached, the
-  /// Mover knows.
+  /// Moves this rank's share. `cross_process`: private memory of peers is accessible; the Mover records failures.
   void run(const Call& call, std::span<const PeerBuffers> buffers, bool cross_process);
 
  private:

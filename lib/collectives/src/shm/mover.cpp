@@ -19,7 +19,7 @@ namespace {
 using Copy = ssize_t (*)(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
 
 int copy_all(Copy copy, int pid, std::byte* own, std::byte* peer, std::size_t bytes) {
-  // One call copies 2 GiB at most, and stops at the first page that it does not get.
+  // One call copies at most 2 GiB and stops at the first inaccessible page.
   while (bytes > 0) {
     const iovec local{own, bytes};
     const iovec remote{peer, bytes};
@@ -61,7 +61,7 @@ int probe_process(int pid, const AccessProbe::Handle& handle) {
   if (const int error = copy_from_process(pid, reinterpret_cast<std::byte*>(&found), peer, sizeof(found)); error != 0) {
     return error;
   }
-  // The memory of another process, not of that rank.
+  // The pid belongs to a process other than that rank's.
   if (found != handle.token) return ESRCH;
   return copy_to_process(pid, peer + offsetof(AccessProbe, writable), reinterpret_cast<const std::byte*>(&found),
                          sizeof(found));
@@ -87,8 +87,8 @@ PtraceGrant::~PtraceGrant() {
 
 namespace {
 
-/// What all ranks' parts may take together of a second-level cache; a part is not so small that the calls of the
-/// system for it cost more than what they copy, nor so large that it does not pay any more.
+/// All ranks' parts together fit in a second-level cache. A part is large enough to amortise its system calls; beyond
+/// max_part there is no gain.
 constexpr std::size_t scratch_bytes = 1536 << 10;
 constexpr std::size_t min_part = 16 << 10;
 constexpr std::size_t max_part = 512 << 10;
@@ -107,7 +107,7 @@ Mover::Mover(std::vector<int> pids)
       results_(pids_.size()) {}
 
 std::byte* Mover::scratch(std::size_t number) {
-  // A rank whose memory is near does not pay for it.
+  // Allocated on first use, as local memory does not need it.
   if (scratch_ == nullptr) scratch_ = std::make_unique<std::byte[]>((pids_.size() + 1) * part_);
   return scratch_.get() + number * part_;
 }
@@ -192,7 +192,7 @@ void Mover::reduce(const Kernels& kernels, std::span<const RankAddress> in, std:
     std::transform(in.begin(), in.end(), from_.begin(), [](const RankAddress& one) { return one.data; });
     return kernels.reduce(from_.data(), in.size(), results_.data(), locals, begin, end, stores, ranks);
   }
-  // What goes on to another process is best still in the cache.
+  // Results that are copied to another process should still be in the cache.
   if (locals < out.size()) stores = Stores::normal;
   const std::size_t part = part_ / element;
   for (std::size_t done = begin; done < end && !failure_; done += part) {

@@ -11,33 +11,33 @@
 
 namespace ddrun::collectives {
 
-/// From memory of the process `pid` of this machine, or of this process itself, to this one's: one copy, by the system
-/// (process_vm_readv). 0, or an errno: EPERM where it is not allowed, ESRCH if the process is gone, EFAULT if there is
-/// no such memory, here or there. What was copied before a failure stays copied. Does not wait.
+/// Copies from the memory of process `pid` on this machine, or of this process, by process_vm_readv. Returns 0 or an
+/// errno: EPERM if not permitted, ESRCH if the process has exited, EFAULT for invalid memory on either side. Data
+/// copied before a failure stays. Does not block.
 [[nodiscard]] int copy_from_process(int pid, std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// The same the other way (process_vm_writev).
+/// The reverse direction (process_vm_writev).
 [[nodiscard]] int copy_to_process(int pid, std::byte* to, const std::byte* from, std::size_t bytes);
 
-/// A place in a process in which others find out whether they may reach into it. It outlives their trials.
+/// A location in a process at which peers probe whether they can access its memory. Must outlive the probes.
 struct AccessProbe {
-  std::uint64_t token = 0;     ///< what they have to find
-  std::uint64_t writable = 0;  ///< where they write
+  std::uint64_t token = 0;     ///< the value to be read
+  std::uint64_t writable = 0;  ///< where peers write
 
-  /// What they are told of it.
+  /// What is sent to the peers.
   struct Handle {
     std::uint64_t address;
     std::uint64_t token;
   };
 };
-/// Reads and writes it: 0, or an errno.
+/// Reads the token and writes it back: 0 or an errno.
 [[nodiscard]] int probe_process(int pid, const AccessProbe::Handle& handle);
-/// Whether the process is gone, or going.
+/// Whether the process has exited or is exiting.
 [[nodiscard]] bool is_process_gone(int pid, const AccessProbe::Handle& handle);
 
-/// Where Yama restricts who may reach into a process to its ancestors (kernel.yama.ptrace_scope = 1, as on Ubuntu):
-/// lets all processes of this user reach into this one, as they may without Yama. Given back (PR_SET_PTRACER 0) when
-/// the last one of a process ends. Elsewhere it does nothing.
+/// Where Yama restricts ptrace access to ancestors (kernel.yama.ptrace_scope = 1, as on Ubuntu): permits it to all
+/// processes of this user, as without Yama. Revoked (PR_SET_PTRACER 0) when the last grant of the process is destroyed.
+/// No effect elsewhere.
 class PtraceGrant {
  public:
   PtraceGrant();
@@ -46,13 +46,13 @@ class PtraceGrant {
   ~PtraceGrant();
 };
 
-/// Memory of some rank, as this rank reaches it.
+/// An address in the memory of some rank, as seen by this rank.
 struct RankAddress {
   static constexpr int local = -1;
 
   std::byte* data = nullptr;
-  /// near_by: this rank's own memory or what it has mapped. Else `data` is an address in that rank's process, which is
-  /// reached through the system.
+  /// local: this rank's own or mapped memory. Otherwise `data` is an address in that rank's process, accessible by
+  /// system calls only.
   int remote_rank = local;
 
   [[nodiscard]] bool is_local() const { return remote_rank == local; }
@@ -60,32 +60,32 @@ struct RankAddress {
   bool operator==(const RankAddress&) const = default;
 };
 
-/// Copies and reduces what lies in places, near and far. Where all are near, it is done at a stroke; what is far comes
-/// and goes in parts that stay in a second-level cache. Nothing here waits for another rank.
+/// Copies and reduces data at local and remote addresses. Remote data is processed in parts that fit in a second-level
+/// cache. Does not block. Not thread-safe.
 class Mover {
  public:
   struct Failure {
-    int rank = 0;   ///< whose process did not let this one read or write
+    int rank = 0;   ///< whose process could not be accessed
     int error = 0;  ///< errno
   };
 
-  /// Processes by rank; equal ones are threads of one process.
+  /// Process ids by rank; equal ones are threads of one process.
   explicit Mover(std::vector<int> pids);
 
   void copy(RankAddress to, RankAddress from, std::size_t bytes, Stores stores);
-  /// To several places, of which one may be the source.
+  /// To several destinations, one of which may be the source.
   void copy_to_all(std::span<const RankAddress> to, RankAddress from, std::size_t bytes, Stores stores);
-  /// What `places[i]` holds goes to `places[i + 1]`, and from the last to the first.
+  /// Moves the content of `places[i]` to `places[i + 1]`, and of the last to the first.
   void rotate(std::span<const RankAddress> places, std::size_t bytes);
-  /// Elements [begin, end) of `in` to all of `out`, as Kernels::reduce. `element`: bytes of one.
+  /// Reduces elements [begin, end) of `in` to every `out`, as Kernels::reduce. `element`: bytes per element.
   void reduce(const Kernels& kernels, std::span<const RankAddress> in, std::span<const RankAddress> out,
               std::size_t begin, std::size_t end, std::size_t element, Stores stores, int ranks);
 
-  /// The first one since the last call of this. After it nothing is moved any more.
+  /// Returns and clears the first failure. After a failure nothing is moved until it has been taken.
   [[nodiscard]] std::optional<Failure> take_failure();
 
  private:
-  /// Room for what a far place holds of a part; `number` below the number of ranks + 1.
+  /// Buffer for one part of a remote operand; `number` is at most the number of ranks.
   [[nodiscard]] std::byte* scratch(std::size_t number);
   void fetch(std::byte* to, const RankAddress& from, std::size_t bytes);
   void store(const RankAddress& to, const std::byte* from, std::size_t bytes);

@@ -26,7 +26,7 @@ namespace {
 constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 int make_memfd(unsigned flags) {
-  // Some systems insist on the first form, kernels before 6.3 know only the second.
+  // Some systems require the first form; kernels before 6.3 accept only the second.
   const int fd = memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
   if (fd >= 0 || errno != EINVAL) return fd;
   return memfd_create("ddrun-allreduce", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
@@ -34,14 +34,14 @@ int make_memfd(unsigned flags) {
 
 constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
 
-/// Whether the system may give large pages to a memfd that has none reserved: "always within_size advise [never] …".
+/// Whether the kernel may use large pages for a memfd without reserved ones: "always within_size advise [never] …".
 bool large_pages_allowed() {
   const auto choices = read_small_file("/sys/kernel/mm/transparent_hugepage/shmem_enabled").value_or("");
   return choices.find('[') != std::string::npos && choices.find("[never]") == std::string::npos &&
          choices.find("[deny]") == std::string::npos;
 }
 
-/// Segments of this process, so that threads acting as ranks share one mapping.
+/// Segments of this process, so that ranks that are threads share one mapping.
 struct Registry {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Segment>> segments;
@@ -77,14 +77,14 @@ Result<void> Segment::map(std::size_t bytes) {
   struct stat info {};
   if (fstat(fd_.get(), &info) != 0) return fail_errno(Errc::unavailable, "cannot ask for shared memory's pages", errno);
   page_ = static_cast<std::size_t>(info.st_blksize);
-  // Of reserved pages, this is what takes them: it fails where there are too few.
+  // With MFD_HUGETLB this reserves the pages and fails if there are too few.
   void* const memory = mmap(nullptr, round_up(bytes, page_), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (memory == MAP_FAILED) {
     return fail_errno(Errc::unavailable, concat("cannot map ", bytes, " bytes of shared memory"), errno);
   }
   data_ = static_cast<std::byte*>(memory);
   size_ = bytes;
-  // Where the system allows large pages for shared memory, they save most of the page faults.
+  // Large pages, where allowed for shared memory, save most page faults.
   madvise(memory, bytes, MADV_HUGEPAGE);
   return {};
 }
@@ -143,7 +143,7 @@ Result<std::shared_ptr<Segment>> Segment::open(const std::string& text) {
   if (!segment->fd_ || fstat(segment->fd_.get(), &info) != 0) {
     return fail_errno(Errc::unavailable, concat("cannot open rank 0's shared memory at ", path), errno);
   }
-  // The process id may mean another process in this rank's container.
+  // In another pid namespace this process id may name another process.
   if (info.st_dev != location->device || info.st_ino != location->inode ||
       static_cast<std::uint64_t>(info.st_size) < location->bytes) {
     return fail(Errc::unavailable, concat(path, " is not rank 0's shared memory: another process id namespace?"));

@@ -13,14 +13,14 @@
 
 namespace ddrun::collectives {
 
-// What lies in the shared segment: one Control, then per rank two Lines, two slots, a staging area and the two
-// buffers (see Layout). Everything starts as zero, which is valid.
+// Content of the shared segment: one Control, then per rank two Lines, two slots, a staging area and two buffers (see
+// Layout). All zero is the valid initial state.
 
 inline constexpr std::size_t cache_line = 64;
-/// Neighbouring lines are often fetched in pairs; what different ranks write stays two lines apart.
+/// Adjacent lines are often prefetched in pairs, so data written by different ranks is two lines apart.
 inline constexpr std::size_t lines_apart = 2 * cache_line;
 
-/// A rank that cannot go on spinning sleeps on `bell`; `sleepers` spares the others a system call when none does.
+/// Ranks that stop spinning sleep on `wakeups`; with `sleepers` at 0 the others save the system call.
 struct WaitQueue {
   std::atomic<std::uint32_t> wakeups;
   std::atomic<std::uint32_t> sleepers;
@@ -28,32 +28,31 @@ struct WaitQueue {
 
 struct Control {
   alignas(lines_apart) WaitQueue wait_queue;
-  /// How often any rank arrived at a gate; used when there are more ranks than processors.
+  /// Number of arrivals of all ranks at barriers; used if oversubscribed.
   alignas(lines_apart) std::atomic<std::uint32_t> arrivals;
-  /// 1 + the rank that was seen to be gone first; 0: none. A rank that gives up because of it comes later, so the cause
-  /// is never mixed up with what followed.
+  /// 1 + the first rank detected as exited; 0: none. Ranks that exit as a consequence come later and do not change it.
   alignas(lines_apart) std::atomic<std::uint32_t> lost;
-  /// Not 0: a rank has given up a call in which others may work on its private memory, and this is that call's number
-  /// among all such calls. They leave its memory alone from then on.
+  /// Not 0: a rank has abandoned a call in which peers may access its private memory; the number of that call among
+  /// those. Peers stop accessing its memory.
   std::atomic<std::uint32_t> abandoned;
 };
 
-/// What one rank tells the others when it arrives at a gate. Two per rank, used in turn: a rank can be at most one
-/// gate ahead, so the other line is still readable. After work in other ranks' private memory `kind` is 0 or an errno,
-/// and `count` the rank whose memory was not to be reached.
+/// Announcement of one rank at a barrier. Double-buffered: a rank can be at most one barrier ahead, so the previous
+/// line stays readable. After access to private memory, `kind` is 0 or an errno and `count` the rank whose memory was
+/// inaccessible.
 struct alignas(lines_apart) Line {
-  std::atomic<std::uint32_t> phase;  ///< number of the gate arrived at; written last
-  std::uint32_t kind;                ///< of the call: what all ranks must have alike
+  std::atomic<std::uint32_t> phase;  ///< number of the barrier arrived at; written last
+  std::uint32_t kind;                ///< properties of the call that must be equal on all ranks
   std::uint64_t count;               ///< elements of the call
   std::uint64_t in;                  ///< offset of the input in the segment, or not_shared
   std::uint64_t out;                 ///< same for the output
-  /// The input itself if it is this small: one cache line is all that moves. Else Addresses. The last bytes of a
-  /// send_recv are Partners.
+  /// The input itself if it fits, so that one cache line is all that moves; else Addresses. For send_recv the last
+  /// bytes are Partners.
   std::array<std::byte, 32> data;
-  /// 1 + the processor that the rank last arrived on; 0: not known. In a cache line of its own, since it is read by who
-  /// waits and seldom changes.
+  /// 1 + the processor on which the rank last arrived; 0: unknown. In a separate cache line, since waiting ranks read
+  /// it and it seldom changes.
   alignas(cache_line) std::atomic<std::int32_t> processor;
-  /// Of the first of a rank's two: not 0 while it may be at work on other ranks' private memory.
+  /// In the first line of a rank: not 0 while it may access other ranks' private memory.
   std::atomic<std::uint32_t> working;
 };
 static_assert(offsetof(Line, data) + sizeof(Line::data) == cache_line);
@@ -62,13 +61,13 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
 inline constexpr std::uint64_t not_shared = ~std::uint64_t{0};
 
-/// Where input and output are in the rank's own process, for peers that can reach into it.
+/// Addresses of input and output in the rank's process, for cross-process copies.
 struct Addresses {
   std::uint64_t in;
   std::uint64_t out;
 };
 
-/// Of a send_recv: which rank gets this one's input, and whose input this one gets.
+/// The destination and source ranks of a send_recv.
 struct Partners {
   std::int32_t to;
   std::int32_t from;
@@ -76,10 +75,10 @@ struct Partners {
 
 constexpr std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-/// Offsets in the segment.
+/// Offsets in the segment, in bytes.
 class Layout {
  public:
-  /// Bytes of a slot: reading everything costs ranks^2 x size in all, but saves the second gate.
+  /// Bytes of a slot: all ranks together read ranks^2 x size, but save the second barrier.
   static constexpr std::size_t slot_bytes = 8 << 10;
 
   Layout(int size, std::size_t buffer_bytes)
@@ -91,25 +90,25 @@ class Layout {
   [[nodiscard]] std::size_t slot(int rank, unsigned parity) const {
     return slots() + (2 * at(rank) + parity) * slot_bytes;
   }
-  /// Two places per rank that are filled in turn with what it gives, and two for what it has reduced.
+  /// Two staging areas per rank for packed input, used alternately, and two for reduced data.
   [[nodiscard]] std::size_t packed(int rank, unsigned parity) const {
     return staging() + (4 * at(rank) + parity) * staging_bytes_;
   }
   [[nodiscard]] std::size_t reduced(int rank, unsigned parity) const { return packed(rank, 2 + parity); }
-  /// Bytes of each of these.
+  /// Bytes of each staging area.
   [[nodiscard]] std::size_t staging_bytes() const { return staging_bytes_; }
-  /// The two that the caller uses.
+  /// The rank's send (0) or receive (1) buffer.
   [[nodiscard]] std::size_t buffer(int rank, unsigned which) const {
     return buffers() + (2 * at(rank) + which) * round_up(buffer_bytes_, page_bytes);
   }
   [[nodiscard]] std::size_t buffer_bytes() const { return buffer_bytes_; }
-  /// Where the buffers begin, and everything ends.
+  /// Start of the buffers, and end of the segment.
   [[nodiscard]] std::size_t buffers() const { return staging() + 4 * ranks_ * staging_bytes_; }
   [[nodiscard]] std::size_t end() const { return buffers() + 2 * ranks_ * round_up(buffer_bytes_, page_bytes); }
 
  private:
   static constexpr std::size_t page_bytes = 4096;
-  /// What is given, and what is reduced of it, twice each, fits into a second-level cache.
+  /// Packed and reduced data, twice each, fit in a second-level cache.
   static constexpr std::size_t min_staging_bytes = 256 << 10;
   static constexpr std::size_t min_staged_block = 1 << 10;
 
@@ -124,17 +123,17 @@ class Layout {
 
 /// Memory shared by the processes of one machine.
 ///
-/// It is a memfd, which the others open as /proc/<pid>/fd/<number>: it has no name in any file system, so nothing
-/// is left behind even if every rank is killed at once, and a container with a /dev/shm of 64 MB does not limit
-/// it. (A name in /dev/shm that is unlinked soon would have both faults.) The file is sealed against shrinking and
-/// its pages are reserved before use: running out of memory is an error of `reserve`, not a SIGBUS later.
+/// It is a memfd, which peers open as /proc/<pid>/fd/<number>. It has no name in a file system, so nothing is left
+/// behind even if all ranks are killed at once, and the size of /dev/shm (64 MB in many containers) does not limit it.
+/// The file is sealed against shrinking and its pages are reserved before use: a lack of memory is an error of
+/// reserve(), not a later SIGBUS.
 class Segment {
  public:
-  /// All zero. `bytes` is only address space until it is reserved or touched.
+  /// All zero. `bytes` is only address space until reserved or touched.
   [[nodiscard]] static Result<std::shared_ptr<Segment>> create(std::size_t bytes);
 
-  /// `where` is what the creator's where() said; the creator must still have it open. Ranks that are threads of
-  /// one process get the same mapping. Fails with `unavailable` if this process may not or cannot reach it.
+  /// `location` is the creator's location(); the creator must still have the file open. Ranks that are threads of one
+  /// process share the mapping. Fails with `unavailable` if this process cannot access it.
   [[nodiscard]] static Result<std::shared_ptr<Segment>> open(const std::string& location);
 
   Segment(const Segment&) = delete;
@@ -143,12 +142,12 @@ class Segment {
 
   [[nodiscard]] const std::string& location() const { return location_; }
   [[nodiscard]] std::byte* data() const { return data_; }
-  /// As asked for; the file itself is whole pages.
+  /// As requested; the file itself consists of whole pages.
   [[nodiscard]] std::size_t size() const { return size_; }
-  /// "2 MiB pages" where the system has reserved enough of them, else "4 KiB pages", or that some may be larger.
+  /// "2 MiB pages" if the system has reserved enough of them, else "4 KiB pages" or a note that some may be larger.
   [[nodiscard]] std::string pages() const;
 
-  /// Gives [offset, offset + bytes) real memory. Fails with `unavailable`.
+  /// Allocates memory for [offset, offset + bytes). Fails with `unavailable`.
   [[nodiscard]] Result<void> reserve(std::size_t offset, std::size_t bytes) const;
 
  private:
@@ -160,7 +159,7 @@ class Segment {
   std::string location_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t page_ = 0;  ///< bytes of a page of the file
+  std::size_t page_ = 0;  ///< page size of the file, in bytes
 };
 
 }  // namespace ddrun::collectives

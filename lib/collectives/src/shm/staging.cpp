@@ -9,7 +9,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Outputs of this size together do not stay in any cache.
+/// Outputs of this total size exceed any cache.
 constexpr std::size_t stream_bytes = std::size_t{8} << 20;
 
 bool only_root_has_output(Collective collective) {
@@ -83,7 +83,7 @@ Stores stores_of(const Call& call, int size, bool in_place) {
 
 namespace {
 
-/// Whether every rank reduces a slice, and the slices are put together then.
+/// Whether each rank reduces a slice and the slices are then combined.
 bool sliced(const Call& call) {
   return call.collective == Collective::all_reduce || call.collective == Collective::reduce;
 }

@@ -11,11 +11,11 @@
 
 namespace ddrun::collectives {
 
-/// The same part of every block of a call, and how it lies where a rank gives it to the others.
+/// The same part of every block of a call, and its layout in a staging area.
 struct Part {
-  std::size_t begin = 0;   ///< element of each block
+  std::size_t begin = 0;   ///< first element within each block
   std::size_t count = 0;   ///< elements
-  std::size_t stride = 0;  ///< bytes from one block to the next in such a place
+  std::size_t stride = 0;  ///< bytes from one block to the next in the staging area
 };
 
 /// Whether other ranks need `rank`'s input.
@@ -23,44 +23,45 @@ struct Part {
 /// Whether `rank` has an output.
 [[nodiscard]] bool has_output(const Call& call, int rank);
 
-/// Copies what the others need of this rank's input to `place`: of calls with a block for every rank, each of theirs.
+/// Copies the part of this rank's input that the others need to `place`; with a block for every rank, each of their
+/// blocks.
 void pack(const Call& call, int rank, int size, const Part& part, std::byte* place);
 
-/// Makes this rank's output of what the others have given; `places` are all ranks', of which its own is not read.
-/// `from` is room for a pointer per rank.
+/// Makes this rank's output of the packed parts of all ranks in `places` (its own is read from the input). `from` has
+/// room for a pointer per rank.
 void unpack(const Call& call, int rank, const Part& part, std::span<const std::byte* const> places,
             std::span<const void*> from, Stores stores);
 
-/// Whether the results of a call, all ranks' together, stay in no cache and so need not be read into one. Results of
-/// reductions in place lie where inputs were just read.
+/// Streaming if the results of all ranks together exceed the caches. Reductions in place use normal stores, as their
+/// outputs were just read.
 [[nodiscard]] Stores stores_of(const Call& call, int size, bool in_place);
 
-/// Collectives on memory that not every rank reaches, part by part through places in the segment that every rank does.
+/// Collectives on private memory, part by part through the segment.
 ///
-/// Between two gates each rank gives the next part, and takes the one that was given before. Of reductions with one
-/// result, each rank reduces a slice of the part given before, and takes all slices of the one before that. So there is
-/// one gate per part, and what is given and taken at the same time lies in different places.
+/// Between two barriers each rank packs the next part and unpacks the previous one. For reductions with one result each
+/// rank reduces a slice of the previous part and copies all slices of the one before. So there is one barrier per part,
+/// and areas being written are never read at the same time.
 class Staging {
  public:
-  /// All of it outlives this object. `segment` is laid out as `layout` says.
+  /// All arguments must outlive this object. `segment` is laid out by `layout`.
   Staging(std::byte* segment, const Layout& layout, ShmBarrier& barrier, int rank, int size);
 
-  /// Whether `rank` has anything to give in such a call.
+  /// Whether `rank` packs anything in such a call.
   [[nodiscard]] static bool has_input(const Call& call, int rank);
 
-  /// May come before the gate at which the ranks compare their calls: gives the first part.
+  /// Packs the first part, before the barrier at which the ranks compare their calls.
   void begin(const Call& call);
 
-  /// `begun`: all ranks that give something have begun before the last gate.
+  /// `begun`: all ranks with input called begin() before the last barrier.
   [[nodiscard]] Result<void> run(const Call& call, bool begun, Deadline deadline);
 
  private:
-  /// How a call is cut: `parts` of `count` elements each, or less at the end, of every block.
+  /// Division of a call into `parts` of at most `count` elements of every block.
   struct Cut {
     bool sliced = false;
-    std::size_t block = 0;   ///< elements of a block, which is a slice where these are cut
+    std::size_t block = 0;   ///< elements of a block, or of a slice if sliced
     std::size_t count = 0;   ///< elements of a part
-    std::size_t stride = 0;  ///< bytes from one block to the next in a place
+    std::size_t stride = 0;  ///< bytes from one block to the next in the staging area
     std::size_t parts = 0;
   };
   [[nodiscard]] Cut cut(const Call& call) const;
@@ -83,8 +84,8 @@ class Staging {
   ShmBarrier& barrier_;
   int rank_;
   int size_;
-  /// Gates that were passed here: what is given in one turn is taken in the next. The first part of a call is given
-  /// in the turn in which the last of the call before is taken.
+  /// Number of barriers: data packed in one round is unpacked in the next. The first part of a call is packed in the
+  /// round that unpacks the last part of the previous call.
   unsigned round_ = 0;
   std::vector<const void*> from_;
   std::vector<const std::byte*> places_;

@@ -52,19 +52,19 @@ void ReduceAndForward::consume(std::size_t offset, std::byte* data, std::size_t 
 
 namespace {
 
-/// n parts of an array, one per rank.
+/// An array divided into n parts, one per rank.
 class Parts {
  public:
-  /// As equal as can be.
+  /// As equal as possible.
   Parts(std::size_t count, int parts) : count_(count), parts_(parts) {}
 
   struct Range {
     std::size_t begin = 0;
     std::size_t count = 0;
   };
-  /// Of elements. Indices go round.
+  /// In elements. Indices wrap around.
   [[nodiscard]] Range operator[](int index) const;
-  /// Elements of the largest.
+  /// Elements of the largest part.
   [[nodiscard]] std::size_t largest() const { return (*this)[0].count; }
 
  private:
@@ -80,16 +80,16 @@ Parts::Range Parts::operator[](int index) const {
   return {i * low + std::min(i, extra), low + (i < extra ? 1 : 0)};
 }
 
-/// Each part is reduced on its way round the ring, in n - 1 steps, and is finished at rank `index + shift` for part
-/// `index`. `finished` is where this rank's own finished part goes. Others' parts, unfinished, are kept where they
-/// belong in `on_the_way`, or in the workspace if that is null or too narrow for numbers.
+/// Each part is reduced along the ring in n - 1 steps; rank `index + shift` ends with part `index`. `finished` receives
+/// this rank's finished part. Other parts are kept unfinished at their positions in `partials`, or in the workspace if
+/// that is null or the accumulator is wider than the element.
 Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator& accumulator, const Parts& parts,
                                  int shift, const std::byte* in, std::byte* finished, std::byte* partials) {
   const int n = peers.size();
   const std::size_t element = accumulator.element_bytes();
   const bool in_workspace = partials == nullptr || accumulator.types_differ();
   const std::size_t most = parts.largest() * accumulator.partial_bytes();
-  // Two in turn: one is sent while the other is being received.
+  // Double-buffered: one is sent while the other is received.
   std::byte* const kept = in_workspace && n > 2 ? ws.mine.at_least(2 * most) : nullptr;
   const std::byte* send = nullptr;
   for (int i = 0; i < n - 1; ++i) {
@@ -112,7 +112,7 @@ Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator&
   return {};
 }
 
-/// All parts go round in n - 1 steps. At the start rank r has part r - shift of `out`.
+/// All parts travel the ring in n - 1 steps. At the start rank r has part r - shift of `out`.
 Result<void> ring_all_gather(Peers& peers, const Parts& parts, int shift, std::byte* out, std::size_t element) {
   for (int i = 0; i < peers.size() - 1; ++i) {
     const auto sent = parts[peers.rank() - shift - i];
@@ -153,8 +153,8 @@ Result<void> all_gather_by_ring(Peers& peers, const Call& call) {
 
 namespace {
 
-/// Pairs need a power of two. What is above it joins: of the first ranks, each even one gives its part to the odd one
-/// after it, which acts for both (Thakur et al. 2005, 4.5).
+/// Pairwise exchange needs a power of two. Of the first ranks, each even one sends its input to the odd one after it,
+/// which acts for both (Thakur et al. 2005, 4.5).
 class PowerOfTwoFold {
  public:
   explicit PowerOfTwoFold(const Peers& peers)
@@ -162,12 +162,12 @@ class PowerOfTwoFold {
         size_(static_cast<int>(std::bit_floor(static_cast<unsigned>(peers.size())))),
         extra_(peers.size() - size_) {}
 
-  /// Gives its part away and gets the result.
+  /// Sends its input and only receives the result.
   [[nodiscard]] bool is_folded() const { return rank_ < 2 * extra_ && rank_ % 2 == 0; }
-  /// Acts for the rank before it as well.
+  /// Acts for the previous rank too.
   [[nodiscard]] bool is_proxy() const { return rank_ < 2 * extra_ && rank_ % 2 == 1; }
   [[nodiscard]] int size() const { return size_; }
-  /// Of a rank that does not give.
+  /// Of a rank that is not folded.
   [[nodiscard]] int virtual_rank() const { return rank_ < 2 * extra_ ? rank_ / 2 : rank_ - extra_; }
   [[nodiscard]] int rank_of(int virtual_rank) const {
     return virtual_rank < extra_ ? 2 * virtual_rank + 1 : virtual_rank + extra_;
@@ -179,7 +179,7 @@ class PowerOfTwoFold {
   int extra_;
 };
 
-/// Those who give part with `ws.mine`, those who take have it merged into theirs.
+/// Folded ranks send their input; proxies combine it with theirs.
 Result<void> fold_in(Peers& peers, const PowerOfTwoFold& fold, const Accumulator& accumulator, std::byte* mine,
                      std::size_t count) {
   const std::size_t bytes = count * accumulator.partial_bytes();
@@ -189,14 +189,14 @@ Result<void> fold_in(Peers& peers, const PowerOfTwoFold& fold, const Accumulator
   return peers.receive({peers.rank() - 1, nullptr, bytes, &sink, accumulator.partial_bytes()});
 }
 
-/// Those who gave get the result.
+/// Folded ranks receive the result.
 Result<void> fold_out(Peers& peers, const PowerOfTwoFold& fold, std::byte* result, std::size_t bytes) {
   if (fold.is_proxy()) return peers.send({peers.rank() - 1, result, bytes});
   if (fold.is_folded()) return peers.receive({peers.rank() + 1, result, bytes});
   return {};
 }
 
-/// All ranks have everything reduced, as numbers in `ws.mine`; `in` has `count` elements.
+/// Leaves the reduction of all ranks' inputs, as partial results, in `ws.mine`; `in` has `count` elements.
 Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& accumulator, const std::byte* in,
                                 std::size_t count) {
   const PowerOfTwoFold fold(peers);
@@ -209,7 +209,7 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& 
     const int other = fold.virtual_rank() ^ mask;
     const int partner = fold.rank_of(other);
     if (auto done = peers.exchange({partner, mine, bytes}, {partner, theirs, bytes}); !done) return done;
-    // The same order at both: that of the ranks.
+    // Both partners combine in rank order.
     if (other < fold.virtual_rank()) accumulator.combine(mine, theirs, mine, count);
     else accumulator.combine(mine, mine, theirs, count);
   }
@@ -264,7 +264,7 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
     }
     const Range own = kept.back();
     accumulator.finish(call.out + own.begin * element, mine + own.begin * number, own.end - own.begin);
-    // The way back: the partner of each step has the other half, finished.
+    // The way back: each step's partner has the other half, finished.
     for (int mask = 1; mask < fold.size(); mask *= 2) {
       const Range half = kept.back();
       kept.pop_back();
@@ -284,7 +284,7 @@ Result<void> all_gather_by_doubling(Peers& peers, Workspace& ws, const Call& cal
   const int n = peers.size();
   const std::size_t bytes = call.bytes();
   const auto blocks = [bytes](int count) { return static_cast<std::size_t>(count) * bytes; };
-  // From this rank's own block on, going round.
+  // Blocks in order from this rank's own, wrapping around.
   std::byte* const rotated = ws.mine.at_least(blocks(n));
   copy_bytes(rotated, call.in, bytes);
   for (int have = 1; have < n; have *= 2) {
@@ -307,8 +307,8 @@ Result<void> dissemination_barrier(Peers& peers) {
 
 namespace {
 
-/// A binomial tree whose root is the call's: places count from there, going round. A place's parent is it without its
-/// lowest bit; its subtree are the places up to that bit further.
+/// A binomial tree over ranks relative to the call's root. A rank's parent is its relative rank without the lowest set
+/// bit; its subtree contains the ranks up to that bit further.
 class Tree {
  public:
   Tree(const Peers& peers, int root)
@@ -317,16 +317,16 @@ class Tree {
   [[nodiscard]] int relative_rank() const { return relative_rank_; }
   [[nodiscard]] int rank_of(int relative_rank) const { return (relative_rank + root_) % size_; }
   [[nodiscard]] int parent() const { return rank_of(relative_rank_ & (relative_rank_ - 1)); }
-  /// Of the root, a power of two that is not below the group's size.
+  /// For the root, the power of two that is at least the group's size.
   [[nodiscard]] int subtree_span() const {
     return relative_rank_ == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(size_)))
                                : relative_rank_ & -relative_rank_;
   }
-  /// Places of the subtree `distance` further.
+  /// Size of the child subtree at `distance`.
   [[nodiscard]] int subtree_size_at(int distance) const {
     return std::min(distance, size_ - relative_rank_ - distance);
   }
-  /// Places of this rank's own subtree.
+  /// Size of this rank's own subtree.
   [[nodiscard]] int subtree_size() const { return std::min(subtree_span(), size_ - relative_rank_); }
 
  private:
@@ -372,7 +372,7 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
   const bool first = tree.relative_rank() == 0;
   const bool last = tree.relative_rank() == peers.size() - 1;
   const std::byte* const source = first ? call.in : call.out;
-  // A piece is sent on while the next one comes in.
+  // A piece is forwarded while the next one is received.
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
     Outgoing out;
     Incoming in;
@@ -406,7 +406,7 @@ Result<void> reduce_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   return {};
 }
 
-/// From the rank after the root round to the root, which is the last to add its own.
+/// From the rank after the root along the ring to the root, which adds its own input last.
 Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std::size_t piece_bytes) {
   const Tree tree(peers, call.root);
   const Accumulator accumulator(call, peers.size());
@@ -415,7 +415,7 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
   const bool last = tree.relative_rank() == 0;
   const std::size_t element = accumulator.element_bytes();
   const std::size_t most = pieces.most * accumulator.partial_bytes();
-  // Two in turn: one is sent on while the other is being received.
+  // Double-buffered: one is forwarded while the other is received.
   std::byte* const kept = first || last ? nullptr : ws.mine.at_least(2 * most);
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
     const std::byte* const own = i < pieces.number() ? call.in + pieces.begin(i) * element : nullptr;
@@ -423,7 +423,7 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
       if (auto sent = peers.send({peers.at(1), own, pieces.count(i) * element}); !sent) return sent;
       continue;
     }
-    // What comes from the first rank is its input.
+    // The first rank of the chain sends its input, not partial results.
     const bool numbers = tree.rank_of(1) != peers.at(-1);
     std::byte* const to = last ? call.out + pieces.begin(i) * element : kept + i % 2 * most;
     ReduceAndForward sink(accumulator, ws.piece, {own, to, numbers, last});
@@ -505,11 +505,11 @@ Result<void> scatter_directly(Peers& peers, const Call& call) {
 
 namespace {
 
-/// What is sent from the place where something else is received is copied first, this much at a time. On all ranks
-/// alike, as the two sides of a message must name the same length.
+/// In place, data is copied in pieces of this size before the same memory receives. On all ranks, as both ends of a
+/// message must use the same length.
 constexpr std::size_t exchange_piece = 4 << 20;
 
-/// Sends `bytes` of `in` and receives as many at `out`, which may be the same place.
+/// Sends `bytes` of `in` and receives as many at `out`, which may be the same memory.
 Result<void> exchange_in_pieces(Peers& peers, Workspace& ws, int to, const std::byte* in, int from, std::byte* out,
                                 std::size_t bytes) {
   std::size_t at = 0;
@@ -553,10 +553,10 @@ Result<void> send_and_receive(Peers& peers, Workspace& ws, const Call& call) {
 }
 
 Plan plan_for(int ranks) {
-  // Medians of where the algorithms cost the same by the model of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization
-  // of Collective Communication Operations in MPICH", Int. J. of High Performance Computing Applications 19(1), 2005,
-  // with costs measured over the loopback and between two hosts of one machine, 2 to 16 ranks. Ranks beyond a power of
-  // two take two more steps in doubling and halving.
+  // Medians of the break-even sizes by the model of R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective
+  // Communication Operations in MPICH", Int. J. of High Performance Computing Applications 19(1), 2005, with costs
+  // measured over the loopback and between two hosts of one machine, 2 to 16 ranks. Ranks beyond a power of two need
+  // two more steps in doubling and halving.
   const bool power = std::has_single_bit(static_cast<unsigned>(ranks));
   Plan plan;
   plan.doubling = ranks == 2 ? 256 << 10 : power ? 32 << 10 : 16 << 10;

@@ -8,7 +8,7 @@ namespace ddrun::collectives {
 
 namespace {
 
-/// Between machines: one stream is one flow for the network, which puts it on one queue and one processor.
+/// One stream is one flow, which the network handles with one queue and one processor.
 constexpr int streams_between_machines = 4;
 
 }  // namespace
@@ -65,8 +65,8 @@ Result<void> TcpCommunicator::run(const Call& call, Deadline deadline) {
   return {};
 }
 
-/// A rank sees only some of the others. A rank that fails says so in the store before it hangs up, so that the others,
-/// who then see that, know what came first.
+/// A rank has links to some peers only. A failing rank writes the cause to the store before it closes its links, so
+/// that peers that see the closed links report the first failure.
 Error TcpCommunicator::first_failure(Error mine) {
   failed_ = true;
   const std::string text = concat(static_cast<int>(mine.code), ' ', mine.message);

@@ -14,26 +14,26 @@ namespace ddrun::collectives {
 
 struct TcpOptions {
   std::size_t buffer_bytes = 0;
-  /// Connections of a link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
+  /// Connections per link, 1 to TcpLinks::max_streams; 0: chosen. Equal on all ranks.
   int streams = 0;
-  /// Whether more ranks run on this machine than it has processors, so that none should wait awake.
+  /// Whether this machine has more ranks than processors, so that none should spin.
   bool oversubscribed = true;
-  /// Which algorithm for which size, for tests; equal on all ranks. None: plan_for().
+  /// For tests: algorithm limits; equal on all ranks. Default: plan_for().
   std::optional<Plan> plan{};
 };
 
-/// All collectives over connections between the ranks; see TcpLinks, TcpTransfer and the algorithms.
+/// Collectives over TCP connections; see TcpLinks, TcpTransfer and the algorithms.
 class TcpCommunicator final : public Communicator {
  public:
   [[nodiscard]] static Result<std::unique_ptr<TcpCommunicator>> connect(const Group& group, const TcpOptions& options,
                                                                         Deadline deadline);
-  /// Tells the peers that this rank leaves as it should, if nothing has failed.
+  /// Sends leave notices to the peers, unless a call has failed.
   ~TcpCommunicator() override;
 
   [[nodiscard]] std::string_view name() const override { return "tcp"; }
   /// "4 streams"
   [[nodiscard]] std::string details() const override;
-  /// Looks at the next rank only; the ranks before learn of its end by this one's.
+  /// Checks the next rank of the ring only; a lost rank's predecessor exits in turn, so all ranks notice.
   [[nodiscard]] std::optional<Error> async_error() override;
   [[nodiscard]] std::span<std::byte> send_buffer() override { return {buffers_.data(), buffer_bytes_}; }
   [[nodiscard]] std::span<std::byte> recv_buffer() override { return {buffers_.data() + distance_, buffer_bytes_}; }
@@ -50,7 +50,7 @@ class TcpCommunicator final : public Communicator {
   Workspace workspace_;
   Plan plan_;
   std::size_t buffer_bytes_;
-  std::size_t distance_;  ///< from the send buffer to the receive buffer: whole pages
+  std::size_t distance_;  ///< from the send to the receive buffer: whole pages
   PrivateMemory buffers_;
   bool failed_ = false;
 };

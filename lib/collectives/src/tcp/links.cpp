@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t token_length = 32;
-/// How long a caller may take to say who it is, and how many may do so at a time.
+/// Time limit for a peer's hello, and limit of connections waiting for one.
 constexpr auto hello_timeout = 2s;
 constexpr std::size_t max_pending = 1024;
 
@@ -38,7 +38,7 @@ Result<Listener> listen_on(const std::string& address) {
   return std::move(listeners->front());
 }
 
-/// Until the connection is made or refused: errno, or ETIMEDOUT once the deadline has passed.
+/// Waits until the connection is made or refused: 0 or an errno, ETIMEDOUT after the deadline.
 int finish_connecting(int fd, Deadline deadline) {
   pollfd one{fd, POLLOUT, 0};
   while (poll(&one, 1, poll_timeout(deadline)) <= 0) {
@@ -80,12 +80,12 @@ Result<TcpLinks> TcpLinks::connect(const Group& group, Deadline deadline) {
   if (!endpoints) return tl::unexpected(endpoints.error());
   links.endpoints_ = std::move(*endpoints);
 
-  // Calling first cannot block a rank: the peer's queue answers before the peer does.
+  // Connecting first cannot deadlock: the kernel's accept queue completes connections.
   if (auto connected = links.connect((group.rank + 1) % group.size, 1, deadline); !connected) {
     return tl::unexpected(connected.error());
   }
   if (auto connected = links.accept_previous(deadline); !connected) return tl::unexpected(connected.error());
-  // A rank that is lost from here on is seen by a connected neighbour.
+  // From here on a lost rank is detected by a connected neighbour.
   if (auto all_connected = exchange(group, "connected", "yes", deadline); !all_connected) {
     return tl::unexpected(all_connected.error());
   }
@@ -103,12 +103,12 @@ Result<void> TcpLinks::accept_previous(Deadline deadline) {
     }
     polled.clear();
     add_poll_fds(polled);
-    // Who takes too long to say its word is not waited for; see answer().
+    // Wakes up in time to drop peers whose hello is late.
     poll(polled.data(), polled.size(), poll_timeout(std::min(deadline, Clock::now() + hello_timeout)));
   }
 }
 
-/// A place is "address port word", as the peer published it.
+/// An endpoint is "address port token", as published by the peer.
 Result<TcpLinks::Endpoint> TcpLinks::endpoint_of(int peer) const {
   const std::string& text = endpoints_[static_cast<std::size_t>(peer)];
   const std::vector<std::string> fields = split(text, ' ');
@@ -135,7 +135,7 @@ Result<void> TcpLinks::connect(int peer, int streams, Deadline deadline) {
   if (first >= wanted) return {};
   const auto endpoint = endpoint_of(peer);
   if (!endpoint) return tl::unexpected(endpoint.error());
-  // All begin before the first is waited for.
+  // Start all connections before waiting for the first.
   while (link.size() < wanted) {
     UniqueFd fd(socket(endpoint->at.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd) return connect_error(peer, errno);
@@ -150,7 +150,7 @@ Result<void> TcpLinks::connect(int peer, int streams, Deadline deadline) {
     if (const int error = finish_connecting(link[i].get(), deadline); error != 0) return connect_error(peer, error);
     HelloMessage hello{{}, static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(i)};
     std::memcpy(hello.token.data(), endpoint->token.data(), token_length);
-    // A new connection always has room for this little.
+    // The buffer of a new connection always has room for a hello.
     if (send(link[i].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(hello))) {
       return connect_error(peer, errno);
     }
@@ -158,13 +158,14 @@ Result<void> TcpLinks::connect(int peer, int streams, Deadline deadline) {
   return {};
 }
 
-/// A rank listens from before it told others where until it ends: what its system answers by itself says that it has.
+/// A rank listens from before it publishes its endpoint until it exits, so a reset, or a refusal on the same host,
+/// means it has exited.
 tl::unexpected<Error> TcpLinks::connect_error(int peer, int error) const {
   const auto address = [this](int rank) {
     const std::string& endpoint = endpoints_[static_cast<std::size_t>(rank)];
     return std::string_view(endpoint).substr(0, endpoint.find(' '));
   };
-  // From another machine it may be a firewall that refuses.
+  // Between machines a firewall may refuse.
   const bool refused_here = error == ECONNREFUSED && address(peer) == address(rank_);
   if (error == ECONNRESET || error == EPIPE || refused_here) {
     return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
@@ -206,7 +207,7 @@ TcpLinks::Hello TcpLinks::read_hello(PendingPeer& pending) const {
     if (got < 0 && errno == EAGAIN) return Hello::incomplete;
     if (got <= 0) return Hello::invalid;
     pending.have += static_cast<std::size_t>(got);
-    // Hung up on at the first wrong letter.
+    // Close at the first wrong character.
     const std::size_t length = std::min(pending.have, token_length);
     if (std::memcmp(pending.received.data(), token_.data(), length) != 0) return Hello::invalid;
   }
@@ -268,7 +269,7 @@ Result<void> TcpWatch::read_notices(const TcpLinks& links, int peer) {
   return peer == next() ? compare() : Result<void>();
 }
 
-/// The next rank may have said it before this one came to that call.
+/// The next rank's notice may have arrived before this rank began that call.
 Result<void> TcpWatch::compare() const {
   if (next_notice_.call != number_ || number_ == 0) return {};
   if (next_notice_.kind == kind_of(call_) && next_notice_.count == call_.count) return {};
@@ -285,7 +286,7 @@ void TcpWatch::send_leave_notice(const TcpLinks& links, int size) {
   for (int peer = 0; peer < size; ++peer) send_notice(links.from(peer, 0), {leaving, 0, 0});
 }
 
-/// Notices are so few and small that there is always room for one.
+/// Notices are so few and small that the socket buffer always has room.
 void TcpWatch::send_notice(int fd, const Notice& notice) {
   if (fd >= 0) (void)!send(fd, &notice, sizeof(notice), MSG_NOSIGNAL | MSG_DONTWAIT);
 }

@@ -13,29 +13,28 @@
 
 namespace ddrun::collectives {
 
-/// The connections of one rank. A link has a direction: the sender connects to the receiver, who answers; it has one
-/// or more streams, each a connection. The links of the ring are made at the start, the others when a rank needs
-/// them, so that a rank has no more descriptors than its calls ask for. All are non-blocking, close-on-exec and
-/// without Nagle's delay. A caller that does not know the random word which was told through the store is hung up on,
-/// and so is one that takes long to say it; neither keeps a rank waiting. No name is ever looked up.
+/// The TCP connections of one rank. A link is directed, from the sender, which connects, to the receiver, and has one
+/// or more streams, each a connection. Links of the ring are made at the start, others on demand, which limits
+/// descriptors. All are non-blocking, close-on-exec and use TCP_NODELAY. A connection is closed unless it sends the
+/// random token from the store within hello_timeout; it never blocks the rank. Addresses are numeric. Not thread-safe.
 class TcpLinks {
  public:
   static constexpr int max_streams = 64;
 
-  /// A group of one, or moved from: no links.
+  /// No links: a group of one, or moved from.
   TcpLinks() = default;
 
-  /// Listens on a free port of `group.address`, tells the others through the store, and connects the ring: one stream
-  /// to the next rank and one from the one before. `timeout` names whom it waited for.
+  /// Listens on a free port of `group.address`, publishes the endpoint in the store and connects the ring: one stream
+  /// to the next rank and one from the previous. Blocks; `timeout` names the missing rank.
   [[nodiscard]] static Result<TcpLinks> connect(const Group& group, Deadline deadline);
 
-  /// Makes what is lacking of the first `streams` streams to `peer`. Waits for the peer's machine, not for the peer:
-  /// its queue answers. `connection_lost` if that rank does not listen any more.
+  /// Opens the missing ones of the first `streams` streams to `peer`. Blocks for the peer's kernel, not for the peer.
+  /// `connection_lost` if the peer no longer listens.
   [[nodiscard]] Result<void> connect(int peer, int streams, Deadline deadline);
 
-  /// Answers all who call now; does not wait. `unavailable` when descriptors run out.
+  /// Accepts connections and reads hellos; does not block. `unavailable` if no descriptors are left.
   [[nodiscard]] Result<void> accept_pending();
-  /// Adds what becomes ready when answer() has something to do.
+  /// Appends the descriptors whose readiness accept_pending() handles.
   void add_poll_fds(std::vector<pollfd>& polled) const;
 
   /// The descriptor of a stream to or from `peer`; -1 while there is none.
@@ -45,7 +44,7 @@ class TcpLinks {
   /// Whether all ranks listen on the same address.
   [[nodiscard]] bool one_machine() const;
 
-  /// Hangs up on all ranks and listens no more. All that are connected see it.
+  /// Closes all links and the listener; connected peers notice.
   void close();
 
  private:
@@ -54,13 +53,13 @@ class TcpLinks {
     SocketAddress at;
     std::string token;
   };
-  /// What a caller says first, in the byte order of the machine: all ranks have the same program.
+  /// First message of a connecting peer, in native byte order, as all ranks run the same program.
   struct HelloMessage {
     std::array<char, 32> token;  ///< hexadecimal digits
     std::uint32_t rank;
     std::uint32_t stream;
   };
-  /// A caller that has not said yet which rank it is.
+  /// An accepted connection whose hello is incomplete.
   struct PendingPeer {
     UniqueFd fd;
     std::array<char, sizeof(HelloMessage)> received;
@@ -81,41 +80,41 @@ class TcpLinks {
   Listener listener_;
   Acceptor acceptor_;
   std::string token_;
-  std::vector<std::string> endpoints_;  ///< "address port word" by rank, as it was told
+  std::vector<std::string> endpoints_;  ///< "address port token" by rank, as published
   std::vector<Streams> to_;             ///< by rank
   std::vector<Streams> from_;
   std::vector<PendingPeer> pending_;
 };
 
-/// Who is gone and who makes another call, seen at the end of links where no data comes: a link's receiver sends
-/// nothing but notices. Each rank watches the next one in the ring, whatever it is waiting for, and leaves when that is
-/// lost, so that all learn of it one after the other.
+/// Detects exited peers and different calls on the reverse direction of links, where a receiver sends only notices.
+/// Each rank watches the next one of the ring, whatever else it waits for, and exits if that is lost, so that all ranks
+/// notice in turn.
 class TcpWatch {
  public:
   TcpWatch(int rank, int size);
 
-  /// The call that this rank is making now, the `number`-th.
+  /// Starts the `number`-th call of this rank.
   void begin(const Call& call, std::uint64_t number);
 
-  /// Whether there is a link to `peer` to listen on, and nothing final was heard from there.
+  /// Whether there is a link to `peer` and it has not left.
   [[nodiscard]] bool can_read(const TcpLinks& links, int peer) const;
-  /// Takes the notices from `peer`, if there are any; does not block. `connection_lost` if it is gone without a word,
+  /// Reads notices from `peer`; does not block. `connection_lost` if it closed the link without a leave notice,
   /// `invalid_argument` if it makes another call.
   [[nodiscard]] Result<void> read_notices(const TcpLinks& links, int peer);
-  /// Whether `peer` has left, as it should or not: it will never send anything again.
+  /// Whether `peer` has left or exited: it will send nothing more.
   [[nodiscard]] bool has_left(int peer) const { return left_[static_cast<std::size_t>(peer)] != 0; }
 
-  /// Tells the rank before which call this is; for who has waited long. Once per call.
+  /// Sends this rank's current call to the previous rank. Used after a long wait, once per call.
   void send_call_notice(const TcpLinks& links);
-  /// Tells every rank that has a link to this one that it leaves as it should.
+  /// Sends a leave notice to every rank with a link to this one.
   static void send_leave_notice(const TcpLinks& links, int size);
 
   [[nodiscard]] int next() const { return (rank_ + 1) % size_; }
 
  private:
-  /// In the byte order of the machine: all ranks have the same program.
+  /// In native byte order, as all ranks run the same program.
   struct Notice {
-    std::uint64_t call = 0;  ///< number of the call that it waits in, or leaving
+    std::uint64_t call = 0;  ///< number of the call it waits in, or `leaving`
     std::uint64_t kind = 0;
     std::uint64_t count = 0;
   };
@@ -133,9 +132,9 @@ class TcpWatch {
   Call call_;
   std::uint64_t number_ = 0;
   bool notice_sent_ = false;
-  std::vector<PartialNotice> partial_;  ///< by rank: a notice that is not whole yet
+  std::vector<PartialNotice> partial_;  ///< by rank: an incomplete notice
   std::vector<unsigned char> left_;     ///< by rank
-  Notice next_notice_;                  ///< the last one of the next rank
+  Notice next_notice_;                  ///< the latest of the next rank
 };
 
 }  // namespace ddrun::collectives

@@ -8,10 +8,10 @@ namespace ddrun::collectives {
 
 inline constexpr int no_peer = -1;
 
-/// For what is kept by rank, or by a host's number.
+/// Converts a rank or other number to an index.
 [[nodiscard]] constexpr std::size_t index_of(int number) { return static_cast<std::size_t>(number); }
 
-/// Takes what arrives, piece by piece, while it is still in the cache.
+/// Receives a message piece by piece, while it is in the cache.
 class RecvSink {
  public:
   RecvSink() = default;
@@ -19,20 +19,19 @@ class RecvSink {
   RecvSink& operator=(const RecvSink&) = delete;
   virtual ~RecvSink() = default;
 
-  /// Bytes `offset` … of the message, whole elements. Each byte comes once; pieces come in any order. What is at `data`
-  /// is not needed afterwards and may be overwritten.
+  /// Bytes from `offset` of the message, whole elements. Each byte is passed once; pieces come in any order. `data` may
+  /// be overwritten.
   virtual void consume(std::size_t offset, std::byte* data, std::size_t bytes) = 0;
 };
 
-/// A message to a rank, or to none. `data` must stay as it is until the exchange ends.
+/// A message to a rank, or none. `data` must not change until the exchange ends.
 struct Outgoing {
   int to = no_peer;
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
 
-/// A message from a rank, or from none: stored at `data`, or handed to `arrival` in pieces of whole elements of
-/// `element` bytes.
+/// A message from a rank, or none: stored at `data`, or passed to `sink` in whole elements of `element` bytes.
 struct Incoming {
   int from = no_peer;
   std::byte* data = nullptr;
@@ -41,8 +40,8 @@ struct Incoming {
   std::size_t element = 1;
 };
 
-/// What an algorithm sees of the group: who it is, and a way to send and receive at once. Messages between two ranks
-/// come in the order in which they were sent; both sides must name the same length.
+/// The group as the algorithms see it. Messages between two ranks are ordered; sender and receiver must use the same
+/// length.
 class Peers {
  public:
   Peers() = default;
@@ -52,12 +51,12 @@ class Peers {
 
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  /// Both at once; returns when `out` may be changed and `in` is there. Other ranks only, never this one.
+  /// Sends and receives at once. Blocks until `out` may be changed and `in` has arrived. Peers must be other ranks.
   [[nodiscard]] virtual Result<void> exchange(const Outgoing& out, const Incoming& in) = 0;
 
   [[nodiscard]] Result<void> send(const Outgoing& out) { return exchange(out, {}); }
   [[nodiscard]] Result<void> receive(const Incoming& in) { return exchange({}, in); }
-  /// The rank `distance` places further round, which may be negative.
+  /// The rank at `distance` along the ring, which may be negative.
   [[nodiscard]] int at(int distance) const { return ((rank() + distance) % size() + size()) % size(); }
 };
 

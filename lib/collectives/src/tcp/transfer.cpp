@@ -17,11 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What is received for an Arrival at a time: small enough to be still in the cache then.
+/// Bytes received at a time for a RecvSink; still in the cache when consumed.
 constexpr std::size_t recv_block_bytes = 128 << 10;
-/// Falling asleep and being woken takes some microseconds; who is about to come is waited for awake.
+/// Sleeping and waking cost some microseconds, so short waits spin.
 constexpr auto spin_time = 50us;
-/// Who has waited this long looks whether something is wrong.
+/// Interval of checks for lost peers during a long wait.
 constexpr auto check_interval = 100ms;
 
 }  // namespace
@@ -54,10 +54,10 @@ void TcpTransfer::begin(const Call& call, Deadline deadline) {
 }
 
 void TcpTransfer::leave() {
-  // Also those that no rank has answered yet.
+  // Includes connections not yet accepted.
   if (size_ > 1) (void)links_.accept_pending();
   TcpWatch::send_leave_notice(links_, size_);
-  // What is closed with something unread resets the connection, and with it what has been sent.
+  // Closing a socket with unread data resets the connection, which discards data already sent.
   for (int peer = 0; peer < size_; ++peer) {
     if (links_.to(peer, 0) >= 0) (void)watch_.read_notices(links_, peer);
   }
@@ -87,7 +87,7 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
   for (RecvBuffer& buffer : recv_buffers_) buffer.pending = 0;
   if (out.to != no_peer) {
     if (auto connected = links_.connect(out.to, static_cast<int>(out_.stripes.size()), deadline_); !connected) {
-      // At the start it was listening.
+      // The peer listened at the start.
       const bool refused = connected.error().cause == std::errc::connection_refused;
       return refused ? peer_lost(out.to) : connected;
     }
@@ -114,7 +114,7 @@ Result<void> TcpTransfer::exchange(const Outgoing& out, const Incoming& in) {
       next_check_ = now + check_interval;
     }
     if (now < spin_until) {
-      // Who is waited for may be waiting for this processor.
+      // The peer may need this processor.
       sched_yield();
       continue;
     }
@@ -127,7 +127,7 @@ Result<void> TcpTransfer::send_some(const Outgoing& out, std::size_t stream, boo
   std::size_t& header_left = out_.header_left;
   const std::size_t header = stream == 0 ? header_left : 0;
   const int fd = links_.to(out.to, static_cast<int>(stream));
-  // Only sendmsg() takes MSG_NOSIGNAL and several places; it changes nothing at either.
+  // sendmsg() takes MSG_NOSIGNAL and several buffers; it modifies neither.
   std::array<iovec, 2> from{{{reinterpret_cast<std::byte*>(&own_header_) + sizeof(Header) - header, header},
                              {const_cast<std::byte*>(out.data) + stripe.offset(), stripe.left()}}};
   msghdr message{};
@@ -181,8 +181,8 @@ Result<void> TcpTransfer::receive_some(const Incoming& in, std::size_t stream, b
   return {};
 }
 
-/// Returns how many bytes the Arrival has got; the rest waits for the rest of its element. The stripe's offset stays
-/// that of the first byte that waits.
+/// Passes whole elements to the sink and returns their bytes; keeps the rest. The stripe's offset stays at the first
+/// kept byte.
 std::size_t TcpTransfer::deliver(const Incoming& in, std::size_t stream, std::size_t got) {
   RecvBuffer& buffer = recv_buffers_[stream];
   const std::size_t have = buffer.pending + got;
@@ -231,22 +231,21 @@ Result<void> TcpTransfer::wait() {
     return fail(Errc::timeout, concat("rank ", receives ? in_.peer : out_.peer, receives ? " sent" : " took",
                                       " nothing in time (it may itself be waiting for another)"));
   }
-  // Nothing is said to a sender whose data is there: it may have left since, and its system would answer with a reset,
-  // which throws away what has come and was not read yet.
+  // No notice to a sender whose data has arrived: it may have left, and its reset would discard unread data.
   return now >= next_check_ && !has_input ? check_slow_peer() : Result<void>();
 }
 
-/// A rank may make another call, or may have died before it called this rank, so that no link shows it.
+/// The peer may make another call, or have exited before it connected.
 Result<void> TcpTransfer::check_slow_peer() {
   watch_.send_call_notice(links_);
   next_check_ = Clock::now() + check_interval;
   if (in_.peer == no_peer || in_.done() || links_.from(in_.peer, 0) >= 0) return {};
-  // The end of this rank's own link to it will tell.
+  // A lost peer closes this rank's own link to it, which is polled.
   if (!watch_.has_left(in_.peer) && links_.connect(in_.peer, 1, deadline_)) return {};
   return check_sender();
 }
 
-/// A rank that has done its part may leave before this one has answered its call: what it sent is still there then.
+/// A peer that is done may leave before this rank has accepted its connection; its data is still readable then.
 Result<void> TcpTransfer::check_sender() {
   if (auto accepted = links_.accept_pending(); !accepted) return accepted;
   return links_.from(in_.peer, 0) >= 0 ? Result<void>() : peer_lost(in_.peer);

@@ -13,16 +13,16 @@
 
 namespace ddrun::collectives {
 
-/// A message is cut into chunks that the streams of a link carry in turn. A multiple of every element's size.
+/// Messages are divided into chunks, which a link's streams carry in turn. A multiple of every element size.
 inline constexpr std::size_t stripe_chunk = 128 << 10;
 
-/// How many of a link's `streams` a message of `bytes` uses: few bytes are not worth a second one.
+/// The number of a link's `streams` that a message of `bytes` uses; small messages use one.
 [[nodiscard]] constexpr int streams_for(std::size_t bytes, int streams) {
   const std::size_t chunks = std::max<std::size_t>(bytes / (2 * stripe_chunk), 1);
   return static_cast<int>(std::min(chunks, static_cast<std::size_t>(streams)));
 }
 
-/// The part of a message that one stream carries, and how far that is: chunks number `stream`, `stream + streams`, ….
+/// One stream's part of a message and its progress: chunks `stream`, `stream + streams`, ….
 class Stripe {
  public:
   Stripe(std::size_t bytes, int stream, int streams)
@@ -33,9 +33,9 @@ class Stripe {
         left_(at_ < bytes ? std::min(chunk_, bytes - at_) : 0) {}
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Where in the message the next byte belongs.
+  /// Position in the message of the next byte.
   [[nodiscard]] std::size_t offset() const { return at_; }
-  /// Bytes that follow each other from there.
+  /// Contiguous bytes from there.
   [[nodiscard]] std::size_t left() const { return left_; }
   /// At most left().
   void advance(std::size_t bytes) {
@@ -56,15 +56,15 @@ class Stripe {
 
 struct TransferOptions {
   int streams = 1;    ///< of each link, for large messages
-  bool spin = false;  ///< whether to look a while before sleeping: only where each rank has a processor of its own
+  bool spin = false;  ///< spin before sleeping; only if each rank has its own processor
 };
 
-/// Moves bytes over a rank's links, both ways at once, on the calling thread. The first message to each rank in a call
-/// says which call this is, so that ranks that make different ones find out. Large messages are cut into chunks that
-/// all streams of a link carry at the same time.
+/// Moves bytes over a rank's links in both directions at once, on the calling thread. The first message to each rank in
+/// a call carries the call's header, so that different calls are detected. Large messages are striped over all streams
+/// of a link.
 ///
-/// Fails with `timeout` (names whom it waited for), `connection_lost` (a rank is gone) or `invalid_argument` (another
-/// rank makes another call). After a failure only close() is allowed.
+/// Blocks. Fails with `timeout` (names the awaited rank), `connection_lost` (a rank has exited) or `invalid_argument`
+/// (another rank makes another call). After a failure only close() is allowed.
 class TcpTransfer final : public Peers {
  public:
   TcpTransfer(const Group& group, TcpLinks links, TransferOptions options);
@@ -72,20 +72,20 @@ class TcpTransfer final : public Peers {
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
 
-  /// What follows belongs to this call and has to end by then.
+  /// Starts a call; later exchanges belong to it and end by `deadline`.
   void begin(const Call& call, Deadline deadline);
   [[nodiscard]] Result<void> exchange(const Outgoing& out, const Incoming& in) override;
 
-  /// Fails if the next rank has died or left, or makes another call than this one made last. Does not block.
+  /// Fails if the next rank has exited or left, or makes another call. Does not block.
   [[nodiscard]] Result<void> check_next_rank();
 
-  /// Says that this rank has done its part and needs no other any more, then close().
+  /// Sends leave notices, then close().
   void leave();
-  /// Hangs up on all ranks, so that they learn that something is wrong here.
+  /// Closes all links, by which the peers notice a failure.
   void close() { links_.close(); }
 
  private:
-  /// In front of a call's data, in the byte order of the machine: all ranks have the same program.
+  /// Precedes a call's data, in native byte order, as all ranks run the same program.
   struct Header {
     std::uint64_t kind = 0;
     std::uint64_t count = 0;
@@ -93,15 +93,15 @@ class TcpTransfer final : public Peers {
   /// One direction of an exchange.
   struct Direction {
     int peer = no_peer;
-    std::size_t header_left = 0;  ///< bytes, before the data of stream 0
+    std::size_t header_left = 0;  ///< bytes, sent before the data of stream 0
     std::vector<Stripe> stripes;  ///< by stream
     [[nodiscard]] bool done() const;
     [[nodiscard]] bool done(std::size_t stream) const;
   };
-  /// What a stream has received for an Arrival: more than it wants at once, less than an element.
+  /// Data of a stream received for a RecvSink.
   struct RecvBuffer {
     std::unique_ptr<std::byte[]> data;
-    std::size_t pending = 0;  ///< bytes that are no whole element yet
+    std::size_t pending = 0;  ///< bytes of an incomplete element
   };
 
   void start(Direction& direction, int peer, std::size_t bytes, std::vector<std::uint64_t>& last_call) const;
@@ -121,11 +121,11 @@ class TcpTransfer final : public Peers {
   Call call_;
   std::uint64_t calls_ = 0;
   Deadline deadline_;
-  Deadline next_check_;  ///< when waited_long() is due
+  Deadline next_check_;  ///< when check_slow_peer() is due
   Direction out_;
   Direction in_;
-  std::vector<std::uint64_t> last_call_sent_;      ///< by rank: the last call that it was sent the header of
-  std::vector<std::uint64_t> last_call_received_;  ///< by rank: the last call whose header it has sent
+  std::vector<std::uint64_t> last_call_sent_;      ///< by rank: the last call whose header was sent to it
+  std::vector<std::uint64_t> last_call_received_;  ///< by rank: the last call whose header was received from it
   Header own_header_;
   Header peer_header_;
   std::vector<RecvBuffer> recv_buffers_;  ///< by stream

@@ -7,38 +7,38 @@
 
 namespace ddrun::collectives {
 
-/// What an element is. Numbers and order are those of ncclDataType_t.
+/// Type of an element. Values and order are those of ncclDataType_t.
 enum class DataType : unsigned char { int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16 };
 
 inline constexpr std::array all_types{DataType::int8,    DataType::uint8,   DataType::int32,   DataType::uint32,
                                       DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
                                       DataType::float64, DataType::bfloat16};
 
-/// Bytes of an element of each.
+/// Bytes of an element, by type.
 inline constexpr std::array<std::size_t, all_types.size()> type_sizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 [[nodiscard]] constexpr std::size_t size_of(DataType type) { return type_sizes[static_cast<std::size_t>(type)]; }
 
-/// As nccl-tests calls it: "int8", "half", "float", "double", "bfloat16", …
+/// The names of nccl-tests: "int8", "half", "float", "double", "bfloat16", …
 [[nodiscard]] std::string_view name_of(DataType type);
 [[nodiscard]] std::optional<DataType> data_type_named(std::string_view name);
 
-/// How the bytes of an element are to be understood.
+/// Interpretation of an element's bytes.
 enum class NumberKind { signed_integer, unsigned_integer, floating };
 [[nodiscard]] NumberKind kind_of(DataType type);
 
-/// How the elements of all ranks become one. Numbers and order are those of ncclRedOp_t.
+/// Reduction operation. Values and order are those of ncclRedOp_t.
 ///
-/// Integers wrap around. avg is the sum divided by the number of ranks; for integers what wrapping has left of the
-/// sum is divided and the quotient cut towards zero. A NaN in any input makes the result NaN, of min and max too.
+/// Integers wrap around. avg is the sum divided by the number of ranks; for integers the wrapped sum is divided and the
+/// quotient truncated towards zero. A NaN in any input makes the result NaN, also for min and max.
 enum class ReduceOp : unsigned char { sum, prod, max, min, avg };
 
 inline constexpr std::array all_ops{ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::min, ReduceOp::avg};
 
-/// As nccl-tests calls it: "sum", "prod", "max", "min", "avg".
+/// The names of nccl-tests: "sum", "prod", "max", "min", "avg".
 [[nodiscard]] std::string_view name_of(ReduceOp op);
 [[nodiscard]] std::optional<ReduceOp> reduce_op_named(std::string_view name);
 
-/// What a group does together. `count` is that of a Call; n is the number of ranks. Blocks are of `count` elements.
+/// A collective operation. `count` is that of a Call, n the number of ranks; a block has `count` elements.
 enum class Collective : unsigned char {
   barrier,         ///< no rank returns before all have called
   all_reduce,      ///< all get the reduction of all inputs
@@ -59,16 +59,16 @@ inline constexpr std::array all_collectives{Collective::barrier,  Collective::al
 
 /// "all_reduce", "reduce_scatter", …
 [[nodiscard]] std::string_view name_of(Collective collective);
-/// The same back; '-' is as good as '_', and neither is needed ("allreduce", "all-to-all").
+/// The inverse; '-' and '_' are equal and may be omitted ("allreduce", "all-to-all").
 [[nodiscard]] std::optional<Collective> collective_named(std::string_view name);
 
-/// Whether elements are reduced, so that the operation matters.
+/// Whether the collective uses a ReduceOp.
 [[nodiscard]] bool reduces(Collective collective);
-/// Whether one rank, the root, has another part than the others.
+/// Whether the collective uses a root rank.
 [[nodiscard]] bool has_root(Collective collective);
 
-/// How many blocks a rank's input and output have. Of gather, only the root's output is used; of scatter, only the
-/// root's input; of reduce, only the root's output.
+/// Number of blocks of a rank's input and output. gather and reduce use only the root's output, scatter only the root's
+/// input.
 struct Blocks {
   std::size_t in = 1;
   std::size_t out = 1;

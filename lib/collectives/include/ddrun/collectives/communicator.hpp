@@ -21,65 +21,66 @@ class TcpClient;
 
 namespace ddrun::collectives {
 
-/// How the data travels.
+/// Transport of the data.
 enum class Backend : unsigned char {
   automatic,  ///< nccl if there is a GPU per rank, else shm if every rank can reach the same shared memory, else tcp
   nccl,       ///< NVIDIA's library, between GPUs
-  shm,        ///< memory shared by processes of one machine
-  tcp,        ///< connections between the ranks
-  gloo,       ///< the Gloo library, as a second opinion
+  shm,        ///< memory shared by the processes of one machine
+  tcp,        ///< TCP connections between the ranks
+  gloo,       ///< the Gloo library, for comparison
 };
 
-/// All of them, in the order of their table (src/back_ends.cpp).
+/// All back ends, in the order of the table in src/back_ends.cpp.
 [[nodiscard]] std::span<const Backend> backends();
 
-/// As the option that chooses it: "auto", "nccl", "shm", "tcp", "gloo".
+/// The value of --backend: "auto", "nccl", "shm", "tcp", "gloo".
 [[nodiscard]] std::string_view name_of(Backend backend);
 [[nodiscard]] std::optional<Backend> backend_named(std::string_view name);
 
-/// Whether this build and this machine have what a back end needs, without any peer. What it found, in words, or
-/// `unsupported` with what is missing ("this build has no gloo", "no NVIDIA driver: …").
+/// Checks without any peer whether this build and this machine have what the back end needs. Returns a description of
+/// what was found, or `unsupported` with what is missing ("this build has no gloo", "no NVIDIA driver: …").
 [[nodiscard]] Result<std::string> probe(Backend backend);
 
-/// Whether its buffers are in the memory of GPUs. Of `automatic`: false, though it may choose such a back end.
+/// Whether the back end's buffers are in GPU memory. False for `automatic`, although it may choose such a back end.
 [[nodiscard]] bool works_on_gpus(Backend backend);
 
-/// Which ranks act together, and their rendezvous.
+/// The ranks of a communicator, and the store through which they connect.
 struct Group {
   int rank = 0;
   int size = 1;
   /// Not owned; must outlive the Communicator. Used on the calling thread only. May be null for a group of one.
   store::TcpClient* store = nullptr;
-  /// Key space of this group and attempt in the store, for example "allreduce/0/". Never used twice.
+  /// Key prefix of this group and attempt in the store, for example "allreduce/0/". Must not be reused.
   std::string prefix;
   /// Numeric address of this machine that the other ranks can connect to.
   std::string address = "127.0.0.1";
 };
 
-/// One call of a Communicator, as this rank makes it. `in` and `out` have as many blocks of `count` elements as
-/// blocks_of() says, aligned for the type, in any memory that the back end can use. They do not overlap, or are in
-/// place: of all_gather and gather, `in` is this rank's block of `out`; of reduce_scatter and scatter, `out` is this
-/// rank's block of `in`; of the others they are the same memory. What only the root has may be null elsewhere.
+/// Arguments of one collective call on this rank. `in` and `out` have the number of blocks of `count` elements that
+/// blocks_of() returns, are aligned for the type, and may be any memory that the back end can access. They either do
+/// not overlap or are in place: for all_gather and gather, `in` is this rank's block of `out`; for reduce_scatter and
+/// scatter, `out` is this rank's block of `in`; for the others they are equal. A buffer that only the root uses may be
+/// null elsewhere.
 struct Call {
   Collective collective = Collective::all_reduce;
   DataType type = DataType::float32;
-  ReduceOp op = ReduceOp::sum;  ///< used by what reduces()
+  ReduceOp op = ReduceOp::sum;  ///< used if reduces(collective)
   std::size_t count = 0;        ///< elements of a block
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
-  int root = 0;  ///< used by what has_root()
-  int to = 0;    ///< of send_recv: which rank gets `in`; this rank itself, as it were from another: nothing but a copy
-  int from = 0;  ///< of send_recv: whose `in` comes to `out`
+  int root = 0;  ///< used if has_root(collective)
+  int to = 0;    ///< send_recv: the rank that receives `in`; this rank itself: a local copy
+  int from = 0;  ///< send_recv: the rank whose `in` is received into `out`
 
   /// Bytes of a block.
   [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
 };
 
-/// Whether a call's memory is in place; see Call.
+/// Whether input and output are in place; see Call.
 [[nodiscard]] bool in_place(const Call& call, int rank, int size);
 
-/// A hook for tests of what checks results: it stands between one rank and its back end and may make mistakes that
-/// a back end could make. Called on the calling thread, for each call but barriers.
+/// Test hook that corrupts one rank's calls, to test the checking of results. Runs on the calling thread for each call
+/// except barriers.
 class FaultInjector {
  public:
   FaultInjector() = default;
@@ -87,86 +88,84 @@ class FaultInjector {
   FaultInjector& operator=(const FaultInjector&) = delete;
   virtual ~FaultInjector() = default;
 
-  /// What this rank contributes: `call.in`, or as many bytes elsewhere that stay valid until result().
+  /// Called before a call. Returns `call.in` or a buffer of the same size that stays valid until corrupt_output().
   [[nodiscard]] virtual const std::byte* replace_input(const Call& call) { return call.in; }
-  /// After the call has succeeded, before the caller sees `call.out`.
+  /// Called after a successful call, before the caller sees `call.out`.
   virtual void corrupt_output(const Call& /*call*/) {}
 };
 
-/// How shm moves what lies in the callers' own memory.
+/// How shm transfers data in the callers' private memory.
 enum class PrivateCopy : unsigned char {
-  automatic,      ///< across where that is allowed and pays, else staged
-  staged,         ///< in parts, through memory that the ranks share
-  cross_process,  ///< copied by the system from process to process, if it is not small; `unsupported` where it is not
-                  ///< allowed
+  automatic,      ///< cross_process where permitted and faster, else staged
+  staged,         ///< copied in parts through the shared segment
+  cross_process,  ///< copied by the kernel (process_vm_readv), except small data; `unsupported` if denied
 };
 
 struct CommunicatorOptions {
   Backend backend = Backend::automatic;
-  /// Bytes of each of the two buffers that the back end provides; equal on all ranks.
+  /// Bytes of each of the back end's two buffers. Equal on all ranks.
   std::size_t buffer_bytes = 0;
-  /// What has to be equal on all ranks, one line, as words "name=value". connect() fails with `invalid_argument`
-  /// and names both values if it is not.
+  /// Options that must be equal on all ranks, one line of "name=value" fields. On a difference connect() fails with
+  /// `invalid_argument` and names both values.
   std::string must_agree{};
   /// Not owned; must outlive the Communicator. Null: none.
   FaultInjector* fault_injector = nullptr;
-  /// tcp: connections from one rank to another, which large messages are spread over, 1 to 64; 0: chosen. Equal on all
-  /// ranks.
+  /// tcp: connections per pair of ranks for large messages, 1 to 64; 0: chosen. Equal on all ranks.
   int tcp_streams = 0;
-  bool nccl_blocking = false;   ///< nccl, of what is timed: wait for each call before the next
-  int nccl_graph_launches = 0;  ///< not 0: write the calls down as a CUDA graph and launch it so often
+  bool nccl_blocking = false;   ///< nccl, timed calls: wait for each call before the next
+  int nccl_graph_launches = 0;  ///< nccl: > 0: capture the calls as a CUDA graph and launch it this many times
   /// For tests and measurements. Equal on all ranks.
   PrivateCopy private_copy = PrivateCopy::automatic;
 };
 
-/// Collective operations of the ranks of a group. One implementation per way of moving data.
+/// Collective operations of a group of ranks; one implementation per back end.
 ///
-/// Every rank makes the same calls in the same order with equal counts, types, operations and roots. A call blocks
-/// until this rank has its result, the deadline passes (`timeout`), or a peer is known to be gone (`connection_lost`,
-/// naming the rank): it never hangs. Ranks that make different calls get `invalid_argument` with both calls in words.
-/// After any failure of a call the object only repeats that failure. Not thread-safe. What is reduced is the same, bit
-/// for bit, on every rank.
+/// Every rank must make the same calls in the same order with equal counts, types, operations and roots. A call blocks
+/// until this rank has its result, the deadline passes (`timeout`) or a peer has exited (`connection_lost`, naming the
+/// rank); it never hangs. Ranks that make different calls get `invalid_argument` with both calls described. After a
+/// failed call every further call returns the same error. Not thread-safe. Reduced results are bitwise equal on all
+/// ranks.
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
   virtual ~Communicator() = default;
 
-  /// As the option that chooses it: "shm", "tcp".
+  /// The value of --backend: "shm", "tcp".
   [[nodiscard]] virtual std::string_view name() const = 0;
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
-  /// Two arrays of `buffer_bytes` in the memory this back end works on fastest (for shm: where the peers can reach it,
-  /// so that nothing is copied). They live as long as this object, begin at a page, and their content starts undefined.
+  /// Two arrays of `buffer_bytes` in the memory that this back end transfers fastest (shm: the segment, so that peers
+  /// access it without a copy). Page-aligned, initially undefined, owned by the communicator.
   [[nodiscard]] virtual std::span<std::byte> send_buffer() = 0;
   [[nodiscard]] virtual std::span<std::byte> recv_buffer() = 0;
-  /// What reads and writes those buffers.
+  /// Access to the content of those buffers.
   [[nodiscard]] virtual Memory& memory();
 
-  /// What else is worth knowing about how the data travels, in a few words: "4 KiB pages". May be empty.
+  /// Further details of the transport for the report, such as "4 KiB pages". May be empty.
   [[nodiscard]] virtual std::string details() const { return {}; }
 
-  /// A peer that is known to be gone (`connection_lost`, naming the rank), also between calls. Does not wait.
+  /// An exited peer (`connection_lost`, naming the rank), also detected between calls. Does not block.
   [[nodiscard]] virtual std::optional<Error> async_error() { return std::nullopt; }
 
-  /// Empty, or why this back end cannot make such a call ("nccl has no all_to_all in place"). The same on every rank.
+  /// Empty, or why this back end cannot make such a call ("nccl has no all_to_all in place"). Equal on all ranks.
   [[nodiscard]] virtual std::string unsupported_reason(Collective collective, DataType type, ReduceOp op,
                                                        bool in_place) const;
 
-  /// out[i] of all_reduce = in[i] of rank 0 op in[i] of rank 1 op …; the others as Collective says. What the operations
-  /// mean, and how half and bfloat16 are rounded, see ReduceOp and Kernels.
+  /// Makes the call. all_reduce: out[i] = in[i] of rank 0 op in[i] of rank 1 op …; for the others see Collective.
+  /// ReduceOp and Kernels define the operations and the rounding of half and bfloat16.
   [[nodiscard]] Result<void> perform(const Call& call, Deadline deadline);
 
-  /// The same call `times` times, each within `timeout`. Returns what it took in microseconds, as this rank sees it:
-  /// from the first one's start to the last one's end, by the clock that suits the memory.
+  /// Makes the same call `times` times, each within `timeout`. Returns this rank's time in microseconds from the start
+  /// of the first to the end of the last call; GPU back ends measure it on the device.
   [[nodiscard]] Result<double> time(const Call& call, int times, Milliseconds timeout);
 
-  /// An all_reduce of whole arrays; `invalid_argument` if they do not fit together.
+  /// An all_reduce of whole arrays; `invalid_argument` if their sizes do not match.
   [[nodiscard]] Result<void> all_reduce(std::span<const std::byte> in, std::span<std::byte> out, DataType type,
                                         ReduceOp op, Deadline deadline);
 
-  /// The same for arrays of float, which are summed.
+  /// The sum of arrays of float.
   [[nodiscard]] Result<void> sum(std::span<const float> in, std::span<float> out, Deadline deadline) {
     return all_reduce(std::as_bytes(in), std::as_writable_bytes(out), DataType::float32, ReduceOp::sum, deadline);
   }
@@ -177,18 +176,18 @@ class Communicator {
   /// Returns once every rank has called it.
   [[nodiscard]] Result<void> barrier(Deadline deadline);
 
-  /// The call that was begun last, for people: "all_reduce, 4194304 bytes, iteration 1234". Empty before the first.
+  /// The last call begun, for messages: "all_reduce, 4194304 bytes, iteration 1234". Empty before the first.
   [[nodiscard]] std::string last_call() const;
-  /// When it was begun; of many that are timed together, at the latest.
+  /// When that call began; within time(), the latest clock reading.
   [[nodiscard]] Deadline begin_time() const { return begin_time_; }
 
  protected:
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
 
-  /// The call itself, checked as far as one rank can. Not called again after a failure. A barrier has one float in
-  /// place, in the host's memory, that may be summed or not.
+  /// Makes the call. `call` has been validated as far as one rank can; not invoked after a failure. A barrier is passed
+  /// as one float in place in host memory, which the back end may reduce.
   [[nodiscard]] virtual Result<void> run(const Call& call, Deadline deadline) = 0;
-  /// For time(), without a Tap. Back ends that work while the caller goes on have a clock of their own.
+  /// For time(), without a FaultInjector. Back ends that work asynchronously override it with device timing.
   [[nodiscard]] virtual Result<double> run_timed(const Call& call, int times, Milliseconds timeout);
 
  private:
@@ -201,31 +200,31 @@ class Communicator {
   std::uint64_t calls_ = 0;
   Call last_;
   Deadline begin_time_;
-  alignas(float) std::array<std::byte, sizeof(float)> barrier_scratch_{};  ///< what barriers sum
+  alignas(float) std::array<std::byte, sizeof(float)> barrier_scratch_{};  ///< operand of barriers
   FaultInjector* fault_injector_ = nullptr;
-  Result<void> state_;  ///< the failure after which nothing works any more
+  Result<void> state_;  ///< the first failure, returned by all later calls
 };
 
-/// One rank as the others see it.
+/// A rank as its peers see it.
 struct Member {
-  std::string host;  ///< the machine's host name; two machines may share one
+  std::string host;  ///< host name of the machine; not necessarily unique
   int pid = 0;
-  std::string processors{};  ///< those it may run on: "0-3,8"
+  std::string processors{};  ///< the processors it may run on: "0-3,8"
 };
 
 struct Connected {
-  /// For the test's own words: small calls in the memory of the host, which are right even where `communicator` is not,
-  /// and know soon when a peer is gone. The same object where that is shm or tcp.
+  /// For the program's own small messages: works in host memory, is correct even where `communicator` is not, and
+  /// detects exited peers quickly. The same object if that is shm or tcp.
   std::shared_ptr<Communicator> control;
   std::shared_ptr<Communicator> communicator;
   std::vector<Member> members;  ///< by rank
-  /// Why it is this back end, in words: "all 4 ranks are on one machine".
+  /// Why this back end was chosen: "all ranks are on one machine".
   std::string why;
 };
 
-/// Chooses a back end (the same on every rank) and connects the group; blocks until all ranks are there. `timeout`
-/// names those that are not. The buffers are reserved at once, so that too little memory is an error (`unavailable`)
-/// here and no crash later.
+/// Chooses a back end, the same on every rank, and connects the group. Blocks until all ranks have connected; `timeout`
+/// names the missing ranks. Reserves the buffers at once, so that too little memory is an error (`unavailable`) here
+/// and not a crash later.
 [[nodiscard]] Result<Connected> connect(const Group& group, const CommunicatorOptions& options, Deadline deadline);
 
 }  // namespace ddrun::collectives

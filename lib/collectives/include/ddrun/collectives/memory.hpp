@@ -13,14 +13,14 @@
 
 namespace ddrun::collectives {
 
-/// Buffers begin at a page, and those that are reserved at once consist of whole ones.
+/// Alignment of buffers, and unit of reserved memory.
 inline constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
 class Sequence;
 
-/// Reads and writes the memory that a back end works on, which may be that of a device. Spans are whole elements of the
-/// sequence's type. Blocks until it is done; fails only where a device does (`unavailable`).
+/// Access to a back end's buffers, which may be in device memory. Spans hold whole elements of the sequence's type.
+/// Blocks until done. Fails only on device errors (`unavailable`).
 class Memory {
  public:
   Memory() = default;
@@ -28,21 +28,21 @@ class Memory {
   Memory& operator=(const Memory&) = delete;
   virtual ~Memory() = default;
 
-  /// Elements first, first + 1, … of `sequence`.
+  /// Writes elements first, first + 1, … of `sequence`.
   [[nodiscard]] virtual Result<void> fill(std::span<std::byte> data, const Sequence& sequence, std::uint64_t first) = 0;
-  /// How many elements are not those.
+  /// The number of elements that differ from those.
   [[nodiscard]] virtual Result<std::uint64_t> count_wrong(std::span<const std::byte> data, const Sequence& sequence,
                                                           std::uint64_t first) = 0;
   [[nodiscard]] virtual Result<void> set(std::span<std::byte> data, std::byte value) = 0;
-  /// Between this memory and the program's own; equal sizes.
+  /// Copies between this memory and host memory; equal sizes.
   [[nodiscard]] virtual Result<void> read(std::span<std::byte> to, std::span<const std::byte> from) = 0;
   [[nodiscard]] virtual Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) = 0;
 };
 
-/// The program's own memory. Lives as long as the program.
+/// Host memory. Lives as long as the program.
 [[nodiscard]] Memory& host_memory();
 
-/// A large array of this process: whole pages, zero, and untouched until it is used.
+/// A large private array: whole pages, zeroed, allocated on first touch.
 class PrivateMemory {
  public:
   PrivateMemory() = default;
@@ -52,7 +52,7 @@ class PrivateMemory {
     if (data_ != nullptr) munmap(data_, bytes_);
   }
 
-  /// Once, `times` x `size` bytes. Fails with `unavailable`.
+  /// `times` x `size` bytes; to be called once. Fails with `unavailable`.
   [[nodiscard]] Result<void> allocate(std::size_t size, std::size_t times) {
     const bool fits = size <= std::numeric_limits<std::size_t>::max() / times;
     const std::size_t bytes = size == 0 ? 1 : size * times;

@@ -9,12 +9,13 @@
 
 namespace ddrun::collectives {
 
-/// Elements without end, made of one period that each time begins at another place, so that a whole period apart is
-/// another place too. Element p is period[(p % n + p / n % n * turn()) % n], n being the period's length.
+/// An infinite sequence of elements: one period repeated, each time rotated by period_shift(), so that data that is off
+/// by a whole period differs too. Element p is period[(p % n + p / n % n * period_shift()) % n], where n is the
+/// period's length. Immutable after construction.
 class Sequence {
  public:
   Sequence() = default;
-  /// `period` has whole elements, a prime number of them other than turn().
+  /// `period` holds whole elements; their number must be a prime other than period_shift().
   Sequence(DataType type, std::vector<std::byte> period);
 
   [[nodiscard]] DataType type() const { return type_; }
@@ -25,7 +26,7 @@ class Sequence {
 
   /// Elements first, first + 1, …; `data` are whole elements.
   void fill(std::span<std::byte> data, std::uint64_t first) const;
-  /// How many elements are not those.
+  /// The number of elements that differ from those.
   [[nodiscard]] std::size_t count_wrong(std::span<const std::byte> data, std::uint64_t first) const;
 
  private:
@@ -34,38 +35,37 @@ class Sequence {
   std::vector<std::byte> period_;
 };
 
-/// Test data whose reduction over all ranks is known exactly, so that "nearly right" cannot pass.
+/// Test data whose reduction over all ranks is known exactly, so that small errors are detected.
 ///
-/// Contributions are pseudo-random in rank and position and chosen so that no rounding happens, in whatever order they
-/// are reduced: for sum and avg whole numbers whose sum the type holds exactly (integers: any, as they wrap around);
-/// for prod signed powers of two that stay in range (integers: odd numbers, whose product tells each of them); for max
-/// and min whole numbers of which one rank, in turn, has the extreme one. An average is rounded once, by its division.
+/// Contributions are pseudo-random in rank and position and need no rounding in any order of reduction. sum and avg use
+/// integers whose sum the type holds exactly (integer types: any value, as they wrap around); prod uses signed powers
+/// of two within range (integer types: odd numbers, so that each factor affects the product); max and min use integers
+/// of which one rank, in turn, has the extreme one. An average is rounded once, by its division.
 ///
-/// Neighbouring results differ, as far as the type has enough values: data for position p, p + 1, … is never right
-/// for p + 1, p + 2, …. So the number of an iteration, added to `first`, tells its results from those before.
+/// Neighbouring results differ as far as the type has enough values: data for position p is not valid for p + 1. Adding
+/// the iteration number to `first` therefore distinguishes its results from those of earlier iterations.
 ///
-/// A missing contribution, or one that was counted twice (not for max and min), taken from another rank or another
-/// place, changes the result: of sum and prod at every element, as long as every rank can contribute something there
-/// (up to 2048 ranks for half, 256 for bfloat16; 14 ranks for a product of half, 126 of float and bfloat16), and of max
-/// and min where that rank has the extreme value. An average of integers cannot show what its division cuts off.
+/// A missing or duplicated contribution (duplicates not for max and min), or one of another rank or position, changes
+/// the result. For sum and prod this holds at every element as long as every rank can contribute there (up to 2048
+/// ranks for half, 256 for bfloat16; 14 ranks for a product of half, 126 of float and bfloat16), for max and min where
+/// that rank has the extreme value. The remainder of an integer average is not checked.
 class ExactPattern {
  public:
-  /// `size` ranks, 1 to 1,000,000. Takes time and memory for up to 8,191 elements per rank, once.
+  /// 1 to 1,000,000 ranks. Construction computes up to 8,191 elements per rank.
   ExactPattern(int rank, int size, DataType type = DataType::float32, ReduceOp op = ReduceOp::sum);
 
-  /// For data that is only moved: words that are random in all bits, whatever they would mean as numbers. No two ranks
-  /// have the same at a position (as far as the type has as many values), and neighbours differ. There is no
-  /// reduction().
+  /// For collectives that only move data: words with all bits random. The words of any two ranks at a position differ
+  /// (as far as the type has enough values), and so do neighbours. reduction() is empty.
   [[nodiscard]] static ExactPattern for_moved_data(int rank, int size, DataType type);
 
-  /// What `rank` contributes. Made anew at each call but for this rank.
+  /// The contribution of `rank`. Computed at each call.
   [[nodiscard]] Sequence contribution_of(int rank) const;
   /// What this rank contributes.
   [[nodiscard]] const Sequence& mine() const { return mine_; }
   /// The reduction over all ranks.
   [[nodiscard]] const Sequence& reduction() const { return reduction_; }
 
-  // The same on the program's own memory, elements first, first + 1, ….
+  // The same for host memory; elements first, first + 1, ….
   void fill(std::span<std::byte> data, std::uint64_t first = 0) const { mine_.fill(data, first); }
   void fill(std::span<float> data, std::uint64_t first = 0) const { fill(std::as_writable_bytes(data), first); }
   [[nodiscard]] std::size_t count_wrong(std::span<const std::byte> result, std::uint64_t first = 0) const {
@@ -75,7 +75,7 @@ class ExactPattern {
     return count_wrong(std::as_bytes(result), first);
   }
 
-  /// Makes this rank's contribution to element `index` of `data` one that makes the result wrong.
+  /// Changes element `index` of `data` so that the result becomes wrong.
   void corrupt(std::span<std::byte> data, std::size_t index) const;
 
  private:
@@ -85,12 +85,12 @@ class ExactPattern {
   ReduceOp op_;
   int size_;
   bool moves_only_ = false;
-  std::vector<std::uint8_t> attempts_;  ///< at each place of a period, which of the contributions it is
+  std::vector<std::uint8_t> attempts_;  ///< by position in the period: the chosen attempt
   Sequence mine_;
   Sequence reduction_;
 };
 
-/// A number that looks random in all its bits, the same for the same arguments. `attempt`: to try again.
+/// A pseudo-random 64-bit number, equal for equal arguments. A different `attempt` gives another number.
 [[nodiscard]] std::uint64_t random_word(std::uint64_t rank, std::uint64_t position, std::uint64_t attempt);
 
 }  // namespace ddrun::collectives
