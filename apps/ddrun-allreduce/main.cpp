@@ -1,4 +1,4 @@
-// ddrun-allreduce: parse, find the other ranks, run the sizes, report.
+// ddrun-allreduce: parses options, connects the ranks, runs the benchmark, reports.
 
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ int status_of(const Error& error) {
 
 int main(int argc, char** argv) {
   hold_standard_streams();
-  // A reader that has gone is an error of writing, with words.
+  // A closed pipe is reported as a write error.
   std::signal(SIGPIPE, SIG_IGN);
   const Parsed parsed = parse_options(argc, argv);
   if (parsed.exit_code) return *parsed.exit_code;

@@ -14,14 +14,14 @@ namespace ddrun::bench {
 
 namespace {
 
-// How long the timed calls of one measurement may take, and how long tiny ones should, to be more than noise.
+// Limits of the total time of the timed calls: at most, and at least for tiny calls, to average out noise.
 constexpr double max_microseconds = 300e3;
 constexpr double min_microseconds = 20e3;
 constexpr double usual_iterations = 20;
 constexpr double max_iterations = 1000;
 
-/// How many calls are timed one by one at most, and for how long: their times are what is between looks at the clock,
-/// so they are no part of the mean.
+/// Limits of the calls that are timed one by one. Reading the clock affects these times, so they are not part of the
+/// mean.
 constexpr int max_samples = 1000;
 constexpr double sample_microseconds = 100e3;
 
@@ -46,7 +46,7 @@ Result<void> Buffers::provide(collectives::Communicator& communicator, const Opt
     return fail(Errc::invalid_argument,
                 concat("--buffers: ", communicator.name(), " works on a device's memory, not on private memory"));
   }
-  // Both begin at a page, as the back ends' do.
+  // Page-aligned, like the back ends' buffers.
   const std::uint64_t distance = collectives::whole_pages(bytes);
   if (auto got = own_.allocate(distance, 2); !got) return got;
   send_ = {own_.data(), bytes};
@@ -98,7 +98,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
                                                                placement == Placement::in_place);
   if (!result.unsupported_reason.empty()) return result;
   if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
-  // The last of the untimed calls, alone, tells how many timed ones are affordable.
+  // The last warmup call is timed alone, to estimate how many iterations fit.
   if (options_.warmup > 1) {
     if (auto warm = time_calls(call, options_.warmup - 1); !warm) return tl::unexpected(warm.error());
   }
@@ -119,7 +119,7 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   result.microseconds = *all;
   const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
   const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
-  // One rank in place has nothing to do: a bandwidth would be a number of fancy.
+  // One rank in place moves no data: report N/A.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
   result.busbw = result.algbw * bus_bandwidth_factor(bench_case_.collective, size_);
@@ -162,7 +162,7 @@ Result<void> Benchmark::prepare(const collectives::Call& call) {
   return checker_.prepare(call, first_position(call.count));
 }
 
-/// Microseconds per call, as this rank sees it. All ranks start together.
+/// Returns this rank's microseconds per call. All ranks start together.
 Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
   if (auto synced = control_.barrier(deadline()); !synced) return tl::unexpected(synced.error());
   const auto all = communicator_.time(call, times, options_.op_timeout);
@@ -170,7 +170,7 @@ Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
   return *all / times;
 }
 
-/// The times of single calls.
+/// Times single calls, for median, p99 and minimum.
 Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& result) {
   const double affordable = std::max(1.0, sample_microseconds / std::max(result.microseconds, 0.1));
   const int samples = std::min({result.iterations, max_samples, static_cast<int>(std::min(affordable, 1e6))});
@@ -200,7 +200,7 @@ Result<int> Benchmark::choose_iterations(double microseconds) {
   return static_cast<int>(std::max(1.0, std::min(wanted, max_microseconds / time)));
 }
 
-/// Fresh input, one more call, and a look at every element of this rank's result.
+/// Makes one call with new input and checks every element of this rank's result.
 Result<std::uint64_t> Benchmark::check_one(const collectives::Call& call) {
   if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   if (rank_ == options_.corrupt_rank) {

@@ -14,15 +14,15 @@
 
 namespace ddrun::bench {
 
-/// The two arrays of this rank that calls work on: the back end's, or memory that no other process sees, as that of a
-/// program that knows nothing of back ends. Outlives who uses the spans.
+/// This rank's two arrays for calls: the back end's buffers, or private memory, as of a program that is unaware of back
+/// ends. Must outlive users of the spans.
 class Buffers {
  public:
-  /// What the communicator has to be asked for.
+  /// The buffer size to request from the communicator.
   [[nodiscard]] static std::uint64_t back_end_bytes(const Options& options, std::uint64_t bytes);
 
-  /// Once; `bytes` each. `invalid_argument` if the back end does not work on the host's memory and private memory is
-  /// wanted, `unavailable` if there is too little.
+  /// To be called once; `bytes` each. `invalid_argument` for private memory with a back end that needs device memory,
+  /// `unavailable` if there is too little memory.
   [[nodiscard]] Result<void> provide(collectives::Communicator& communicator, const Options& options,
                                      std::uint64_t bytes);
 
@@ -35,7 +35,7 @@ class Buffers {
   collectives::PrivateMemory own_;
 };
 
-// Numbers of all ranks made one, in the program's own memory, by all ranks at the same time.
+// Reductions of numbers over all ranks, in host memory. Called on every rank.
 
 template <class Number>
 [[nodiscard]] Result<void> reduce_all(collectives::Communicator& control, std::span<Number> numbers,
@@ -54,23 +54,23 @@ template <class Number>
   return reduce_all(control, numbers, collectives::DataType::float64, collectives::ReduceOp::sum, deadline);
 }
 
-/// Bus bandwidth divided by algorithm bandwidth for `ranks` ranks, as nccl-tests defines it (doc/PERFORMANCE.md of
-/// NVIDIA/nccl-tests): 2 (n - 1) / n for an all-reduce; (n - 1) / n for all_gather, reduce_scatter, gather, scatter and
-/// all_to_all; 1 for broadcast, reduce and send_recv. 0 where nothing has to travel: one rank, or a barrier.
-/// Algorithm bandwidth is the larger of a rank's (the root's) input and output divided by the time.
+/// Bus bandwidth divided by algorithm bandwidth, as defined by nccl-tests (doc/PERFORMANCE.md of NVIDIA/nccl-tests): 2
+/// (n - 1) / n for an all-reduce; (n - 1) / n for all_gather, reduce_scatter, gather, scatter and all_to_all; 1 for
+/// broadcast, reduce and send_recv. 0 without data transfer: one rank, or a barrier. Algorithm bandwidth is the larger
+/// of a rank's (the root's) input and output divided by the time.
 [[nodiscard]] double bus_bandwidth_factor(collectives::Collective collective, int ranks);
 
-/// Runs one case, size after size. Every rank makes the same calls; every rank gets the same rows.
+/// Runs one case at given sizes. Called on every rank, with equal results on all.
 class Benchmark {
  public:
-  /// What the references name outlives it.
+  /// All references must outlive the object.
   Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
             const Case& bench_case);
 
-  /// `bytes` as from sizes(), at most what the back end's buffers hold. Fails when a peer is gone or late.
+  /// `bytes` comes from sizes() and must fit the buffers. Fails if a peer is lost or a call times out.
   [[nodiscard]] Result<Row> run(std::uint64_t bytes);
 
-  /// Wrong elements that this rank itself has seen: counted without any communication.
+  /// Wrong elements counted by this rank itself, without communication.
   [[nodiscard]] std::uint64_t local_wrong() const { return local_wrong_; }
 
  private:
@@ -82,7 +82,7 @@ class Benchmark {
   [[nodiscard]] Result<std::uint64_t> check_one(const collectives::Call& call);
   [[nodiscard]] Result<void> prepare(const collectives::Call& call);
   [[nodiscard]] collectives::Call call_of(Placement placement, std::size_t count);
-  /// Changes with size and iteration, so that no two of them have the same data.
+  /// Differs for each size and iteration, and with it the data.
   [[nodiscard]] std::uint64_t first_position(std::size_t count) const { return count * 7 + iteration_; }
   [[nodiscard]] Result<double> slowest(double microseconds);
   [[nodiscard]] Result<std::uint64_t> total(std::uint64_t wrong);
@@ -101,27 +101,27 @@ class Benchmark {
   std::uint64_t local_wrong_ = 0;
 };
 
-// What is run: cases and sizes.
+// Cases and sizes.
 
-/// What is to be measured by `ranks` ranks, in this order: collectives, of each its types, operations and roots.
+/// The cases to measure with `ranks` ranks, ordered by collective, type, operation and root.
 [[nodiscard]] std::vector<Case> cases(const Options& options, int ranks);
 
-/// The sizes to run, ascending: bytes, rounded down to whole elements for each of `ranks` ranks where there is a block
-/// for each, and at least one of these. A barrier has the size 0 alone.
+/// The sizes in bytes, ascending, rounded down to whole elements (of a block for each rank where the collective has
+/// these), without 0. A barrier has only size 0.
 [[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& bench_case,
                                                int ranks);
 
-/// Rows for all of them without measurements: `what`, `bytes` and `count`. Pairs have none.
+/// Rows with case, `bytes` and `count` only. None with --pairs.
 [[nodiscard]] std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks);
 
-/// What has to be equal on all ranks, as words "name=value".
+/// Options that must be equal on all ranks, as "name=value" fields.
 [[nodiscard]] std::string must_agree(const Options& options);
 
-/// The last size to run, for `ranks` ranks on this machine with two buffers each.
+/// The largest size, for `ranks` ranks on this machine with two buffers each.
 ///
-/// Asked for: that, or `invalid_argument` if the machine (or our cgroup) does not have the memory: better than an
-/// out-of-memory kill of some innocent. Not asked for: 128 MiB, but all buffers together stay below half of what
-/// is free and below 2 GiB, so that many ranks on a small machine still are a quick test.
+/// If requested: that size, or `invalid_argument` if it exceeds the free memory of the machine or the cgroup, to
+/// prevent an out-of-memory kill. Otherwise 128 MiB, or less so that all buffers together stay below half of the free
+/// memory and below 2 GiB.
 [[nodiscard]] Result<std::uint64_t> max_bytes(const Options& options, int ranks);
 
 }  // namespace ddrun::bench

@@ -50,7 +50,7 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
     const std::uint64_t whole = size / unit * unit;
     if (whole != 0 && (all.empty() || all.back() != whole)) all.push_back(whole);
     const std::uint64_t next = options.step_bytes != 0 ? size + options.step_bytes : size * options.step_factor;
-    if (next <= size || next / 2 > max_bytes) break;  // also where 64 bits do not suffice
+    if (next <= size || next / 2 > max_bytes) break;  // also on overflow
     size = next;
   }
   return all;
@@ -86,7 +86,7 @@ std::string must_agree(const Options& options) {
 
 namespace {
 
-/// Bytes that this machine, and our cgroup, could still give away.
+/// Free memory of the machine and of the cgroup, in bytes.
 std::uint64_t free_memory() {
   std::uint64_t bytes = std::numeric_limits<std::uint64_t>::max();
   std::ifstream info("/proc/meminfo");
@@ -108,7 +108,7 @@ Result<std::uint64_t> max_bytes(const Options& options, int ranks) {
   const std::uint64_t buffers = 2 * static_cast<std::uint64_t>(ranks);
   const std::uint64_t free = free_memory();
   if (options.max_bytes) {
-    // Buffers are in the memory of GPUs, and what is free there is for the back end to say.
+    // The buffers are in GPU memory, which the back end checks.
     if (collectives::works_on_gpus(options.backend)) return *options.max_bytes;
     if (*options.max_bytes > free / buffers) {
       return fail(Errc::invalid_argument,

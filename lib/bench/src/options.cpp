@@ -18,14 +18,13 @@ namespace ddrun::bench {
 
 namespace {
 
-/// The options of a command line: names, help, and what reads each. Of an option that is given twice the last one
-/// counts.
+/// A command line's options: names, help and parsers. The last occurrence of an option counts.
 class OptionTable {
  public:
-  /// What is added from here on stands under `title` in the help.
+  /// Starts a group of options with this title in the help.
   void group(std::string_view title) { group_ = title; }
-  /// `names` as in "-b,--minbytes": literals; the first long one is that of messages and the help. `to` gets what
-  /// `parse` makes of the text; an error's message tells what is wrong, and the name is put before it.
+  /// `names` such as "-b,--minbytes" (literals); the first long name is used in messages and help. `parse` converts the
+  /// text for `to`; its error message is prefixed with the name.
   template <class To, class Parse>
   void add(std::string_view names, std::string_view type, std::string help, To& to, Parse parse) {
     add_row(names, type, std::move(help), [&to, parse](const std::string& text) -> Result<void> {
@@ -35,14 +34,14 @@ class OptionTable {
       return {};
     });
   }
-  /// One without a value.
+  /// An option without a value.
   void add_flag(std::string_view names, std::string help, bool& to) {
     add(names, "", std::move(help), to, [](const std::string&) { return Result<bool>(true); });
   }
-  /// What concerns several options: called after all of them have been read, in the order of the calls.
+  /// A check across options, run after parsing, in the order of addition.
   void rule(std::function<Result<void>()> check) { rules_.push_back(std::move(check)); }
 
-  /// Reads them all. Returns what to print before the program ends (help, version), or nothing.
+  /// Returns text to print before exiting (help, version), or none.
   [[nodiscard]] Result<std::optional<std::string>> parse(int argc, char** argv) const;
 
  private:
@@ -129,7 +128,7 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
 
 namespace {
 
-// What makes a value of an option's text.
+// Parsers of option values.
 
 /// "a, b or c".
 std::string one_of(const std::vector<std::string>& names) {
@@ -149,7 +148,7 @@ std::vector<std::string> names_of(std::span<const Value> known) {
   return names;
 }
 
-/// Of those that have a name_of(), several with commas between them, each once, or "all"; `named` finds one.
+/// A comma-separated list of values with a name_of(), without duplicates, or "all"; `named` looks up one.
 template <class Value>
 auto list_of(std::span<const Value> known, std::optional<Value> (*named)(std::string_view)) {
   return [known, named](const std::string& text) -> Result<std::vector<Value>> {
@@ -186,7 +185,7 @@ Result<std::string> non_empty(const std::string& text) {
   return text;
 }
 
-/// Bytes, "64K" too.
+/// A size in bytes or with a unit: "64K".
 auto size(std::uint64_t least = 0) {
   return [least](const std::string& text) -> Result<std::uint64_t> {
     auto value = parse_size(text);
@@ -200,7 +199,7 @@ auto number(int low, int high) {
   return [low, high](const std::string& text) { return parse_integer(text, low, high); };
 }
 
-/// More than nothing; "30" is seconds.
+/// Greater than 0; a plain number is in seconds.
 Result<Milliseconds> duration(const std::string& text) {
   auto value = parse_duration(text);
   if (value && value->count() == 0) return fail(Errc::invalid_argument, "must be more than 0");
@@ -230,7 +229,7 @@ Result<void> invalid_option(const char* option, const std::string& why) {
   return fail(Errc::invalid_argument, concat(option, ": ", why));
 }
 
-/// The largest element of those asked for: each of them must fit.
+/// Sizes must hold at least one element of every requested type.
 Result<void> check_sizes(const Options& options) {
   std::uint64_t element = 1;
   for (const auto type : options.types) element = std::max<std::uint64_t>(element, collectives::size_of(type));
@@ -288,7 +287,7 @@ void add_how(OptionTable& table, Options& to, std::optional<Milliseconds>& op_ti
             number(0, max_number));
   table.rule([&to, &op_timeout]() -> Result<void> {
     to.op_timeout = op_timeout.value_or(to.timeout);
-    if (to.backend == collectives::Backend::automatic) return {};  // judged when it is known
+    if (to.backend == collectives::Backend::automatic) return {};  // checked once the back end is chosen
     return check_backend_options(to, name_of(to.backend));
   });
 }
@@ -300,7 +299,7 @@ void add_tests(OptionTable& table, Options& to) {
   table.add("--kill-at", "SIZE", "before the first size as large as this (0)", to.kill_at, size());
 }
 
-/// A line for each: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
+/// One line per back end: "shm   yes  memory shared …", "gloo  no   this build has no gloo".
 std::string list_of_back_ends() {
   std::string text;
   for (const auto backend : collectives::backends()) {

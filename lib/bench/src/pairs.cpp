@@ -11,12 +11,12 @@ namespace ddrun::bench {
 
 std::vector<Node> nodes_of(const std::vector<collectives::Member>& members, const std::vector<int>& local_ranks) {
   struct HostNodes {
-    std::size_t last = 0;  ///< node
+    std::size_t last = 0;  ///< index of its latest node
     int nodes = 0;
   };
   std::map<std::string, HostNodes> hosts;
   std::vector<Node> nodes;
-  std::vector<std::map<int, int>> by_local;  // of each node: local rank, rank
+  std::vector<std::map<int, int>> by_local;  // by node: local rank to rank
   for (std::size_t rank = 0; rank < members.size(); ++rank) {
     HostNodes& host = hosts[members[rank].host];
     int local = local_ranks[rank];
@@ -42,8 +42,8 @@ int round_robin_steps(int players) {
 }
 
 int round_robin_partner(int player, int players, int step) {
-  // Of an odd number n of players, those meet whose numbers are together `step` modulo n; the one that would meet
-  // itself is left over, and meets the last player where there is one more.
+  // With an odd number n of players, those whose numbers add up to `step` modulo n are partners. The remaining one is
+  // idle, or plays the last player if their number is even.
   const int around = round_robin_steps(players);
   if (around == 0) return player;
   const bool even = players % 2 == 0;
@@ -55,11 +55,11 @@ int round_robin_partner(int player, int players, int step) {
 
 namespace {
 
-/// What each rank sends where -e says nothing else: long enough for a bandwidth.
+/// Bytes sent by each rank without -e, enough to measure bandwidth.
 constexpr std::uint64_t usual_bytes = std::uint64_t{16} << 20U;
-constexpr std::size_t small_count = 2;  // floats: 8 bytes
+constexpr std::size_t small_count = 2;  // floats, 8 bytes
 constexpr double pair_microseconds = 60e3;
-/// One exchange alone can be nearly nothing for the one who comes last: exchanges are timed so many at a time.
+/// A single exchange takes almost no time for the later rank, so latencies are timed in batches.
 constexpr int small_batch = 10;
 constexpr int small_samples = 21;
 
@@ -73,7 +73,7 @@ class PairBenchmark {
         checker_(all_.memory(), all_.rank(), all_.size(), collectives::Collective::send_recv,
                  collectives::DataType::float32, collectives::ReduceOp::sum) {}
 
-  /// GB/s of this rank's data, with `partner`; itself: only waits for the others.
+  /// This rank's bandwidth with `partner` in GB/s. With itself as partner it only keeps in step with the others.
   Result<double> bandwidth(int partner, std::uint64_t bytes) {
     const collectives::Call call = call_with(partner, bytes / sizeof(float));
     std::array<double, 1> slowest{};
@@ -124,7 +124,7 @@ class PairBenchmark {
     return call;
   }
 
-  /// A call whose data is looked at; returns nothing of interest.
+  /// Makes a call and checks its data. The returned value is unused.
   Result<double> check(const collectives::Call& call) {
     ++iteration_;
     if (auto ready = checker_.prepare(call, iteration_); !ready) return tl::unexpected(ready.error());
@@ -145,7 +145,7 @@ class PairBenchmark {
   std::uint64_t wrong_ = 0;
 };
 
-/// Every rank's local rank, by rank.
+/// The local rank of every rank, by rank.
 Result<std::vector<int>> exchange_local_ranks(collectives::Communicator& control, int local_rank, Deadline deadline) {
   std::vector<double> all(static_cast<std::size_t>(control.size()));
   all[static_cast<std::size_t>(control.rank())] = local_rank;
@@ -153,7 +153,7 @@ Result<std::vector<int>> exchange_local_ranks(collectives::Communicator& control
   return std::vector<int>(all.begin(), all.end());
 }
 
-/// Who plays: nodes, or the ranks of the only one.
+/// The nodes, or the ranks of a single node.
 std::vector<Node> pair_members(std::vector<Node> nodes) {
   if (nodes.size() != 1) return nodes;
   std::vector<Node> ranks;
@@ -208,7 +208,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
     const int other = round_robin_partner(own_player, count, step);
     const bool has_partner = other != own_player && local < active;
     const int partner = has_partner ? players[static_cast<std::size_t>(other)].ranks[local] : all.rank();
-    // Who is left over copies as much: the calls of all ranks are alike.
+    // An idle rank copies as much, as all ranks must make the same calls.
     const auto bandwidth = benchmark.bandwidth(partner, pairs.bytes);
     if (!bandwidth) return tl::unexpected(bandwidth.error());
     const auto latency = benchmark.latency(partner);
@@ -228,7 +228,7 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
       return tl::unexpected(reduced.error());
   }
   pairs.wrong = static_cast<std::uint64_t>(wrong[0]);
-  // Both sides have measured the same pair: the slower one counts.
+  // Both sides measured the pair; use the slower one.
   for (int first = 0; first < count; ++first) {
     for (int second = 0; second < first; ++second) {
       const auto one = pairs.at(first, second);

@@ -10,37 +10,37 @@
 
 namespace ddrun::bench {
 
-/// Measures every pair of nodes, or of ranks where there is only one node: step by step, all pairs of a step at the
-/// same time, each rank with the one of the same local number; those without one wait. `local_rank`: this rank's, -1 if
-/// not known. Every rank makes the same calls and gets the same matrix. Fails when a peer is gone or late, and with
-/// `invalid_argument` if the back end has no send_recv.
+/// Measures every pair of nodes, or of ranks on a single node. Each step measures disjoint pairs at the same time, each
+/// rank with the one of equal local rank; ranks without one wait. `local_rank`: of this rank, -1 if unknown. Called on
+/// every rank, with the same result. Fails if a peer is lost or a call times out, and with `invalid_argument` if the
+/// back end has no send_recv.
 [[nodiscard]] Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffers& buffers,
                                           const Options& options, int local_rank);
 
-/// Fills in the worst pairs and the worst node of a matrix.
+/// Sets the worst pairs and the worst node of a result.
 void find_worst(Pairs& pairs);
 
-/// The node whose pairs have the least median of `values`, the greatest if `sign` is -1; -1 if there are but two nodes,
-/// which are as bad as each other.
+/// The node with the smallest median of `values` over its pairs (the greatest if `sign` is -1). -1 for two nodes, whose
+/// medians are equal.
 [[nodiscard]] int worst_node_of(const Pairs& pairs, const std::vector<double>& values, double sign);
 
-/// Ranks of one machine, by their number on it.
+/// The ranks of one machine, by local rank.
 struct Node {
-  std::string name;  ///< the host's; of several with the same name, with a number: "host", "host#2"
+  std::string name;  ///< the host name, numbered if not unique: "host", "host#2"
   std::vector<int> ranks;
 };
 
-/// The nodes of all ranks, in the order of their first ranks. `local_ranks`: as launchers say them, -1 where they do
-/// not. A rank belongs to the last node of its host, or to a new one where its local rank is taken: two machines, or
-/// containers, may share a name.
+/// The nodes of all ranks, in the order of their first ranks. `local_ranks`: from the launcher, -1 if unknown. A rank
+/// belongs to the latest node of its host, or to a new one if its local rank is taken there, as machines or containers
+/// may share a name.
 [[nodiscard]] std::vector<Node> nodes_of(const std::vector<collectives::Member>& members,
                                          const std::vector<int>& local_ranks);
 
-/// How many steps it takes until each of `players` has met each other one, when all pairs of a step meet at the same
-/// time: players - 1, of an odd number players, as one is left over each time.
+/// Number of steps of a round-robin schedule: players - 1, or players if their number is odd, as one is idle in each
+/// step.
 [[nodiscard]] int round_robin_steps(int players);
 
-/// The one that `player` meets at `step`; itself: none. Kirkman's schedule of 1850, the circle method.
+/// The partner of `player` at `step`; itself if idle. Circle method (Kirkman, 1850).
 [[nodiscard]] int round_robin_partner(int player, int players, int step);
 
 }  // namespace ddrun::bench

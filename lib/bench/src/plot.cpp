@@ -12,14 +12,15 @@ namespace ddrun::bench {
 
 namespace {
 
-/// Between single quotes only a single quote is special to gnuplot; a line or a byte that SVG cannot hold becomes '?'.
+/// Within single quotes gnuplot treats only a single quote specially. Control characters and non-ASCII bytes become
+/// '?'.
 std::string for_gnuplot(std::string_view text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? "''" : std::string(1, c >= ' ' && c <= '~' ? c : '?');
   return result + "'";
 }
 
-/// The measured rows of one case and placement, as gnuplot reads them.
+/// The results of one case and placement, as gnuplot's input.
 struct Curve {
   std::string title;
   std::string points;  ///< lines of bytes, GB/s and microseconds
@@ -96,7 +97,7 @@ Result<std::string> draw(const Report& report, const std::string& terminal, Dead
     return fail(code, concat("--plot: ", drawn.error().message));
   }
   if (drawn->succeeded() && !drawn->out.empty()) return std::move(drawn->out);
-  // It shows the line and points to the place first; what is wrong comes last.
+  // gnuplot prints the script line and position first; the message is the last line.
   const std::string last = split(std::string(trim(drawn->err)), '\n').back();
   return fail(Errc::unavailable, concat("--plot: gnuplot failed", last.empty() ? "" : ": ", last));
 }

@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char* how_to_start = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
 
-/// The address of this machine from which packets to `server` ("10.0.0.1:29500", "[::1]:29500") leave; others that
-/// reach the store reach us there too. Nothing is sent for this.
+/// The local address used for connections to `server` ("10.0.0.1:29500", "[::1]:29500"); peers that reach the store can
+/// reach this address too. Sends nothing.
 std::string own_address(const std::string& server) {
   constexpr std::uint16_t any_port = 9;
   const auto host = split_host_port(server);
@@ -40,7 +40,7 @@ Result<std::unique_ptr<store::TcpServer>> serve(const RankEnv& env) {
   return store::TcpServer::start(options);
 }
 
-/// The environment as texts and numbers.
+/// Typed access to environment variables.
 class EnvReader {
  public:
   explicit EnvReader(const Environment& variables) : variables_(variables) {}
@@ -48,7 +48,7 @@ class EnvReader {
   [[nodiscard]] std::string text(std::string_view name) const { return std::string(variables_.get(name).value_or("")); }
   [[nodiscard]] bool has(std::string_view name) const { return variables_.get(name).has_value(); }
 
-  /// Of those of `names` that are not set, or empty.
+  /// An error that lists the names that are not set.
   [[nodiscard]] Result<void> require(const std::vector<std::string_view>& names, std::string_view advice) const {
     std::vector<std::string> missing;
     for (const std::string_view name : names) {
@@ -59,7 +59,7 @@ class EnvReader {
                 concat(join(missing, ", "), missing.size() == 1 ? " is" : " are", " not set: ", advice));
   }
 
-  /// Sets `number` if the variable is there.
+  /// Sets `number` if the variable is set.
   template <class Number>
   [[nodiscard]] Result<void> read_int(std::string_view name, int low, int high, Number& number) const {
     const auto value = variables_.get(name);
@@ -89,7 +89,7 @@ Result<void> read_rank_variables(RankEnv& env, const EnvReader& read) {
       .and_then([&] { return read.read_int("TORCHELASTIC_RESTART_COUNT", 0, INT_MAX, env.restart_count); });
 }
 
-/// mpirun and srun say who a rank is, but not where the ranks can meet.
+/// mpirun and srun set the ranks but not the store's address.
 Result<void> apply_started_rank(RankEnv& env, const cluster::StartedRank& started, const EnvReader& read) {
   env.rank = started.rank;
   env.size = started.size;
@@ -101,7 +101,7 @@ Result<void> apply_started_rank(RankEnv& env, const cluster::StartedRank& starte
                              " ddrun-allreduce, with an address of rank 0's machine and a port that is free there"));
 }
 
-/// What all ranks can only do wrong together; each says so itself, as no other would notice before the time is up.
+/// Detects a wrong WORLD_SIZE or RANK on each rank, as its peers would only time out.
 Result<void> check_unique_rank(const RankEnv& env, const Rendezvous& rdzv, Deadline deadline) {
   const std::string& prefix = rdzv.group.prefix;
   const auto size = rdzv.client->compare_set(prefix + "world_size", "", std::to_string(env.size), deadline);
@@ -146,7 +146,7 @@ Result<Rendezvous> rendezvous(const RankEnv& env, Deadline deadline) {
   Rendezvous rdzv;
   rdzv.group.rank = env.rank;
   rdzv.group.size = env.size;
-  // Under torchrun the store outlives an attempt; what the attempt before left in it must not be taken for ours.
+  // Under torchrun the store outlives an attempt, so each attempt has its own prefix.
   rdzv.group.prefix = concat("ddrun-allreduce/", env.restart_count, '/');
   if (env.size == 1) return rdzv;
   const std::string store_name = concat("the store at ", env.master_address, " port ", env.master_port);

@@ -90,7 +90,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// The same keys whether it was measured or not; those without a value are null.
+/// The same keys for all rows; null if not measured.
 ordered_json to_json(const Measurement& one) {
   const bool ran = one.unsupported_reason.empty();
   const auto value = [ran](auto number) { return ran ? ordered_json(number) : ordered_json(nullptr); };
@@ -106,7 +106,7 @@ ordered_json to_json(const Measurement& one) {
           {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.unsupported_reason)}};
 }
 
-/// A list of rows; null where a node would meet itself.
+/// An array of rows; null on the diagonal.
 ordered_json matrix_of(const Pairs& pairs, const std::vector<double>& values) {
   const int count = static_cast<int>(pairs.nodes.size());
   ordered_json matrix = ordered_json::array();
@@ -178,7 +178,7 @@ std::string json_of(const Report& run, const std::vector<Violation>& violations)
   if (!summary.error.empty()) report["error"] = summary.error;
   report["fell_short"] = ordered_json::array();
   for (const Violation& violation : violations) report["fell_short"].push_back(violation.text);
-  // A host name may be any bytes.
+  // A host name may contain any bytes.
   return report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 

@@ -80,7 +80,7 @@ std::string format_size(std::uint64_t bytes) {
     one <<= 10U;
     ++unit;
   }
-  // Thousandths that are whole are powers of two of an eighth.
+  // Three decimals are exact for multiples of an eighth.
   if (one > 8 && bytes % (one / 8) != 0) return concat(bytes, " B");
   const std::uint64_t thousandths = one > 8 ? bytes / (one / 8) % 8 * 125 : 0;
   std::string text = std::to_string(bytes / one);

@@ -29,7 +29,7 @@ namespace ddrun::bench {
 
 namespace {
 
-/// What follows the first `key` and a colon in a file of lines; empty if there is none.
+/// The value after "key:" in a file of such lines, of the first match; empty if none.
 std::string value_in(const char* path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -94,8 +94,7 @@ std::string topology_of(const std::vector<collectives::Member>& members) {
   return join(text, ", ");
 }
 
-/// About this machine (host, processor, memory, kernel), the library behind the back end, which ranks are where, the
-/// clock, and the date in UTC.
+/// Machine (host, processor, memory, kernel), library of the back end, ranks by host, clock, and date in UTC.
 std::vector<Fact> facts_of(const collectives::Connected& connected) {
   return {{"machine", machine()},
           {"library", library(connected.communicator->name())},
@@ -104,9 +103,9 @@ std::vector<Fact> facts_of(const collectives::Connected& connected) {
           {"date", date()}};
 }
 
-/// The gravest of all ranks' statuses (exit_right, exit_too_slow, exit_failed in this order), for each of them to end
-/// with, as launchers name whichever ends first. Blocks until all are there. Never milder than `status`, whatever
-/// arrives: it has travelled over what is being tested.
+/// The most severe status of all ranks (exit_ok < exit_too_slow < exit_failed), so that all exit alike and launchers
+/// report the same whichever exits first. Blocks until all ranks have called. Never less severe than `status`: the
+/// result was reduced by the transport under test.
 Result<int> agree_on_status(collectives::Communicator& control, int status, Milliseconds timeout) {
   static constexpr std::array by_gravity{exit_ok, exit_too_slow, exit_failed};
   const auto own =
@@ -118,7 +117,7 @@ Result<int> agree_on_status(collectives::Communicator& control, int status, Mill
   return by_gravity[std::clamp<std::uint64_t>(gravest, own, by_gravity.size() - 1)];
 }
 
-/// What is known of the report before the run.
+/// The report's content known before the run, for checks.
 Report planned(const Options& options, std::uint64_t last, int ranks) {
   Report report;
   report.setting.size = ranks;
@@ -127,8 +126,8 @@ Report planned(const Options& options, std::uint64_t last, int ranks) {
   return report;
 }
 
-/// Rank 0 decides, as each rank finds another amount of free memory, and only rank 0 has the files that the results
-/// are judged by: all end with what it finds wrong.
+/// Rank 0 decides for all, as ranks may see different amounts of free memory and only rank 0 checks the thresholds. Its
+/// error ends all ranks.
 Result<std::uint64_t> agree_on_max_bytes(const Options& options, const RankEnv& env, const collectives::Group& group,
                                          const Reports& reports, Deadline deadline) {
   if (env.rank != 0) {
@@ -183,7 +182,7 @@ Setting setting_of(const Options& options, const RankEnv& env, const collectives
   return setting;
 }
 
-/// Fails if nothing of what is asked for can be run, with the reason that stands against the first.
+/// Fails if no requested case can run, with the reason of the first.
 Result<void> check_runnable(const collectives::Communicator& communicator, const std::vector<Case>& all,
                             const Options& options, std::uint64_t last) {
   if (options.pairs) return {};
@@ -208,10 +207,10 @@ Result<void> check_runnable(const collectives::Communicator& communicator, const
   return fail(Errc::invalid_argument, first_reason);
 }
 
-/// What was asked for besides the table, then case after case, size after size.
+/// Runs the pairs if requested, then all cases and sizes.
 class BenchmarkRun {
  public:
-  /// `table`: the descriptor for rank 0's lines.
+  /// `table`: descriptor of rank 0's table.
   BenchmarkRun(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
                std::uint64_t last, int local_rank, int table)
       : connected_(connected),
@@ -237,7 +236,7 @@ class BenchmarkRun {
     return {};
   }
 
-  /// Once, at the end; `error`: why it ended early.
+  /// To be called once, at the end; `error`: why the run ended early.
   [[nodiscard]] Summary summary(std::string error) {
     Summary summary = summarize(std::move(rows_), std::move(error));
     if (pairs_) summary.wrong += pairs_->wrong;
@@ -277,8 +276,8 @@ class BenchmarkRun {
   std::uint64_t local_wrong_ = 0;
 };
 
-/// Whether a call failed by a deadline: this rank's, or that of a peer which has left since. Ranks set a key in the
-/// store for that. Blocks for a few seconds at most; the rank that serves the store lets the others ask before it ends.
+/// Whether a call failed by a deadline, on this rank or on a peer that has exited since; ranks set a key in the store
+/// for that. Blocks for a few seconds at most. The rank that serves the store waits for the others' requests.
 bool is_timeout(const Error& error, const Rendezvous& rdzv) {
   const collectives::Group& group = rdzv.group;
   if (group.store == nullptr || (error.code != Errc::timeout && error.code != Errc::connection_lost)) {
@@ -293,25 +292,25 @@ bool is_timeout(const Error& error, const Rendezvous& rdzv) {
   }
   std::vector<std::string> keys;
   for (int rank = 0; rank < group.size; ++rank) keys.push_back(rank_key(rank));
-  // A store that does not answer changes nothing here: its rank may be the one that hangs.
+  // Errors are ignored: the store's rank may be the one that hangs.
   static_cast<void>(group.store->set(any, "1", soon()));
   static_cast<void>(group.store->set(rank_key(group.rank), "1", soon()));
   if (rdzv.server) static_cast<void>(group.store->wait(keys, soon()));
   return true;
 }
 
-/// The line of a rank that ends with exit_late.
+/// The message of a rank that exits with exit_timeout.
 void print_timeout(int rank, const std::string& where, const Error& error) {
   print_error(concat("rank ", rank, ": timeout in ", where, ": ", error.message));
 }
 
-/// The communicator whose call was begun last is the one that waits.
+/// The communicator with the latest call is the one that blocks.
 std::string last_call(const collectives::Connected& connected) {
   const bool control = connected.control->begin_time() > connected.communicator->begin_time();
   return (control ? connected.control : connected.communicator)->last_call();
 }
 
-/// What rank 0 says and writes at the end; returns its status.
+/// Prints rank 0's summary and writes its files. Returns the status.
 int finish(Reports& reports, const Report& report, int status) {
   const std::vector<Violation> violations = reports.violations_of(report);
   print(reports.table_stream(), footer(report.summary) + lines_of(violations));
@@ -348,7 +347,7 @@ Result<int> run(const Options& options, const RankEnv& env) {
   wanted.nccl_graph_launches = options.graph_launches;
   const auto connected = connect(rdzv->group, wanted, start_by);
   if (!connected) {
-    // Before its own deadline a start ends by that of ranks which have left the start behind.
+    // An early timeout comes from a peer's call after the start, not from connecting.
     if (connected.error().code != Errc::timeout || Clock::now() >= start_by) return tl::unexpected(connected.error());
     print_timeout(env.rank, "the start", connected.error());
     return exit_timeout;
@@ -371,12 +370,12 @@ Result<int> run(const Options& options, const RankEnv& env) {
   const bool timed_out = !ended && is_timeout(ended.error(), *rdzv);
   if (timed_out) print_timeout(env.rank, last_call(*connected), ended.error());
   const Report report{std::move(setting), benchmark_run.summary(ended ? std::string() : ended.error().message)};
-  // A rank believes its own eyes too: the totals have travelled over what is being tested.
+  // Also use the local count: the global one was reduced by the transport under test.
   int status = report.summary.wrong == 0 && benchmark_run.local_wrong() == 0 ? exit_ok : exit_failed;
   if (is_reporter) status = finish(reports, report, status);
   if (timed_out) return exit_timeout;
   if (!ended) return tl::unexpected(ended.error());
-  // Rank 0 may come late, from writing its files.
+  // Rank 0 may be late, as it writes its files first.
   return agree_on_status(*connected->control, status, options.op_timeout + Reports::drawing_time);
 }
 

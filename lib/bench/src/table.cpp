@@ -25,12 +25,12 @@ std::string format(const char* pattern, Values... values) {
   return text.data();
 }
 
-/// Seven characters at most as long as it is less than a second; two digits behind the point where there is room.
+/// At most seven characters below a second; two decimals if they fit.
 std::string microseconds(double value) {
   return format(value < 1000 ? "%.2f" : value < 10000 ? "%.1f" : "%.0f", value);
 }
 
-/// 0: there is no such bandwidth.
+/// 0: no bandwidth to report.
 std::string bandwidth(double value) { return value > 0 ? format("%.2f", value) : "N/A"; }
 
 constexpr const char* part_columns = "  %7s  %6s  %6s  %6s";
@@ -42,7 +42,7 @@ std::string part(const Measurement& one) {
                 bandwidth(one.busbw).c_str(), wrong.c_str());
 }
 
-/// Whether a size may be no whole number of elements.
+/// Whether sizes may be rounded to whole elements.
 bool rounds(const Options& options) {
   return std::any_of(options.types.begin(), options.types.end(), [&](collectives::DataType type) {
     const std::size_t element = collectives::size_of(type);
@@ -56,7 +56,7 @@ std::string right(const std::string& text, std::size_t width) {
   return text.size() < width ? std::string(width - text.size(), ' ') + text : text;
 }
 
-/// `cell` gives the text for two different nodes.
+/// `cell` returns the text for two different nodes.
 template <class Cell>
 std::string matrix(const Pairs& pairs, Cell cell) {
   const int count = static_cast<int>(pairs.nodes.size());

@@ -17,7 +17,7 @@ namespace {
 
 using collectives::Collective;
 
-/// What is asked of every pair.
+/// A property of pairs that thresholds apply to.
 struct PairsQuantity {
   std::string_view name;
   std::vector<double> Pairs::*values;
@@ -31,8 +31,8 @@ std::string describe(const PairsQuantity& quantity, double value) {
   return quantity.more_is_better ? format_number(value) + " GB/s" : format_time(value);
 }
 
-/// None if every pair reaches `wanted`, else one that names the worst pair, how many fell short and, of more than two
-/// nodes, the worst node.
+/// None if every pair reaches `wanted`. Otherwise names the worst pair, the number of failing pairs and, with more than
+/// two nodes, the worst node.
 std::optional<Violation> find_violation(const Pairs& pairs, const PairsQuantity& quantity, double wanted) {
   const int count = static_cast<int>(pairs.nodes.size());
   const std::vector<double>& values = pairs.*quantity.values;
@@ -67,7 +67,7 @@ enum class Kind { bandwidth, latency };
 
 constexpr const char* option_of(Kind kind) { return kind == Kind::bandwidth ? "--min-busbw" : "--max-latency"; }
 
-/// A positive number at the beginning; what is behind it stays in `text`.
+/// Parses a positive number at the beginning and removes it from `text`.
 std::optional<double> parse_number_prefix(std::string_view& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
@@ -112,12 +112,12 @@ Result<std::vector<Threshold>> parse(Kind kind, const std::string& text) {
   return all;
 }
 
-/// Sizes are rounded down to whole elements (and blocks for each rank), so the one asked for is too.
+/// Whether `bytes`, rounded down to whole elements (and blocks per rank), is the row's size.
 bool has_size(const Row& row, std::uint64_t bytes) {
   return row.count != 0 && row.bytes <= bytes && bytes - row.bytes < row.bytes / row.count;
 }
 
-/// The row that a threshold is about among those of one case; null: none.
+/// The row of a case to which a threshold applies; null: none.
 const Row* row_for(Kind kind, const Threshold& threshold, const std::vector<const Row*>& rows) {
   const bool barrier = rows.front()->bench_case.collective == Collective::barrier;
   if (barrier) return kind == Kind::latency && !threshold.bytes ? rows.front() : nullptr;
@@ -146,7 +146,7 @@ std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
   return cases;
 }
 
-/// The better of what was measured; null: nothing was.
+/// The faster placement; null: neither was measured.
 const Measurement* better_placement(const Row& row) {
   const Measurement* best = nullptr;
   for (const Placement& placement : placements) {

@@ -23,7 +23,7 @@ void check_stdout_is_missed(const std::function<void()>& in_child, const std::st
   CHECK(outcome.err == concat("ddrun-allreduce: error: cannot write the table: ", why, "\n"));
 }
 
-/// Files, and so memory to share, of no more than a mebibyte: as if a limit of the system stood in the way.
+/// Limits files, and so shared memory, to a mebibyte, like a system limit.
 void forbid_large_files() {
   signal(SIGXFSZ, SIG_IGN);
   rlimit limit{};
@@ -33,7 +33,7 @@ void forbid_large_files() {
 
 }  // namespace
 
-TEST_CASE("a table that nobody can read is an error") {
+TEST_CASE("a table that cannot be written is an error") {
   check_stdout_is_missed([] { dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO); }, "No space left on device");
   check_stdout_is_missed([] { close(STDOUT_FILENO); }, "Bad file descriptor");
   check_stdout_is_missed(
@@ -47,7 +47,7 @@ TEST_CASE("a table that nobody can read is an error") {
       "Broken pipe");
 }
 
-TEST_CASE("too little memory to share is an error with shm, and a reason for tcp with auto") {
+TEST_CASE("too little shared memory is an error with shm, and makes auto choose tcp") {
   for (const char* backend : {"--backend=shm", "--backend=auto"}) {
     RunOptions options;
     options.env = {{"RANK", "0"}, {"WORLD_SIZE", "1"}};
@@ -67,7 +67,7 @@ TEST_CASE("too little memory to share is an error with shm, and a reason for tcp
   }
 }
 
-TEST_CASE("a root that is no rank is refused") {
+TEST_CASE("a root that is not a rank is refused") {
   Ranks ranks(2, {"--collective=broadcast", "--root=2", "-e", "64"});
   for (const Outcome& one : ranks.wait()) {
     CAPTURE(one.err);
@@ -83,12 +83,12 @@ TEST_CASE("an interrupt ends all ranks and leaves nothing behind") {
   for (int rank = 0; rank < 3; ++rank) ranks[rank].signal(SIGINT);
   for (int rank = 0; rank < 3; ++rank) {
     const int code = ranks[rank].wait(20s).code();
-    // Whoever sees another go before its own signal says so.
+    // A rank that notices a peer's exit before its own signal reports it.
     CHECK((code == -SIGINT || code == 1));
   }
 }
 
-TEST_CASE("the back ends are listed with what they have or lack, without any launcher") {
+TEST_CASE("the list of back ends shows why some are unavailable") {
   Run run({DDRUN_TEST_ALLREDUCE, "--list"});
   const Outcome outcome = run.wait();
   CAPTURE(outcome.out);
@@ -106,7 +106,7 @@ TEST_CASE("the back ends are listed with what they have or lack, without any lau
   CHECK(lines[3].substr(6, 3) == "yes");
 }
 
-TEST_CASE("a back end that cannot run here ends with the status that skips a test") {
+TEST_CASE("an unavailable back end exits with the status that skips a test") {
   Run list({DDRUN_TEST_ALLREDUCE, "--list"});
   const auto lines = lines_of(list.wait().out);
   int missing = 0;

@@ -1,4 +1,4 @@
-// The pages say what the program knows.
+// The pages and the program agree.
 
 #include <regex>
 #include <set>
@@ -26,7 +26,7 @@ std::string without(std::string text, char what) {
 
 TEST_CASE("the manual page has every option of the help, and no other") {
   const std::string help = run_alone({"--help"}).out;
-  // Options of the help stand at the beginning of its lines; what comes after are words about them.
+  // Options are at the start of the help's lines; descriptions follow.
   std::set<std::string> known;
   for (const std::string& line : lines_of(help)) {
     static const std::regex kNames("^ +(-[A-Za-z], )?(--[^ =]+)");
@@ -34,7 +34,7 @@ TEST_CASE("the manual page has every option of the help, and no other") {
     if (std::regex_search(line, names, kNames)) known.merge(long_options(names[2].str()));
   }
   REQUIRE(known.size() > 20);
-  // "\-\-" is how a manual page writes it, and ".BR \-b ", " \-\-minbytes" begins the words about an option.
+  // The page writes "--" as "\-\-"; ".BR \-b ", " \-\-minbytes" starts an option's entry.
   std::set<std::string> described;
   const std::string page = read_file(DDRUN_TEST_DOCUMENTS "/ddrun-allreduce.1");
   for (const std::string& line : lines_of(page)) {
@@ -51,7 +51,7 @@ TEST_CASE("the manual page has every option of the help, and no other") {
   }
 }
 
-TEST_CASE("the fields of the report are those of the page") {
+TEST_CASE("the page documents all fields of the report") {
   const std::string page = read_file(DDRUN_TEST_DOCUMENTS "/allreduce.md");
   const auto report = nlohmann::json::parse(run_alone({"-e", "8", "-n", "1", "-J", "-"}).out);
   const auto described = [&](const nlohmann::json& object) {

@@ -17,7 +17,7 @@ std::vector<std::string> names_in_dev_shm() {
     while (const dirent* const entry = readdir(directory)) names.emplace_back(entry->d_name);
     closedir(directory);
   }
-  // "ddrun_" begins a directory of the launcher, of which other tests may have one right now.
+  // "ddrun_" is the prefix of the launcher's directories, which other tests may be using.
   std::erase_if(names, [](const std::string& name) {
     return name.find("ddrun") == std::string::npos || name.starts_with("ddrun_");
   });
@@ -25,7 +25,7 @@ std::vector<std::string> names_in_dev_shm() {
 }
 
 void check_killed_rank_is_named(int size, int victim, const std::string& backend) {
-  // Endless for a test's purposes: ends by --timeout at the latest if nobody ends it.
+  // In effect endless: ends by --timeout at the latest.
   Ranks ranks(size, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--timeout", "40s", "--backend=" + backend});
   REQUIRE(ranks[0].wait_for_out("redop"));  // the table has begun, so all are connected
   ranks[victim].signal(SIGKILL);
@@ -45,7 +45,7 @@ void check_killed_rank_is_named(int size, int victim, const std::string& backend
 
 }  // namespace
 
-TEST_CASE("a rank killed in the middle is named by all others") {
+TEST_CASE("a killed rank is named by all others") {
   const std::string backend = GENERATE("shm", "tcp");
   check_killed_rank_is_named(4, 0, backend);
   check_killed_rank_is_named(8, 5, backend);
@@ -81,7 +81,7 @@ TEST_CASE("a wrong element is counted on every rank and fails all of them") {
   }
 }
 
-TEST_CASE("ranks with different options are told both values before anything is measured") {
+TEST_CASE("different options are reported with both values before the measurement") {
   const std::vector<std::pair<std::string, std::string>> pairs{{"--datatype=half", "--datatype=float"},
                                                                {"--op=max", "--op=sum"},
                                                                {"--iters=7", "--iters=3"},

@@ -25,7 +25,7 @@ void check_stopped_rank(int size, int victim, const std::string& backend) {
     REQUIRE(lines_of(one.err).size() == 1);
     const std::string start = concat("ddrun-allreduce: error: rank ", rank, ": timeout in ");
     CHECK(one.err.starts_with(start));
-    // Rank 0 has left the start behind, but nobody knows who else has.
+    // Rank 0 has completed the start; other ranks may not have.
     CHECK((one.err.find(", iteration ") != std::string::npos || one.err.starts_with(start + "the start")));
   }
   ranks[victim].signal(SIGKILL);
@@ -36,12 +36,12 @@ void check_stopped_rank(int size, int victim, const std::string& backend) {
 
 }  // namespace
 
-TEST_CASE("ranks say where they wait for a stopped one") {
+TEST_CASE("ranks that wait for a stopped one report the call") {
   const auto [size, victim, backend] = GENERATE(table<int, int, std::string>({{5, 3, "shm"}, {3, 0, "tcp"}}));
   check_stopped_rank(size, victim, backend);
 }
 
-TEST_CASE("a rank that is stopped and goes on later finds out what has happened") {
+TEST_CASE("a rank that is stopped and continued later reports a timeout") {
   Ranks ranks(3, {"-b", "1M", "-e", "1M", "-n", "1000000000", "--op-timeout", "2s"});
   REQUIRE(ranks[0].wait_for_out("redop"));
   ranks[1].signal(SIGSTOP);
@@ -54,7 +54,7 @@ TEST_CASE("a rank that is stopped and goes on later finds out what has happened"
   CHECK(late.err.find("ddrun-allreduce: error: rank 1: timeout in ") == 0);
 }
 
-TEST_CASE("where the store hangs with its rank, the status is the same") {
+TEST_CASE("the status is the same if the store hangs with its rank") {
   // No launcher: rank 0 serves the store.
   const auto start = [](int rank, int port) {
     RunOptions options;
@@ -63,7 +63,7 @@ TEST_CASE("where the store hangs with its rank, the status is the same") {
                    {"MASTER_ADDR", "127.0.0.1"},
                    {"MASTER_PORT", std::to_string(port)}};
     return std::make_unique<Run>(
-        // The first of many rows is there at once.
+        // The first of many rows appears at once.
         std::vector<std::string>{DDRUN_TEST_ALLREDUCE, "-b", "8", "-e", "512K", "-i", "8", "--op-timeout", "2s"},
         options);
   };
@@ -74,7 +74,7 @@ TEST_CASE("where the store hangs with its rank, the status is the same") {
   probe->reset();
   const auto first = start(0, port);
   const auto second = start(1, port);
-  // A row: the other one has left the start behind, too, whose time limit is another.
+  // A row shows that the peer has completed the start too, which has another time limit.
   REQUIRE(first->wait_for_out("float"));
   first->signal(SIGSTOP);
   const Outcome outcome = second->wait(40s);

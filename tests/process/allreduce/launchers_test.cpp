@@ -6,7 +6,7 @@
 #include "ddrun/test/ports.hpp"
 #include "ranks.hpp"
 
-// The same worker under launchers that are installed here, which know nothing of it.
+// The program under installed MPI launchers.
 
 using namespace ddrun;
 using namespace ddrun::test;
@@ -23,7 +23,7 @@ std::string path_of(const std::string& program) {
   return {};
 }
 
-/// Two options for MASTER_ADDR and MASTER_PORT, as `pass` writes "NAME" and "VALUE".
+/// The launcher options that set MASTER_ADDR and MASTER_PORT; `pass` makes them from name and value.
 std::vector<std::string> address(const std::function<std::vector<std::string>(std::string, std::string)>& pass) {
   auto words = pass("MASTER_ADDR", "127.0.0.1");
   const auto port = pass("MASTER_PORT", std::to_string(free_port()));

@@ -1,4 +1,4 @@
-// The real program on GPUs that are made of host memory (tests/helpers/fake_gpu).
+// The real program with fake GPUs (tests/helpers/fake_gpu).
 
 #include <cstdlib>
 
@@ -10,7 +10,7 @@ using namespace ddrun::test;
 
 namespace {
 
-/// As long as it lives, programs find the fake driver and NCCL, which do as `wanted`.
+/// Makes programs use the fake driver and NCCL, with these settings, during its lifetime.
 class FakeGpus {
  public:
   explicit FakeGpus(const std::string& wanted) {
@@ -29,11 +29,13 @@ class FakeGpus {
   TemporaryDirectory dir_;
 };
 
-bool says(const Outcome& outcome, const std::string& words) { return outcome.err.find(words) != std::string::npos; }
+bool err_contains(const Outcome& outcome, const std::string& words) {
+  return outcome.err.find(words) != std::string::npos;
+}
 
 }  // namespace
 
-TEST_CASE("nccl makes every collective, and is chosen where there is a GPU for each rank") {
+TEST_CASE("nccl runs every collective, and is chosen with a GPU for each rank") {
   const FakeGpus gpus("devices=4");
   Ranks ranks(3, {"--collective", "all", "-b", "1000", "-e", "4000", "-f", "4"});
   const auto outcomes = ranks.wait();
@@ -44,7 +46,7 @@ TEST_CASE("nccl makes every collective, and is chosen where there is a GPU for e
   CHECK(outcomes[0].out.find("nccl has no all_to_all in place") != std::string::npos);
 }
 
-TEST_CASE("nccl has all types and operations, and calls that block and go as graphs") {
+TEST_CASE("nccl supports all types and operations, blocking calls and graphs") {
   const FakeGpus gpus("devices=2");
   std::vector<std::string> args{"-b", "4000", "-e", "4000", "-n", "5"};
   const auto more = GENERATE(std::vector<std::string>{"-d", "all", "-o", "all"},
@@ -55,13 +57,13 @@ TEST_CASE("nccl has all types and operations, and calls that block and go as gra
   for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 0);
 }
 
-TEST_CASE("a wrong element on a GPU is found") {
+TEST_CASE("a wrong element on a GPU is detected") {
   const FakeGpus gpus("devices=2");
   Ranks ranks(2, {"-e", "4K", "--corrupt-rank", "1"});
   for (const Outcome& outcome : ranks.wait()) CHECK(outcome.code() == 1);
 }
 
-TEST_CASE("one rank in place has no number with nccl") {
+TEST_CASE("one rank in place is N/A with nccl") {
   const FakeGpus gpus("devices=1");
   Ranks ranks(1, {"-e", "4K"});
   const auto outcomes = ranks.wait();
@@ -69,12 +71,12 @@ TEST_CASE("one rank in place has no number with nccl") {
   CHECK(outcomes[0].out.find("one rank in place: nccl does nothing") != std::string::npos);
 }
 
-TEST_CASE("what the GPU has room for need not fit into the machine's memory") {
+TEST_CASE("GPU buffers may exceed the machine's memory") {
   const FakeGpus gpus("devices=2 memory=1000000");
   Ranks ranks(2, {"--backend=nccl", "-e", "100T"});
   for (const Outcome& outcome : ranks.wait()) {
     CHECK(outcome.code() == 2);
-    CHECK(says(outcome, "do not fit into the 0 MiB that are free on Fake GPU"));
+    CHECK(err_contains(outcome, "do not fit into the 0 MiB that are free on Fake GPU"));
   }
 }
 
@@ -86,36 +88,37 @@ TEST_CASE("an NCCL that does not start is aborted") {
   for (const Outcome& outcome : outcomes) {
     INFO(outcome.err);
     CHECK(outcome.code() > 0);
-    // Whoever gives up first is gone for the other.
-    CHECK((says(outcome, late) || says(outcome, "is gone")));
+    // The rank that gives up first is lost for the other.
+    CHECK((err_contains(outcome, late) || err_contains(outcome, "is gone")));
   }
-  CHECK((says(outcomes[0], late) || says(outcomes[1], late)));
+  CHECK((err_contains(outcomes[0], late) || err_contains(outcomes[1], late)));
 }
 
-TEST_CASE("a call of NCCL that hangs is aborted after the time it has") {
+TEST_CASE("a call of NCCL that hangs is aborted at its deadline") {
   const FakeGpus gpus("devices=2 hang=ncclAllReduce:5");
   Ranks ranks(2, {"-e", "4K", "--op-timeout", "2s"});
   for (const Outcome& outcome : ranks.wait(std::chrono::seconds(40))) {
     INFO(outcome.err);
     CHECK(outcome.code() > 0);
-    // Whoever gives up first is gone for the other.
-    CHECK((says(outcome, "did not end in time") || says(outcome, "timeout in") || says(outcome, "is gone")));
+    // The rank that gives up first is lost for the other.
+    CHECK((err_contains(outcome, "did not end in time") || err_contains(outcome, "timeout in") ||
+           err_contains(outcome, "is gone")));
   }
 }
 
-TEST_CASE("an error of NCCL ends all ranks with its words") {
+TEST_CASE("an error of NCCL ends all ranks with its message") {
   const FakeGpus gpus("devices=2 fail=ncclAllReduce:4");
   Ranks ranks(2, {"-e", "4K"});
   for (const Outcome& outcome : ranks.wait()) {
     CHECK(outcome.code() == 1);
-    CHECK(says(outcome, "a failure that the test wants (as scripted)"));
+    CHECK(err_contains(outcome, "a failure that the test wants (as scripted)"));
   }
 }
 
-TEST_CASE("a rank that dies ends the others of nccl at once") {
+TEST_CASE("with nccl a killed rank ends the others at once") {
   const FakeGpus gpus("devices=2");
   Ranks ranks(2, {"-e", "64K", "--kill-rank", "1", "--kill-at", "1K"});
   const auto outcomes = ranks.wait(std::chrono::seconds(20));
   CHECK(outcomes[0].code() == 1);
-  CHECK(says(outcomes[0], "rank 1 is gone"));
+  CHECK(err_contains(outcomes[0], "rank 1 is gone"));
 }

@@ -6,7 +6,7 @@ using namespace ddrun::test;
 
 namespace {
 
-/// Rows of the matrices: those that begin with the name of a node, by matrix.
+/// The number of matrix rows that begin with the name of a node.
 std::size_t rows_beginning_with(const std::string& out, const std::string& name) {
   std::size_t rows = 0;
   for (const auto& row : rows_of(out)) rows += row[0] + (row.size() > 1 ? " " + row[1] : "") == name ? 1 : 0;
@@ -15,7 +15,7 @@ std::size_t rows_beginning_with(const std::string& out, const std::string& name)
 
 }  // namespace
 
-TEST_CASE("ranks of one machine meet in pairs") {
+TEST_CASE("ranks of one machine are measured in pairs") {
   const TemporaryDirectory directory;
   for (const auto& [backend, size] : {std::pair{"--backend=shm", 4}, {"--backend=shm", 3}, {"--backend=tcp", 2}}) {
     const std::string path = directory.file("report.json");
@@ -38,7 +38,7 @@ TEST_CASE("ranks of one machine meet in pairs") {
   }
 }
 
-TEST_CASE("one rank has nobody to meet") {
+TEST_CASE("one rank is refused with --pairs") {
   Run run({DDRUN_TEST_ALLREDUCE, "--pairs"});
   const Outcome outcome = run.wait();
   CHECK(outcome.code() == 2);

@@ -1,4 +1,4 @@
-// --plot: pictures, drawn by gnuplot.
+// --plot.
 
 #include <dirent.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("a run is drawn as PNG or SVG, and nothing else is left") {
+TEST_CASE("a run is plotted as PNG or SVG, and nothing else is left") {
   if (!gnuplot_is_here()) return;
   for (const std::string suffix : {"png", "svg"}) {
     const TemporaryDirectory directory;
@@ -59,7 +59,7 @@ TEST_CASE("a run is drawn as PNG or SVG, and nothing else is left") {
   }
 }
 
-TEST_CASE("a picture that cannot be drawn costs no measurement") {
+TEST_CASE("a plot that cannot be drawn is refused before the measurement") {
   const TemporaryDirectory empty;
   RunOptions options;
   options.env = {{"PATH", empty.path()}};
@@ -74,7 +74,7 @@ TEST_CASE("a picture that cannot be drawn costs no measurement") {
   check_ends(run_alone({"--plot", here, "--collective=barrier"}), 2, "--plot: there is nothing to draw");
 }
 
-TEST_CASE("what gnuplot complains about is said") {
+TEST_CASE("gnuplot's error is reported") {
   const TemporaryDirectory directory;
   RunOptions options;
   options.env = {{"PATH", directory.path()}};

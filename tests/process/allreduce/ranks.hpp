@@ -13,7 +13,7 @@
 
 namespace ddrun::test {
 
-/// Copies of the real program as a launcher would start them, and the store that a launcher would serve.
+/// Processes of the real program with a launcher's environment, and the launcher's store.
 class Ranks {
  public:
   /// `more_of_last`: further arguments of the last rank.
@@ -53,7 +53,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// The words of each line of results.
+/// The columns of each row of results.
 inline std::vector<std::vector<std::string>> rows_of(const std::string& text) {
   std::vector<std::vector<std::string>> rows;
   for (const std::string& line : lines_of(text)) {
@@ -65,7 +65,7 @@ inline std::vector<std::vector<std::string>> rows_of(const std::string& text) {
   return rows;
 }
 
-/// The program without a launcher.
+/// Runs the program without a launcher.
 inline Outcome run_alone(const std::vector<std::string>& args, RunOptions options = {}) {
   std::vector<std::string> argv{DDRUN_TEST_ALLREDUCE};
   argv.insert(argv.end(), args.begin(), args.end());
@@ -73,7 +73,7 @@ inline Outcome run_alone(const std::vector<std::string>& args, RunOptions option
   return run.wait();
 }
 
-/// One line on stderr with these words in it, and this status.
+/// Checks for one error line that contains `words`, and for the status.
 inline void check_ends(const Outcome& outcome, int status, const std::string& words) {
   CAPTURE(words, outcome.err, outcome.out);
   CHECK(outcome.code() == status);

@@ -1,4 +1,4 @@
-// The file beside the table.
+// The JSON report.
 
 #include <fcntl.h>
 #include <sched.h>
@@ -10,7 +10,7 @@
 using namespace ddrun;
 using namespace ddrun::test;
 
-TEST_CASE("a report on standard output is alone there, whatever that is") {
+TEST_CASE("a report on standard output is alone there") {
   const std::string path = GENERATE("-", "/dev/stdout");
   const TemporaryDirectory directory;
   const std::string file = directory.file("out");
@@ -23,14 +23,14 @@ TEST_CASE("a report on standard output is alone there, whatever that is") {
   CHECK(nlohmann::json::parse(read_file(file))["results"].size() == 4);
 }
 
-TEST_CASE("a report that cannot be written costs no measurement") {
+TEST_CASE("a report that cannot be written is refused before the measurement") {
   const Outcome outcome = run_alone({"-J", "/no/such/directory/x"});
   check_ends(outcome, 2, "--output_file: cannot write /no/such/directory/x: No such file or directory");
   CHECK(outcome.out.empty());
   check_ends(run_alone({"-J", ""}), 2, "--output_file: must not be empty");
 }
 
-TEST_CASE("a full disk is said, and every rank ends with the same status") {
+TEST_CASE("a full disk is reported, and all ranks exit with the same status") {
   Ranks ranks(2, {"-e", "64", "-n", "2", "-J", "/dev/full"});
   const auto outcomes = ranks.wait();
   check_ends(outcomes[0], 1, "--output_file: cannot write /dev/full: No space left on device");

@@ -32,7 +32,7 @@ void check_success(int size, const std::vector<std::string>& args, const std::st
     CHECK(row[3] == "sum");
     CHECK(row[4] == "-1");
     CHECK(std::stod(row[5]) > 0);
-    CHECK((row[7] == "N/A") == (size == 1));  // nothing travels
+    CHECK((row[7] == "N/A") == (size == 1));  // no transfer
     CHECK((row[10] == "N/A") == (size == 1));
     CHECK(row[8] == "0");
     CHECK(row[12] == "0");
@@ -95,7 +95,7 @@ TEST_CASE("the report is valid and replaces an older one") {
     CHECK(one["median_us"].get<double>() <= one["p99_us"].get<double>());
     const auto algbw = one["algbw_gbps"].get<double>();
     CHECK(std::abs(algbw * one["time_us"].get<double>() * 1e3 - 1024) < 1);
-    // 2 (n - 1) / n of it, with three ranks.
+    // 2 (n - 1) / n, for three ranks.
     CHECK(std::abs(one["busbw_gbps"].get<double>() - algbw * 4 / 3) < 1e-9);
   }
 }
@@ -124,7 +124,7 @@ TEST_CASE("without checks nothing is counted as wrong") {
   CHECK(rows[0][8] == "N/A");
 }
 
-TEST_CASE("without a launcher the worker is a group of one and says so") {
+TEST_CASE("without a launcher the worker runs as a singleton and reports it") {
   Run run({DDRUN_TEST_ALLREDUCE, "-e", "1K", "-n", "2"});
   const Outcome outcome = run.wait();
   CHECK(outcome.code() == 0);
@@ -132,8 +132,8 @@ TEST_CASE("without a launcher the worker is a group of one and says so") {
         std::string::npos);
 }
 
-TEST_CASE("where no launcher serves the store rank 0 does") {
-  // A free port, known before: that of a server that has just gone.
+TEST_CASE("without a launcher's store rank 0 serves it") {
+  // A port that was free a moment ago.
   const int port = [] {
     auto server = store::TcpServer::start();
     REQUIRE(server);

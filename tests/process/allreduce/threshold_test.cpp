@@ -1,16 +1,16 @@
-// --min-busbw and --max-latency: who ends how.
+// Exit statuses with --min-busbw and --max-latency.
 
 #include "ranks.hpp"
 
 using namespace ddrun;
 using namespace ddrun::test;
 
-TEST_CASE("all ranks end with status 3 and rank 0 says why") {
+TEST_CASE("all ranks exit with status 3 and rank 0 reports why") {
   const TemporaryDirectory directory;
   const std::string path = directory.file("report.json");
   Ranks ranks(3, {"-b", "1K", "-e", "4K", "-n", "2", "--min-busbw=1000000,2000000@1K", "-J", path});
   const auto outcomes = ranks.wait();
-  // Which of the two sizes fell shorter is chance.
+  // Either of the two sizes may be the worse one.
   check_ends(outcomes[0], 3, "too slow: all_reduce of ");
   CHECK(outcomes[0].err.find(" (1 more fell short)\n") != std::string::npos);
   for (const char* size : {"1 KiB", "4 KiB"}) {
@@ -38,7 +38,7 @@ TEST_CASE("a size that no rank measures is refused on all of them") {
   }
 }
 
-TEST_CASE("all ranks end with status 3 if a pair falls short") {
+TEST_CASE("all ranks exit with status 3 if a pair misses a threshold") {
   Ranks ranks(3, {"--pairs", "-e", "64K", "-n", "3", "--min-busbw=1000000"});
   const auto outcomes = ranks.wait();
   check_ends(outcomes[0], 3, " 1000000 GB/s wanted: ");

@@ -24,7 +24,7 @@ void check_refused(const std::vector<std::string>& args, const Environment& env,
 
 }  // namespace
 
-TEST_CASE("wrong options are refused in one line with status 2") {
+TEST_CASE("invalid options are refused in one line with status 2") {
   check_refused({"--no-such-option"}, {}, "--no-such-option");
   check_refused({"-b", "2"}, {}, "--minbytes: must be at least 4, not 2");
   check_refused({"-b", "lots"}, {}, "--minbytes: ");
@@ -51,7 +51,7 @@ TEST_CASE("wrong options are refused in one line with status 2") {
   check_refused({"-e", "1000000G"}, {}, "of memory that are free");
 }
 
-TEST_CASE("options that mean nothing to the back end are refused") {
+TEST_CASE("options that do not apply to the back end are refused") {
   check_refused({"--backend=shm", "--blocking=1"}, {}, "--blocking: is for nccl; calls of shm always block");
   check_refused({"--backend=shm", "--streams=2"}, {}, "--streams: is for tcp; shm makes no connections");
   check_refused({"--streams=65"}, {}, "--streams: ");
@@ -59,7 +59,7 @@ TEST_CASE("options that mean nothing to the back end are refused") {
                 "--cudagraph: is for nccl; tcp runs on processors, which have no graphs");
 }
 
-TEST_CASE("half an environment is refused with an example of how to start") {
+TEST_CASE("an incomplete environment is refused with an example") {
   const std::string example = "start it with a launcher, for example: ddrun --nproc-per-node=4 ddrun-allreduce";
   check_refused({}, {{"RANK", "0"}}, "WORLD_SIZE, MASTER_ADDR, MASTER_PORT are not set: " + example);
   check_refused({}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}},

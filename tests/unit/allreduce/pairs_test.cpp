@@ -8,7 +8,7 @@
 using namespace ddrun;
 using namespace ddrun::bench;
 
-TEST_CASE("every pair meets once, in as few steps as there can be") {
+TEST_CASE("every pair is scheduled once, in the fewest steps") {
   for (int players = 1; players <= 33; ++players) {
     CAPTURE(players);
     const int steps = round_robin_steps(players);
@@ -32,7 +32,7 @@ TEST_CASE("every pair meets once, in as few steps as there can be") {
   }
 }
 
-TEST_CASE("nodes are told apart by host, and by local ranks that are taken") {
+TEST_CASE("nodes are distinguished by host and by repeated local ranks") {
   const auto ranks = [](const std::vector<Node>& nodes) {
     std::vector<std::vector<int>> all;
     for (const Node& one : nodes) all.push_back(one.ranks);

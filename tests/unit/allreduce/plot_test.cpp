@@ -5,7 +5,7 @@
 using namespace ddrun;
 using namespace ddrun::bench;
 
-TEST_CASE("names in a picture are words to gnuplot and nothing else") {
+TEST_CASE("names in a plot are quoted for gnuplot") {
   Report report;
   report.setting.backend = "shm";
   report.setting.members = {{"';system 'touch h';\n`touch h`\xff", 1}};

@@ -31,7 +31,7 @@ Row row_of(collectives::Collective collective) {
 
 }  // namespace
 
-TEST_CASE("a row has the words of nccl-tests in its order") {
+TEST_CASE("a row has the columns of nccl-tests in order") {
   using Words = std::vector<std::string>;
   CHECK(words_of(line(row_of(collectives::Collective::all_reduce))) ==
         Words{"4096", "1024", "float", "sum", "-1", "12.35", "0.50", "0.25", "7", "12.35", "0.50", "0.25", "7"});
@@ -43,7 +43,7 @@ TEST_CASE("a row has the words of nccl-tests in its order") {
   CHECK(reduce[4] == "3");
 }
 
-TEST_CASE("what a back end lacks is N/A, with one line why") {
+TEST_CASE("unsupported calls are N/A, with the reason in one line") {
   Row row = row_of(collectives::Collective::all_to_all);
   row.in_place = {};
   row.in_place.unsupported_reason = "nccl has no all_to_all in place";
@@ -56,7 +56,7 @@ TEST_CASE("what a back end lacks is N/A, with one line why") {
   CHECK(remarks(row.bench_case, {}, true) == "# no size has an element of float for each rank\n");
 }
 
-TEST_CASE("heading and rows have their columns under each other") {
+TEST_CASE("the columns of heading and rows are aligned") {
   const auto lines = split(heading(collectives::Collective::all_reduce), '\n');
   const std::string row = line(row_of(collectives::Collective::all_reduce));
   std::string titles;

@@ -1,4 +1,4 @@
-// --min-busbw and --max-latency: what falls short.
+// --min-busbw and --max-latency.
 
 #include "reports.hpp"
 
@@ -53,7 +53,7 @@ Result<Thresholds> thresholds_of(const Requested& requested) {
   return thresholds;
 }
 
-/// The words of what fell short, or of what is wrong with the question.
+/// Texts of the violations, or the error of invalid thresholds.
 std::vector<std::string> failures_of(const Report& report, const Requested& requested) {
   const auto thresholds = thresholds_of(requested);
   if (!thresholds) return {thresholds.error().message};
@@ -67,7 +67,7 @@ using Words = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("bandwidth is asked of the largest size, latency of the smallest, unless a size is named") {
+TEST_CASE("bandwidth is checked at the largest size, latency at the smallest, unless a size is named") {
   const Report report = usual_report();
   CHECK(failures_of(report, {"6", "2us"}).empty());
   CHECK(failures_of(report, {"10@1M,1@1K", "0.1ms@1MiB,4000ns@1K,0.01s@64M"}).empty());
@@ -91,7 +91,7 @@ TEST_CASE("the better placement counts, and each threshold that is missed") {
   CHECK(failures_of(report, {"13,40@1M", "1.9us"}).size() == 3);
 }
 
-TEST_CASE("each case is judged, a barrier by its time alone") {
+TEST_CASE("each case is checked, a barrier only for latency") {
   Report report = usual_report();
   Row other = row_of(1 << 20, 3, 300);
   other.bench_case.collective = collectives::Collective::broadcast;
@@ -108,7 +108,7 @@ TEST_CASE("each case is judged, a barrier by its time alone") {
   CHECK(failures_of(report_of({barrier}), {"1", ""}) == Words{"--min-busbw: nothing is measured that has it"});
 }
 
-TEST_CASE("what a back end lacks falls short of any threshold") {
+TEST_CASE("an unsupported call misses any threshold") {
   Report report = usual_report();
   for (Measurement* one : {&report.summary.rows[3].out_of_place, &report.summary.rows[3].in_place}) {
     *one = {};
@@ -118,7 +118,7 @@ TEST_CASE("what a back end lacks falls short of any threshold") {
         Words{"all_reduce of 64 MiB float sum: not measured: nccl has no all_reduce, says the test"});
 }
 
-TEST_CASE("thresholds that say nothing are refused") {
+TEST_CASE("invalid thresholds are refused") {
   for (const std::string bad : {"fast", "-1", "1,"}) {
     CHECK(failures_of(usual_report(), {bad, ""})[0].find("must be GB/s such as 10 or 10@64M, not '") == 0);
   }

@@ -18,7 +18,7 @@ Result<RankEnv> rank_env_in(const Lines& lines) {
   return rank_env_from(Environment(entries.data()));
 }
 
-/// "1/4, 0/2 here, at 10.0.0.1:29500", with "served" where the launcher serves the store.
+/// "1/4, 0/2 here, at 10.0.0.1:29500", plus "served" if the launcher serves the store.
 std::string describe(const Lines& lines) {
   const auto env = rank_env_in(lines);
   if (!env) return env.error().message;
@@ -43,7 +43,7 @@ Lines operator+(Lines left, const Lines& right) {
 
 }  // namespace
 
-TEST_CASE("RANK and WORLD_SIZE count before what mpirun and srun say") {
+TEST_CASE("RANK and WORLD_SIZE take precedence over the variables of mpirun and srun") {
   CHECK(describe({}) == "singleton");
   CHECK(describe(torchrun) == "1/4, 1/2 here, at 10.0.0.1:29500");
   CHECK(describe(torchrun + Lines{"TORCHELASTIC_USE_AGENT_STORE=True"}) == "1/4, 1/2 here, at 10.0.0.1:29500, served");
@@ -58,7 +58,7 @@ TEST_CASE("ranks out of range are refused") {
   CHECK(describe({"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=h", "MASTER_PORT=70000"}).starts_with("MASTER_PORT=70000: "));
 }
 
-TEST_CASE("ranks of mpirun and srun need an address, and are told how to give one") {
+TEST_CASE("ranks of mpirun and srun need an address, and the error says how to set it") {
   const std::string refusal = describe(two_hosts);
   CHECK(refusal.starts_with("MASTER_ADDR, MASTER_PORT are not set: Open MPI does not say where ranks can meet; "));
   CHECK(refusal.find("mpirun -x MASTER_ADDR=ADDRESS -x MASTER_PORT=PORT ddrun-allreduce, ") != std::string::npos);
@@ -71,7 +71,7 @@ TEST_CASE("ranks of mpirun and srun need an address, and are told how to give on
   CHECK(describe(srun + address) == "2/4, 0/2 here, at h:7");
 }
 
-TEST_CASE("ranks that say different numbers of ranks are told so") {
+TEST_CASE("different values of WORLD_SIZE are reported") {
   const auto server = store::TcpServer::start();
   REQUIRE(server);
   RankEnv env;
@@ -94,7 +94,7 @@ TEST_CASE("ranks that say different numbers of ranks are told so") {
   CHECK(third.error().message.starts_with("another process is rank 0 too: "));
 }
 
-TEST_CASE("without a store a rank says where it looked for it") {
+TEST_CASE("an unreachable store is reported with its address") {
   RankEnv env;
   env.rank = 1;
   env.size = 2;

@@ -12,15 +12,15 @@
 
 namespace ddrun::bench {
 
-/// What a machine has to reach, at one size of each case.
+/// A required result at one size of each case.
 struct Threshold {
-  double value = 0;                    ///< GB/s of bus bandwidth, or microseconds
-  std::optional<std::uint64_t> bytes;  ///< none: the largest size of the case (bandwidth), its smallest (latency)
+  double value = 0;                    ///< minimum bus bandwidth in GB/s, or maximum latency in microseconds
+  std::optional<std::uint64_t> bytes;  ///< none: the largest size of the case (bandwidth) or its smallest (latency)
 };
 
-/// The better of the two placements has to reach it: the mean time of the slowest rank, as in the table. Where pairs
-/// are measured, every pair has to: its bandwidth each way, and the median time of its 8 bytes. A barrier has no
-/// bandwidth and no size, so only a latency without a size is asked of it.
+/// Pass/fail limits of --min-busbw and --max-latency. They apply to the better of the two placements: the mean time of
+/// the slowest rank, as in the table. With --pairs they apply to every pair: its bandwidth each way, and the median
+/// time of 8 bytes. A barrier is checked only against a latency without a size.
 struct Thresholds {
   std::vector<Threshold> min_busbw;
   std::vector<Threshold> max_latency;
@@ -28,57 +28,57 @@ struct Thresholds {
   [[nodiscard]] bool any() const { return !min_busbw.empty() || !max_latency.empty(); }
 };
 
-/// What is written besides the table, and what the results are judged by. Paths are empty where nothing was asked for.
+/// Output files and thresholds. Empty paths: no file.
 struct ReportOptions {
   std::string json_file;
   std::string plot_file;
   Thresholds thresholds;
 };
 
-/// What the command line asks for. Sizes are bytes of the larger of a rank's (the root's) input and output.
+/// The command line. Sizes are in bytes, of the larger of a rank's (the root's) input and output.
 struct Options {
   std::uint64_t min_bytes = 8;
-  /// Unset: 128 MiB, or less where memory is short.
+  /// Unset: 128 MiB, or less if memory is short.
   std::optional<std::uint64_t> max_bytes;
   std::uint64_t step_factor = 2;
-  std::uint64_t step_bytes = 0;  ///< not 0: the next size is this much more, instead of step_factor times
-  int iterations = 0;            ///< 0: up to 20, as many as fit into a fraction of a second; more for tiny sizes
+  std::uint64_t step_bytes = 0;  ///< not 0: added to each size, instead of multiplying by step_factor
+  int iterations = 0;            ///< 0: up to 20 within a fraction of a second; more for tiny sizes
   int warmup = 2;
-  bool pairs = false;  ///< every pair of nodes instead of collectives
-  int checks = 1;      ///< calls whose results are compared, at each size and placement
+  bool pairs = false;  ///< measure every pair of nodes instead of collectives
+  int checks = 1;      ///< number of checked calls, at each size and placement
   std::vector<collectives::Collective> collectives{collectives::Collective::all_reduce};
   std::vector<collectives::DataType> types{collectives::DataType::float32};
   std::vector<collectives::ReduceOp> ops{collectives::ReduceOp::sum};
   int root = 0;  ///< every_root: each rank in turn
   collectives::Backend backend = collectives::Backend::automatic;
-  bool private_buffers = false;     ///< calls work on memory that no other process sees
-  int streams = 0;                  ///< of tcp: connections between two ranks; 0: chosen
-  bool blocking = false;            ///< of nccl: wait for each call before the next is queued
-  int graph_launches = 0;           ///< of nccl: 0: calls are queued one by one
-  Milliseconds timeout{60'000};     ///< for the start
-  Milliseconds op_timeout{60'000};  ///< for each call; as `timeout` where it was not given
+  bool private_buffers = false;     ///< use private memory instead of the back end's buffers
+  int streams = 0;                  ///< tcp: connections per pair of ranks; 0: chosen
+  bool blocking = false;            ///< nccl: wait for each call before the next is enqueued
+  int graph_launches = 0;           ///< nccl: launches of the captured graph; 0: no graph
+  Milliseconds timeout{60'000};     ///< for connecting the ranks
+  Milliseconds op_timeout{60'000};  ///< for each call; defaults to `timeout`
   ReportOptions report;
 
-  // For tests of launchers.
+  // For tests of launchers; -1: none.
   int corrupt_rank = -1;
   int kill_rank = -1;
-  std::uint64_t kill_at = 0;  ///< the first size, in bytes, before which kill_rank dies
+  std::uint64_t kill_at = 0;  ///< kill_rank kills itself before the first size of at least this many bytes
 
   static constexpr int every_root = -1;
 };
 
 struct Parsed {
   Options options;
-  /// Set: the program ends now with this status; what there was to say has been said.
+  /// Set: exit with this status; help or errors have been printed.
   std::optional<int> exit_code;
 };
 
 [[nodiscard]] Parsed parse_options(int argc, char** argv);
 
-/// As the option has it: "shared" or "private".
+/// The value of --buffers: "shared" or "private".
 [[nodiscard]] std::string buffers_of(const Options& options);
 
-/// `invalid_argument` if options were given that mean nothing to the back end of this name.
+/// `invalid_argument` if an option does not apply to this back end.
 [[nodiscard]] Result<void> check_backend_options(const Options& options, std::string_view backend);
 
 }  // namespace ddrun::bench

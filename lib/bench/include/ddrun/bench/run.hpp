@@ -13,27 +13,27 @@ namespace ddrun::bench {
 struct Options;
 struct RankEnv;
 
-// What the program ends with (docs/allreduce.md).
+// Exit statuses (docs/allreduce.md).
 inline constexpr int exit_ok = 0;
-/// A wrong element or a lost rank; no memory or no connections.
+/// A wrong element, a lost rank, too little memory, or failed connections.
 inline constexpr int exit_failed = 1;
-/// Options, environment, ranks that differ.
+/// Invalid options or environment, or ranks with different options.
 inline constexpr int exit_usage = 2;
-/// Right, but a threshold was missed.
+/// Results correct, but a threshold was missed.
 inline constexpr int exit_too_slow = 3;
-/// A call did not end in time.
+/// A call timed out.
 inline constexpr int exit_timeout = 4;
-/// The chosen back end lacks a device or a library; "skipped" for ctest.
+/// The requested back end lacks a device or a library; ctest counts it as skipped.
 inline constexpr int exit_cannot_run_here = 77;
 
-/// One line on stderr, in one piece so that lines of several ranks do not mix.
+/// Writes one line to stderr with a single write(), so that lines of several ranks do not mix.
 inline void print_error(std::string_view message) {
   const std::string line = concat("ddrun-allreduce: error: ", message, '\n');
   write_all(STDERR_FILENO, line.data(), line.size());
 }
 
-/// Finds the other ranks, measures what is asked for, and writes table and reports; returns the exit status. Blocks
-/// until all that is done. Failures are already worded; `invalid_argument` is the user's.
+/// Connects the ranks, runs the benchmark and writes table and reports. Returns the exit status. Blocks until done.
+/// Error messages are ready to print; `invalid_argument` is a usage error.
 [[nodiscard]] Result<int> run(const Options& options, const RankEnv& env);
 
 }  // namespace ddrun::bench
