@@ -1,18 +1,18 @@
-// Many agents of one job, as a coordinator sees them, from one thread; prints what they did and when.
+// Simulates many agents of one job, from one thread; prints messages and times.
 //
 //   agents_load --port P --agents N [--secret TEXT] [--idle SECONDS] [--hold PID] [--json]
 //
-// N connections from addresses of the loopback network (127.0.0.0/8, 250 agents on each) greet the coordinator on port
-// P of 127.0.0.1, with authentication unless there is no secret, join one job of N nodes, and
+// N connections from addresses of the loopback network (127.0.0.0/8, 250 agents on each) do the handshake with the
+// coordinator on port P of 127.0.0.1, authenticated if there is a secret, join one job of N nodes, and
 //
 //   join   until the last one has its ranks (START), from the first connect on
-//   idle   for so many seconds nothing happens but PING and PONG
-//   fail   one agent says FAILED; until the last one has STOP
-//   end    all say STOPPED; until the last one has its VERDICT
+//   idle   only PING and PONG for this many seconds
+//   fail   one agent sends FAILED; until the last one has STOP
+//   end    all send STOPPED; until the last one has its VERDICT
 //
-// Packets are all of the control connections, as the kernel counts them (TCP_INFO). With --hold the
-// coordinator, a process, is stopped until all have connected, so that they come at the same moment. Between the phases
-// it waits for a line on its standard input if --step is given, after it has said "phase NAME" on standard error.
+// Packets are those of all control connections, as counted by the kernel (TCP_INFO). With --hold the coordinator's
+// process is stopped until all have connected, so that they join at the same moment. With --step it prints "phase NAME"
+// to standard error before each phase and waits for a line on standard input.
 #include <arpa/inet.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -89,7 +89,7 @@ class Load {
       if (options_.hold == 0 && i % 64 == 63) run_once(0);
     }
     if (options_.hold != 0) {
-      begin("join");  // connecting is not what is measured
+      begin("join");  // measured without connecting
       ::kill(options_.hold, SIGCONT);
     }
     run_until(started_, "all have started");
@@ -113,7 +113,7 @@ class Load {
     failed.round = agents_[0].round;
     failed.code = 1;
     send_message(agents_[0], failed);
-    run_until(stopped_, "all are told to stop");
+    run_until(stopped_, "all have received STOP");
     end();
   }
 
@@ -172,7 +172,7 @@ class Load {
     ::setsockopt(agent.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
     sockaddr_in from{}, to{};
     from.sin_family = to.sin_family = AF_INET;
-    // As from machines of their own: one address may have few greetings at a time.
+    // From different addresses, as the coordinator limits pending handshakes per address.
     from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 256 + static_cast<std::uint32_t>(number % 1000));
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     to.sin_port = htons(options_.port);
@@ -240,7 +240,7 @@ class Load {
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
       if (ended_ > 0) return (void)::epoll_ctl(epoll_, EPOLL_CTL_DEL, agent.fd, nullptr);
-      die("the coordinator has hung up on agent " + std::to_string(agent.number));
+      die("the coordinator closed the connection of agent " + std::to_string(agent.number));
     }
     std::string_view bytes(buffer, static_cast<std::size_t>(got));
     if (agent.handshake) {
@@ -248,7 +248,7 @@ class Load {
       const auto state = agent.handshake->feed(bytes, out);
       if (!out.empty()) send(agent, out);
       if (state == Greeting::going_on) return;
-      if (state != Greeting::done) die("the greeting failed, number " + std::to_string(static_cast<int>(state)));
+      if (state != Greeting::done) die("the handshake failed, number " + std::to_string(static_cast<int>(state)));
       agent.keys.emplace(agent.handshake->keys());
       agent.handshake.reset();
       send_message(agent, joining(agent));
@@ -298,7 +298,7 @@ class Load {
   }
 
   struct Packets {
-    double sent = 0, received = 0;  ///< by an agent
+    double sent = 0, received = 0;  ///< per agent
   };
   [[nodiscard]] Packets packets() const {
     Packets packets;

@@ -1,5 +1,5 @@
-// The least that a launcher can do: starts N workers with vfork and exec, waits for all of them. No pipe, no session,
-// no store, no supervision. What the kernel needs for that bounds every launcher with one thread on the same machine.
+// A minimal launcher: starts N workers with vfork and exec and waits for them, without pipes, sessions, store or
+// supervision. Its time is the kernel's, a lower bound for every single-threaded launcher on the same machine.
 //
 //   bench_bare N PROGRAM [ARGUMENT…]
 #include <stdlib.h>

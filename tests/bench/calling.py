@@ -58,8 +58,8 @@ def real_time():
 
 
 def below():
-    """The beginning of a command that gives way to its watcher: ranks that wait for each other may wait for ever,
-    and at our own priority they would keep us from ending them."""
+    """The prefix of a command that runs it below this process's real-time priority, so that ranks that hang can be
+    killed."""
     priority = os.sched_getparam(0).sched_priority
     return ["chrt", "-f", str(priority - 1)] if real_time() and priority > 1 else []
 

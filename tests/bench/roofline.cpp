@@ -1,7 +1,6 @@
-// How fast this machine's memory is: memcpy, triad (a = b + s c, after STREAM) and update (a = s - a) by one process
-// for each processor given, alone and all together. Prints JSON: for each, bytes that the program reads and writes per
-// second, the best of some turns. What the hardware reads besides, lines that are about to be overwritten, is not
-// counted; memcpy avoids it.
+// Memory bandwidth of this machine: memcpy, triad (a = b + s c, after STREAM) and update (a = s - a), by one process
+// per given processor, alone and all together. Prints JSON: bytes read and written by the program per second, the best
+// of TURNS. The hardware's reads of lines before they are overwritten are not counted; memcpy avoids them.
 //
 //   roofline BYTES TURNS CPU...      arrays of so many bytes each
 #include <sched.h>
@@ -36,7 +35,7 @@ void* memory(std::size_t bytes, int kind) {
   return at;
 }
 
-/// All of `count` processes leave together. Each has a processor of its own, so nobody needs to be woken.
+/// Releases all `count` processes together. Each has its own processor, so spinning suffices.
 void barrier(Shared& shared, int count, int& phase) {
   ++phase;
   shared.arrived.fetch_add(1);
@@ -121,9 +120,9 @@ int main(int argc, char** argv) {
   const std::vector<int> one(cpus.begin(), cpus.begin() + 1);
   const char* separator = "{";
   for (const auto& [name, kind] : {std::pair("copy", Kind::copy), {"triad", Kind::triad}, {"update", Kind::update}}) {
-    for (const auto& [who, there] : {std::pair("one", one), {"all", cpus}}) {
-      std::printf("%s\"%s_%s\": %.4g", separator, name, who, bytes_per_second(kind, turns, bytes, there));
-      std::fflush(stdout);  // or the next children would print it too
+    for (const auto& [label, used] : {std::pair("one", one), {"all", cpus}}) {
+      std::printf("%s\"%s_%s\": %.4g", separator, name, label, bytes_per_second(kind, turns, bytes, used));
+      std::fflush(stdout);  // before fork(), which would duplicate the buffer
       separator = ", ";
     }
   }

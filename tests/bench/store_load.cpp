@@ -1,17 +1,18 @@
-// Loads a server of the TCPStore protocol, or redis, from many raw connections and prints what it did.
+// Load generator for servers of the TCPStore protocol, or redis, with many raw connections; prints throughput and
+// latency.
 //
 //   store_load --port P [--connections N] [--depth D] [--op get|add|set|storm|barrier|idle] [--seconds S]
 //   [--value BYTES] [--cpu CPU] [--hold PID] [--resp] [--json]
 //
 //   get add set  each connection sends D requests, then D more when all of them are answered, for S seconds
-//   storm        N connections at once; how long until all of them are greeted and answered, at most S seconds;
-//                with --hold the server is stopped until they all wait, so that connecting is not measured
-//   barrier      each client counts itself in (ADD), the last one sets a flag (SET), all wait for it (WAIT); again
-//                for S seconds
-//   idle         N greeted connections that then do nothing until standard input ends; prints "ready" first
+//   storm        N connections at once; the time until all have done the handshake, at most S seconds;
+//                with --hold the server is stopped until all have connected, so that connecting is not measured
+//   barrier      each client adds 1 to a counter (ADD), the last one sets a flag (SET), all wait for it (WAIT);
+//                repeated for S seconds
+//   idle         N connections that are idle after the handshake until standard input ends; prints "ready" first
 //
-// --resp speaks redis's protocol (get, storm and idle). Answers are compared with what they should be, byte by byte;
-// those of add and set by their size. Needs nothing but the C library, so that any server can be measured.
+// --resp uses redis's protocol (get, storm and idle). Responses are compared byte by byte, those of add and set by
+// size. Depends on the C library only, so that any server can be measured.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -109,7 +110,7 @@ Exchange make_load(const Options& options, int connection) {
       load.request += '\x01' + field(key) + field(value);
     }
   }
-  if (options.op == "set") {  // has no answer of its own: a ping per batch shows how far the server is
+  if (options.op == "set") {  // set has no response: a ping per batch shows the server's progress
     load.request += "\x0dping";
     load.answer = "ping";
   }
@@ -131,9 +132,9 @@ int new_socket() {
   if (fd < 0) die_errno("socket");
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  // No pacing of ours: where the system's choice is BBR, that is a timer for each request.
+  // No pacing: where the default is BBR, it costs a timer per request.
   ::setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
-  // Closed by a reset: run after run, ports would otherwise run out.
+  // Close by reset, or repeated runs would run out of ports.
   const linger reset{1, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   return fd;
@@ -146,13 +147,14 @@ void connect_to(int fd, std::uint16_t port) {
 
 void send_all(int fd, std::string_view bytes) {
   if (::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
-    die("the server hung up");
+    die("the server closed the connection");
   }
 }
 
 void expect(int fd, std::string_view answer) {
   std::string got(answer.size(), '\0');
-  if (::recv(fd, got.data(), got.size(), MSG_WAITALL) != static_cast<ssize_t>(got.size())) die("the server hung up");
+  if (::recv(fd, got.data(), got.size(), MSG_WAITALL) != static_cast<ssize_t>(got.size()))
+    die("the server closed the connection");
   if (got != answer) die("not the answer that was expected");
 }
 
@@ -182,7 +184,7 @@ class Epoll {
   Epoll(const Epoll&) = delete;
   Epoll& operator=(const Epoll&) = delete;
 
-  /// Calls `on_input` with the index of each connection that has some.
+  /// Calls `on_input` with the index of each readable connection.
   template <class OnInput>
   void wait(int timeout_ms, OnInput on_input) {
     const int count = ::epoll_wait(fd_, events_.data(), static_cast<int>(events_.size()), timeout_ms);
@@ -222,12 +224,12 @@ void sum_up(std::vector<float>& microseconds, Figures& figures) {
   figures.p99_us = microseconds[microseconds.size() * 99 / 100];
 }
 
-/// Closed loops: each connection has one batch of requests under way.
+/// Closed loops: each connection has one batch of requests in flight.
 ///
-/// The generator must cost less than the server, or it is what is measured. So it does not read every answer of `get`
-/// at once: its socket says that one has come (edge-triggered, and an answer is one segment), and eight are read and
-/// compared together. An answer that came in pieces would be found out there. And it sends in batches: the kernel's
-/// way of a message does not fit into the processor's cache of instructions together with the rest.
+/// The generator must cost less than the server. So it does not read every response to `get` at once: the socket
+/// reports it (edge-triggered, one segment per response), and eight are read and compared together, which also detects
+/// split responses. Requests are sent in batches, as the kernel's send path does not fit in the instruction cache
+/// together with the rest.
 class Load {
  public:
   explicit Load(const Options& options)
@@ -252,7 +254,7 @@ class Load {
     now_ = start;
     while (now_ < end) {
       if (fds_.size() == 1) {
-        receive(0, 0);  // as a client does it: blocked in recv
+        receive(0, 0);  // blocking, as in a client
         if (!idle_.empty()) send_batch(0, now_);
         idle_.clear();
         continue;
@@ -296,7 +298,7 @@ class Load {
     auto& connection = connections_[i];
     const std::size_t missing = expected_.size() - connection.received;
     const ssize_t got = ::recv(fds_[i], buffer_.data(), missing, flags);
-    if (got <= 0) die("the server hung up");
+    if (got <= 0) die("the server closed the connection");
     const auto size = static_cast<std::size_t>(got);
     if (options_.op == "get" && std::memcmp(buffer_.data(), expected_.data() + connection.received, size) != 0) {
       die("not the answer that was expected");
@@ -322,7 +324,7 @@ class Load {
   const Options& options_;
   std::vector<int> fds_;
   std::vector<Connection> connections_;
-  std::vector<std::size_t> idle_;  // answered, and not yet sent to again
+  std::vector<std::size_t> idle_;  // answered, ready for the next batch
   std::vector<Exchange> loads_;
   std::size_t unread_limit_;
   std::string expected_;
@@ -337,18 +339,18 @@ Figures run_storm(const Options& options) {
   std::vector<int> fds(static_cast<std::size_t>(options.connections));
   for (int& fd : fds) fd = new_socket();
   for (const int fd : fds) {
-    // So that the search for free ports is not part of the time.
+    // Keeps the search for free ports out of the measured time.
     const auto any = loopback(0);
     if (::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) != 0) die_errno("bind");
   }
   std::vector<std::size_t> received(fds.size());
   std::vector<float> latencies;
-  // Watched before they are connected, so that this is not part of the time; that they are not is the first event.
+  // Registered before connecting, to keep it out of the measured time; the first event reports "not connected".
   Epoll epoll(fds, EPOLLIN | EPOLLET);
   for (std::size_t seen = 0; seen < fds.size();) epoll.wait(1000, [&](std::size_t) { ++seen; });
   if (options.hold > 0 && ::kill(options.hold, SIGSTOP) != 0) die_errno("--hold");
   auto start = Clock::now();
-  // The kernel takes all of them (the accept queue holds 4,096), whether or not the server has got to them.
+  // The accept queue holds 4,096, so the kernel completes all of them.
   for (const int fd : fds) {
     connect_to(fd, options.port);
     send_all(fd, hello.request);
@@ -366,7 +368,7 @@ Figures run_storm(const Options& options) {
       char got[16];
       const ssize_t size = ::recv(fds[i], got, hello.answer.size() - received[i], MSG_DONTWAIT);
       if (size < 0 && errno == EAGAIN) return;
-      if (size <= 0) die("the server hung up");
+      if (size <= 0) die("the server closed the connection");
       if (std::memcmp(got, hello.answer.data() + received[i], static_cast<std::size_t>(size)) != 0) {
         die("not the answer that was expected");
       }
@@ -385,7 +387,7 @@ Figures run_storm(const Options& options) {
   return figures;
 }
 
-/// All clients of one barrier, again and again; a key space of its own for each round.
+/// Repeats one barrier of all clients, with new keys each round.
 class Barrier {
  public:
   explicit Barrier(const Options& options)
@@ -424,8 +426,9 @@ class Barrier {
       epoll_.wait(10'000, [&](std::size_t i) {
         char answer[8];
         const std::size_t size = counted_[i] ? 1 : sizeof answer;
-        // Answers of 8 bytes come whole on the loopback; one that did not would be seen here.
-        if (::recv(fds_[i], answer, size, MSG_DONTWAIT) != static_cast<ssize_t>(size)) die("the server hung up");
+        // Responses of 8 bytes arrive whole on the loopback; a split one would fail here.
+        if (::recv(fds_[i], answer, size, MSG_DONTWAIT) != static_cast<ssize_t>(size))
+          die("the server closed the connection");
         if (counted_[i]) {
           if (answer[0] != 0) die("a wait was cancelled");
           ++passed;
@@ -445,7 +448,7 @@ class Barrier {
   const Options& options_;
   std::vector<int> fds_;
   std::vector<char> counted_;
-  std::vector<std::size_t> counted_in_;  // and not yet sent on
+  std::vector<std::size_t> counted_in_;  // counted in, request not yet sent
   std::size_t last_ = 0;
   Epoll epoll_;
 };
@@ -494,9 +497,9 @@ Options parse(int argc, char** argv) {
   }
   if (options.port == 0) die("--port is needed");
   static constexpr std::string_view both[] = {"get", "storm", "idle"};
-  static constexpr std::string_view ours[] = {"add", "set", "barrier"};
+  static constexpr std::string_view store_only[] = {"add", "set", "barrier"};
   if (std::count(std::begin(both), std::end(both), options.op) == 0 &&
-      (options.resp || std::count(std::begin(ours), std::end(ours), options.op) == 0)) {
+      (options.resp || std::count(std::begin(store_only), std::end(store_only), options.op) == 0)) {
     die("there is no --op " + options.op + (options.resp ? " with --resp" : ""));
   }
   return options;

@@ -1,12 +1,12 @@
-// Runs one command and prints how long it took, as one line of JSON. What Python would add to a time of two
-// milliseconds is more than ddrun's share of it.
+// Runs one command and prints its time as one line of JSON. Python would add more to a time of two milliseconds than
+// ddrun's share of it.
 //
 //   bench_timed [--lines N] [--limit SECONDS] COMMAND…
 //
 // Without --lines: the time until the command has ended; its stdout goes to /dev/null.
 // With --lines: the time until N lines that end in '~' have come out of it, stdout and stderr together. Then it gets
-// SIGTERM. Otherwise its stderr goes where ours goes. Past the limit, and once the command has ended, whatever is left
-// of it is killed.
+// SIGTERM. Otherwise it inherits stderr. At the limit, and once the command has ended, remaining descendants are
+// killed.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// Reads until N marked lines have come, end-of-file or the limit. What comes too early to an end is shown.
+/// Reads until N marked lines, end of file or the limit. Prints the rest of the output if it ends early.
 long read_lines(int fd, long wanted, Clock::time_point limit) {
   static char buffer[1 << 16];
   long lines = 0;
@@ -57,7 +57,7 @@ long read_lines(int fd, long wanted, Clock::time_point limit) {
   return lines;
 }
 
-/// The command's wait status, or -1 if it had not ended by the limit. Drains its output meanwhile.
+/// The command's wait status, or -1 at the limit. Drains its output meanwhile.
 int wait_for(pid_t pid, int fd, Clock::time_point limit, rusage& use) {
   static char buffer[1 << 16];
   int status = 0;
@@ -72,8 +72,8 @@ int wait_for(pid_t pid, int fd, Clock::time_point limit, rusage& use) {
   return status;
 }
 
-/// Descendants whose parents are gone have become ours.
-void kill_what_is_left() {
+/// Orphaned descendants are reparented to this process, a subreaper.
+void kill_descendants() {
   const auto limit = Clock::now() + std::chrono::seconds(10);
   char path[64];
   snprintf(path, sizeof path, "/proc/self/task/%d/children", ::getpid());
@@ -155,7 +155,7 @@ int main(int argc, char** argv) {
     ::kill(pid, SIGKILL);
     ::wait4(pid, &status, 0, &use);
   }
-  kill_what_is_left();
+  kill_descendants();
   printf(
       "{\"seconds\": %.9f, \"lines\": %ld, \"timed_out\": %s, \"code\": %d, \"signal\": %d, \"cpu_seconds\": %.6f}\n",
       wall, seen, timed_out ? "true" : "false", WIFEXITED(status) ? WEXITSTATUS(status) : -1,

@@ -1,11 +1,11 @@
-// The worker that launchers start while they are measured. It has no C library, so that the launcher is what is
-// measured: one page fault, no dynamic linking. Built with -nostdlib -static -ffreestanding.
+// The worker for measurements of launchers. It has no C library, so that its own start costs almost nothing: one page
+// fault, no dynamic linking. Built with -nostdlib -static -ffreestanding.
 //
 //   bench_worker               ends at once
 //   bench_worker line          writes a line to stdout and one to stderr, marked with a '~', then sleeps until killed
 //   bench_worker stamp FILE    appends 16 bytes to FILE (CLOCK_MONOTONIC nanoseconds at its first instruction, process
 //                              id), then sleeps until it is killed
-//   bench_worker stamp FILE STOPPED   the same, and when SIGTERM comes it appends such 16 bytes to STOPPED and ends
+//   bench_worker stamp FILE STOPPED   the same, and on SIGTERM appends such 16 bytes to STOPPED and exits
 //   bench_worker lines BYTES   writes BYTES to stdout in lines of 100 bytes, 650 to a write
 #include <asm/unistd.h>
 
@@ -42,7 +42,7 @@ long address(const void* pointer) { return reinterpret_cast<long>(pointer); }
   while (true) call(__NR_exit_group, code);
 }
 
-[[noreturn]] void sleep_for_ever() {
+[[noreturn]] void sleep_forever() {
   while (true) call(__NR_ppoll);
 }
 
@@ -102,13 +102,13 @@ extern "C" [[noreturn]] void run(const long* stack) {
   if (same(arguments[1], "line")) {
     call(__NR_write, 1, address("out~\n"), 5);
     call(__NR_write, 2, address("err~\n"), 5);
-    sleep_for_ever();
+    sleep_forever();
   }
   if (count < 3) leave(2);
   if (same(arguments[1], "stamp")) {
     stamp(arguments[2], now);
     if (count > 3) stamp_at_sigterm(arguments[3]);
-    sleep_for_ever();
+    sleep_forever();
   }
   if (!same(arguments[1], "lines")) leave(2);
   write_lines(arguments[2]);
