@@ -63,23 +63,23 @@ double bus_bandwidth_factor(collectives::Collective collective, int ranks) {
 }
 
 Benchmark::Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
-                     const Case& bench_case)
+                     const Case& spec)
     : communicator_(*connected.communicator),
       control_(*connected.control),
       buffers_(buffers),
       options_(options),
-      bench_case_(bench_case),
+      spec_(spec),
       rank_(communicator_.rank()),
       size_(communicator_.size()),
-      element_(collectives::size_of(bench_case.type)),
-      checker_(communicator_.memory(), rank_, size_, bench_case.collective, bench_case.type, bench_case.op) {}
+      element_(collectives::size_of(spec.type)),
+      checker_(communicator_.memory(), rank_, size_, spec.collective, spec.type, spec.op) {}
 
 Result<Row> Benchmark::run(std::uint64_t bytes) {
   if (rank_ == options_.kill_rank && bytes >= options_.kill_at) kill(getpid(), SIGKILL);
-  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(spec_.collective, size_);
   const std::size_t most = std::max(blocks.in, blocks.out);
   Row row;
-  row.bench_case = bench_case_;
+  row.spec = spec_;
   row.count = bytes / element_ / most;
   row.bytes = row.count * element_ * most;
   auto measured = measure(Placement::out_of_place, row.count);
@@ -94,8 +94,8 @@ Result<Row> Benchmark::run(std::uint64_t bytes) {
 Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   Measurement result;
   const collectives::Call call = call_of(placement, count);
-  result.unsupported_reason = communicator_.unsupported_reason(bench_case_.collective, bench_case_.type, bench_case_.op,
-                                                               placement == Placement::in_place);
+  result.unsupported_reason =
+      communicator_.unsupported_reason(spec_.collective, spec_.type, spec_.op, placement == Placement::in_place);
   if (!result.unsupported_reason.empty()) return result;
   if (auto ready = prepare(call); !ready) return tl::unexpected(ready.error());
   // The last warmup call is timed alone, to estimate how many iterations fit.
@@ -117,14 +117,14 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
   const auto all = slowest(*mean);
   if (!all) return tl::unexpected(all.error());
   result.microseconds = *all;
-  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(spec_.collective, size_);
   const auto bytes = static_cast<double>(call.bytes() * std::max(blocks.in, blocks.out));
   // One rank in place moves no data: report N/A.
   const bool moves = size_ > 1 || placement == Placement::out_of_place;
   result.algbw = moves ? bytes / result.microseconds / 1e3 : 0;
-  result.busbw = result.algbw * bus_bandwidth_factor(bench_case_.collective, size_);
+  result.busbw = result.algbw * bus_bandwidth_factor(spec_.collective, size_);
   if (auto timed = time_each(call, result); !timed) return tl::unexpected(timed.error());
-  if (options_.checks != 0 && bench_case_.collective != collectives::Collective::barrier) {
+  if (options_.checks != 0 && spec_.collective != collectives::Collective::barrier) {
     std::uint64_t wrong = 0;
     for (int i = 0; i < options_.checks; ++i) {
       const auto once = check_one(call);
@@ -140,17 +140,17 @@ Result<Measurement> Benchmark::measure(Placement placement, std::size_t count) {
 
 collectives::Call Benchmark::call_of(Placement placement, std::size_t count) {
   collectives::Call call;
-  call.collective = bench_case_.collective;
-  call.type = bench_case_.type;
-  call.op = bench_case_.op;
-  call.root = bench_case_.root;
+  call.collective = spec_.collective;
+  call.type = spec_.type;
+  call.op = spec_.op;
+  call.root = spec_.root;
   call.to = (rank_ + 1) % size_;
   call.from = (rank_ + size_ - 1) % size_;
   call.count = count;
   call.out = buffers_.recv().data();
   call.in = buffers_.send().data();
   if (placement == Placement::out_of_place) return call;
-  const collectives::Blocks blocks = collectives::blocks_of(bench_case_.collective, size_);
+  const collectives::Blocks blocks = collectives::blocks_of(spec_.collective, size_);
   const std::size_t mine = static_cast<std::size_t>(rank_) * call.bytes();
   call.in = blocks.out > blocks.in ? call.out + mine : call.out;
   if (blocks.in > blocks.out) call.out += mine;

@@ -64,8 +64,7 @@ template <class Number>
 class Benchmark {
  public:
   /// All references must outlive the object.
-  Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options,
-            const Case& bench_case);
+  Benchmark(const collectives::Connected& connected, const Buffers& buffers, const Options& options, const Case& spec);
 
   /// `bytes` comes from sizes() and must fit the buffers. Fails if a peer is lost or a call times out.
   [[nodiscard]] Result<Row> run(std::uint64_t bytes);
@@ -92,7 +91,7 @@ class Benchmark {
   collectives::Communicator& control_;
   const Buffers& buffers_;
   const Options& options_;
-  Case bench_case_;
+  Case spec_;
   int rank_;
   int size_;
   std::size_t element_;
@@ -108,7 +107,7 @@ class Benchmark {
 
 /// The sizes in bytes, ascending, rounded down to whole elements (of a block for each rank where the collective has
 /// these), without 0. A barrier has only size 0.
-[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& bench_case,
+[[nodiscard]] std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& spec,
                                                int ranks);
 
 /// Rows with case, `bytes` and `count` only. None with --pairs.

@@ -41,10 +41,10 @@ std::vector<Case> cases(const Options& options, int ranks) {
   return all;
 }
 
-std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& bench_case, int ranks) {
-  if (bench_case.collective == collectives::Collective::barrier) return {0};
-  const collectives::Blocks blocks = collectives::blocks_of(bench_case.collective, ranks);
-  const std::uint64_t unit = collectives::size_of(bench_case.type) * std::max(blocks.in, blocks.out);
+std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes, const Case& spec, int ranks) {
+  if (spec.collective == collectives::Collective::barrier) return {0};
+  const collectives::Blocks blocks = collectives::blocks_of(spec.collective, ranks);
+  const std::uint64_t unit = collectives::size_of(spec.type) * std::max(blocks.in, blocks.out);
   std::vector<std::uint64_t> all;
   for (std::uint64_t size = options.min_bytes; size <= max_bytes;) {
     const std::uint64_t whole = size / unit * unit;
@@ -59,13 +59,13 @@ std::vector<std::uint64_t> sizes(const Options& options, std::uint64_t max_bytes
 std::vector<Row> planned_rows(const Options& options, std::uint64_t max_bytes, int ranks) {
   std::vector<Row> rows;
   if (options.pairs) return rows;
-  for (const Case& bench_case : cases(options, ranks)) {
-    const collectives::Blocks blocks = collectives::blocks_of(bench_case.collective, ranks);
-    for (const std::uint64_t bytes : sizes(options, max_bytes, bench_case, ranks)) {
+  for (const Case& spec : cases(options, ranks)) {
+    const collectives::Blocks blocks = collectives::blocks_of(spec.collective, ranks);
+    for (const std::uint64_t bytes : sizes(options, max_bytes, spec, ranks)) {
       Row row;
-      row.bench_case = bench_case;
+      row.spec = spec;
       row.bytes = bytes;
-      row.count = bytes / collectives::size_of(bench_case.type) / std::max(blocks.in, blocks.out);
+      row.count = bytes / collectives::size_of(spec.type) / std::max(blocks.in, blocks.out);
       rows.push_back(std::move(row));
     }
   }

@@ -172,9 +172,9 @@ Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffe
                             int local_rank) {
   collectives::Communicator& all = *connected.communicator;
   collectives::Communicator& control = *connected.control;
-  const std::string unsupported_reason = all.unsupported_reason(
-      collectives::Collective::send_recv, collectives::DataType::float32, collectives::ReduceOp::sum, false);
-  if (!unsupported_reason.empty()) return fail(Errc::invalid_argument, concat("--pairs: ", unsupported_reason));
+  const std::string reason = all.unsupported_reason(collectives::Collective::send_recv, collectives::DataType::float32,
+                                                    collectives::ReduceOp::sum, false);
+  if (!reason.empty()) return fail(Errc::invalid_argument, concat("--pairs: ", reason));
   if (all.size() == 1) return fail(Errc::invalid_argument, "--pairs: one rank has no other to meet");
   PairBenchmark benchmark(connected, buffers, options);
   const auto local_ranks = exchange_local_ranks(control, local_rank, benchmark.deadline());

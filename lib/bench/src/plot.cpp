@@ -32,7 +32,7 @@ std::vector<Curve> curves_of(const Report& report) {
     for (const Row& row : report.summary.rows) {
       const Measurement& one = row.*placement.of;
       if (row.bytes == 0 || !measured(one)) continue;
-      const std::string title = concat(describe(row.bench_case), ", ", placement.name);
+      const std::string title = concat(describe(row.spec), ", ", placement.name);
       auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& known) { return known.title == title; });
       if (curve == curves.end()) curve = curves.insert(curve, {title, {}});
       const double bandwidth = report.setting.size > 1 ? one.busbw : one.algbw;

@@ -125,19 +125,18 @@ Result<RankEnv> rank_env_from(const Environment& variables) {
   const EnvReader read(variables);
   RankEnv env;
   if (read.has("RANK") || read.has("WORLD_SIZE")) {
-    if (auto read_result = read_rank_variables(env, read); !read_result) return tl::unexpected(read_result.error());
+    if (auto done = read_rank_variables(env, read); !done) return tl::unexpected(done.error());
     env.launcher_serves_store = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   } else {
     const auto started = cluster::find_started_rank(variables);
     if (!started) return tl::unexpected(started.error());
     env.is_singleton = !started->has_value();
     if (env.is_singleton) return env;
-    if (auto read_result = apply_started_rank(env, **started, read); !read_result)
-      return tl::unexpected(read_result.error());
+    if (auto done = apply_started_rank(env, **started, read); !done) return tl::unexpected(done.error());
   }
   if (read.has("MASTER_ADDR")) env.master_address = read.text("MASTER_ADDR");
-  if (auto read_result = read.read_int("MASTER_PORT", 1, 65535, env.master_port); !read_result) {
-    return tl::unexpected(read_result.error());
+  if (auto done = read.read_int("MASTER_PORT", 1, 65535, env.master_port); !done) {
+    return tl::unexpected(done.error());
   }
   return env;
 }

@@ -164,10 +164,10 @@ std::string json_of(const Report& run, const std::vector<Violation>& violations)
   for (const Row& row : summary.rows) {
     report["results"].push_back({{"size", row.bytes},
                                  {"count", row.count},
-                                 {"collective", name_of(row.bench_case.collective)},
-                                 {"type", name_of(row.bench_case.type)},
-                                 {"redop", reduces(row.bench_case.collective) ? name_of(row.bench_case.op) : "none"},
-                                 {"root", has_root(row.bench_case.collective) ? row.bench_case.root : -1},
+                                 {"collective", name_of(row.spec.collective)},
+                                 {"type", name_of(row.spec.type)},
+                                 {"redop", reduces(row.spec.collective) ? name_of(row.spec.op) : "none"},
+                                 {"root", has_root(row.spec.collective) ? row.spec.root : -1},
                                  {"out_of_place", to_json(row.out_of_place)},
                                  {"in_place", to_json(row.in_place)}});
   }

@@ -72,7 +72,7 @@ void print_worst_violation(const std::vector<Violation>& violations);
 /// Values that were not measured or do not apply are N/A.
 [[nodiscard]] std::string line(const Row& row);
 /// Notes below the rows of a case: each reason for N/A once. `no_size`: no size holds an element per rank.
-[[nodiscard]] std::string remarks(const Case& bench_case, const std::vector<Row>& rows, bool no_size);
+[[nodiscard]] std::string remarks(const Case& spec, const std::vector<Row>& rows, bool no_size);
 [[nodiscard]] std::string footer(const Summary& summary);
 
 /// The matrices (of at most 64 nodes) and the worst pairs.

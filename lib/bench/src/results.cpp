@@ -20,22 +20,22 @@ bool same_case(const Case& one, const Case& other) {
 
 namespace {
 
-std::string describe_with_size(const Case& bench_case, const std::string& size) {
-  if (bench_case.collective == Collective::barrier) return "barrier";
-  std::string text = concat(name_of(bench_case.collective), " of ", size, name_of(bench_case.type));
-  if (reduces(bench_case.collective)) text += concat(' ', name_of(bench_case.op));
-  if (has_root(bench_case.collective)) {
-    const bool gathers = bench_case.collective == Collective::reduce || bench_case.collective == Collective::gather;
-    text += concat(gathers ? " to rank " : " from rank ", bench_case.root);
+std::string describe_with_size(const Case& spec, const std::string& size) {
+  if (spec.collective == Collective::barrier) return "barrier";
+  std::string text = concat(name_of(spec.collective), " of ", size, name_of(spec.type));
+  if (reduces(spec.collective)) text += concat(' ', name_of(spec.op));
+  if (has_root(spec.collective)) {
+    const bool gathers = spec.collective == Collective::reduce || spec.collective == Collective::gather;
+    text += concat(gathers ? " to rank " : " from rank ", spec.root);
   }
   return text;
 }
 
 }  // namespace
 
-std::string describe(const Case& bench_case) { return describe_with_size(bench_case, ""); }
+std::string describe(const Case& spec) { return describe_with_size(spec, ""); }
 
-std::string describe(const Row& row) { return describe_with_size(row.bench_case, format_size(row.bytes) + " "); }
+std::string describe(const Row& row) { return describe_with_size(row.spec, format_size(row.bytes) + " "); }
 
 Summary summarize(std::vector<Row> rows, std::string error) {
   Summary summary;
@@ -66,7 +66,7 @@ std::string format_number(double value) {
   return text;
 }
 
-std::string format_two_decimals(double value) {
+std::string two_decimals(double value) {
   std::array<char, 400> text{};
   std::snprintf(text.data(), text.size(), "%.2f", value);
   return text.data();

@@ -34,7 +34,7 @@ struct Case {
 };
 
 struct Row {
-  Case bench_case;
+  Case spec;
   std::uint64_t bytes = 0;  ///< the larger of a rank's (the root's) input and output
   std::uint64_t count = 0;  ///< elements of a block
   Measurement out_of_place;
@@ -122,7 +122,7 @@ inline constexpr std::array placements{Placement{"out of place", &Row::out_of_pl
 [[nodiscard]] bool same_case(const Case& one, const Case& other);
 
 /// "all_reduce of float sum", "broadcast of int8 from rank 0", "barrier".
-[[nodiscard]] std::string describe(const Case& bench_case);
+[[nodiscard]] std::string describe(const Case& spec);
 /// "all_reduce of 1 MiB float sum".
 [[nodiscard]] std::string describe(const Row& row);
 
@@ -141,7 +141,7 @@ struct Violation {
 [[nodiscard]] std::string format_number(double value);
 
 /// "12.30".
-[[nodiscard]] std::string format_two_decimals(double value);
+[[nodiscard]] std::string two_decimals(double value);
 
 /// 0.125 as "12.5 %".
 [[nodiscard]] std::string format_percent(double part);

@@ -186,22 +186,21 @@ Setting setting_of(const Options& options, const RankEnv& env, const collectives
 Result<void> check_runnable(const collectives::Communicator& communicator, const std::vector<Case>& all,
                             const Options& options, std::uint64_t last) {
   if (options.pairs) return {};
-  for (const Case& bench_case : all) {
-    if (has_root(bench_case.collective) && bench_case.root >= communicator.size()) {
-      return fail(Errc::invalid_argument, concat("--root: there is no rank ", bench_case.root));
+  for (const Case& spec : all) {
+    if (has_root(spec.collective) && spec.root >= communicator.size()) {
+      return fail(Errc::invalid_argument, concat("--root: there is no rank ", spec.root));
     }
   }
   std::string first_reason;
-  for (const Case& bench_case : all) {
+  for (const Case& spec : all) {
     for (const bool in_place : {false, true}) {
-      std::string unsupported_reason =
-          communicator.unsupported_reason(bench_case.collective, bench_case.type, bench_case.op, in_place);
-      if (unsupported_reason.empty() && sizes(options, last, bench_case, communicator.size()).empty()) {
-        unsupported_reason = concat("--maxbytes: ", last, " bytes have no element of ", name_of(bench_case.type),
-                                    " for each of ", communicator.size(), " ranks");
+      std::string reason = communicator.unsupported_reason(spec.collective, spec.type, spec.op, in_place);
+      if (reason.empty() && sizes(options, last, spec, communicator.size()).empty()) {
+        reason = concat("--maxbytes: ", last, " bytes have no element of ", name_of(spec.type), " for each of ",
+                        communicator.size(), " ranks");
       }
-      if (unsupported_reason.empty()) return {};
-      if (first_reason.empty()) first_reason = std::move(unsupported_reason);
+      if (reason.empty()) return {};
+      if (first_reason.empty()) first_reason = std::move(reason);
     }
   }
   return fail(Errc::invalid_argument, first_reason);
@@ -228,10 +227,10 @@ class BenchmarkRun {
       pairs_ = std::move(*measured);
     }
     std::optional<collectives::Collective> shown;
-    for (const Case& bench_case : all) {
-      if (shown != bench_case.collective) show(heading(bench_case.collective));
-      shown = bench_case.collective;
-      if (auto done = run(bench_case); !done) return done;
+    for (const Case& spec : all) {
+      if (shown != spec.collective) show(heading(spec.collective));
+      shown = spec.collective;
+      if (auto done = run(spec); !done) return done;
     }
     return {};
   }
@@ -249,9 +248,9 @@ class BenchmarkRun {
   void show(const std::string& lines) const {
     if (connected_.communicator->rank() == 0) print(table_, lines);
   }
-  [[nodiscard]] Result<void> run(const Case& bench_case) {
-    Benchmark benchmark(connected_, buffers_, options_, bench_case);
-    const auto all = sizes(options_, last_, bench_case, connected_.communicator->size());
+  [[nodiscard]] Result<void> run(const Case& spec) {
+    Benchmark benchmark(connected_, buffers_, options_, spec);
+    const auto all = sizes(options_, last_, spec, connected_.communicator->size());
     for (const std::uint64_t bytes : all) {
       auto row = benchmark.run(bytes);
       local_wrong_ = previous_wrong_ + benchmark.local_wrong();
@@ -260,7 +259,7 @@ class BenchmarkRun {
       rows_.push_back(std::move(*row));
     }
     previous_wrong_ = local_wrong_;
-    show(remarks(bench_case, rows_, all.empty()));
+    show(remarks(spec, rows_, all.empty()));
     return {};
   }
 

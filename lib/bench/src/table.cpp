@@ -120,26 +120,25 @@ std::string heading(collectives::Collective collective) {
 
 std::string line(const Row& row) {
   return format("%12llu  %12llu  %8s  %6s  %6d  ", static_cast<unsigned long long>(row.bytes),
-                static_cast<unsigned long long>(row.count), std::string(name_of(row.bench_case.type)).c_str(),
-                reduces(row.bench_case.collective) ? std::string(name_of(row.bench_case.op)).c_str() : "none",
-                has_root(row.bench_case.collective) ? row.bench_case.root : -1) +
+                static_cast<unsigned long long>(row.count), std::string(name_of(row.spec.type)).c_str(),
+                reduces(row.spec.collective) ? std::string(name_of(row.spec.op)).c_str() : "none",
+                has_root(row.spec.collective) ? row.spec.root : -1) +
          part(row.out_of_place) + " " + part(row.in_place) + "\n";
 }
 
-std::string remarks(const Case& bench_case, const std::vector<Row>& rows, bool no_size) {
+std::string remarks(const Case& spec, const std::vector<Row>& rows, bool no_size) {
   std::string text;
   std::vector<std::string> reasons;
   for (const Row& row : rows) {
-    if (!same_case(row.bench_case, bench_case)) continue;
+    if (!same_case(row.spec, spec)) continue;
     for (const Measurement* one : {&row.out_of_place, &row.in_place}) {
-      if (one->unsupported_reason.empty() ||
-          std::find(reasons.begin(), reasons.end(), one->unsupported_reason) != reasons.end())
-        continue;
-      reasons.push_back(one->unsupported_reason);
-      text += concat("# N/A: ", one->unsupported_reason, '\n');
+      const std::string& reason = one->unsupported_reason;
+      if (reason.empty() || std::find(reasons.begin(), reasons.end(), reason) != reasons.end()) continue;
+      reasons.push_back(reason);
+      text += concat("# N/A: ", reason, '\n');
     }
   }
-  if (no_size) text += concat("# no size has an element of ", name_of(bench_case.type), " for each rank\n");
+  if (no_size) text += concat("# no size has an element of ", name_of(spec.type), " for each rank\n");
   return text;
 }
 
@@ -157,10 +156,10 @@ std::string table_of(const Pairs& pairs) {
                             pairs.ranks_per_node == 1 ? " rank" : " ranks", " of each at the same time\n");
   if (pairs.nodes.size() <= max_shown) {
     text += concat("#\n# bandwidth each way (GB/s), ", pairs.bytes, " bytes of each rank\n");
-    text += matrix(pairs, [&](std::size_t at) { return format_two_decimals(pairs.gbps[at]); });
+    text += matrix(pairs, [&](std::size_t at) { return two_decimals(pairs.gbps[at]); });
     text += "#\n# latency (us), 8 bytes both ways: minimum/median\n";
     text += matrix(pairs, [&](std::size_t at) {
-      return concat(format_two_decimals(pairs.minimum_us[at]), '/', format_two_decimals(pairs.median_us[at]));
+      return concat(two_decimals(pairs.minimum_us[at]), '/', two_decimals(pairs.median_us[at]));
     });
   } else {
     text += concat("# more than ", max_shown, " are not shown; -J has them all\n");
@@ -169,9 +168,8 @@ std::string table_of(const Pairs& pairs) {
   if (pairs.slowest.first >= 0) {
     const double least = pairs.gbps[pairs.at(pairs.slowest.first, pairs.slowest.second)];
     const double longest = pairs.median_us[pairs.at(pairs.latest.first, pairs.latest.second)];
-    text +=
-        concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", format_two_decimals(least), " GB/s\n");
-    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", format_two_decimals(longest), " us\n");
+    text += concat("# Least bandwidth      : ", both(pairs, pairs.slowest), ", ", two_decimals(least), " GB/s\n");
+    text += concat("# Longest latency      : ", both(pairs, pairs.latest), ", ", two_decimals(longest), " us\n");
   }
   if (pairs.worst_node >= 0) {
     text += concat("# Worst of all         : ", pairs.nodes[static_cast<std::size_t>(pairs.worst_node)],

@@ -119,7 +119,7 @@ bool has_size(const Row& row, std::uint64_t bytes) {
 
 /// The row of a case to which a threshold applies; null: none.
 const Row* row_for(Kind kind, const Threshold& threshold, const std::vector<const Row*>& rows) {
-  const bool barrier = rows.front()->bench_case.collective == Collective::barrier;
+  const bool barrier = rows.front()->spec.collective == Collective::barrier;
   if (barrier) return kind == Kind::latency && !threshold.bytes ? rows.front() : nullptr;
   if (threshold.bytes) {
     const auto found =
@@ -134,9 +134,8 @@ const Row* row_for(Kind kind, const Threshold& threshold, const std::vector<cons
 std::vector<std::vector<const Row*>> by_case(const std::vector<Row>& rows) {
   std::vector<std::vector<const Row*>> cases;
   for (const Row& row : rows) {
-    const auto known = std::find_if(cases.begin(), cases.end(), [&](const auto& one) {
-      return same_case(one.front()->bench_case, row.bench_case);
-    });
+    const auto known = std::find_if(cases.begin(), cases.end(),
+                                    [&](const auto& one) { return same_case(one.front()->spec, row.spec); });
     if (known == cases.end()) {
       cases.push_back({&row});
     } else {
@@ -206,9 +205,9 @@ Result<void> check_thresholds(const Thresholds& thresholds, const Report& planne
       for (const auto& one : cases) {
         if (row_for(kind, threshold, one) != nullptr) {
           applies = true;
-        } else if (one.front()->bench_case.collective != Collective::barrier) {
+        } else if (one.front()->spec.collective != Collective::barrier) {
           return fail(Errc::invalid_argument,
-                      concat(option_of(kind), ": ", describe(one.front()->bench_case), " is not measured at ",
+                      concat(option_of(kind), ": ", describe(one.front()->spec), " is not measured at ",
                              format_size(*threshold.bytes), ", only at ", one.size(), " sizes from ",
                              format_size(one.front()->bytes), " to ", format_size(one.back()->bytes)));
         }

@@ -29,7 +29,7 @@ class FakeGpus {
   TemporaryDirectory dir_;
 };
 
-bool err_contains(const Outcome& outcome, const std::string& words) {
+bool has_error(const Outcome& outcome, const std::string& words) {
   return outcome.err.find(words) != std::string::npos;
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("GPU buffers may exceed the machine's memory") {
   Ranks ranks(2, {"--backend=nccl", "-e", "100T"});
   for (const Outcome& outcome : ranks.wait()) {
     CHECK(outcome.code() == 2);
-    CHECK(err_contains(outcome, "do not fit into the 0 MiB that are free on Fake GPU"));
+    CHECK(has_error(outcome, "do not fit into the 0 MiB that are free on Fake GPU"));
   }
 }
 
@@ -89,9 +89,9 @@ TEST_CASE("an NCCL that does not start is aborted") {
     INFO(outcome.err);
     CHECK(outcome.code() > 0);
     // The rank that gives up first is lost for the other.
-    CHECK((err_contains(outcome, late) || err_contains(outcome, "is gone")));
+    CHECK((has_error(outcome, late) || has_error(outcome, "is gone")));
   }
-  CHECK((err_contains(outcomes[0], late) || err_contains(outcomes[1], late)));
+  CHECK((has_error(outcomes[0], late) || has_error(outcomes[1], late)));
 }
 
 TEST_CASE("a call of NCCL that hangs is aborted at its deadline") {
@@ -101,8 +101,8 @@ TEST_CASE("a call of NCCL that hangs is aborted at its deadline") {
     INFO(outcome.err);
     CHECK(outcome.code() > 0);
     // The rank that gives up first is lost for the other.
-    CHECK((err_contains(outcome, "did not end in time") || err_contains(outcome, "timeout in") ||
-           err_contains(outcome, "is gone")));
+    CHECK((has_error(outcome, "did not end in time") || has_error(outcome, "timeout in") ||
+           has_error(outcome, "is gone")));
   }
 }
 
@@ -111,7 +111,7 @@ TEST_CASE("an error of NCCL ends all ranks with its message") {
   Ranks ranks(2, {"-e", "4K"});
   for (const Outcome& outcome : ranks.wait()) {
     CHECK(outcome.code() == 1);
-    CHECK(err_contains(outcome, "a failure that the test wants (as scripted)"));
+    CHECK(has_error(outcome, "a failure that the test wants (as scripted)"));
   }
 }
 
@@ -120,5 +120,5 @@ TEST_CASE("with nccl a killed rank ends the others at once") {
   Ranks ranks(2, {"-e", "64K", "--kill-rank", "1", "--kill-at", "1K"});
   const auto outcomes = ranks.wait(std::chrono::seconds(20));
   CHECK(outcomes[0].code() == 1);
-  CHECK(err_contains(outcomes[0], "rank 1 is gone"));
+  CHECK(has_error(outcomes[0], "rank 1 is gone"));
 }

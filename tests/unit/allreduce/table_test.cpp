@@ -16,8 +16,8 @@ std::vector<std::string> words_of(const std::string& line) {
 
 Row row_of(collectives::Collective collective) {
   Row row;
-  row.bench_case.collective = collective;
-  row.bench_case.root = 3;
+  row.spec.collective = collective;
+  row.spec.root = 3;
   row.bytes = 4096;
   row.count = 1024;
   for (Measurement* one : {&row.out_of_place, &row.in_place}) {
@@ -51,9 +51,9 @@ TEST_CASE("unsupported calls are N/A, with the reason in one line") {
   REQUIRE(words.size() == 13);
   CHECK(words[8] == "7");
   for (std::size_t i = 9; i < 13; ++i) CHECK(words[i] == "N/A");
-  CHECK(remarks(row.bench_case, {row, row}, false) == "# N/A: nccl has no all_to_all in place\n");
-  CHECK(remarks(row_of(collectives::Collective::gather).bench_case, {row, row}, false).empty());
-  CHECK(remarks(row.bench_case, {}, true) == "# no size has an element of float for each rank\n");
+  CHECK(remarks(row.spec, {row, row}, false) == "# N/A: nccl has no all_to_all in place\n");
+  CHECK(remarks(row_of(collectives::Collective::gather).spec, {row, row}, false).empty());
+  CHECK(remarks(row.spec, {}, true) == "# no size has an element of float for each rank\n");
 }
 
 TEST_CASE("the columns of heading and rows are aligned") {

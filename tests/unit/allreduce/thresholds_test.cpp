@@ -54,7 +54,7 @@ Result<Thresholds> thresholds_of(const Requested& requested) {
 }
 
 /// Texts of the violations, or the error of invalid thresholds.
-std::vector<std::string> failures_of(const Report& report, const Requested& requested) {
+std::vector<std::string> check(const Report& report, const Requested& requested) {
   const auto thresholds = thresholds_of(requested);
   if (!thresholds) return {thresholds.error().message};
   if (const auto good = check_thresholds(*thresholds, report); !good) return {good.error().message};
@@ -69,15 +69,15 @@ using Words = std::vector<std::string>;
 
 TEST_CASE("bandwidth is checked at the largest size, latency at the smallest, unless a size is named") {
   const Report report = usual_report();
-  CHECK(failures_of(report, {"6", "2us"}).empty());
-  CHECK(failures_of(report, {"10@1M,1@1K", "0.1ms@1MiB,4000ns@1K,0.01s@64M"}).empty());
-  CHECK(failures_of(report, {"6.5GB/s", ""}) ==
+  CHECK(check(report, {"6", "2us"}).empty());
+  CHECK(check(report, {"10@1M,1@1K", "0.1ms@1MiB,4000ns@1K,0.01s@64M"}).empty());
+  CHECK(check(report, {"6.5GB/s", ""}) ==
         Words{"all_reduce of 64 MiB float sum out of place: busbw 6 GB/s, 6.5 wanted: 7.69 % less"});
-  CHECK(failures_of(report, {"20@1M", ""}) ==
+  CHECK(check(report, {"20@1M", ""}) ==
         Words{"all_reduce of 1 MiB float sum out of place: busbw 10 GB/s, 20 wanted: 50 % less"});
-  CHECK(failures_of(report, {"", "1.6us"}) ==
+  CHECK(check(report, {"", "1.6us"}) ==
         Words{"all_reduce of 8 B float sum out of place: latency 2 us, 1.6 us wanted: 25 % more"});
-  CHECK(failures_of(report, {"", "50us@1M"}) ==
+  CHECK(check(report, {"", "50us@1M"}) ==
         Words{"all_reduce of 1 MiB float sum out of place: latency 100 us, 50 us wanted: 100 % more"});
 }
 
@@ -85,27 +85,27 @@ TEST_CASE("the better placement counts, and each threshold that is missed") {
   Report report = usual_report();
   report.summary.rows[3].in_place.microseconds = 5000;
   report.summary.rows[3].in_place.busbw = 12;
-  CHECK(failures_of(report, {"12", ""}).empty());
-  CHECK(failures_of(report, {"13", ""}) ==
+  CHECK(check(report, {"12", ""}).empty());
+  CHECK(check(report, {"13", ""}) ==
         Words{"all_reduce of 64 MiB float sum in place: busbw 12 GB/s, 13 wanted: 7.69 % less"});
-  CHECK(failures_of(report, {"13,40@1M", "1.9us"}).size() == 3);
+  CHECK(check(report, {"13,40@1M", "1.9us"}).size() == 3);
 }
 
 TEST_CASE("each case is checked, a barrier only for latency") {
   Report report = usual_report();
   Row other = row_of(1 << 20, 3, 300);
-  other.bench_case.collective = collectives::Collective::broadcast;
-  other.bench_case.root = 1;
+  other.spec.collective = collectives::Collective::broadcast;
+  other.spec.root = 1;
   Row barrier = row_of(0, 0, 7);
-  barrier.bench_case.collective = collectives::Collective::barrier;
+  barrier.spec.collective = collectives::Collective::barrier;
   report.summary.rows.push_back(other);
   report.summary.rows.push_back(barrier);
-  CHECK(failures_of(report, {"4", ""}) ==
+  CHECK(check(report, {"4", ""}) ==
         Words{"broadcast of 1 MiB float from rank 1 out of place: busbw 3 GB/s, 4 wanted: 25 % less"});
-  CHECK(failures_of(report, {"", "300us,6us"}) ==
+  CHECK(check(report, {"", "300us,6us"}) ==
         Words{"broadcast of 1 MiB float from rank 1 out of place: latency 300 us, 6 us wanted: 4900 % more",
               "barrier out of place: latency 7 us, 6 us wanted: 16.7 % more"});
-  CHECK(failures_of(report_of({barrier}), {"1", ""}) == Words{"--min-busbw: nothing is measured that has it"});
+  CHECK(check(report_of({barrier}), {"1", ""}) == Words{"--min-busbw: nothing is measured that has it"});
 }
 
 TEST_CASE("an unsupported call misses any threshold") {
@@ -114,24 +114,23 @@ TEST_CASE("an unsupported call misses any threshold") {
     *one = {};
     one->unsupported_reason = "nccl has no all_reduce, says the test";
   }
-  CHECK(failures_of(report, {"1", ""}) ==
+  CHECK(check(report, {"1", ""}) ==
         Words{"all_reduce of 64 MiB float sum: not measured: nccl has no all_reduce, says the test"});
 }
 
 TEST_CASE("invalid thresholds are refused") {
   for (const std::string bad : {"fast", "-1", "1,"}) {
-    CHECK(failures_of(usual_report(), {bad, ""})[0].find("must be GB/s such as 10 or 10@64M, not '") == 0);
+    CHECK(check(usual_report(), {bad, ""})[0].find("must be GB/s such as 10 or 10@64M, not '") == 0);
   }
   CHECK_FALSE(parse_min_busbw("1@much"));
   for (const std::string bad : {"20", "0us"}) {
-    CHECK(failures_of(usual_report(), {"", bad}) ==
-          Words{"must be a time such as 20us or 1.5ms@64K, not '" + bad + "'"});
+    CHECK(check(usual_report(), {"", bad}) == Words{"must be a time such as 20us or 1.5ms@64K, not '" + bad + "'"});
   }
-  CHECK(failures_of(usual_report(), {"1@2M", ""}) ==
+  CHECK(check(usual_report(), {"1@2M", ""}) ==
         Words{"--min-busbw: all_reduce of float sum is not measured at 2 MiB, only at 4 sizes from 8 B to 64 MiB"});
   Report alone = usual_report();
   alone.setting.size = 1;
-  CHECK(failures_of(alone, {"1", ""})[0].find("--min-busbw: a group of one has no bus bandwidth") == 0);
+  CHECK(check(alone, {"1", ""})[0].find("--min-busbw: a group of one has no bus bandwidth") == 0);
 }
 
 TEST_CASE("every pair has to reach a threshold, and the worst pair and node are named") {
@@ -148,13 +147,11 @@ TEST_CASE("every pair has to reach a threshold, and the worst pair and node are 
   pairs.nodes = {"a", "b", "c", "d"};
   pairs.gbps = matrix({10, 3, 9.5, 2, 9.5, 4});
   pairs.median_us = matrix({5, 9, 5, 20, 5, 10});
-  CHECK(failures_of(report, {"2", "20us"}).empty());
-  CHECK(failures_of(report, {"9", ""}) ==
-        Words{"pair b and c: bandwidth 2 GB/s, 9 GB/s wanted: 77.8 % less; 3 of 6 pairs "
-              "fell short, worst node c"});
-  CHECK(failures_of(report, {"", "8us"}) ==
-        Words{"pair b and c: latency 20 us, 8 us wanted: 150 % more; 3 of 6 pairs fell "
-              "short, worst node c"});
-  CHECK(failures_of(report, {"1@1M", ""}) == Words{"--min-busbw: pairs are measured at one size, so name none"});
-  CHECK(failures_of(report, {"", "1us@8"}) == Words{"--max-latency: pairs are measured at one size, so name none"});
+  CHECK(check(report, {"2", "20us"}).empty());
+  CHECK(check(report, {"9", ""}) == Words{"pair b and c: bandwidth 2 GB/s, 9 GB/s wanted: 77.8 % less; 3 of 6 pairs "
+                                          "fell short, worst node c"});
+  CHECK(check(report, {"", "8us"}) == Words{"pair b and c: latency 20 us, 8 us wanted: 150 % more; 3 of 6 pairs fell "
+                                            "short, worst node c"});
+  CHECK(check(report, {"1@1M", ""}) == Words{"--min-busbw: pairs are measured at one size, so name none"});
+  CHECK(check(report, {"", "1us@8"}) == Words{"--max-latency: pairs are measured at one size, so name none"});
 }

@@ -48,7 +48,7 @@ enum class MemoryPlace { communicators, own, unequal };
 constexpr std::array kPlaces{MemoryPlace::communicators, MemoryPlace::own, MemoryPlace::unequal};
 
 /// One call of all ranks.
-struct TestCall {
+struct CallCase {
   Call call;  ///< without memory and peers
   MemoryPlace place = MemoryPlace::communicators;
   bool in_place = false;
@@ -75,33 +75,32 @@ int receive_from(int pattern, int rank, int size) {
   return -1;
 }
 
-std::string describe(const TestCall& test_call) {
+std::string describe(const CallCase& test) {
   constexpr std::array kWhere{"the communicator's memory", "own memory", "unequal memory"};
-  const Call& call = test_call.call;
+  const Call& call = test.call;
   return concat(name_of(call.collective), " of ", call.count, ' ', name_of(call.type), ", ", name_of(call.op),
-                ", root ", call.root, ", peers ", test_call.peers,
-                test_call.in_place ? ", in place in " : ", out of place in ",
-                kWhere[static_cast<std::size_t>(test_call.place)]);
+                ", root ", call.root, ", peers ", test.peers, test.in_place ? ", in place in " : ", out of place in ",
+                kWhere[static_cast<std::size_t>(test.place)]);
 }
 
 /// The memory of one rank for one call.
 class Arrays {
  public:
-  Arrays(Communicator& all, const TestCall& test_call, const Bytes& input) : in_bytes_(input.size()) {
-    call_ = test_call.call;
+  Arrays(Communicator& all, const CallCase& test, const Bytes& input) : in_bytes_(input.size()) {
+    call_ = test.call;
     const int rank = all.rank();
     const Blocks blocks = blocks_of(call_.collective, all.size());
     const std::size_t bytes = call_.bytes();
     out_bytes_ = bytes * blocks.out;
-    const bool uses_communicator_memory = test_call.place == MemoryPlace::communicators ||
-                                          (test_call.place == MemoryPlace::unequal && (rank + call_.root) % 2 == 0);
+    const bool shared = test.place == MemoryPlace::communicators ||
+                        (test.place == MemoryPlace::unequal && (rank + call_.root) % 2 == 0);
     const std::size_t room = std::max(in_bytes_, out_bytes_) + kBeyond;
-    if (!uses_communicator_memory) {
+    if (!shared) {
       first_.resize(room);
       second_.resize(room);
     }
-    const std::span<std::byte> send = uses_communicator_memory ? all.send_buffer().first(room) : std::span(first_);
-    const std::span<std::byte> recv = uses_communicator_memory ? all.recv_buffer().first(room) : std::span(second_);
+    const std::span<std::byte> send = shared ? all.send_buffer().first(room) : std::span(first_);
+    const std::span<std::byte> recv = shared ? all.recv_buffer().first(room) : std::span(second_);
     std::fill(send.begin(), send.end(), kPoison);
     std::fill(recv.begin(), recv.end(), kPoison);
     memory_ = recv;
@@ -112,7 +111,7 @@ class Arrays {
     const std::size_t mine = bytes * static_cast<std::size_t>(rank);
     std::byte* in = send.data();
     std::byte* out = recv.data();
-    if (test_call.in_place && has_in && has_out) {
+    if (test.in_place && has_in && has_out) {
       in = recv.data() + (blocks.out > blocks.in ? mine : 0);
       out = recv.data() + (blocks.in > blocks.out ? mine : 0);
     } else if (has_in) {
@@ -148,31 +147,29 @@ class Arrays {
   std::span<std::byte> unchanged_;
 };
 
-std::string try_one(Communicator& all, TestCall test_call, std::uint64_t seed) {
-  Call& call = test_call.call;
-  call.to = send_to(test_call.peers, all.rank(), all.size());
-  call.from = receive_from(test_call.peers, all.rank(), all.size());
+std::string try_one(Communicator& all, CallCase test, std::uint64_t seed) {
+  Call& call = test.call;
+  call.to = send_to(test.peers, all.rank(), all.size());
+  call.from = receive_from(test.peers, all.rank(), all.size());
   std::vector<Bytes> inputs;
   const std::size_t elements = call.count * blocks_of(call.collective, all.size()).in;
   for (int rank = 0; rank < all.size(); ++rank) inputs.push_back(random_input(call.type, elements, seed, rank));
   const Bytes& mine = inputs[static_cast<std::size_t>(all.rank())];
-  const Arrays arrays(all, test_call, mine);
+  const Arrays arrays(all, test, mine);
   if (auto done = all.perform(arrays.call(), in_time()); !done) return done.error().message;
   return arrays.compare(mine, naive_output(arrays.call(), all.rank(), inputs));
 }
 
 /// Whether root, op and peers matter: otherwise the call equals one with a lower value.
-bool is_distinct(const TestCall& test_call) {
-  const Collective collective = test_call.call.collective;
-  return (has_root(collective) || test_call.call.root == 0) &&
-         (reduces(collective) || test_call.call.op == ReduceOp::sum) &&
-         (collective == Collective::send_recv || test_call.peers == 0);
+bool is_distinct(const CallCase& test) {
+  const Collective collective = test.call.collective;
+  return (has_root(collective) || test.call.root == 0) && (reduces(collective) || test.call.op == ReduceOp::sum) &&
+         (collective == Collective::send_recv || test.peers == 0);
 }
 
-void try_all(const Tested& tested, int size, const std::vector<TestCall>& test_calls) {
+void try_all(const Tested& tested, int size, const std::vector<CallCase>& tests) {
   std::size_t most = 0;
-  for (const TestCall& test_call : test_calls)
-    most = std::max(most, test_call.call.bytes() * static_cast<std::size_t>(size));
+  for (const CallCase& test : tests) most = std::max(most, test.call.bytes() * static_cast<std::size_t>(size));
   const auto problems = run_ranks(size, [&](const Group& group) -> std::string {
     CommunicatorOptions options{tested.backend, most + kBeyond};
     options.private_copy = tested.private_copy;
@@ -180,25 +177,25 @@ void try_all(const Tested& tested, int size, const std::vector<TestCall>& test_c
     if (!connected) return connected.error().message;
     Communicator& all = *connected->communicator;
     std::uint64_t seed = 0;
-    for (const TestCall& test_call : test_calls) {
-      const Call& call = test_call.call;
-      const auto reason = all.unsupported_reason(call.collective, call.type, call.op, test_call.in_place);
+    for (const CallCase& test : tests) {
+      const Call& call = test.call;
+      const auto reason = all.unsupported_reason(call.collective, call.type, call.op, test.in_place);
       if (!reason.empty() && tested.backend == Backend::gloo) continue;
       if (!reason.empty()) return reason;
-      auto problem = try_one(all, test_call, ++seed);
-      if (!problem.empty()) return concat(describe(test_call), ": ", problem);
+      auto problem = try_one(all, test, ++seed);
+      if (!problem.empty()) return concat(describe(test), ": ", problem);
     }
     return {};
   });
-  CAPTURE(tested.name, size, test_calls.size());
+  CAPTURE(tested.name, size, tests.size());
   CHECK(problems == std::vector<std::string>(static_cast<std::size_t>(size)));
 }
 
 /// All combinations, for each placement of memory. Takes every `step`-th, a prime above 5, so that all pairs of values
 /// still occur.
-std::vector<TestCall> test_calls_of(const std::vector<std::size_t>& counts, const std::vector<DataType>& types,
-                                    const std::vector<ReduceOp>& ops, const std::vector<int>& roots, int step = 1) {
-  std::vector<TestCall> test_calls;
+std::vector<CallCase> tests_of(const std::vector<std::size_t>& counts, const std::vector<DataType>& types,
+                               const std::vector<ReduceOp>& ops, const std::vector<int>& roots, int step = 1) {
+  std::vector<CallCase> tests;
   int next = 0;
   for (const Collective collective : all_collectives) {
     for (const std::size_t count : counts) {
@@ -208,9 +205,8 @@ std::vector<TestCall> test_calls_of(const std::vector<std::size_t>& counts, cons
             for (int peers = 0; peers < kPeerPatterns; ++peers) {
               for (const MemoryPlace place : kPlaces) {
                 for (const bool in_place : {false, true}) {
-                  const TestCall test_call{
-                      {collective, type, op, count, nullptr, nullptr, root}, place, in_place, peers};
-                  if (is_distinct(test_call) && next++ % step == 0) test_calls.push_back(test_call);
+                  const CallCase test{{collective, type, op, count, nullptr, nullptr, root}, place, in_place, peers};
+                  if (is_distinct(test) && next++ % step == 0) tests.push_back(test);
                 }
               }
             }
@@ -219,7 +215,7 @@ std::vector<TestCall> test_calls_of(const std::vector<std::size_t>& counts, cons
       }
     }
   }
-  return test_calls;
+  return tests;
 }
 
 const std::vector<DataType> kAllTypes{all_types.begin(), all_types.end()};
@@ -233,7 +229,7 @@ TEST_CASE("every collective is right for small and odd counts and every root") {
       std::vector<int> roots;
       for (int root = 0; root < size; ++root) roots.push_back(root);
       const int step = size == 8 ? 7 : 1;
-      try_all(tested, size, test_calls_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots, step));
+      try_all(tested, size, tests_of({0, 1, 3, 8, 67, 1023}, {DataType::float32}, {ReduceOp::sum}, roots, step));
     }
   }
 }
@@ -242,9 +238,9 @@ TEST_CASE("every collective is right for large counts") {
   for (const Tested& tested : kTested) {
     // More than one round of the back ends' block sizes.
     const std::size_t most = ddrun::test::kSanitized ? 70001 : 200003;
-    try_all(tested, 2, test_calls_of({4099, most}, {DataType::float32}, {ReduceOp::sum}, {1}));
+    try_all(tested, 2, tests_of({4099, most}, {DataType::float32}, {ReduceOp::sum}, {1}));
     for (const int size : ddrun::test::few_if_sanitized<int>({3, 5, 8}, 1)) {
-      try_all(tested, size, test_calls_of({20011}, {DataType::float32}, {ReduceOp::sum}, {size / 2}));
+      try_all(tested, size, tests_of({20011}, {DataType::float32}, {ReduceOp::sum}, {size / 2}));
     }
   }
 }
@@ -253,22 +249,22 @@ TEST_CASE("every collective is right for every type and operation") {
   for (const Tested& tested : kTested) {
     const auto counts = ddrun::test::few_if_sanitized<std::size_t>({5, 3001}, 1);
     for (const int size : ddrun::test::few_if_sanitized<int>({2, 3}, 1)) {
-      try_all(tested, size, test_calls_of(counts, kAllTypes, kAllOps, {0, size - 1}, 7));
+      try_all(tested, size, tests_of(counts, kAllTypes, kAllOps, {0, size - 1}, 7));
     }
-    if (!ddrun::test::kSanitized) try_all(tested, 5, test_calls_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}, 7));
+    if (!ddrun::test::kSanitized) try_all(tested, 5, tests_of({1501}, kAllTypes, {ReduceOp::sum}, {0, 4}, 7));
   }
 }
 
 TEST_CASE("every collective over shared memory is right for more ranks than processors and elements") {
   const int size = ddrun::test::kSanitized ? 7 : 21;
   for (const Tested& tested : kShm) {
-    try_all(tested, size, test_calls_of({3, 301}, {DataType::bfloat16}, {ReduceOp::sum}, {0, size - 1}));
+    try_all(tested, size, tests_of({3, 301}, {DataType::bfloat16}, {ReduceOp::sum}, {0, size - 1}));
   }
 }
 
 TEST_CASE("a sum of more data than fits in the caches is right", "[full]") {
   for (const Tested& tested : kShm) {
-    TestCall test_call{{Collective::all_reduce, DataType::float32, ReduceOp::sum, (20U << 20) / sizeof(float) + 5}};
-    try_all(tested, 2, {test_call, {test_call.call, MemoryPlace::own}});
+    CallCase test{{Collective::all_reduce, DataType::float32, ReduceOp::sum, (20U << 20) / sizeof(float) + 5}};
+    try_all(tested, 2, {test, {test.call, MemoryPlace::own}});
   }
 }

@@ -16,7 +16,7 @@ namespace {
 const char* fill(Driver& to) {
   const char* missing = nullptr;
   const auto require = [&](const char* name, auto*& function) {
-    if (!load_function(to.library, name, function) && missing == nullptr) missing = name;
+    if (!load(to.library, name, function) && missing == nullptr) missing = name;
   };
   require("cuInit", to.init);
   require("cuDriverGetVersion", to.driver_get_version);
@@ -26,8 +26,7 @@ const char* fill(Driver& to) {
   require("cuDeviceGet", to.device_get);
   require("cuDeviceGetName", to.device_get_name);
   // The _v2 form distinguishes the MIG instances of a GPU.
-  if (!load_function(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid))
-    require("cuDeviceGetUuid", to.device_get_uuid);
+  if (!load(to.library, "cuDeviceGetUuid_v2", to.device_get_uuid)) require("cuDeviceGetUuid", to.device_get_uuid);
   require("cuDeviceGetAttribute", to.device_get_attribute);
   require("cuDevicePrimaryCtxRetain", to.primary_retain);
   require("cuDevicePrimaryCtxRelease_v2", to.primary_release);
@@ -48,7 +47,7 @@ const char* fill(Driver& to) {
   require("cuEventElapsedTime", to.event_elapsed_time);
   require("cuStreamBeginCapture_v2", to.begin_capture);
   require("cuStreamEndCapture", to.end_capture);
-  (void)load_function(to.library, "cuGraphInstantiateWithFlags", to.graph_instantiate);
+  (void)load(to.library, "cuGraphInstantiateWithFlags", to.graph_instantiate);
   require("cuGraphLaunch", to.graph_launch);
   require("cuGraphDestroy", to.graph_destroy);
   require("cuGraphExecDestroy", to.graph_exec_destroy);

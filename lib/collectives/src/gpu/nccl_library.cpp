@@ -12,7 +12,7 @@ namespace {
 const char* fill(Library& to) {
   const char* missing = nullptr;
   const auto require = [&](const char* name, auto*& function) {
-    if (!load_function(to.library, name, function) && missing == nullptr) missing = name;
+    if (!load(to.library, name, function) && missing == nullptr) missing = name;
   };
   require("ncclGetUniqueId", to.get_unique_id);
   require("ncclCommInitRankConfig", to.comm_init_rank_config);
@@ -31,11 +31,11 @@ const char* fill(Library& to) {
   require("ncclRecv", to.recv);
   require("ncclGroupStart", to.group_start);
   require("ncclGroupEnd", to.group_end);
-  (void)load_function(to.library, "ncclCommInitRankScalable", to.comm_init_rank_scalable);
-  (void)load_function(to.library, "ncclMemAlloc", to.mem_alloc);
-  (void)load_function(to.library, "ncclMemFree", to.mem_free);
-  (void)load_function(to.library, "ncclCommRegister", to.comm_register);
-  (void)load_function(to.library, "ncclCommDeregister", to.comm_deregister);
+  (void)load(to.library, "ncclCommInitRankScalable", to.comm_init_rank_scalable);
+  (void)load(to.library, "ncclMemAlloc", to.mem_alloc);
+  (void)load(to.library, "ncclMemFree", to.mem_free);
+  (void)load(to.library, "ncclCommRegister", to.comm_register);
+  (void)load(to.library, "ncclCommDeregister", to.comm_deregister);
   return missing;
 }
 
@@ -55,8 +55,7 @@ Result<Library> Library::open() {
                                           is_chosen ? "" : " (DDRUN_NCCL_LIBRARY can name the file)"));
   }
   Library opened{std::move(*library)};
-  if (!load_function(opened.library, "ncclGetVersion", opened.get_version) ||
-      opened.get_version(&opened.version) != success) {
+  if (!load(opened.library, "ncclGetVersion", opened.get_version) || opened.get_version(&opened.version) != success) {
     return fail(Errc::unsupported, concat(opened.library.file(), " is not NCCL: it does not tell its version"));
   }
   const char* const missing = fill(opened);

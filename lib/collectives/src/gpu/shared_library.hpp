@@ -32,7 +32,7 @@ class SharedLibrary {
 
 /// Stores the function `name` in `to`; false if it is missing.
 template <class Function>
-[[nodiscard]] bool load_function(const SharedLibrary& library, const char* name, Function*& to) {
+[[nodiscard]] bool load(const SharedLibrary& library, const char* name, Function*& to) {
   to = reinterpret_cast<Function*>(library.find(name));
   return to != nullptr;
 }

@@ -90,15 +90,15 @@ ShmBarrier::ShmBarrier(Control& control, Line* lines, int rank, int size, bool o
 
 bool ShmBarrier::has_arrived(int rank) const { return line(rank, phase_).phase.load() == phase_; }
 
-int ShmBarrier::first_missing() {
-  while (arrived_below_ < size_ && has_arrived(arrived_below_)) ++arrived_below_;
-  return arrived_below_;
+int ShmBarrier::find_missing() {
+  while (first_missing_ < size_ && has_arrived(first_missing_)) ++first_missing_;
+  return first_missing_;
 }
 
 bool ShmBarrier::all_arrived() {
   // The counter wraps around at 2^32; only the difference counts.
   if (oversubscribed_) return static_cast<std::int32_t>(control_.arrivals.load() - expected_arrivals()) >= 0;
-  return first_missing() == size_;
+  return find_missing() == size_;
 }
 
 bool ShmBarrier::spin(std::chrono::nanoseconds duration) {
@@ -112,9 +112,9 @@ bool ShmBarrier::spin(std::chrono::nanoseconds duration) {
   return false;
 }
 
-bool ShmBarrier::missing_rank_shares_processor() {
+bool ShmBarrier::must_yield() {
   const std::int32_t processor = current_processor();
-  for (int rank = first_missing(); rank < size_; ++rank) {
+  for (int rank = find_missing(); rank < size_; ++rank) {
     if (!has_arrived(rank) && line(rank, phase_ - 1).processor.load(std::memory_order_relaxed) == processor)
       return true;
   }
@@ -134,7 +134,7 @@ bool ShmBarrier::spin_then_yield() {
   for (int i = 0; i < min_yields || (!oversubscribed_ && Clock::now() < until); ++i) {
     if (all_arrived()) return true;
     // While all missing ranks run elsewhere, yielding to a rank that waits too would gain nothing.
-    if (oversubscribed_ && !missing_rank_shares_processor() && spin(handoff_spin)) return true;
+    if (oversubscribed_ && !must_yield() && spin(handoff_spin)) return true;
     sched_yield();
   }
   return all_arrived();
@@ -164,7 +164,7 @@ Result<void> ShmBarrier::sleep(Deadline deadline) {
 
 Result<void> ShmBarrier::wait(Deadline deadline) {
   ++phase_;
-  arrived_below_ = 0;
+  first_missing_ = 0;
   if (oversubscribed_) record_processor(line(rank_, phase_));
   line(rank_, phase_).phase.store(phase_);
   if (oversubscribed_) {

@@ -39,10 +39,10 @@ class ShmBarrier {
   }
   [[nodiscard]] bool has_arrived(int rank) const;
   [[nodiscard]] std::uint32_t expected_arrivals() const { return phase_ * static_cast<std::uint32_t>(size_); }
-  [[nodiscard]] int first_missing();
+  [[nodiscard]] int find_missing();
   [[nodiscard]] bool all_arrived();
   [[nodiscard]] bool spin(std::chrono::nanoseconds duration);
-  [[nodiscard]] bool missing_rank_shares_processor();
+  [[nodiscard]] bool must_yield();
   [[nodiscard]] bool spin_then_yield();
   [[nodiscard]] Result<void> sleep(Deadline deadline);
   [[nodiscard]] tl::unexpected<Error> timeout_error() const;
@@ -54,7 +54,7 @@ class ShmBarrier {
   bool oversubscribed_;
   std::uint32_t phase_ = 0;
   std::chrono::nanoseconds spin_time_{};  ///< adapted to recent success of spinning
-  int arrived_below_ = 0;                 ///< all ranks below this one have arrived at phase_
+  int first_missing_ = 0;                 ///< all ranks below this one have arrived at phase_
 };
 
 /// Wakes every rank that sleeps in a barrier.

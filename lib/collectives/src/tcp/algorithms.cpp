@@ -28,26 +28,25 @@ void Accumulator::reduce(void* out, const void* first, const void* second, std::
 
 void ReduceOnRecv::consume(std::size_t offset, std::byte* data, std::size_t bytes) {
   std::byte* const mine = data_ + offset;
-  const std::size_t count = bytes / accumulator_.partial_bytes();
-  if (peer_first_) accumulator_.combine(mine, data, mine, count);
-  else accumulator_.combine(mine, mine, data, count);
+  const std::size_t count = bytes / acc_.partial_bytes();
+  if (peer_first_) acc_.combine(mine, data, mine, count);
+  else acc_.combine(mine, mine, data, count);
 }
 
 void ReduceAndForward::consume(std::size_t offset, std::byte* data, std::size_t bytes) {
-  const std::size_t count = bytes / recv_element_bytes();
-  const std::size_t first = offset / recv_element_bytes();
-  const std::byte* const own = operands_.own + first * accumulator_.element_bytes();
-  std::byte* const to =
-      operands_.to + first * (operands_.last ? accumulator_.element_bytes() : accumulator_.partial_bytes());
-  if (!accumulator_.types_differ()) return accumulator_.reduce(to, data, own, count, operands_.last);
+  const std::size_t count = bytes / recv_bytes();
+  const std::size_t first = offset / recv_bytes();
+  const std::byte* const own = operands_.own + first * acc_.element_bytes();
+  std::byte* const to = operands_.to + first * (operands_.last ? acc_.element_bytes() : acc_.partial_bytes());
+  if (!acc_.types_differ()) return acc_.reduce(to, data, own, count, operands_.last);
   std::byte* numbers = data;
   if (!operands_.recv_partial) {
-    numbers = operands_.last ? scratch_.at_least(count * accumulator_.partial_bytes()) : to;
-    accumulator_.load(numbers, data, count);
+    numbers = operands_.last ? scratch_.at_least(count * acc_.partial_bytes()) : to;
+    acc_.load(numbers, data, count);
   }
-  accumulator_.accumulate(numbers, own, count);
-  if (operands_.last) accumulator_.finish(to, numbers, count);
-  else if (numbers != to) copy_bytes(to, numbers, count * accumulator_.partial_bytes());
+  acc_.accumulate(numbers, own, count);
+  if (operands_.last) acc_.finish(to, numbers, count);
+  else if (numbers != to) copy_bytes(to, numbers, count * acc_.partial_bytes());
 }
 
 namespace {
@@ -83,12 +82,12 @@ Parts::Range Parts::operator[](int index) const {
 /// Each part is reduced along the ring in n - 1 steps; rank `index + shift` ends with part `index`. `finished` receives
 /// this rank's finished part. Other parts are kept unfinished at their positions in `partials`, or in the workspace if
 /// that is null or the accumulator is wider than the element.
-Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator& accumulator, const Parts& parts,
-                                 int shift, const std::byte* in, std::byte* finished, std::byte* partials) {
+Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator& acc, const Parts& parts, int shift,
+                                 const std::byte* in, std::byte* finished, std::byte* partials) {
   const int n = peers.size();
-  const std::size_t element = accumulator.element_bytes();
-  const bool in_workspace = partials == nullptr || accumulator.types_differ();
-  const std::size_t most = parts.largest() * accumulator.partial_bytes();
+  const std::size_t element = acc.element_bytes();
+  const bool in_workspace = partials == nullptr || acc.types_differ();
+  const std::size_t most = parts.largest() * acc.partial_bytes();
   // Double-buffered: one is sent while the other is received.
   std::byte* const kept = in_workspace && n > 2 ? ws.mine.at_least(2 * most) : nullptr;
   const std::byte* send = nullptr;
@@ -102,10 +101,9 @@ Result<void> ring_reduce_scatter(Peers& peers, Workspace& ws, const Accumulator&
     if (last) operands.to = finished;
     else
       operands.to = in_workspace ? kept + static_cast<std::size_t>(i % 2) * most : partials + received.begin * element;
-    ReduceAndForward sink(accumulator, ws.piece, operands);
-    const Outgoing out{peers.at(1), send, sent.count * (first ? element : accumulator.partial_bytes())};
-    const Incoming incoming{peers.at(-1), nullptr, received.count * sink.recv_element_bytes(), &sink,
-                            sink.recv_element_bytes()};
+    ReduceAndForward sink(acc, ws.piece, operands);
+    const Outgoing out{peers.at(1), send, sent.count * (first ? element : acc.partial_bytes())};
+    const Incoming incoming{peers.at(-1), nullptr, received.count * sink.recv_bytes(), &sink, sink.recv_bytes()};
     if (auto done = peers.exchange(out, incoming); !done) return done;
     send = operands.to;
   }
@@ -127,20 +125,20 @@ Result<void> ring_all_gather(Peers& peers, const Parts& parts, int shift, std::b
 }  // namespace
 
 Result<void> all_reduce_by_ring(Peers& peers, Workspace& ws, const Call& call) {
-  const Accumulator accumulator(call, peers.size());
+  const Accumulator acc(call, peers.size());
   const Parts parts(call.count, peers.size());
   // Rank r ends with part r + 1.
-  const std::size_t own = parts[peers.rank() + 1].begin * accumulator.element_bytes();
-  if (auto done = ring_reduce_scatter(peers, ws, accumulator, parts, -1, call.in, call.out + own, call.out); !done) {
+  const std::size_t own = parts[peers.rank() + 1].begin * acc.element_bytes();
+  if (auto done = ring_reduce_scatter(peers, ws, acc, parts, -1, call.in, call.out + own, call.out); !done) {
     return done;
   }
-  return ring_all_gather(peers, parts, -1, call.out, accumulator.element_bytes());
+  return ring_all_gather(peers, parts, -1, call.out, acc.element_bytes());
 }
 
 Result<void> reduce_scatter_by_ring(Peers& peers, Workspace& ws, const Call& call) {
-  const Accumulator accumulator(call, peers.size());
+  const Accumulator acc(call, peers.size());
   const Parts blocks(call.count * static_cast<std::size_t>(peers.size()), peers.size());
-  return ring_reduce_scatter(peers, ws, accumulator, blocks, 0, call.in, call.out, nullptr);
+  return ring_reduce_scatter(peers, ws, acc, blocks, 0, call.in, call.out, nullptr);
 }
 
 Result<void> all_gather_by_ring(Peers& peers, const Call& call) {
@@ -180,13 +178,13 @@ class PowerOfTwoFold {
 };
 
 /// Folded ranks send their input; proxies combine it with theirs.
-Result<void> fold_in(Peers& peers, const PowerOfTwoFold& fold, const Accumulator& accumulator, std::byte* mine,
+Result<void> fold_in(Peers& peers, const PowerOfTwoFold& fold, const Accumulator& acc, std::byte* mine,
                      std::size_t count) {
-  const std::size_t bytes = count * accumulator.partial_bytes();
+  const std::size_t bytes = count * acc.partial_bytes();
   if (fold.is_folded()) return peers.send({peers.rank() + 1, mine, bytes});
   if (!fold.is_proxy()) return {};
-  ReduceOnRecv sink(accumulator, mine, true);
-  return peers.receive({peers.rank() - 1, nullptr, bytes, &sink, accumulator.partial_bytes()});
+  ReduceOnRecv sink(acc, mine, true);
+  return peers.receive({peers.rank() - 1, nullptr, bytes, &sink, acc.partial_bytes()});
 }
 
 /// Folded ranks receive the result.
@@ -197,21 +195,21 @@ Result<void> fold_out(Peers& peers, const PowerOfTwoFold& fold, std::byte* resul
 }
 
 /// Leaves the reduction of all ranks' inputs, as partial results, in `ws.mine`; `in` has `count` elements.
-Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& accumulator, const std::byte* in,
+Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& acc, const std::byte* in,
                                 std::size_t count) {
   const PowerOfTwoFold fold(peers);
-  const std::size_t bytes = count * accumulator.partial_bytes();
+  const std::size_t bytes = count * acc.partial_bytes();
   std::byte* const mine = ws.mine.at_least(bytes);
   std::byte* const theirs = ws.theirs.at_least(bytes);
-  accumulator.load(mine, in, count);
-  if (auto folded = fold_in(peers, fold, accumulator, mine, count); !folded) return folded;
+  acc.load(mine, in, count);
+  if (auto folded = fold_in(peers, fold, acc, mine, count); !folded) return folded;
   for (int mask = 1; mask < fold.size() && !fold.is_folded(); mask *= 2) {
     const int other = fold.virtual_rank() ^ mask;
     const int partner = fold.rank_of(other);
     if (auto done = peers.exchange({partner, mine, bytes}, {partner, theirs, bytes}); !done) return done;
     // Both partners combine in rank order.
-    if (other < fold.virtual_rank()) accumulator.combine(mine, theirs, mine, count);
-    else accumulator.combine(mine, mine, theirs, count);
+    if (other < fold.virtual_rank()) acc.combine(mine, theirs, mine, count);
+    else acc.combine(mine, mine, theirs, count);
   }
   return fold_out(peers, fold, mine, bytes);
 }
@@ -219,29 +217,29 @@ Result<void> reduce_by_doubling(Peers& peers, Workspace& ws, const Accumulator& 
 }  // namespace
 
 Result<void> all_reduce_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
-  const Accumulator accumulator(call, peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, accumulator, call.in, call.count); !done) return done;
-  accumulator.finish(call.out, ws.mine.at_least(0), call.count);
+  const Accumulator acc(call, peers.size());
+  if (auto done = reduce_by_doubling(peers, ws, acc, call.in, call.count); !done) return done;
+  acc.finish(call.out, ws.mine.at_least(0), call.count);
   return {};
 }
 
 Result<void> reduce_scatter_by_doubling(Peers& peers, Workspace& ws, const Call& call) {
-  const Accumulator accumulator(call, peers.size());
+  const Accumulator acc(call, peers.size());
   const std::size_t own = call.count * static_cast<std::size_t>(peers.rank());
   const std::size_t all = call.count * static_cast<std::size_t>(peers.size());
-  if (auto done = reduce_by_doubling(peers, ws, accumulator, call.in, all); !done) return done;
-  accumulator.finish(call.out, ws.mine.at_least(0) + own * accumulator.partial_bytes(), call.count);
+  if (auto done = reduce_by_doubling(peers, ws, acc, call.in, all); !done) return done;
+  acc.finish(call.out, ws.mine.at_least(0) + own * acc.partial_bytes(), call.count);
   return {};
 }
 
 Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call) {
-  const Accumulator accumulator(call, peers.size());
+  const Accumulator acc(call, peers.size());
   const PowerOfTwoFold fold(peers);
-  const std::size_t number = accumulator.partial_bytes();
-  const std::size_t element = accumulator.element_bytes();
+  const std::size_t number = acc.partial_bytes();
+  const std::size_t element = acc.element_bytes();
   std::byte* const mine = ws.mine.at_least(call.count * number);
-  accumulator.load(mine, call.in, call.count);
-  if (auto folded = fold_in(peers, fold, accumulator, mine, call.count); !folded) return folded;
+  acc.load(mine, call.in, call.count);
+  if (auto folded = fold_in(peers, fold, acc, mine, call.count); !folded) return folded;
 
   struct Range {
     std::size_t begin = 0;
@@ -256,14 +254,14 @@ Result<void> all_reduce_by_halving(Peers& peers, Workspace& ws, const Call& call
       const Range keep = upper ? Range{middle, end} : Range{begin, middle};
       const Range give = upper ? Range{begin, middle} : Range{middle, end};
       const int partner = fold.rank_of(fold.virtual_rank() ^ mask);
-      ReduceOnRecv sink(accumulator, mine + keep.begin * number, upper);
+      ReduceOnRecv sink(acc, mine + keep.begin * number, upper);
       auto done = peers.exchange({partner, mine + give.begin * number, (give.end - give.begin) * number},
                                  {partner, nullptr, (keep.end - keep.begin) * number, &sink, number});
       if (!done) return done;
       kept.push_back(keep);
     }
     const Range own = kept.back();
-    accumulator.finish(call.out + own.begin * element, mine + own.begin * number, own.end - own.begin);
+    acc.finish(call.out + own.begin * element, mine + own.begin * number, own.end - own.begin);
     // The way back: each step's partner has the other half, finished.
     for (int mask = 1; mask < fold.size(); mask *= 2) {
       const Range half = kept.back();
@@ -391,30 +389,30 @@ Result<void> broadcast_by_chain(Peers& peers, const Call& call, std::size_t piec
 
 Result<void> reduce_by_tree(Peers& peers, Workspace& ws, const Call& call) {
   const Tree tree(peers, call.root);
-  const Accumulator accumulator(call, peers.size());
-  const std::size_t bytes = call.count * accumulator.partial_bytes();
+  const Accumulator acc(call, peers.size());
+  const std::size_t bytes = call.count * acc.partial_bytes();
   std::byte* const mine = ws.mine.at_least(bytes);
-  accumulator.load(mine, call.in, call.count);
+  acc.load(mine, call.in, call.count);
   for (int distance = 1; distance < tree.subtree_span(); distance *= 2) {
     if (tree.subtree_size_at(distance) <= 0) continue;
-    ReduceOnRecv sink(accumulator, mine, false);
+    ReduceOnRecv sink(acc, mine, false);
     const int child = tree.rank_of(tree.relative_rank() + distance);
-    if (auto got = peers.receive({child, nullptr, bytes, &sink, accumulator.partial_bytes()}); !got) return got;
+    if (auto got = peers.receive({child, nullptr, bytes, &sink, acc.partial_bytes()}); !got) return got;
   }
   if (tree.relative_rank() != 0) return peers.send({tree.parent(), mine, bytes});
-  accumulator.finish(call.out, mine, call.count);
+  acc.finish(call.out, mine, call.count);
   return {};
 }
 
 /// From the rank after the root along the ring to the root, which adds its own input last.
 Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std::size_t piece_bytes) {
   const Tree tree(peers, call.root);
-  const Accumulator accumulator(call, peers.size());
+  const Accumulator acc(call, peers.size());
   const Pieces pieces(call, piece_bytes);
   const bool first = tree.relative_rank() == 1;
   const bool last = tree.relative_rank() == 0;
-  const std::size_t element = accumulator.element_bytes();
-  const std::size_t most = pieces.most * accumulator.partial_bytes();
+  const std::size_t element = acc.element_bytes();
+  const std::size_t most = pieces.most * acc.partial_bytes();
   // Double-buffered: one is forwarded while the other is received.
   std::byte* const kept = first || last ? nullptr : ws.mine.at_least(2 * most);
   for (std::size_t i = 0; i < pieces.number() + (first || last ? 0 : 1); ++i) {
@@ -426,13 +424,12 @@ Result<void> reduce_by_chain(Peers& peers, Workspace& ws, const Call& call, std:
     // The first rank of the chain sends its input, not partial results.
     const bool numbers = tree.rank_of(1) != peers.at(-1);
     std::byte* const to = last ? call.out + pieces.begin(i) * element : kept + i % 2 * most;
-    ReduceAndForward sink(accumulator, ws.piece, {own, to, numbers, last});
+    ReduceAndForward sink(acc, ws.piece, {own, to, numbers, last});
     Outgoing out;
     Incoming in;
-    if (!last && i > 0)
-      out = {peers.at(1), kept + (i - 1) % 2 * most, pieces.count(i - 1) * accumulator.partial_bytes()};
+    if (!last && i > 0) out = {peers.at(1), kept + (i - 1) % 2 * most, pieces.count(i - 1) * acc.partial_bytes()};
     if (i < pieces.number()) {
-      in = {peers.at(-1), nullptr, pieces.count(i) * sink.recv_element_bytes(), &sink, sink.recv_element_bytes()};
+      in = {peers.at(-1), nullptr, pieces.count(i) * sink.recv_bytes(), &sink, sink.recv_bytes()};
     }
     if (auto done = peers.exchange(out, in); !done) return done;
   }

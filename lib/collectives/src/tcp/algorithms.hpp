@@ -58,12 +58,12 @@ class Accumulator {
 class ReduceOnRecv final : public RecvSink {
  public:
   /// `peer_first`: the operand order.
-  ReduceOnRecv(const Accumulator& accumulator, std::byte* mine, bool peer_first)
-      : accumulator_(accumulator), data_(mine), peer_first_(peer_first) {}
+  ReduceOnRecv(const Accumulator& acc, std::byte* mine, bool peer_first)
+      : acc_(acc), data_(mine), peer_first_(peer_first) {}
   void consume(std::size_t offset, std::byte* data, std::size_t bytes) override;
 
  private:
-  const Accumulator& accumulator_;
+  const Accumulator& acc_;
   std::byte* data_;
   bool peer_first_;
 };
@@ -79,17 +79,17 @@ class ReduceAndForward final : public RecvSink {
     bool last = false;
   };
   /// `scratch` is used if the types differ.
-  ReduceAndForward(const Accumulator& accumulator, Scratch& scratch, const Operands& operands)
-      : accumulator_(accumulator), scratch_(scratch), operands_(operands) {}
+  ReduceAndForward(const Accumulator& acc, Scratch& scratch, const Operands& operands)
+      : acc_(acc), scratch_(scratch), operands_(operands) {}
   void consume(std::size_t offset, std::byte* data, std::size_t bytes) override;
 
   /// Bytes of a received element.
-  [[nodiscard]] std::size_t recv_element_bytes() const {
-    return operands_.recv_partial ? accumulator_.partial_bytes() : accumulator_.element_bytes();
+  [[nodiscard]] std::size_t recv_bytes() const {
+    return operands_.recv_partial ? acc_.partial_bytes() : acc_.element_bytes();
   }
 
  private:
-  const Accumulator& accumulator_;
+  const Accumulator& acc_;
   Scratch& scratch_;
   Operands operands_;
 };

@@ -191,41 +191,40 @@ Result<void> TcpLinks::accept_pending() {
     if (pending_.size() == max_pending) pending_.erase(pending_.begin());
     pending_.push_back({std::move(fd), {}, 0, Clock::now() + hello_timeout});
   }
-  std::erase_if(pending_, [&](PendingPeer& pending) {
-    const Hello status = read_hello(pending);
-    if (status == Hello::valid) register_peer(pending);
-    return status != Hello::incomplete || Clock::now() >= pending.deadline;
+  std::erase_if(pending_, [&](PendingPeer& peer) {
+    const Hello status = read_hello(peer);
+    if (status == Hello::valid) register_peer(peer);
+    return status != Hello::incomplete || Clock::now() >= peer.deadline;
   });
   return {};
 }
 
-TcpLinks::Hello TcpLinks::read_hello(PendingPeer& pending) const {
-  while (pending.have < pending.received.size()) {
-    const ssize_t got =
-        recv(pending.fd.get(), pending.received.data() + pending.have, pending.received.size() - pending.have, 0);
+TcpLinks::Hello TcpLinks::read_hello(PendingPeer& peer) const {
+  while (peer.have < peer.received.size()) {
+    const ssize_t got = recv(peer.fd.get(), peer.received.data() + peer.have, peer.received.size() - peer.have, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return Hello::incomplete;
     if (got <= 0) return Hello::invalid;
-    pending.have += static_cast<std::size_t>(got);
+    peer.have += static_cast<std::size_t>(got);
     // Close at the first wrong character.
-    const std::size_t length = std::min(pending.have, token_length);
-    if (std::memcmp(pending.received.data(), token_.data(), length) != 0) return Hello::invalid;
+    const std::size_t length = std::min(peer.have, token_length);
+    if (std::memcmp(peer.received.data(), token_.data(), length) != 0) return Hello::invalid;
   }
   return Hello::valid;
 }
 
-void TcpLinks::register_peer(PendingPeer& pending) {
+void TcpLinks::register_peer(PendingPeer& peer) {
   HelloMessage hello{};
-  std::memcpy(&hello, pending.received.data(), sizeof(hello));
+  std::memcpy(&hello, peer.received.data(), sizeof(hello));
   if (hello.rank >= static_cast<std::uint32_t>(size_) || hello.stream >= max_streams) return;
   Streams& link = from_[hello.rank];
   if (link.size() <= hello.stream) link.resize(hello.stream + 1);
-  if (!link[hello.stream]) link[hello.stream] = std::move(pending.fd);
+  if (!link[hello.stream]) link[hello.stream] = std::move(peer.fd);
 }
 
 void TcpLinks::add_poll_fds(std::vector<pollfd>& polled) const {
   polled.push_back({listener_.fd.get(), POLLIN, 0});
-  for (const PendingPeer& pending : pending_) polled.push_back({pending.fd.get(), POLLIN, 0});
+  for (const PendingPeer& peer : pending_) polled.push_back({peer.fd.get(), POLLIN, 0});
 }
 
 void TcpLinks::close() {
@@ -248,21 +247,21 @@ void TcpWatch::begin(const Call& call, std::uint64_t number) {
 bool TcpWatch::can_read(const TcpLinks& links, int peer) const { return links.to(peer, 0) >= 0 && !has_left(peer); }
 
 Result<void> TcpWatch::read_notices(const TcpLinks& links, int peer) {
-  PartialNotice& partial = partial_[static_cast<std::size_t>(peer)];
+  PartialNotice& part = partial_[static_cast<std::size_t>(peer)];
   while (can_read(links, peer)) {
     const ssize_t got =
-        recv(links.to(peer, 0), partial.bytes.data() + partial.have, partial.bytes.size() - partial.have, MSG_DONTWAIT);
+        recv(links.to(peer, 0), part.bytes.data() + part.have, part.bytes.size() - part.have, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
     if (got <= 0) {
       left_[static_cast<std::size_t>(peer)] = 1;
       return fail(Errc::connection_lost, concat("rank ", peer, " is gone"));
     }
-    partial.have += static_cast<std::size_t>(got);
-    if (partial.have < partial.bytes.size()) continue;
-    partial.have = 0;
+    part.have += static_cast<std::size_t>(got);
+    if (part.have < part.bytes.size()) continue;
+    part.have = 0;
     Notice notice;
-    std::memcpy(&notice, partial.bytes.data(), sizeof(notice));
+    std::memcpy(&notice, part.bytes.data(), sizeof(notice));
     if (notice.call == leaving) left_[static_cast<std::size_t>(peer)] = 1;
     else if (peer == next()) next_notice_ = notice;
   }

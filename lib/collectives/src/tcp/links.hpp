@@ -72,8 +72,8 @@ class TcpLinks {
   [[nodiscard]] tl::unexpected<Error> connect_error(int peer, int error) const;
   [[nodiscard]] Result<void> accept_previous(Deadline deadline);
   enum class Hello { incomplete, valid, invalid };
-  [[nodiscard]] Hello read_hello(PendingPeer& pending) const;
-  void register_peer(PendingPeer& pending);
+  [[nodiscard]] Hello read_hello(PendingPeer& peer) const;
+  void register_peer(PendingPeer& peer);
 
   int rank_ = 0;
   int size_ = 1;
