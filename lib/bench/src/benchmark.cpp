@@ -170,7 +170,6 @@ Result<double> Benchmark::time_calls(const collectives::Call& call, int times) {
   return *all / times;
 }
 
-/// Times single calls, for median, p99 and minimum.
 Result<void> Benchmark::time_each(const collectives::Call& call, Measurement& result) {
   const double affordable = std::max(1.0, sample_microseconds / std::max(result.microseconds, 0.1));
   const int samples = std::min({result.iterations, max_samples, static_cast<int>(std::min(affordable, 1e6))});

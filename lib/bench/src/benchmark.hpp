@@ -100,8 +100,6 @@ class Benchmark {
   std::uint64_t local_wrong_ = 0;
 };
 
-// Cases and sizes.
-
 /// The cases to measure with `ranks` ranks, ordered by collective, type, operation and root.
 [[nodiscard]] std::vector<Case> cases(const Options& options, int ranks);
 

@@ -34,7 +34,6 @@ class OptionTable {
       return {};
     });
   }
-  /// An option without a value.
   void add_flag(std::string_view names, std::string help, bool& to) {
     add(names, "", std::move(help), to, [](const std::string&) { return Result<bool>(true); });
   }
@@ -127,8 +126,6 @@ Result<std::optional<std::string>> OptionTable::parse(int argc, char** argv) con
 // ---- the options
 
 namespace {
-
-// Parsers of option values.
 
 /// "a, b or c".
 std::string one_of(const std::vector<std::string>& names) {

@@ -145,7 +145,6 @@ class PairBenchmark {
   std::uint64_t wrong_ = 0;
 };
 
-/// The local rank of every rank, by rank.
 Result<std::vector<int>> exchange_local_ranks(collectives::Communicator& control, int local_rank, Deadline deadline) {
   std::vector<double> all(static_cast<std::size_t>(control.size()));
   all[static_cast<std::size_t>(control.rank())] = local_rank;

@@ -17,7 +17,6 @@ namespace ddrun::bench {
 [[nodiscard]] Result<Pairs> measure_pairs(const collectives::Connected& connected, const Buffers& buffers,
                                           const Options& options, int local_rank);
 
-/// Sets the worst pairs and the worst node of a result.
 void find_worst(Pairs& pairs);
 
 /// The node with the smallest median of `values` over its pairs (the greatest if `sign` is -1). -1 for two nodes, whose

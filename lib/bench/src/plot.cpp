@@ -20,7 +20,6 @@ std::string for_gnuplot(std::string_view text) {
   return result + "'";
 }
 
-/// The results of one case and placement, as gnuplot's input.
 struct Curve {
   std::string title;
   std::string points;  ///< lines of bytes, GB/s and microseconds

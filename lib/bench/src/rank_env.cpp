@@ -40,7 +40,6 @@ Result<std::unique_ptr<store::TcpServer>> serve(const RankEnv& env) {
   return store::TcpServer::start(options);
 }
 
-/// Typed access to environment variables.
 class EnvReader {
  public:
   explicit EnvReader(const Environment& variables) : variables_(variables) {}
@@ -59,7 +58,6 @@ class EnvReader {
                 concat(join(missing, ", "), missing.size() == 1 ? " is" : " are", " not set: ", advice));
   }
 
-  /// Sets `number` if the variable is set.
   template <class Number>
   [[nodiscard]] Result<void> read_int(std::string_view name, int low, int high, Number& number) const {
     const auto value = variables_.get(name);

@@ -106,7 +106,6 @@ ordered_json to_json(const Measurement& one) {
           {"lacking", ran ? ordered_json(nullptr) : ordered_json(one.unsupported_reason)}};
 }
 
-/// An array of rows; null on the diagonal.
 ordered_json matrix_of(const Pairs& pairs, const std::vector<double>& values) {
   const int count = static_cast<int>(pairs.nodes.size());
   ordered_json matrix = ordered_json::array();

@@ -59,7 +59,6 @@ class Reports {
   OutputFile plot_;
 };
 
-/// The violations, for the end of the table.
 [[nodiscard]] std::string lines_of(const std::vector<Violation>& violations);
 
 /// One line on stderr: the worst violation and the number of others. Nothing if there is none.
@@ -67,7 +66,6 @@ void print_worst_violation(const std::vector<Violation>& violations);
 
 // The table in the format of nccl-tests, as whole lines.
 [[nodiscard]] std::string header(const Setting& setting, const Options& options);
-/// The column titles above the rows of a collective.
 [[nodiscard]] std::string heading(collectives::Collective collective);
 /// Values that were not measured or do not apply are N/A.
 [[nodiscard]] std::string line(const Row& row);

@@ -98,7 +98,6 @@ struct Summary {
 
 [[nodiscard]] Summary summarize(std::vector<Row> rows, std::string error);
 
-/// A run and its results.
 struct Report {
   Setting setting;
   Summary summary;
@@ -126,7 +125,6 @@ inline constexpr std::array placements{Placement{"out of place", &Row::out_of_pl
 /// "all_reduce of 1 MiB float sum".
 [[nodiscard]] std::string describe(const Row& row);
 
-/// A missed threshold.
 struct Violation {
   std::string text;  ///< one line, without its end
   double ratio = 0;  ///< reached / required, below 1; the smallest is the worst
@@ -140,7 +138,6 @@ struct Violation {
 /// Three significant digits, without an exponent: "0.00312", "3.2", "81", "12346".
 [[nodiscard]] std::string format_number(double value);
 
-/// "12.30".
 [[nodiscard]] std::string two_decimals(double value);
 
 /// 0.125 as "12.5 %".

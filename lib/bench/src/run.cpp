@@ -206,7 +206,6 @@ Result<void> check_runnable(const collectives::Communicator& communicator, const
   return fail(Errc::invalid_argument, first_reason);
 }
 
-/// Runs the pairs if requested, then all cases and sizes.
 class BenchmarkRun {
  public:
   /// `table`: descriptor of rank 0's table.
@@ -298,7 +297,6 @@ bool is_timeout(const Error& error, const Rendezvous& rdzv) {
   return true;
 }
 
-/// The message of a rank that exits with exit_timeout.
 void print_timeout(int rank, const std::string& where, const Error& error) {
   print_error(concat("rank ", rank, ": timeout in ", where, ": ", error.message));
 }

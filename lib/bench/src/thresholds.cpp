@@ -17,7 +17,6 @@ namespace {
 
 using collectives::Collective;
 
-/// A property of pairs that thresholds apply to.
 struct PairsQuantity {
   std::string_view name;
   std::vector<double> Pairs::*values;

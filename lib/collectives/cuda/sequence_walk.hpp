@@ -80,7 +80,6 @@ DDRUN_HOST_DEVICE std::uint32_t word_at(const std::uint32_t* table, const Walk& 
   return static_cast<std::uint32_t>(both >> (from % 4 * 8));
 }
 
-/// The number of elements of a word that differ.
 template <int Element>
 DDRUN_HOST_DEVICE std::uint32_t count_different(std::uint32_t a, std::uint32_t b) {
   const std::uint32_t different = a ^ b;

@@ -42,7 +42,6 @@ enum class GpuUse : unsigned char { none, optional, required };
 struct BackEnd {
   std::string_view name;
   Backend backend;  ///< selected by --backend
-  /// Description for --help.
   std::string_view help;
   /// See collectives::probe(). Null: always available.
   Result<std::string> (*probe)() = nullptr;
@@ -56,7 +55,6 @@ struct BackEnd {
 
 [[nodiscard]] const BackEnd& back_end(Backend backend);
 
-/// Connects the back end `ranks.options.backend`.
 [[nodiscard]] Result<BackendConnection> connect_backend(const Ranks& ranks, Deadline deadline);
 
 /// The control communicator (Connected::control) of a back end that needs one: the choice of `auto` without GPUs, with

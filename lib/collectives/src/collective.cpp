@@ -35,7 +35,6 @@ struct CollectiveFacts {
   bool all_out = false;  ///< the output has a block for every rank
 };
 
-/// In the order of the enumeration.
 constexpr std::array<CollectiveFacts, all_collectives.size()> collective_table{{
     {"barrier"},
     {"all_reduce", true},

@@ -15,7 +15,6 @@ struct HostIdentity {
   std::string processors;     ///< processors in its affinity mask, as hexadecimal digits, lowest four first
   int pid = 0;
 
-  /// Of this process.
   [[nodiscard]] static HostIdentity of_this_process();
 
   /// Serialised as one line of text. parse() fails with `protocol` on other input.

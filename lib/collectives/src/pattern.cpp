@@ -159,7 +159,6 @@ class Contributions {
     return small;
   }
 
-  /// Whether `rank` has the extreme value at a position.
   [[nodiscard]] bool has_extreme(std::uint64_t rank, std::uint64_t position) const { return position % size_ == rank; }
 
  private:

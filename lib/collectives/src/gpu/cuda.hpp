@@ -92,7 +92,6 @@ class Device {
 
   /// Makes the context current on the calling thread. Required on each thread before other calls.
   [[nodiscard]] Result<void> use() const;
-  /// Free device memory in bytes.
   [[nodiscard]] Result<std::size_t> free_memory() const;
 
   // Enqueued on the stream; they return at once. Host memory must not change until the work is done.
@@ -119,7 +118,6 @@ class Device {
   bool unusable_ = false;
 };
 
-/// An array in device memory.
 class Array {
  public:
   [[nodiscard]] static Result<Array> make(std::shared_ptr<Device> device, std::size_t bytes);

@@ -28,7 +28,6 @@ class DeviceMemory final : public Memory {
   [[nodiscard]] Result<void> write(std::span<std::byte> to, std::span<const std::byte> from) override;
 
  private:
-  /// A sequence's period in the kernels' format.
   struct Table {
     std::vector<std::byte> period;
     cuda::Array array;

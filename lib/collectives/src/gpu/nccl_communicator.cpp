@@ -34,7 +34,6 @@ class NcclBuffers {
 
   [[nodiscard]] std::span<std::byte> send() const { return {data_[0], bytes_}; }
   [[nodiscard]] std::span<std::byte> recv() const { return {data_[1], bytes_}; }
-  /// Whether the buffers can be registered.
   [[nodiscard]] bool from_nccl() const { return free_ != nullptr; }
 
  private:

@@ -12,9 +12,7 @@ class SharedLibrary {
   /// `path` is a path or a name, as for dlopen(3). Fails with `unsupported`, always in a statically linked program.
   [[nodiscard]] static Result<SharedLibrary> open(const std::string& path);
 
-  /// Null if there is no such function.
   [[nodiscard]] void* find(const char* name) const;
-  /// As passed to open().
   [[nodiscard]] const std::string& path() const { return path_; }
   /// The file that was loaded; path() if unknown.
   [[nodiscard]] const std::string& file() const { return file_; }

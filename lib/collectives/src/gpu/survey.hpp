@@ -30,7 +30,6 @@ struct GpuSurvey {
   [[nodiscard]] std::string describe() const;
 };
 
-/// Assignment of GPUs to ranks.
 struct GpuPlan {
   /// By rank: index into its `devices`. Empty if nccl cannot be used.
   std::vector<int> devices{};

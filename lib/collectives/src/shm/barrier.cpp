@@ -62,16 +62,15 @@ void record_processor(Line& line) {
 
 }  // namespace
 
-void wake_all(WaitQueue& wait_queue) {
-  wait_queue.wakeups.fetch_add(1);
-  if (wait_queue.sleepers.load() != 0)
-    syscall(SYS_futex, &wait_queue.wakeups, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void wake_all(WaitQueue& queue) {
+  queue.wakeups.fetch_add(1);
+  if (queue.sleepers.load() != 0) syscall(SYS_futex, &queue.wakeups, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void report_lost(Control& control, int rank) {
   std::uint32_t none = 0;
   control.lost.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
-  wake_all(control.wait_queue);
+  wake_all(control.queue);
 }
 
 std::optional<Error> lost_rank(const Control& control) {
@@ -142,10 +141,10 @@ bool ShmBarrier::spin_then_yield() {
 
 Result<void> ShmBarrier::sleep(Deadline deadline) {
   // Sequentially consistent on both sides: either the arriving rank sees a sleeper, or the sleeper sees the arrival.
-  control_.wait_queue.sleepers.fetch_add(1);
+  control_.queue.sleepers.fetch_add(1);
   Result<void> result;
   while (true) {
-    const std::uint32_t expected = control_.wait_queue.wakeups.load();
+    const std::uint32_t expected = control_.queue.wakeups.load();
     auto lost = lost_rank(control_);
     if (all_arrived()) break;
     if (lost) {
@@ -156,9 +155,9 @@ Result<void> ShmBarrier::sleep(Deadline deadline) {
       result = timeout_error();
       break;
     }
-    futex_wait(control_.wait_queue.wakeups, expected, deadline);
+    futex_wait(control_.queue.wakeups, expected, deadline);
   }
-  control_.wait_queue.sleepers.fetch_sub(1);
+  control_.queue.sleepers.fetch_sub(1);
   return result;
 }
 
@@ -169,11 +168,11 @@ Result<void> ShmBarrier::wait(Deadline deadline) {
   line(rank_, phase_).phase.store(phase_);
   if (oversubscribed_) {
     if (control_.arrivals.fetch_add(1) + 1 == expected_arrivals()) {
-      wake_all(control_.wait_queue);
+      wake_all(control_.queue);
       return {};
     }
-  } else if (control_.wait_queue.sleepers.load() != 0) {
-    wake_all(control_.wait_queue);
+  } else if (control_.queue.sleepers.load() != 0) {
+    wake_all(control_.queue);
   }
   if (spin_then_yield()) return {};
   return sleep(deadline);

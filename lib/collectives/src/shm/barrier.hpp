@@ -57,8 +57,7 @@ class ShmBarrier {
   int first_missing_ = 0;                 ///< all ranks below this one have arrived at phase_
 };
 
-/// Wakes every rank that sleeps in a barrier.
-void wake_all(WaitQueue& wait_queue);
+void wake_all(WaitQueue& queue);
 
 /// An error that names the first rank reported as lost; none if there is none.
 [[nodiscard]] std::optional<Error> lost_rank(const Control& control);

@@ -27,7 +27,7 @@ struct WaitQueue {
 };
 
 struct Control {
-  alignas(lines_apart) WaitQueue wait_queue;
+  alignas(lines_apart) WaitQueue queue;
   /// Number of arrivals of all ranks at barriers; used if oversubscribed.
   alignas(lines_apart) std::atomic<std::uint32_t> arrivals;
   /// 1 + the first rank detected as exited; 0: none. Ranks that exit as a consequence come later and do not change it.
@@ -95,7 +95,6 @@ class Layout {
     return staging() + (4 * at(rank) + parity) * staging_bytes_;
   }
   [[nodiscard]] std::size_t reduced(int rank, unsigned parity) const { return packed(rank, 2 + parity); }
-  /// Bytes of each staging area.
   [[nodiscard]] std::size_t staging_bytes() const { return staging_bytes_; }
   /// The rank's send (0) or receive (1) buffer.
   [[nodiscard]] std::size_t buffer(int rank, unsigned which) const {

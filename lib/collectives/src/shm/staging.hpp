@@ -20,7 +20,6 @@ struct Part {
 
 /// Whether other ranks need `rank`'s input.
 [[nodiscard]] bool has_input(const Call& call, int rank);
-/// Whether `rank` has an output.
 [[nodiscard]] bool has_output(const Call& call, int rank);
 
 /// Copies the part of this rank's input that the others need to `place`; with a block for every rank, each of their

@@ -51,7 +51,6 @@ void ReduceAndForward::consume(std::size_t offset, std::byte* data, std::size_t 
 
 namespace {
 
-/// An array divided into n parts, one per rank.
 class Parts {
  public:
   /// As equal as possible.
@@ -63,7 +62,6 @@ class Parts {
   };
   /// In elements. Indices wrap around.
   [[nodiscard]] Range operator[](int index) const;
-  /// Elements of the largest part.
   [[nodiscard]] std::size_t largest() const { return (*this)[0].count; }
 
  private:

@@ -21,7 +21,6 @@ inline constexpr int exit_failed = 1;
 inline constexpr int exit_usage = 2;
 /// Results correct, but a threshold was missed.
 inline constexpr int exit_too_slow = 3;
-/// A call timed out.
 inline constexpr int exit_timeout = 4;
 /// The requested back end lacks a device or a library; ctest counts it as skipped.
 inline constexpr int exit_cannot_run_here = 77;

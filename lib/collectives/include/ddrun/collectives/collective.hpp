@@ -14,7 +14,6 @@ inline constexpr std::array all_types{DataType::int8,    DataType::uint8,   Data
                                       DataType::int64,   DataType::uint64,  DataType::float16, DataType::float32,
                                       DataType::float64, DataType::bfloat16};
 
-/// Bytes of an element, by type.
 inline constexpr std::array<std::size_t, all_types.size()> type_sizes{1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 [[nodiscard]] constexpr std::size_t size_of(DataType type) { return type_sizes[static_cast<std::size_t>(type)]; }
 
@@ -57,14 +56,11 @@ inline constexpr std::array all_collectives{Collective::barrier,  Collective::al
                                             Collective::gather,   Collective::scatter,    Collective::all_to_all,
                                             Collective::send_recv};
 
-/// "all_reduce", "reduce_scatter", …
 [[nodiscard]] std::string_view name_of(Collective collective);
 /// The inverse; '-' and '_' are equal and may be omitted ("allreduce", "all-to-all").
 [[nodiscard]] std::optional<Collective> collective_named(std::string_view name);
 
-/// Whether the collective uses a ReduceOp.
 [[nodiscard]] bool reduces(Collective collective);
-/// Whether the collective uses a root rank.
 [[nodiscard]] bool has_root(Collective collective);
 
 /// Number of blocks of a rank's input and output. gather and reduce use only the root's output, scatter only the root's

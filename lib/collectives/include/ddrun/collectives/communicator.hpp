@@ -72,7 +72,6 @@ struct Call {
   int to = 0;    ///< send_recv: the rank that receives `in`; this rank itself: a local copy
   int from = 0;  ///< send_recv: the rank whose `in` is received into `out`
 
-  /// Bytes of a block.
   [[nodiscard]] std::size_t bytes() const { return count * size_of(type); }
 };
 

@@ -60,9 +60,7 @@ class ExactPattern {
 
   /// The contribution of `rank`. Computed at each call.
   [[nodiscard]] Sequence contribution_of(int rank) const;
-  /// What this rank contributes.
   [[nodiscard]] const Sequence& mine() const { return mine_; }
-  /// The reduction over all ranks.
   [[nodiscard]] const Sequence& reduction() const { return reduction_; }
 
   // The same for host memory; elements first, first + 1, ….
